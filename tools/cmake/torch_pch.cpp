@@ -1,0 +1,1 @@
+// Holds the precompiled header that the torch targets share; it defines nothing itself.
