@@ -1,0 +1,47 @@
+// Runs a function once per rank, each rank a thread with its own Gloo groups over one shared in-memory store: the fast
+// form of a multi-process test. An exception of any rank is rethrown in the caller after all have ended.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "sp/comm/mesh.h"
+
+namespace ringside::test {
+
+inline void run_ranks(sp::MeshShape shape,
+                      const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const int64_t world_size = shape.world_size();
+  std::vector<std::exception_ptr> errors(world_size);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        at::set_num_threads(1);
+        const sp::Mesh mesh(shape, rank);
+        const auto comms = sp::connect_mesh(mesh, store, "127.0.0.1", std::chrono::seconds(30));
+        body(mesh, comms);
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  }
+}
+
+}  // namespace ringside::test
