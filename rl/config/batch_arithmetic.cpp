@@ -1,0 +1,68 @@
+#include "rl/config/batch_arithmetic.h"
+
+namespace ringside::rl {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::string count(std::int64_t n, const std::string& noun) {
+  const bool sibilant = noun.ends_with("h");
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : sibilant ? "es" : "s");
+}
+
+}  // namespace
+
+BatchArithmetic batch_arithmetic(const Config& config) {
+  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const auto& rollout = config.rollout;
+  const auto& parallel = config.parallel;
+  BatchArithmetic batch;
+  batch.samples_per_step =
+      sft ? config.train.batch_size : rollout.prompts_per_step * rollout.group_size;
+  batch.samples_per_mini_batch = ceil_div(batch.samples_per_step, config.train.num_mini_batches);
+  batch.optimizer_steps_per_step =
+      config.train.num_mini_batches * (sft ? 1 : config.algorithm.num_iterations);
+  batch.optimizer_steps = batch.optimizer_steps_per_step * config.train.steps;
+  batch.samples = batch.samples_per_step * config.train.steps;
+  if (!sft) {
+    batch.max_tokens_per_sample = rollout.max_prompt_tokens + rollout.max_completion_tokens;
+    batch.max_tokens_per_step = batch.max_tokens_per_sample * batch.samples_per_step;
+  }
+  batch.sequence_parallel_size = parallel.ringattn_parallel_size * parallel.ulysses_parallel_size;
+  batch.world_size = parallel.world_size();
+  return batch;
+}
+
+std::vector<std::string> describe_batch(const Config& config) {
+  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const BatchArithmetic batch = batch_arithmetic(config);
+  const auto& parallel = config.parallel;
+  std::vector<std::string> lines;
+  if (sft) {
+    lines.push_back("a step: " + count(batch.samples_per_step, "document"));
+  } else {
+    lines.push_back("a step: " + count(config.rollout.prompts_per_step, "prompt") + " x " +
+                    count(config.rollout.group_size, "completion") + " = " +
+                    count(batch.samples_per_step, "sample") + ", at most " +
+                    count(batch.max_tokens_per_step, "token"));
+  }
+  const std::string unit = sft ? "document" : "sample";
+  lines.push_back("an optimizer step: at most " + count(batch.samples_per_mini_batch, unit) + "; " +
+                  count(batch.optimizer_steps_per_step, "optimizer step") + " a step (" +
+                  (sft ? "" : count(config.algorithm.num_iterations, "iteration") + " x ") +
+                  count(config.train.num_mini_batches, "mini-batch") + ")");
+  lines.push_back("the run: " + count(config.train.steps, "step") + " = " +
+                  count(batch.optimizer_steps, "optimizer step") + ", " +
+                  count(batch.samples, unit));
+  lines.push_back(
+      "a micro-batch: " + count(config.train.tokens_per_micro_batch, "token") + ", " +
+      count(ceil_div(config.train.tokens_per_micro_batch, batch.sequence_parallel_size), "token") +
+      " a rank");
+  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x ring " +
+                  std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
+                  std::to_string(parallel.ulysses_parallel_size) + " = " +
+                  count(batch.world_size, "rank"));
+  return lines;
+}
+
+}  // namespace ringside::rl

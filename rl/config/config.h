@@ -1,0 +1,241 @@
+// The configuration of a run: one plain struct per section of the YAML tree.
+//
+// Every member is one key; its initialiser is its default and equals the value in
+// configs/defaults.yaml, where each key's meaning is written (tests/rl/config_defaults_test.cpp
+// keeps the two equal). schema.cpp says what each key accepts, load.h how files, presets and the
+// command line are merged into one Config. Torch-free; plain values, so copies are independent and
+// concurrent reads are safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ringside::rl {
+
+enum class DType { kFloat32, kBFloat16, kFloat64 };
+// kModel: whatever model.dtype says.
+enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
+enum class ModelInit { kPretrained, kRandom };
+enum class AlgorithmName { kGrpo, kSft };
+enum class KlEstimator { kK3 };
+enum class LossAggregation { kTokenMean, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant };
+enum class AdvantageStd { kGroup, kNone };
+enum class OldLogprobs { kRecompute, kRollout };
+enum class CorrectionMode { kNone };
+enum class LrSchedule { kConstant, kLinear, kCosine };
+enum class RolloutServer { kEmbedded };
+enum class JournalFsync { kAlways, kBatch, kNever };
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+enum class ProgressStyle { kAuto, kBar, kLines };
+
+// The words of an enumeration in YAML, in the order of its values.
+template <class E>
+struct EnumNames;
+
+template <>
+struct EnumNames<DType> {
+  static constexpr std::array<std::string_view, 3> kNames = {"float32", "bfloat16", "float64"};
+};
+template <>
+struct EnumNames<PublishDType> {
+  static constexpr std::array<std::string_view, 4> kNames = {"model", "float32", "bfloat16",
+                                                             "float64"};
+};
+template <>
+struct EnumNames<ModelInit> {
+  static constexpr std::array<std::string_view, 2> kNames = {"pretrained", "random"};
+};
+template <>
+struct EnumNames<AlgorithmName> {
+  static constexpr std::array<std::string_view, 2> kNames = {"grpo", "sft"};
+};
+template <>
+struct EnumNames<KlEstimator> {
+  static constexpr std::array<std::string_view, 1> kNames = {"k3"};
+};
+template <>
+struct EnumNames<LossAggregation> {
+  static constexpr std::array<std::string_view, 4> kNames = {"token_mean", "seq_mean_token_mean",
+                                                             "seq_mean_token_sum", "constant"};
+};
+template <>
+struct EnumNames<AdvantageStd> {
+  static constexpr std::array<std::string_view, 2> kNames = {"group", "none"};
+};
+template <>
+struct EnumNames<OldLogprobs> {
+  static constexpr std::array<std::string_view, 2> kNames = {"recompute", "rollout"};
+};
+template <>
+struct EnumNames<CorrectionMode> {
+  static constexpr std::array<std::string_view, 1> kNames = {"none"};
+};
+template <>
+struct EnumNames<LrSchedule> {
+  static constexpr std::array<std::string_view, 3> kNames = {"constant", "linear", "cosine"};
+};
+template <>
+struct EnumNames<RolloutServer> {
+  static constexpr std::array<std::string_view, 1> kNames = {"embedded"};
+};
+template <>
+struct EnumNames<JournalFsync> {
+  static constexpr std::array<std::string_view, 3> kNames = {"always", "batch", "never"};
+};
+template <>
+struct EnumNames<LogLevel> {
+  static constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warn", "error"};
+};
+template <>
+struct EnumNames<ProgressStyle> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "bar", "lines"};
+};
+
+// The YAML word of an enumerator, e.g. "token_mean". Throws std::out_of_range for a value outside
+// the enumeration.
+template <class E>
+constexpr std::string_view to_string(E value) {
+  return EnumNames<E>::kNames.at(static_cast<std::size_t>(value));
+}
+
+struct ModelConfig {
+  std::string path;
+  DType dtype = DType::kFloat32;
+  std::string reference_path;
+  ModelInit init = ModelInit::kPretrained;
+  double init_std = 0.02;
+  bool recompute_activations = false;
+};
+
+struct DataConfig {
+  std::string train;
+  std::string eval;
+  std::string sft;
+  std::string prompt_key = "prompt";
+  std::string answer_key = "answer";
+  bool shuffle = true;
+};
+
+struct RolloutConfig {
+  std::int64_t prompts_per_step = 8;
+  std::int64_t group_size = 8;
+  std::int64_t max_prompt_tokens = 512;
+  std::int64_t max_completion_tokens = 512;
+  double temperature = 1.0;
+  double top_p = 1.0;
+  std::int64_t top_k = 0;
+  std::string stop;
+  std::string reward = "exact_match";
+  std::string reward_separator;
+  RolloutServer server = RolloutServer::kEmbedded;
+  std::int64_t num_workers = 1;
+  std::int64_t worker_threads = 1;
+};
+
+struct AdvantageConfig {
+  AdvantageStd std = AdvantageStd::kGroup;
+  double eps = 1e-4;
+  bool unbiased = true;
+};
+
+struct CorrectionConfig {
+  CorrectionMode mode = CorrectionMode::kNone;
+};
+
+struct AlgorithmConfig {
+  AlgorithmName name = AlgorithmName::kGrpo;
+  std::string preset = "none";
+  double kl_coef = 0.0;
+  KlEstimator kl_estimator = KlEstimator::kK3;
+  double clip_low = 0.2;
+  double clip_high = 0.2;
+  LossAggregation loss_aggregation = LossAggregation::kTokenMean;
+  double loss_divisor = 0.0;
+  AdvantageConfig advantage;
+  OldLogprobs old_logprobs = OldLogprobs::kRecompute;
+  CorrectionConfig correction;
+  std::int64_t num_iterations = 1;
+  std::int64_t max_staleness = 0;
+  bool mask_truncated = false;
+};
+
+struct OptimizerConfig {
+  double learning_rate = 1e-6;
+  LrSchedule lr_schedule = LrSchedule::kConstant;
+  std::int64_t warmup_steps = 0;
+  double min_lr_ratio = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double max_grad_norm = 1.0;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 100;
+  std::int64_t tokens_per_micro_batch = 16384;
+  std::int64_t num_mini_batches = 1;
+  std::int64_t batch_size = 32;
+  std::int64_t threads = 0;
+};
+
+struct ParallelConfig {
+  std::int64_t data_parallel_replicate_size = 1;
+  std::int64_t ringattn_parallel_size = 1;
+  std::int64_t ulysses_parallel_size = 1;
+  double collective_timeout_s = 600.0;
+
+  // Ranks the mesh needs: the product of the three axes.
+  std::int64_t world_size() const {
+    return data_parallel_replicate_size * ringattn_parallel_size * ulysses_parallel_size;
+  }
+};
+
+struct BridgeConfig {
+  std::string rollout_address = "tcp://127.0.0.1:0";
+  std::string weights_address = "tcp://127.0.0.1:0";
+  double heartbeat_s = 1.0;
+  double worker_timeout_s = 10.0;
+  JournalFsync journal_fsync = JournalFsync::kBatch;
+};
+
+struct WeightsConfig {
+  PublishDType publish_dtype = PublishDType::kModel;
+};
+
+struct CheckpointConfig {
+  std::int64_t every = 0;
+  std::int64_t keep = 2;
+};
+
+struct LogConfig {
+  LogLevel level = LogLevel::kInfo;
+  ProgressStyle progress = ProgressStyle::kAuto;
+};
+
+struct EvalConfig {
+  std::int64_t every = 0;
+  std::int64_t max_prompts = 0;
+  double temperature = 0.0;
+};
+
+struct Config {
+  std::int64_t seed = 1;
+  ModelConfig model;
+  DataConfig data;
+  RolloutConfig rollout;
+  AlgorithmConfig algorithm;
+  OptimizerConfig optimizer;
+  TrainConfig train;
+  ParallelConfig parallel;
+  BridgeConfig bridge;
+  WeightsConfig weights;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  EvalConfig eval;
+};
+
+}  // namespace ringside::rl

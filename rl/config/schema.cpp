@@ -1,0 +1,219 @@
+#include "rl/config/schema.h"
+
+#include <charconv>
+#include <utility>
+
+#include "rl/config/presets.h"
+
+namespace ringside::rl {
+namespace {
+
+Range at_least(double low) { return Range{.low = low}; }
+Range above(double low) { return Range{.low = low, .above = true}; }
+Range between(double low, double high) { return Range{.low = low, .high = high}; }
+
+template <class T>
+std::string number_text(T value) {
+  char buffer[40];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
+  std::string text(buffer, end);
+  // A whole double keeps its point, so that it reads as a real number again.
+  if (std::is_same_v<T, double> && text.find_first_not_of("-0123456789") == std::string::npos) {
+    text += ".0";
+  }
+  return text;
+}
+
+class FieldList {
+ public:
+  void integer(std::string key, std::int64_t& value, Range range) {
+    fields_.push_back({std::move(key), IntegerSlot{&value, range}});
+  }
+  void real(std::string key, double& value, Range range) {
+    fields_.push_back({std::move(key), RealSlot{&value, range}});
+  }
+  void flag(std::string key, bool& value) { fields_.push_back({std::move(key), BoolSlot{&value}}); }
+  void text(std::string key, std::string& value) {
+    fields_.push_back({std::move(key), TextSlot{&value}});
+  }
+  void path(std::string key, std::string& value) {
+    fields_.push_back({std::move(key), PathSlot{&value}});
+  }
+  template <class E>
+  void choice(std::string key, E& value) {
+    const auto& names = EnumNames<E>::kNames;
+    fields_.push_back(
+        {std::move(key), ChoiceSlot{{names.begin(), names.end()},
+                                    [&value] { return to_string(value); },
+                                    [&value](std::size_t i) { value = static_cast<E>(i); }}});
+  }
+  void choice(std::string key, std::string& value, std::vector<std::string_view> names) {
+    const auto set = [&value, names](std::size_t i) { value = std::string(names.at(i)); };
+    fields_.push_back(
+        {std::move(key),
+         ChoiceSlot{std::move(names), [&value] { return std::string_view(value); }, set}});
+  }
+
+  std::vector<Field> take() && { return std::move(fields_); }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+void add_model(FieldList& fields, ModelConfig& model) {
+  fields.path("model.path", model.path);
+  fields.choice("model.dtype", model.dtype);
+  fields.path("model.reference_path", model.reference_path);
+  fields.choice("model.init", model.init);
+  fields.real("model.init_std", model.init_std, above(0));
+  fields.flag("model.recompute_activations", model.recompute_activations);
+}
+
+void add_data(FieldList& fields, DataConfig& data) {
+  fields.path("data.train", data.train);
+  fields.path("data.eval", data.eval);
+  fields.path("data.sft", data.sft);
+  fields.text("data.prompt_key", data.prompt_key);
+  fields.text("data.answer_key", data.answer_key);
+  fields.flag("data.shuffle", data.shuffle);
+}
+
+void add_rollout(FieldList& fields, RolloutConfig& rollout) {
+  fields.integer("rollout.prompts_per_step", rollout.prompts_per_step, at_least(1));
+  fields.integer("rollout.group_size", rollout.group_size, at_least(1));
+  fields.integer("rollout.max_prompt_tokens", rollout.max_prompt_tokens, at_least(1));
+  fields.integer("rollout.max_completion_tokens", rollout.max_completion_tokens, at_least(1));
+  fields.real("rollout.temperature", rollout.temperature, above(0));
+  fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true});
+  fields.integer("rollout.top_k", rollout.top_k, at_least(0));
+  fields.text("rollout.stop", rollout.stop);
+  fields.text("rollout.reward", rollout.reward);
+  fields.text("rollout.reward_separator", rollout.reward_separator);
+  fields.choice("rollout.server", rollout.server);
+  fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024));
+  fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024));
+}
+
+void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.choice("algorithm.name", algorithm.name);
+  fields.choice("algorithm.preset", algorithm.preset, preset_names());
+  fields.real("algorithm.kl_coef", algorithm.kl_coef, at_least(0));
+  fields.choice("algorithm.kl_estimator", algorithm.kl_estimator);
+  fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1));
+  fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0));
+  fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
+  fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
+  fields.choice("algorithm.advantage.std", algorithm.advantage.std);
+  fields.real("algorithm.advantage.eps", algorithm.advantage.eps, at_least(0));
+  fields.flag("algorithm.advantage.unbiased", algorithm.advantage.unbiased);
+  fields.choice("algorithm.old_logprobs", algorithm.old_logprobs);
+  fields.choice("algorithm.correction.mode", algorithm.correction.mode);
+  fields.integer("algorithm.num_iterations", algorithm.num_iterations, at_least(1));
+  fields.integer("algorithm.max_staleness", algorithm.max_staleness, at_least(0));
+  fields.flag("algorithm.mask_truncated", algorithm.mask_truncated);
+}
+
+void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
+  const Range decay{.low = 0, .high = 1, .below = true};
+  fields.real("optimizer.learning_rate", optimizer.learning_rate, at_least(0));
+  fields.choice("optimizer.lr_schedule", optimizer.lr_schedule);
+  fields.integer("optimizer.warmup_steps", optimizer.warmup_steps, at_least(0));
+  fields.real("optimizer.min_lr_ratio", optimizer.min_lr_ratio, between(0, 1));
+  fields.real("optimizer.beta1", optimizer.beta1, decay);
+  fields.real("optimizer.beta2", optimizer.beta2, decay);
+  fields.real("optimizer.eps", optimizer.eps, above(0));
+  fields.real("optimizer.weight_decay", optimizer.weight_decay, at_least(0));
+  fields.real("optimizer.max_grad_norm", optimizer.max_grad_norm, at_least(0));
+}
+
+void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) {
+  fields.integer("train.steps", train.steps, at_least(1));
+  fields.integer("train.tokens_per_micro_batch", train.tokens_per_micro_batch, at_least(1));
+  fields.integer("train.num_mini_batches", train.num_mini_batches, at_least(1));
+  fields.integer("train.batch_size", train.batch_size, at_least(1));
+  fields.integer("train.threads", train.threads, between(0, 1024));
+  const Range size = between(1, 65536);
+  fields.integer("parallel.data_parallel_replicate_size", parallel.data_parallel_replicate_size,
+                 size);
+  fields.integer("parallel.ringattn_parallel_size", parallel.ringattn_parallel_size, size);
+  fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
+  fields.real("parallel.collective_timeout_s", parallel.collective_timeout_s, above(0));
+}
+
+void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights) {
+  fields.text("bridge.rollout_address", bridge.rollout_address);
+  fields.text("bridge.weights_address", bridge.weights_address);
+  fields.real("bridge.heartbeat_s", bridge.heartbeat_s, above(0));
+  fields.real("bridge.worker_timeout_s", bridge.worker_timeout_s, above(0));
+  fields.choice("bridge.journal_fsync", bridge.journal_fsync);
+  fields.choice("weights.publish_dtype", weights.publish_dtype);
+}
+
+void add_outputs(FieldList& fields, Config& config) {
+  fields.integer("checkpoint.every", config.checkpoint.every, at_least(0));
+  fields.integer("checkpoint.keep", config.checkpoint.keep, at_least(0));
+  fields.choice("log.level", config.log.level);
+  fields.choice("log.progress", config.log.progress);
+  fields.integer("eval.every", config.eval.every, at_least(0));
+  fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));
+  fields.real("eval.temperature", config.eval.temperature, at_least(0));
+}
+
+}  // namespace
+
+bool Range::holds(double value) const {
+  const bool over = above ? value > low : value >= low;
+  const bool under = below ? value < high : value <= high;
+  return over && under;
+}
+
+std::string Range::describe() const {
+  const Range unbounded;
+  std::string text;
+  if (low != unbounded.low) {
+    text = (above ? "above " : "at least ") + number_text(static_cast<std::int64_t>(low));
+  }
+  if (high != unbounded.high) {
+    text += text.empty() ? "" : " and ";
+    text += (below ? "below " : "at most ") + number_text(static_cast<std::int64_t>(high));
+  }
+  return text.empty() ? "a finite number" : text;
+}
+
+std::vector<Field> fields_of(Config& config) {
+  FieldList fields;
+  fields.integer("seed", config.seed, at_least(0));
+  add_model(fields, config.model);
+  add_data(fields, config.data);
+  add_rollout(fields, config.rollout);
+  add_algorithm(fields, config.algorithm);
+  add_optimizer(fields, config.optimizer);
+  add_train(fields, config.train, config.parallel);
+  add_bridge(fields, config.bridge, config.weights);
+  add_outputs(fields, config);
+  return std::move(fields).take();
+}
+
+const std::vector<std::string>& known_keys() {
+  static const std::vector<std::string> keys = [] {
+    Config config;
+    std::vector<std::string> names;
+    for (const Field& field : fields_of(config)) names.push_back(field.key);
+    return names;
+  }();
+  return keys;
+}
+
+std::string value_text(const Slot& slot) {
+  struct Writer {
+    std::string operator()(const IntegerSlot& s) const { return number_text(*s.value); }
+    std::string operator()(const RealSlot& s) const { return number_text(*s.value); }
+    std::string operator()(const BoolSlot& s) const { return *s.value ? "true" : "false"; }
+    std::string operator()(const TextSlot& s) const { return *s.value; }
+    std::string operator()(const PathSlot& s) const { return *s.value; }
+    std::string operator()(const ChoiceSlot& s) const { return std::string(s.get()); }
+  };
+  return std::visit(Writer{}, slot);
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,193 @@
+#include "rl/config/suggest.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "rl/config/schema.h"
+
+namespace ringside::rl {
+namespace {
+
+std::string_view last_component(std::string_view key) {
+  const auto dot = key.rfind('.');
+  return dot == std::string_view::npos ? key : key.substr(dot + 1);
+}
+
+struct Translation {
+  std::string_view theirs;  // matched against the end of the unknown key, at a dot
+  std::string_view ours;
+};
+
+// Longer names first where one ends in another. Systems: TRL 1.16.0, axolotl 0.19.0, torchtune
+// 0.6.1, torchtitan 0.3.0, verl 0.9.1, prime-rl, OpenRLHF 0.11.2.
+constexpr std::array kTranslations = {
+    Translation{"model_name_or_path", "model.path"},
+    Translation{"base_model", "model.path"},
+    Translation{"checkpointer.checkpoint_dir", "model.path"},
+    Translation{"hf_assets_path", "model.path"},
+    Translation{"actor_rollout_ref.model.path", "model.path"},
+    Translation{"torch_dtype", "model.dtype"},
+    Translation{"bf16", "model.dtype: bfloat16"},
+    Translation{"gradient_checkpointing", "model.recompute_activations"},
+    Translation{"enable_gradient_checkpointing", "model.recompute_activations"},
+    Translation{"lr", "optimizer.learning_rate"},
+    Translation{"lr_scheduler_type", "optimizer.lr_schedule"},
+    Translation{"lr_scheduler", "optimizer.lr_schedule"},
+    Translation{"adam_beta1", "optimizer.beta1"},
+    Translation{"adam_beta2", "optimizer.beta2"},
+    Translation{"adam_epsilon", "optimizer.eps"},
+    Translation{"warmup_ratio", "optimizer.warmup_steps (a number of optimizer steps)"},
+    Translation{"lr_warmup_steps", "optimizer.warmup_steps"},
+    Translation{"grad_clip", "optimizer.max_grad_norm"},
+    Translation{"clip_grad_norm", "optimizer.max_grad_norm"},
+    Translation{"max_norm", "optimizer.max_grad_norm"},
+    Translation{"generation_batch_size", "rollout.prompts_per_step (in prompts, not samples)"},
+    Translation{"train_batch_size", "rollout.prompts_per_step"},
+    Translation{"num_prompts_per_train_step", "rollout.prompts_per_step"},
+    Translation{"orchestrator.batch_size", "rollout.prompts_per_step"},
+    Translation{"rollout.batch_size", "rollout.prompts_per_step"},
+    Translation{"num_generations", "rollout.group_size"},
+    Translation{"grpo_samples", "rollout.group_size"},
+    Translation{"num_samples_per_prompt", "rollout.group_size"},
+    Translation{"n_samples_per_prompt", "rollout.group_size"},
+    Translation{"rollout.n", "rollout.group_size"},
+    Translation{"max_prompt_length", "rollout.max_prompt_tokens"},
+    Translation{"data.max_len", "rollout.max_prompt_tokens"},
+    Translation{"max_completion_length", "rollout.max_completion_tokens"},
+    Translation{"max_response_length", "rollout.max_completion_tokens"},
+    Translation{"max_generated_tokens", "rollout.max_completion_tokens"},
+    Translation{"max_new_tokens", "rollout.max_completion_tokens"},
+    Translation{"ppo_mini_batch_size", "train.num_mini_batches (a count, not a size)"},
+    Translation{"ppo_batch_size", "train.num_mini_batches (a count, not a size)"},
+    Translation{"gradient_accumulation_steps",
+                "derived here from train.tokens_per_micro_batch and train.num_mini_batches"},
+    Translation{"gradient_accumulation",
+                "derived here from train.tokens_per_micro_batch and train.num_mini_batches"},
+    Translation{"per_device_train_batch_size", "train.tokens_per_micro_batch (in tokens)"},
+    Translation{"micro_batch_size", "train.tokens_per_micro_batch (in tokens)"},
+    Translation{"forward_batch_size", "train.tokens_per_micro_batch (in tokens)"},
+    Translation{"ppo_micro_batch_size_per_gpu", "train.tokens_per_micro_batch (in tokens)"},
+    Translation{"ppo_max_token_len_per_gpu", "train.tokens_per_micro_batch"},
+    Translation{"num_tokens_per_microbatch_per_dp_rank", "train.tokens_per_micro_batch"},
+    Translation{"max_tokens_per_gpu", "train.tokens_per_micro_batch"},
+    Translation{"seq_len", "train.tokens_per_micro_batch"},
+    Translation{"max_steps", "train.steps"},
+    Translation{"total_training_steps", "train.steps"},
+    Translation{"epsilon", "algorithm.clip_low and algorithm.clip_high"},
+    Translation{"epsilon_high", "algorithm.clip_high"},
+    Translation{"ratio_clip_low", "algorithm.clip_low"},
+    Translation{"ratio_clip_high", "algorithm.clip_high"},
+    Translation{"clip_ratio", "algorithm.clip_low and algorithm.clip_high"},
+    Translation{"clip_ratio_low", "algorithm.clip_low"},
+    Translation{"clip_ratio_high", "algorithm.clip_high"},
+    Translation{"eps_clip", "algorithm.clip_low and algorithm.clip_high"},
+    Translation{"eps_clip_low_high", "algorithm.clip_low and algorithm.clip_high"},
+    Translation{"beta", "algorithm.kl_coef"},
+    Translation{"kl_coeff", "algorithm.kl_coef"},
+    Translation{"kl_loss_coef", "algorithm.kl_coef"},
+    Translation{"kl.init_coef", "algorithm.kl_coef"},
+    Translation{"kl_loss_type", "algorithm.kl_estimator"},
+    Translation{"kl.estimator", "algorithm.kl_estimator"},
+    Translation{"loss_type", "algorithm.loss_aggregation"},
+    Translation{"loss_agg_mode", "algorithm.loss_aggregation"},
+    Translation{"adv_estimator", "algorithm.name"},
+    Translation{"scale_rewards", "algorithm.advantage.std"},
+    Translation{"norm_adv_by_std_in_grpo", "algorithm.advantage.std"},
+    Translation{"no_std_norm", "algorithm.advantage.std"},
+    Translation{"ppo_epochs", "algorithm.num_iterations"},
+    Translation{"max_epochs", "algorithm.num_iterations"},
+    Translation{"mask_truncated_completions", "algorithm.mask_truncated"},
+    Translation{"max_off_policy_steps", "algorithm.max_staleness"},
+    Translation{"max_off_policy_threshold", "algorithm.max_staleness"},
+    Translation{"target_offpolicy_steps", "algorithm.max_staleness"},
+    Translation{"vllm_importance_sampling_correction", "algorithm.correction.mode"},
+    Translation{"ulysses_sequence_parallel_size", "parallel.ulysses_parallel_size"},
+    Translation{"parallelism_config_sp_size", "parallel.ulysses_parallel_size"},
+    Translation{"parallelism_config_cp_size", "parallel.ringattn_parallel_size"},
+    Translation{"context_parallel_size", "parallel.ringattn_parallel_size"},
+    Translation{"context_parallel_degree", "parallel.ringattn_parallel_size"},
+    Translation{"sequence_parallel_degree", "parallel.ringattn_parallel_size"},
+    Translation{"ring_attn_size", "parallel.ringattn_parallel_size"},
+    Translation{"model.cp", "parallel.ringattn_parallel_size"},
+    Translation{"save_steps", "checkpoint.every"},
+    Translation{"save_freq", "checkpoint.every"},
+    Translation{"checkpoint.interval", "checkpoint.every"},
+    Translation{"ckpt.interval", "checkpoint.every"},
+    Translation{"keep_last", "checkpoint.keep"},
+    Translation{"keep_latest_k", "checkpoint.keep"},
+    Translation{"save_total_limit", "checkpoint.keep"},
+    Translation{"max_actor_ckpt_to_keep", "checkpoint.keep"},
+    Translation{"eval_steps", "eval.every"},
+    Translation{"test_freq", "eval.every"},
+    Translation{"output_dir", "the option --run-dir"},
+};
+
+bool ends_at_dot(std::string_view key, std::string_view suffix) {
+  if (!key.ends_with(suffix)) return false;
+  return key.size() == suffix.size() || key[key.size() - suffix.size() - 1] == '.';
+}
+
+}  // namespace
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest_key(std::string_view unknown) {
+  const std::string_view leaf = last_component(unknown);
+  std::string best;
+  std::size_t best_distance = std::string::npos;
+  for (const std::string& key : known_keys()) {
+    const std::size_t whole = edit_distance(unknown, key);
+    // A leaf of the wrong section counts one more than the same slip in the right one.
+    const std::size_t part = edit_distance(leaf, last_component(key)) + 1;
+    const std::size_t distance = std::min(whole, part);
+    const std::size_t limit = std::max<std::size_t>(2, leaf.size() / 3);
+    if (distance <= limit && distance < best_distance) {
+      best = key;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string translate(std::string_view unknown) {
+  const Translation* best = nullptr;
+  for (const Translation& entry : kTranslations) {
+    const bool longer = best == nullptr || entry.theirs.size() > best->theirs.size();
+    if (longer && ends_at_dot(unknown, entry.theirs)) best = &entry;
+  }
+  return best == nullptr ? "" : std::string(best->ours);
+}
+
+std::string suggestion(std::string_view unknown) {
+  const std::string translated = translate(unknown);
+  const std::string nearest = nearest_key(unknown);
+  std::string text = "unknown key";
+  if (!translated.empty()) {
+    text += "; \"" + std::string(last_component(unknown)) + "\" of other systems is " + translated;
+    if (translated.starts_with("derived")) return text;
+  }
+  if (!nearest.empty() && !translated.starts_with(nearest)) {
+    text += "; did you mean " + nearest + "?";
+  }
+  if (translated.empty() && nearest.empty()) {
+    text += "; `ringside check --defaults` lists every key";
+  }
+  return text;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,26 @@
+// What to say about a key nobody knows: the nearest known key, and the translation of a
+// neighbouring system's word.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ringside::rl {
+
+// Levenshtein distance in bytes. O(|a| |b|) time, O(|b|) memory.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+// The known key nearest to a dotted unknown one, "" when none is near: the whole dotted names and
+// the last components are compared, so a right name in the wrong section is found too.
+std::string nearest_key(std::string_view unknown);
+
+// What a key of TRL, axolotl, torchtune, torchtitan, verl, prime-rl or OpenRLHF is called here,
+// e.g. "rollout.group_size" for "num_generations" or "actor_rollout_ref.rollout.n"; "" when the
+// word is none of theirs.
+std::string translate(std::string_view unknown);
+
+// The sentence both of them make: "unknown key; did you mean optimizer.learning_rate?".
+std::string suggestion(std::string_view unknown);
+
+}  // namespace ringside::rl

@@ -1,0 +1,240 @@
+// Guards configuration loading: precedence of defaults, presets, files and the command line, and
+// that every mistake is reported, with its place, in one go. A key that is silently dropped or read
+// with the wrong precedence trains the wrong thing for days.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "rl/config/load.h"
+#include "rl/config/presets.h"
+#include "rl/config/schema.h"
+
+namespace ringside::rl {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (fs::temp_directory_path() / "ringside_config_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text;
+    return path_ / name;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+LoadedConfig load_text(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  const TempDir dir;
+  return load_config({dir.write("recipe.yaml", yaml)}, overrides);
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  return text;
+}
+
+// Every key with the value that `config` holds for it.
+std::vector<std::string> values_of(Config config) {
+  std::vector<std::string> lines;
+  for (const Field& field : fields_of(config)) {
+    lines.push_back(field.key + "=" + value_text(field.slot));
+  }
+  return lines;
+}
+
+TEST_CASE("defaults.yaml and the structs' initialisers are equal, key by key") {
+  const LoadedConfig loaded = load_config({}, {});
+  CHECK(loaded.errors == std::vector<std::string>{});
+  CHECK(values_of(loaded.config) == values_of(Config{}));
+  // Loading starts from the initialisers, so a key missing from the file would go unseen above.
+  for (const auto& key : known_keys()) {
+    INFO(key);
+    REQUIRE(loaded.origins.count(key) == 1);
+    CHECK(loaded.origins.at(key) == "default");
+  }
+  CHECK(loaded.origins.size() == known_keys().size());
+}
+
+TEST_CASE("defaults < files from left to right < command line, merged deeply") {
+  const TempDir dir;
+  const auto first = dir.write("a.yaml", "optimizer:\n  learning_rate: 1e-4\n  warmup_steps: 5\n");
+  const auto second = dir.write("b.yaml", "optimizer:\n  learning_rate: 2e-4\nseed: 9\n");
+  const LoadedConfig loaded = load_config({first, second}, {"seed=11"});
+  REQUIRE(joined(loaded.errors) == "");
+  CHECK(loaded.config.optimizer.learning_rate == 2e-4);
+  CHECK(loaded.config.optimizer.warmup_steps == 5);
+  CHECK(loaded.config.seed == 11);
+  CHECK(loaded.origins.at("optimizer.learning_rate") == second.string() + ":2");
+  CHECK(loaded.origins.at("optimizer.warmup_steps") == first.string() + ":3");
+  CHECK(loaded.origins.at("seed") == "command line");
+  CHECK(loaded.origins.at("optimizer.beta1") == "default");
+  CHECK(load_config({second, first}, {}).config.optimizer.learning_rate == 1e-4);
+}
+
+TEST_CASE("a preset lies above the defaults and below anything written") {
+  const LoadedConfig plain = load_text("algorithm: {preset: grpo}\n");
+  REQUIRE(joined(plain.errors) == "");
+  CHECK(plain.config.algorithm.kl_coef == 0.04);
+  CHECK(plain.config.algorithm.loss_aggregation == LossAggregation::kSeqMeanTokenMean);
+  CHECK(plain.origins.at("algorithm.kl_coef") == "preset grpo");
+
+  const LoadedConfig written = load_text("algorithm: {kl_coef: 0.5, preset: grpo}\n");
+  CHECK(written.config.algorithm.kl_coef == 0.5);
+  const LoadedConfig swapped = load_text("algorithm: {preset: grpo}\n", {"algorithm.preset=trl"});
+  CHECK(swapped.config.algorithm.preset == "trl");
+  CHECK(swapped.config.algorithm.kl_coef == 0.0);
+  CHECK(swapped.config.algorithm.loss_aggregation == LossAggregation::kTokenMean);
+  CHECK(swapped.config.optimizer.lr_schedule == LrSchedule::kLinear);
+}
+
+TEST_CASE("every preset writes known keys with valid values") {
+  for (const auto name : preset_names()) {
+    INFO(name);
+    const auto loaded = load_config({}, {"algorithm.preset=" + std::string(name)});
+    CHECK(joined(loaded.errors) == "");
+    for (const auto& value : preset_values(name)) {
+      CHECK(loaded.origins.count(std::string(value.key)) == 1);
+    }
+  }
+  CHECK(preset_names().front() == "none");
+  CHECK_THROWS_AS(preset_values("grop"), std::invalid_argument);
+}
+
+TEST_CASE("all mistakes of a file are reported together, each with its place") {
+  const LoadedConfig loaded = load_text(
+      "seed: 1\n"
+      "rollout:\n"
+      "  group_size: -1\n"
+      "  temperature: warm\n"
+      "  group_size: 8\n"
+      "optimizer:\n"
+      "  lr_schedule: cosinus\n"
+      "  learning_rat: 1e-4\n"
+      "train: 5\n"
+      "algorithm:\n"
+      "  advantage:\n"
+      "    unbiased: maybe\n"
+      "  clip_low: [0.1, 0.2]\n"
+      "  clip_high:\n",
+      {"log.level=loud", "seed", "train=3", "num_generations=4"});
+  const std::string errors = joined(loaded.errors);
+  CHECK_THAT(errors,
+             Contains("recipe.yaml:3:3: rollout.group_size: is \"-1\", expected at least 1"));
+  CHECK_THAT(errors,
+             Contains("recipe.yaml:4:3: rollout.temperature: is \"warm\", expected a number"));
+  CHECK_THAT(errors, Contains("recipe.yaml:5:3: rollout.group_size: duplicate key; it is already "
+                              "set on line 3"));
+  CHECK_THAT(errors,
+             Contains("recipe.yaml:7:3: optimizer.lr_schedule: is \"cosinus\", expected one "
+                      "of constant, linear, cosine"));
+  CHECK_THAT(errors, Contains("recipe.yaml:8:3: optimizer.learning_rat: unknown key; did you mean "
+                              "optimizer.learning_rate?"));
+  CHECK_THAT(errors, Contains("recipe.yaml:9:1: train: is a section"));
+  CHECK_THAT(errors,
+             Contains("recipe.yaml:12:5: algorithm.advantage.unbiased: is \"maybe\", expected "
+                      "true or false"));
+  CHECK_THAT(errors, Contains("recipe.yaml:13:3: algorithm.clip_low: is a list"));
+  CHECK_THAT(errors, Contains("recipe.yaml:14:3: algorithm.clip_high: has no value"));
+  CHECK_THAT(errors, Contains("command line: log.level: is \"loud\", expected one of debug"));
+  CHECK_THAT(errors, Contains("command line: seed: expected key.sub=value"));
+  CHECK_THAT(errors, Contains("command line: train: is a section"));
+  CHECK_THAT(errors, Contains("command line: num_generations: unknown key"));
+  CHECK_THAT(errors, Contains("rollout.group_size"));
+  CHECK(loaded.errors.size() == 13);
+}
+
+TEST_CASE("values are checked at their type's edges") {
+  const auto fails = [](const std::string& assignment) {
+    return !load_config({}, {assignment}).ok();
+  };
+  CHECK(fails("seed=1e3"));
+  CHECK(fails("seed=1_000"));
+  CHECK(fails("seed=99999999999999999999"));
+  CHECK(fails("seed="));
+  CHECK(fails("optimizer.learning_rate=nan"));
+  CHECK(fails("optimizer.learning_rate=inf"));
+  CHECK(fails("optimizer.beta1=1"));
+  CHECK_FALSE(fails("optimizer.beta1=0"));
+  CHECK(fails("rollout.top_p=0"));
+  CHECK_FALSE(fails("rollout.top_p=1"));
+  CHECK(fails("data.shuffle=yes"));
+  CHECK(load_config({}, {"rollout.stop=a=b: c"}).config.rollout.stop == "a=b: c");
+}
+
+TEST_CASE("contradictions between keys are errors at the key to change") {
+  CHECK_THAT(joined(load_text("algorithm:\n  loss_divisor: 512\n").errors),
+             Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
+  CHECK_THAT(joined(load_config({}, {"rollout.group_size=1"}).errors),
+             Contains("command line: rollout.group_size: is 1, but algorithm.name grpo"));
+  CHECK(load_config({}, {"rollout.group_size=1", "algorithm.name=sft"}).ok());
+  CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
+  CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.name=sft", "algorithm.preset=trl"}).ok());
+  CHECK_FALSE(load_config({}, {"eval.every=5"}).ok());
+  CHECK(load_config({}, {"eval.every=5", "data.eval=x.jsonl"}).ok());
+  CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
+}
+
+TEST_CASE("a file that cannot be used is an error, not an exception") {
+  const TempDir dir;
+  CHECK_THAT(joined(load_config({dir.path() / "absent.yaml"}, {}).errors),
+             Contains("absent.yaml: cannot be read"));
+  CHECK_THAT(joined(load_config({dir.path()}, {}).errors), Contains("cannot be read"));
+  CHECK_THAT(joined(load_text("a: [1, 2\n").errors), Contains("not valid YAML"));
+  CHECK_THAT(joined(load_text("- 1\n").errors), Contains("not a mapping"));
+  CHECK_THAT(joined(load_text("seed: 1\n---\nseed: 2\n").errors), Contains("2 YAML documents"));
+  CHECK(load_text("").ok());
+  CHECK(load_text("model:\n  # path: x\n").ok());
+  CHECK_THROWS_WITH(load_config_or_throw({}, {"seed=x", "log.level=y"}),
+                    Contains("seed") && Contains("\n") && Contains("log.level"));
+}
+
+TEST_CASE("paths of a recipe are relative to its folder, of the command line to the working one") {
+  const TempDir dir;
+  const auto recipe = dir.write("recipes/sort/recipe.yaml",
+                                "model: {path: ../../model}\ndata: {train: train.jsonl}\n");
+  const LoadedConfig loaded = load_config({recipe}, {"data.eval=eval.jsonl"});
+  CHECK(loaded.config.model.path == (dir.path() / "model").string());
+  CHECK(loaded.config.data.train == (dir.path() / "recipes/sort/train.jsonl").string());
+  CHECK(loaded.config.data.eval == (fs::current_path() / "eval.jsonl").string());
+  CHECK(loaded.config.model.reference_path == "");
+}
+
+TEST_CASE("dump reads back to the same configuration") {
+  const std::string texts[] = {"",     "plain", "null", "~",         "true", "1e-6",
+                               "a: b", "# x",   "\n\n", "\"q\" 'r'", " s ",  "- t"};
+  for (const auto& text : texts) {
+    Config config;
+    config.seed = 123456789012345;
+    config.optimizer.learning_rate = 0.1 + 0.2;
+    config.optimizer.eps = 1e-300;
+    config.rollout.temperature = 3;
+    config.rollout.stop = text;
+    config.algorithm.loss_aggregation = LossAggregation::kSeqMeanTokenSum;
+    INFO(dump(config));
+    const LoadedConfig loaded = load_text(dump(config));
+    CHECK(joined(loaded.errors) == "");
+    CHECK(values_of(loaded.config) == values_of(config));
+  }
+}
+
+}  // namespace
+}  // namespace ringside::rl
