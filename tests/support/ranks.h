@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <thread>
@@ -15,6 +16,10 @@
 #include "sp/comm/mesh.h"
 
 namespace ringside::test {
+
+// c10d's flight recorder keeps one unlocked map for the whole process: several groups in several threads corrupt it. It
+// reads this variable when the first group is made.
+inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 inline void run_ranks(sp::MeshShape shape,
                       const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body) {
