@@ -1,0 +1,51 @@
+"""Runs the ringside executable and reads what it leaves behind."""
+import json
+import os
+import pathlib
+import subprocess
+
+import safetensors.torch
+import torch
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def executable() -> pathlib.Path:
+    """$RINGSIDE, or build/ringside. Raises FileNotFoundError when it has not been built."""
+    path = pathlib.Path(os.environ.get("RINGSIDE", _ROOT / "build" / "ringside"))
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; tools/setup.sh builds it")
+    return path
+
+
+def run(*arguments, timeout: float = 300) -> str:
+    """Runs `ringside ARGUMENTS...` with one CPU thread a rank and returns its output; raises with the output on failure."""
+    command = [str(executable()), *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
+                          cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit status {done.returncode} of {' '.join(command)}\n{done.stdout}")
+    return done.stdout
+
+
+def read_lines(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_steps(run_dir: pathlib.Path) -> list[dict]:
+    """The training steps of RUN_DIR/metrics.jsonl in order."""
+    return [line for line in read_lines(run_dir / "metrics.jsonl") if "loss" in line]
+
+
+def load_weights(model_dir: pathlib.Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a Hugging Face directory's safetensors files, by name."""
+    files = sorted(model_dir.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"no *.safetensors in {model_dir}")
+    return {name: value for file in files for name, value in safetensors.torch.load_file(file).items()}
+
+
+def layout(ring: int = 1, ulysses: int = 1, data: int = 1) -> list[str]:
+    """The command-line words that select a layout of ring x ulysses x data processes."""
+    return ["--nproc", str(ring * ulysses * data), f"parallel.ringattn_parallel_size={ring}",
+            f"parallel.ulysses_parallel_size={ulysses}", f"parallel.data_parallel_replicate_size={data}"]
