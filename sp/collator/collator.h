@@ -11,18 +11,13 @@
 #include <span>
 #include <vector>
 
-#include "sp/collator/loss_entries.h"
+#include "sp/collator/document.h"
 #include "sp/comm/mesh.h"
 #include "sp/layout/packing.h"
 #include "sp/layout/sequence_layout.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
-
-struct Document {
-  std::vector<int64_t> ids;
-  LossEntries entries;  // source = index into ids
-};
 
 // This rank's share of one micro-batch.
 struct Shard {
