@@ -1,0 +1,143 @@
+// Guards: loss entries that score the wrong token, masks or truncation ignored, weights that are not global over the
+// mini-batch, recorded files whose mistakes pass unseen.
+#include <catch2/catch.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "rl/data/rollout_file.h"
+#include "rl/data/training_batch.h"
+
+using namespace ringside;
+
+namespace {
+
+bridge::Rollout make_rollout(int64_t group, double reward, int64_t completion_tokens) {
+  bridge::Rollout r;
+  r.rollout_id = "r" + std::to_string(group);
+  r.group_id = group;
+  r.group_size = 2;
+  r.prompt_ids = {10, 11, 12};
+  for (int64_t i = 0; i < completion_tokens; ++i) {
+    r.completion_ids.push_back(20 + i);
+    r.logprobs.push_back(-0.5F * static_cast<float>(i + 1));
+  }
+  r.temperature = 0.5F;
+  r.rewards = {{"a", reward}, {"b", 0.0}};
+  return r;
+}
+
+rl::Config make_config() {
+  rl::Config config;
+  config.rollout.group_size = 2;
+  return config;
+}
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / ("ringside_rollouts_" + std::to_string(::getpid()) + ".jsonl")) {
+    std::ofstream(path_) << text;
+  }
+  ~TempFile() { std::filesystem::remove(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("each completion token is scored by the token before it") {
+  auto config = make_config();
+  const std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 1)};
+  const auto batches = rl::make_mini_batches(rollouts, config);
+  REQUIRE(batches.size() == 1);
+  REQUIRE(batches[0].size() == 2);
+  const sp::Document& first = batches[0][0];
+  CHECK(first.ids == std::vector<int64_t>{10, 11, 12, 20, 21});
+  CHECK(first.entries.source == std::vector<int64_t>{2, 3, 4});
+  CHECK(first.entries.target == std::vector<int64_t>{20, 21, 22});
+  CHECK(first.entries.rollout_logprob == std::vector<double>{-0.5, -1.0, -1.5});
+  CHECK(first.entries.weight == std::vector<double>(3, 0.25));
+  CHECK(first.entries.temperature[0] == 0.5);
+  CHECK(first.entries.advantage[0] > 0.0);
+  CHECK(batches[0][1].entries.advantage[0] < 0.0);
+  CHECK(batches[0][1].entries.sample[0] == 1);
+}
+
+TEST_CASE("loss masks and truncation take tokens out of the loss and of its denominator") {
+  auto config = make_config();
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 2)};
+  rollouts[0].loss_mask = {1, 0, 1};
+  auto batches = rl::make_mini_batches(rollouts, config);
+  CHECK(batches[0][0].entries.source == std::vector<int64_t>{2, 4});
+  CHECK(batches[0][0].entries.weight[0] == 0.25);
+  rollouts[1].finish_reason = bridge::FinishReason::kLength;
+  config.algorithm.mask_truncated = true;
+  batches = rl::make_mini_batches(rollouts, config);
+  CHECK(batches[0][1].entries.size() == 0);
+  CHECK(batches[0][0].entries.weight[0] == 0.5);
+}
+
+TEST_CASE("mini-batches split whole samples, each with its own denominator") {
+  auto config = make_config();
+  config.train.num_mini_batches = 3;
+  std::vector<bridge::Rollout> rollouts;
+  for (int64_t g = 0; g < 4; ++g) {
+    rollouts.push_back(make_rollout(g, 1.0, 1 + g));
+    rollouts.push_back(make_rollout(g, 0.0, 2));
+  }
+  const auto batches = rl::make_mini_batches(rollouts, config);
+  CHECK(batches[0].size() == 3);
+  CHECK(batches[2].size() == 2);
+  for (const auto& batch : batches) {
+    double sum = 0.0;
+    for (const auto& document : batch) {
+      sum = std::accumulate(document.entries.weight.begin(), document.entries.weight.end(), sum);
+    }
+    CHECK(sum == Approx(1.0));
+  }
+}
+
+TEST_CASE("rollouts that cannot be trained on are refused by name") {
+  const auto config = make_config();
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(1, 0.0, 1)};
+  CHECK_THROWS_WITH(rl::make_mini_batches(rollouts, config), Catch::Contains("r1 is not part of a whole group"));
+  rollouts[1].group_id = 0;
+  rollouts[1].top_p = 0.9F;
+  CHECK_THROWS_WITH(rl::make_mini_batches(rollouts, config), Catch::Contains("top_p"));
+}
+
+TEST_CASE("a recorded file is read in groups with its optional fields") {
+  const TempFile file(
+      R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[3,4],"logprobs":[-1.0,-2.0],"reward":1})" "\n"
+      R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[5],"logprobs":[-1.5],"reward":0.5,"loss_mask":[0],)"
+      R"("finish_reason":"length","temperature":0.7,"versions":[{"version":4,"begin":0,"end":1}]})" "\n");
+  const auto rollouts = rl::read_rollout_file(file.path(), 2);
+  REQUIRE(rollouts.size() == 2);
+  CHECK(rollouts[1].group_id == 0);
+  CHECK(rollouts[1].sample_index == 1);
+  CHECK(rollouts[1].loss_mask == std::vector<uint8_t>{0});
+  CHECK(rollouts[1].finish_reason == bridge::FinishReason::kLength);
+  CHECK(rollouts[1].versions.front().version == 4);
+  CHECK(rl::total_reward(rollouts[1]) == 0.5);
+}
+
+TEST_CASE("a bad line is named with file and number") {
+  const std::string good = R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0],"reward":1})" "\n";
+  const auto expect = [&](const std::string& text, const std::string& message) {
+    const TempFile file(text);
+    CHECK_THROWS_WITH(rl::read_rollout_file(file.path(), 1), Catch::Contains(message));
+  };
+  expect(good + "{not json\n", ":2: ");
+  expect(good + R"({"group_id":1,"prompt_ids":[1],"logprobs":[],"reward":1})" "\n", "completion_ids");
+  expect(R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0,-2.0],"reward":1})" "\n", "logprobs");
+  expect(good + good, "more than rollout.group_size = 1");
+  expect("", "holds no rollout");
+  const TempFile file(good);
+  CHECK_THROWS_WITH(rl::read_rollout_file(file.path(), 2), Catch::Contains("ends after 1 lines"));
+  CHECK_THROWS_WITH(rl::read_rollout_file("/does/not/exist", 2), Catch::Contains("cannot read"));
+}
