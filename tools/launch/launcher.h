@@ -1,0 +1,65 @@
+// The launching parent: starts the trainer ranks and rollout workers of one machine, watches them,
+// and says which one died and how, which a collective that merely times out cannot.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ringside::tools {
+
+struct LaunchOptions {
+  std::string executable = "/proc/self/exe";
+  // Every trainer rank gets these arguments, and RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+  // MASTER_PORT.
+  int num_trainers = 1;
+  std::vector<std::string> trainer_args;
+  // One entry per worker: its arguments.
+  std::vector<std::vector<std::string>> worker_args;
+
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  // 0: a free one is picked
+
+  // From SIGTERM to SIGKILL, whenever processes are stopped.
+  std::chrono::milliseconds grace{10'000};
+  // How long workers may take to leave by themselves once every trainer rank has exited with status
+  // 0.
+  std::chrono::milliseconds leave{10'000};
+
+  // A worker that dies is started again after `backoff`, doubled at each death up to `max_backoff`,
+  // and reset once it has lived longer than `max_backoff`. A worker that exits with status 0 has
+  // left and is not replaced.
+  bool restart_workers = true;
+  std::chrono::milliseconds backoff{1'000};
+  std::chrono::milliseconds max_backoff{30'000};
+
+  // Receives one sentence for each event that does not end the run, e.g. "worker 0 (pid 7) was
+  // killed by signal 9 (SIGKILL); restarting it in 1.0 s". May be empty. Called on the thread of
+  // launch().
+  std::function<void(const std::string&)> report;
+};
+
+struct LaunchResult {
+  // 0; 1 when a trainer rank failed; 128 + n after signal n to this process (130 for Ctrl-C).
+  int exit_code = 0;
+  // Names role, rank, pid and the way of death: "trainer rank 1 (pid 123) was killed by signal 9
+  // (SIGKILL)". Empty on success.
+  std::string error;
+
+  bool ok() const { return exit_code == 0; }
+};
+
+// Runs until every trainer rank has exited and every worker is gone; no child is left when it
+// returns. When a trainer rank fails, or SIGINT, SIGTERM or SIGHUP arrives (it is passed on to all
+// children), everything is stopped; a second such signal kills at once. Blocks; call it from the
+// main thread before any other thread is started (children are bound to the calling thread, and it
+// alone blocks SIGCHLD to read it from a signalfd). The signal mask is restored on return. Throws
+// std::invalid_argument for counts below 1 trainer, std::system_error when a process cannot be
+// started (the ones already started are killed).
+LaunchResult launch(const LaunchOptions& options);
+
+// A TCP port of the loopback interface that is free now. Throws std::system_error.
+int pick_free_port();
+
+}  // namespace ringside::tools
