@@ -13,7 +13,8 @@ class AttentionBackend {
 
   // Causal attention of one layer. q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied.
   // Returns out_sHD in the same dtype, differentiable where autograd is on. May be collective over
-  // the sequence-parallel group: then all of its ranks call it for the same layers in the same order.
+  // the sequence-parallel group: then all of its ranks call it for the same layers in the same
+  // order.
   virtual at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                             const at::Tensor& v_sKD) = 0;
 };

@@ -1,6 +1,7 @@
-// A layer's parameters in one flat buffer: the unit that model, optimizer, gradient sync, checkpoint and
-// weight publisher share. The flat master buffer is the only autograd leaf; materialize() casts and splits it,
-// so the gradient of the whole unit arrives flat, summed in master precision.
+// A layer's parameters in one flat buffer: the unit that model, optimizer, gradient sync,
+// checkpoint and weight publisher share. The flat master buffer is the only autograd leaf;
+// materialize() casts and splits it, so the gradient of the whole unit arrives flat, summed in
+// master precision.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +16,13 @@ struct ParamSpec {
   std::string name;
   std::vector<int64_t> shape;
   int64_t numel() const;
+  bool operator==(const ParamSpec&) const = default;
 };
 
 class ParamUnit {
  public:
-  // The flat buffer is zero-initialised; loading or initialisation fills it through view(). master_dtype: kFloat or kDouble.
+  // The flat buffer is zero-initialised; loading or initialisation fills it through view().
+  // master_dtype: kFloat or kDouble, anything else throws c10::Error.
   ParamUnit(std::string name, std::vector<ParamSpec> specs, at::ScalarType master_dtype);
 
   const std::string& name() const { return name_; }
@@ -29,19 +32,34 @@ class ParamUnit {
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
-  // [numel] accumulated gradient in master dtype; zeros before the first backward.
+  // [numel] accumulated gradient in master dtype, the buffer itself: writing to it changes the
+  // gradient. Zeros, made on the first call, when no backward has reached this unit.
   at::Tensor grad() const;
+
+  // Drops the gradient buffer, so that the next backward hands its result over instead of adding to
+  // zeros.
   void zero_grad();
 
   // The tensors of specs() in order, cast to compute_dtype; differentiable towards flat().
   std::vector<at::Tensor> materialize(at::ScalarType compute_dtype) const;
 
-  // A view of parameter i's master values with its shape, outside autograd: for load, save and publish.
+  // The same buffer cut into other shapes, in order: adjacent parameters of equal row length (q, k
+  // and v; gate and up) become the one matrix of a single GEMM. Throws c10::Error when the shapes
+  // do not add up to the buffer.
+  std::vector<at::Tensor> materialize(at::ScalarType compute_dtype,
+                                      const std::vector<std::vector<int64_t>>& shapes) const;
+
+  // A view of parameter i's master values with its shape, outside autograd: for load, save and
+  // publish. Throws std::out_of_range when i is not below specs().size().
   at::Tensor view(std::size_t i) const;
+
+  // The same view of another flat buffer of this layout: an optimizer moment, a gradient.
+  at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:
   std::string name_;
   std::vector<ParamSpec> specs_;
+  std::vector<int64_t> offsets_;  // of each parameter in flat_, in elements
   at::Tensor flat_;
 };
 

@@ -1,0 +1,31 @@
+// Rotary position embedding (Su et al. 2021) in transformers' half-split layout: element i turns
+// with element i + D/2. Shapes: s = tokens, H = heads, D = head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/model/model_config.h"
+
+namespace ringside::engine {
+
+// cos and sin of every token's angles, shared by all layers of one forward.
+struct RopeTables {
+  at::Tensor cos_s1d;  // [s, 1, D/2], compute dtype
+  at::Tensor sin_s1d;
+};
+
+// Inverse frequencies [D/2] in fp32, with the same roundings as transformers'
+// compute_default_rope_parameters and _compute_llama3_parameters.
+at::Tensor rope_inverse_frequencies(const ModelConfig& config);
+
+// Angles, cos and sin in fp32, then cast to compute_dtype: transformers rounds there for every
+// dtype, fp64 included, and a trained model expects those angles. positions_s: int64 [s], s may be
+// 0.
+RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,
+                       at::ScalarType compute_dtype);
+
+// Rotates every head of x_sHD by its token's angles; differentiable (the backward turns back).
+// Throws c10::Error when x and the tables disagree.
+at::Tensor apply_rope(const at::Tensor& x_sHD, const RopeTables& tables);
+
+}  // namespace ringside::engine

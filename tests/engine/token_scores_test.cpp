@@ -1,0 +1,110 @@
+// Guards the chunked log-probs: a wrong chunk edge, a forgotten temperature or a wrong entropy
+// gradient would train the wrong objective without any error.
+#include "engine/model/token_scores.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/close.h"
+
+namespace ringside::engine {
+namespace {
+
+using test::max_abs_diff;
+
+struct Problem {
+  at::Tensor hidden, head, targets, temperature, g_lp, g_entropy;
+};
+
+Problem make_problem(int64_t n, int64_t vocab) {
+  at::manual_seed(7);
+  return {at::randn({n, 5}, at::kDouble).set_requires_grad(true),
+          at::randn({vocab, 5}, at::kDouble).set_requires_grad(true),
+          at::randint(vocab, {n}, at::kLong),
+          at::rand({n}, at::kDouble) + 0.5,
+          at::randn({n}, at::kDouble),
+          at::randn({n}, at::kDouble)};
+}
+
+TokenScores dense_scores(const Problem& p) {
+  const at::Tensor logits = at::mm(p.hidden, p.head.t()) / p.temperature.unsqueeze(1);
+  const at::Tensor logp = at::log_softmax(logits, 1);
+  return {logp.gather(1, p.targets.unsqueeze(1)).squeeze(1), -(logp.exp() * logp).sum(1)};
+}
+
+struct Gradients {
+  at::Tensor hidden, head;
+};
+
+Gradients backward(const Problem& p, const at::Tensor& loss) {
+  p.hidden.mutable_grad().reset();
+  p.head.mutable_grad().reset();
+  loss.backward();
+  return {p.hidden.grad().clone(), p.head.grad().clone()};
+}
+
+TEST_CASE("token_scores equal dense autograd at every chunk boundary") {
+  const int64_t n = 12;
+  const Problem p = make_problem(n, 9);
+  const TokenScores dense = dense_scores(p);
+  const Gradients expected =
+      backward(p, (dense.logprobs_n * p.g_lp + dense.entropy_n * p.g_entropy).sum());
+  for (const int64_t chunk_rows : {1, 5, 6, 11, 12, 13, 1000}) {
+    CAPTURE(chunk_rows);
+    const TokenScores scores = token_scores(p.hidden, p.head, p.targets, p.temperature, chunk_rows);
+    CHECK(max_abs_diff(scores.logprobs_n, dense.logprobs_n) < 1e-13);
+    CHECK(max_abs_diff(scores.entropy_n, dense.entropy_n) < 1e-13);
+    const Gradients got =
+        backward(p, (scores.logprobs_n * p.g_lp + scores.entropy_n * p.g_entropy).sum());
+    CHECK(max_abs_diff(got.hidden, expected.hidden) < 1e-12);
+    CHECK(max_abs_diff(got.head, expected.head) < 1e-12);
+  }
+}
+
+TEST_CASE("either output alone has its own gradient") {
+  const Problem p = make_problem(6, 4);
+  for (const bool entropy : {false, true}) {
+    const auto loss = [&](const TokenScores& s) {
+      return entropy ? (s.entropy_n * p.g_entropy).sum() : (s.logprobs_n * p.g_lp).sum();
+    };
+    const Gradients expected = backward(p, loss(dense_scores(p)));
+    const Gradients got =
+        backward(p, loss(token_scores(p.hidden, p.head, p.targets, p.temperature, 4)));
+    CHECK(max_abs_diff(got.hidden, expected.hidden) < 1e-12);
+    CHECK(max_abs_diff(got.head, expected.head) < 1e-12);
+  }
+}
+
+TEST_CASE("no rows: empty scores, a head gradient of zero") {
+  const Problem p = make_problem(0, 4);
+  const TokenScores scores = token_scores(p.hidden, p.head, p.targets, p.temperature, 8);
+  CHECK(scores.logprobs_n.numel() == 0);
+  CHECK(scores.entropy_n.numel() == 0);
+  const Gradients got = backward(p, scores.logprobs_n.sum() + scores.entropy_n.sum());
+  CHECK(got.head.abs().sum().item<double>() == 0);
+}
+
+TEST_CASE("bf16 inputs give fp32 scores near those of the same values in fp64") {
+  Problem p = make_problem(64, 32);
+  const at::Tensor hidden = p.hidden.detach().to(at::kBFloat16).set_requires_grad(true);
+  const at::Tensor head = p.head.detach().to(at::kBFloat16).set_requires_grad(true);
+  const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, 10);
+  CHECK(scores.logprobs_n.scalar_type() == at::kFloat);
+  p.hidden = hidden.detach().to(at::kDouble);
+  p.head = head.detach().to(at::kDouble);
+  // bf16 keeps 8 bits of a logit of magnitude up to about 10.
+  CHECK(max_abs_diff(scores.logprobs_n, dense_scores(p).logprobs_n) < 0.1);
+  scores.logprobs_n.sum().backward();
+  CHECK(hidden.grad().scalar_type() == at::kBFloat16);
+  CHECK(head.grad().isfinite().all().item<bool>());
+}
+
+TEST_CASE("shapes that do not fit are refused") {
+  const Problem p = make_problem(4, 3);
+  CHECK_THROWS_AS(token_scores(p.hidden, p.head.narrow(1, 0, 4), p.targets, p.temperature, 1),
+                  c10::Error);
+  CHECK_THROWS_AS(token_scores(p.hidden, p.head, p.targets.narrow(0, 0, 3), p.temperature, 1),
+                  c10::Error);
+  CHECK_THROWS_AS(token_scores(p.hidden, p.head, p.targets, p.temperature, 0), c10::Error);
+}
+
+}  // namespace
+}  // namespace ringside::engine

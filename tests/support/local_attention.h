@@ -1,0 +1,54 @@
+// Causal attention of packed documents in one process: what a decoder's tests plug in where
+// training plugs in the sequence-parallel backend.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <utility>
+#include <vector>
+
+#include "engine/model/attention_backend.h"
+
+namespace ringside::test {
+
+class LocalAttention final : public engine::AttentionBackend {
+ public:
+  // lengths: tokens of each document, in packed order.
+  explicit LocalAttention(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
+
+  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                    const at::Tensor& v_sKD) override {
+    layers_.push_back(layer);
+    std::vector<at::Tensor> outs;
+    int64_t begin = 0;
+    for (const int64_t n : lengths_) {
+      const auto part = [&](const at::Tensor& x) {
+        return x.narrow(0, begin, n).transpose(0, 1).unsqueeze(0);
+      };
+      const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+          part(q_sHD), part(k_sKD), part(v_sKD), /*dropout_p=*/0.0, /*is_causal=*/true);
+      outs.push_back(out.squeeze(0).transpose(0, 1));
+      begin += n;
+    }
+    TORCH_CHECK(begin == q_sHD.size(0), "documents of ", begin, " tokens, got ", q_sHD.size(0));
+    return outs.empty() ? at::zeros_like(q_sHD) : at::cat(outs);
+  }
+
+  // The layers of all calls so far, in order.
+  const std::vector<int64_t>& layers() const { return layers_; }
+
+ private:
+  std::vector<int64_t> lengths_;
+  std::vector<int64_t> layers_;
+};
+
+// Positions 0..n-1 of each document.
+inline at::Tensor packed_positions(const std::vector<int64_t>& lengths) {
+  std::vector<at::Tensor> parts{at::empty({0}, at::kLong)};
+  for (const int64_t n : lengths) {
+    parts.push_back(at::arange(n, at::kLong));
+  }
+  return at::cat(parts);
+}
+
+}  // namespace ringside::test
