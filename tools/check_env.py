@@ -1,9 +1,11 @@
-"""Says whether the Python environment that runs this holds every package of a requirements file, whole.
+"""Says whether this Python environment holds every package of a requirements file, whole.
 
-Usage: PYTHON check_env.py REQUIREMENTS. Exits 0 when each pinned version is there and every file its installer recorded
-still has the recorded size; otherwise prints the first thing that is wrong and exits 1. An installation that was
-interrupted fails here: its package has no record of files, or files that are absent or cut short.
+Usage: PYTHON check_env.py REQUIREMENTS. Exits 0 when each pinned version is there and every file
+its installer recorded still has the recorded size; otherwise prints the first thing that is wrong
+and exits 1. An installation that was interrupted fails here: its package has no record of files, or
+files that are absent or cut short.
 """
+
 import importlib.metadata
 import pathlib
 import sys

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# From nothing to a model that reinforcement learning has improved, in minutes on two cores: makes the data of a sorting
-# task whose demonstrations are flawed, warms a random model up on them, then lets GRPO repair what they taught wrong.
+# From nothing to a model that reinforcement learning has improved, in minutes on two cores: makes
+# the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
+# lets GRPO repair what they taught wrong.
 #
 # Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --seed     of the data, the weights and the sampling; default 1
-#   --variant  short: the answer alone; long: the working is shown first, 30 tokens and more; default short
+#   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,7 +33,8 @@ main() {
     shift
   done
   [[ $seed =~ ^[0-9]+$ ]] || die "--seed is '$seed', expected a whole number"
-  [[ $variant == short || $variant == long ]] || die "--variant is '$variant', expected short or long"
+  [[ $variant == short || $variant == long ]] ||
+    die "--variant is '$variant', expected short or long"
 
   tools/setup.sh
   local run data
@@ -47,7 +49,8 @@ main() {
   build/ringside train "$recipes/sft.yaml" --nproc 2 --run-dir "$run/sft" "${common[@]}" \
     "model.path=$data/model" "data.sft=$data/sft.jsonl"
   build/ringside run "$recipes/grpo.yaml" --nproc 2 --run-dir "$run/grpo" "${common[@]}" \
-    "model.path=$run/sft/checkpoint-final" "data.train=$data/train.jsonl" "data.eval=$data/test.jsonl"
+    "model.path=$run/sft/checkpoint-final" \
+    "data.train=$data/train.jsonl" "data.eval=$data/test.jsonl"
 
   echo
   echo "checkpoint: $run/grpo/checkpoint-final"

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Installs what Ringside needs and builds it: Debian packages, Python environments under .env/, build/ringside.
+# Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
+# build/ringside.
 #
 # Usage: tools/setup.sh [--oracle] [--cuda]
-#   --oracle  also .env/oracle: torch, transformers and TRL, which the tests labelled "oracle" compare with (5.2 GB)
-#   --cuda    also .env/cuda: LibTorch with its CUDA libraries (4.7 GB), and a build of the cuda preset in build-cuda/
+#   --oracle  also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
+#   --cuda    also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
 #
-# Safe to run again at any time, after an interruption too: an environment counts as complete once its stamp, written
-# last, holds the list of pinned versions; one without a stamp is checked file by file, and rebuilt when anything lacks.
+# Safe to run again at any time, after an interruption too: an environment counts as complete once
+# its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
+# file, and rebuilt when anything lacks.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly kPackages=(
-  g++ cmake ninja-build ccache pkg-config git libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev
-  libspdlog-dev libfmt-dev libeigen3-dev cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev catch2
-  librapidcheck-dev libbenchmark-dev python3 python3-venv libpcre2-dev libutf8proc-dev)
+  g++ cmake ninja-build ccache pkg-config git
+  libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
+  cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
+  catch2 librapidcheck-dev libbenchmark-dev python3 python3-venv)
 readonly kStamp=ringside-complete
 
 say() { echo "setup: $*"; }
@@ -24,22 +27,23 @@ die() {
 
 install_packages() {
   command -v dpkg-query >/dev/null ||
-    die "this system has no dpkg; install these Debian packages' equivalents yourself: ${kPackages[*]}"
-  local missing=() package
+    die "no dpkg here; install what these Debian packages hold yourself: ${kPackages[*]}"
+  local missing=() package status
   for package in "${kPackages[@]}"; do
-    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || missing+=("$package")
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=absent
+    [[ $status == installed ]] || missing+=("$package")
   done
   ((${#missing[@]} == 0)) && return
   local as_root=()
   if ((EUID != 0)); then
     command -v sudo >/dev/null ||
-      die "neither root nor sudo; as root run: apt-get install --no-install-recommends ${missing[*]}"
+      die "neither root nor sudo; as root: apt-get install --no-install-recommends ${missing[*]}"
     as_root=(sudo)
   fi
   say "installing Debian packages: ${missing[*]}"
   "${as_root[@]}" apt-get update -qq || die "apt-get update failed; see the message above"
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-    -o Dpkg::Use-Pty=0 "${missing[@]}" || die "apt-get could not install: ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y -o Dpkg::Use-Pty=0 \
+    --no-install-recommends "${missing[@]}" || die "apt-get could not install: ${missing[*]}"
 }
 
 # need_disk GIB: stops unless that much is free here.
@@ -49,7 +53,8 @@ need_disk() {
   ((free >= $1)) || die "needs $1 GiB of free disk in $PWD, $free GiB are free"
 }
 
-# make_env NAME GIB PIP_OPTION...: a virtual environment .env/NAME holding tools/requirements-NAME.txt.
+# make_env NAME GIB PIP_OPTION...: a virtual environment .env/NAME holding
+# tools/requirements-NAME.txt.
 make_env() {
   local gib=$2 pins=tools/requirements-$1.txt env=.env/$1
   shift 2
@@ -61,20 +66,23 @@ make_env() {
   fi
   need_disk "$gib"
   say "building $env (up to $gib GiB while it installs): $(grep -v '^#' "$pins" | tr '\n' ' ')"
-  # In place, since an environment's scripts name its path; without a stamp a half-made one never counts as complete.
+  # In place, since an environment's scripts name its path; without a stamp a half-made one never
+  # counts as complete.
   rm -rf "$env"
   python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' ||
-    die "torch 2.11.0 has wheels for Python 3.10 to 3.14; $(command -v python3) is $(python3 --version)"
+    die "torch 2.11.0 has wheels for Python 3.10 to 3.14; python3 is $(python3 --version)"
   python3 -m venv "$env" || die "python3 -m venv $env failed"
   "$env/bin/python" -m pip install --quiet --disable-pip-version-check "$@" -r "$pins" ||
     die "pip could not install $pins into $env; run this again once the cause above is gone"
   local problem
-  problem=$("$env/bin/python" tools/check_env.py "$pins") || die "$env is incomplete after installation: $problem"
+  problem=$("$env/bin/python" tools/check_env.py "$pins") ||
+    die "$env is incomplete after installation: $problem"
   cp "$pins" "$env/$kStamp.new"
   mv "$env/$kStamp.new" "$env/$kStamp"
 }
 
-# build PRESET FOLDER CMAKE_OPTION...: two jobs at most, since a file of torch code takes over a gigabyte to compile.
+# build PRESET FOLDER CMAKE_OPTION...: two jobs at most, since a file of torch code takes over a
+# gigabyte to compile.
 build() {
   local preset=$1 folder=$2 jobs
   shift 2
@@ -83,7 +91,8 @@ build() {
     cat "$folder.configure.log" >&2
     die "cmake --preset $preset failed; its output is above and in $folder.configure.log"
   }
-  ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" || die "the build in $folder failed; see the first error above"
+  ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" ||
+    die "the build in $folder failed; see the first error above"
 }
 
 main() {
@@ -113,7 +122,8 @@ main() {
   if ((cuda)); then
     local torch
     torch=$(echo .env/cuda/lib/python3*/site-packages/torch)
-    command -v nvcc >/dev/null || say "nvcc is not on PATH; the cuda preset needs the CUDA 13.0 toolkit"
+    command -v nvcc >/dev/null ||
+      say "nvcc is not on PATH; the cuda preset needs the CUDA 13.0 toolkit"
     build cuda build-cuda "-DRINGSIDE_TORCH_DIR=$PWD/$torch"
   fi
   [[ -x build/ringside ]] || die "the build left no build/ringside"

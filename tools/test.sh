@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs every test. Arguments go to ctest, e.g. `tools/test.sh -L oracle` or `tools/test.sh -R ring`.
+# Sets up, builds and runs every test. Arguments go to ctest, e.g. `tools/test.sh -L oracle` or
+# `tools/test.sh -R ring`.
 # Exits with ctest's status; ctest's summary comes last.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,0 +1,24 @@
+// The `ringside` executable: one subcommand a file, tools/cmd_<name>.cpp.
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <iostream>
+
+#include "tools/cmd_check.h"
+
+int main(int argc, char** argv) {
+  using namespace ringside::tools;
+  CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", RINGSIDE_VERSION);
+  CommandContext context{.app = app};
+  add_check_command(context);
+  try {
+    app.parse(argc, argv);
+    return context.exit_code;
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  } catch (const std::exception& e) {
+    std::cerr << "ringside: " << e.what() << "\n";
+    return kExitFailure;
+  }
+}
