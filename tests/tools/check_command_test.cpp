@@ -1,0 +1,78 @@
+// Guards what a shell sees of `ringside check`: exit codes scripts rely on, all mistakes on
+// standard error, values with their origin on standard output.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace ringside::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+struct Ran {
+  int status = -1;
+  std::string output;  // both streams
+};
+
+Ran run(const std::string& arguments) {
+  const std::string line = std::string(RINGSIDE_EXECUTABLE) + " " + arguments + " 2>&1";
+  std::FILE* pipe = popen(line.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  Ran ran;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
+    ran.output += static_cast<char>(c);
+  }
+  const int status = pclose(pipe);
+  ran.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+TEST_CASE("check prints values with their origins and the batch arithmetic") {
+  const fs::path recipe =
+      fs::temp_directory_path() / ("check_" + std::to_string(getpid()) + ".yaml");
+  std::ofstream(recipe) << "algorithm:\n  preset: grpo\nrollout:\n  group_size: 4\n";
+  const Ran ran = run("check " + recipe.string() + " seed=7");
+  fs::remove(recipe);
+  CHECK(ran.status == 0);
+  const auto line_of = [&](const std::string& key) {
+    const auto at = ran.output.find("\n" + key + ":");
+    return at == std::string::npos
+               ? ""
+               : ran.output.substr(at + 1, ran.output.find('\n', at + 1) - at - 1);
+  };
+  CHECK_THAT(ran.output, Catch::StartsWith("seed: 7 ") && Contains("# command line"));
+  CHECK_THAT(line_of("rollout.group_size"),
+             Contains(": 4 ") && Catch::EndsWith(recipe.string() + ":4"));
+  CHECK_THAT(line_of("algorithm.kl_coef"), Contains(": 0.04 ") && Catch::EndsWith("# preset grpo"));
+  CHECK_THAT(line_of("train.steps"), Catch::EndsWith("# default"));
+  CHECK_THAT(ran.output, Contains("8 prompts x 4 completions = 32 samples"));
+}
+
+TEST_CASE("mistakes end in exit code 2, all of them printed") {
+  const Ran ran = run("check sed=1 rollout.group_size=0");
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.output, Contains("sed: unknown key; did you mean seed?") &&
+                             Contains("rollout.group_size: is \"0\"") && Contains("2 mistakes"));
+  CHECK(run("check absent.yaml").status == 2);
+  CHECK(run("").status == 2);
+  CHECK(run("chekc").status == 2);
+}
+
+TEST_CASE("help, version and the annotated defaults succeed, and the defaults check out") {
+  CHECK(run("--help").status == 0);
+  CHECK(run("--version").status == 0);
+  const Ran defaults = run("check --defaults");
+  CHECK(defaults.status == 0);
+  CHECK_THAT(defaults.output, Contains("group_size: 8 "));
+  CHECK(run("check " RINGSIDE_SOURCE_DIR "/configs/defaults.yaml").status == 0);
+}
+
+}  // namespace
+}  // namespace ringside::tools

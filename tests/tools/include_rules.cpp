@@ -1,0 +1,96 @@
+#include "tests/tools/include_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <regex>
+
+namespace ringside::tools {
+namespace {
+
+constexpr long kMaxLines = 500;
+
+struct Layer {
+  std::string_view folder;
+  std::vector<std::string_view> may_include;
+};
+
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> table = {
+      {"sp", {"sp"}},
+      {"engine", {"engine", "sp"}},
+      {"rollout_bridge", {"rollout_bridge"}},
+      {"rl", {"rl", "engine", "rollout_bridge", "sp"}},
+      {"tools", {"tools", "rl", "engine", "rollout_bridge", "sp"}},
+  };
+  return table;
+}
+
+constexpr std::array<std::string_view, 9> kTorchFree = {
+    "sp/layout/",  "sp/plan/",     "rollout_bridge/", "rl/config/",   "rl/log/",
+    "rl/metrics/", "rl/progress/", "rl/rewards/",     "tools/launch/"};
+
+std::string_view top_folder(std::string_view path) {
+  const auto slash = path.find('/');
+  return slash == std::string_view::npos ? "" : path.substr(0, slash);
+}
+
+const Layer* layer_of(std::string_view path) {
+  const auto found = std::find_if(layers().begin(), layers().end(), [&](const Layer& layer) {
+    return layer.folder == top_folder(path);
+  });
+  return found == layers().end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::vector<std::string> includes_of(std::string_view text) {
+  static const std::regex line(R"re((?:^|\n)[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"])re");
+  const std::string copy(text);
+  std::vector<std::string> names;
+  for (std::sregex_iterator it(copy.begin(), copy.end(), line), end; it != end; ++it) {
+    names.push_back((*it)[1]);
+  }
+  return names;
+}
+
+bool is_torch_include(std::string_view include) {
+  constexpr std::array<std::string_view, 5> kPrefixes = {"torch/", "ATen/", "c10/", "caffe2/",
+                                                         "gloo/"};
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                     [&](std::string_view prefix) { return include.starts_with(prefix); });
+}
+
+bool must_be_torch_free(std::string_view file) {
+  return std::any_of(kTorchFree.begin(), kTorchFree.end(),
+                     [&](std::string_view folder) { return file.starts_with(folder); });
+}
+
+std::string include_violation(std::string_view file, std::string_view include) {
+  const Layer* from = layer_of(file);
+  const Layer* to = layer_of(include);
+  if (from != nullptr && to != nullptr &&
+      std::find(from->may_include.begin(), from->may_include.end(), to->folder) ==
+          from->may_include.end()) {
+    return std::string(from->folder) + "/ must not know " + std::string(to->folder) + "/";
+  }
+  if (from != nullptr && top_folder(include) == "tests") return "product code includes a test's";
+  if (must_be_torch_free(file) && is_torch_include(include)) return "this folder is torch-free";
+  if (include == "torch/torch.h" && file.ends_with(".h")) {
+    return "torch/torch.h costs every includer 16 s; ATen/core/Tensor.h is enough in a header";
+  }
+  return "";
+}
+
+std::string text_violation(std::string_view text) {
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  if (lines > kMaxLines) {
+    return "has " + std::to_string(lines) + " lines, expected at most " + std::to_string(kMaxLines);
+  }
+  static const std::regex unfinished(R"(\b(TODO|FIXME)\b)");
+  const std::string copy(text);
+  std::smatch match;
+  if (std::regex_search(copy, match, unfinished)) return "holds a " + match.str();
+  return "";
+}
+
+}  // namespace ringside::tools
