@@ -1,0 +1,53 @@
+// Files as checkpoints need them: written in full and made durable, or mapped. Every failure throws
+// std::system_error that names the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+namespace ringside::engine {
+
+// A new or truncated file that is written front to back. Closes itself; call close() to learn of
+// late errors.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Blocks until the kernel has taken all bytes.
+  void write(const void* data, std::size_t size);
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+};
+
+// A whole file in memory, read on demand. Writes to it stay private to this process and never reach
+// the file. Truncating the file while it is mapped ends the process, as for any mapping.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// Writes `text` as the whole of a file, not durable yet.
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+// Makes a file's content, or a directory's entries, durable. Blocks until the disk has them.
+void sync_path(const std::filesystem::path& path);
+
+}  // namespace ringside::engine

@@ -1,0 +1,56 @@
+// A JSON object read key by key; what is wrong is said with file and key.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ringside::engine {
+
+class JsonObject {
+ public:
+  // Throws std::runtime_error when the file cannot be read or is not one JSON object.
+  static JsonObject read(const std::filesystem::path& file);
+
+  // A key that is absent or null has no value. Each throws std::runtime_error on a value of another
+  // type.
+  bool has(std::string_view key) const;
+  std::optional<int64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::string> text(std::string_view key) const;
+  std::optional<JsonObject> object(std::string_view key) const;
+  // One integer or a list of them; empty when absent.
+  std::vector<int64_t> integers(std::string_view key) const;
+  std::vector<std::string> texts(std::string_view key) const;
+
+  // The value of a key that must be there.
+  template <class T>
+  T require(std::optional<T> value, std::string_view key) const {
+    if (!value) {
+      fail(key, "is missing");
+    }
+    return *std::move(value);
+  }
+
+  // An integer of at least `least` that must be there.
+  int64_t require_at_least(int64_t least, std::string_view key) const;
+
+  // Throws std::runtime_error "<file>: '<key>' <problem>".
+  [[noreturn]] void fail(std::string_view key, const std::string& problem) const;
+
+  const nlohmann::json& json() const { return json_; }
+
+ private:
+  JsonObject(std::string where, nlohmann::json json);
+  const nlohmann::json* find(std::string_view key) const;
+
+  std::string where_;
+  nlohmann::json json_;
+};
+
+}  // namespace ringside::engine
