@@ -1,8 +1,10 @@
-"""One recorded rollout file trained at every layout, repeated, and resumed at another layout: the numbers must agree.
+"""One recorded rollout file trained at every layout, twice, and resumed at another: same numbers.
 
-Guards the sequence-parallel and data-parallel gradient: a factor that depends on how the mesh folds, a token counted
-twice or dropped at a shard's edge, or state that a checkpoint forgets, moves a step's loss, KL, entropy or gradient norm.
+Guards the sequence-parallel and data-parallel gradient: a factor that depends on how the mesh
+folds, a token counted twice or dropped at a shard's edge, or state that a checkpoint forgets, moves
+a step's loss, KL, entropy or gradient norm.
 """
+
 import math
 import pathlib
 import re
@@ -19,38 +21,69 @@ STEPS, STOP_AFTER, PROMPTS_PER_STEP, GROUP_SIZE = 5, 3, 4, 4
 FIELDS = ("loss", "kl", "entropy", "grad_norm")
 # dtype: absolute, relative
 BOUNDS = {"float32": (1e-6, 1e-5), "float64": (1e-12, 1e-10)}
-LAYOUTS = {"ulysses 2": ringside_cli.layout(ulysses=2), "ring 2": ringside_cli.layout(ring=2),
-           "ring 2 x ulysses 2": ringside_cli.layout(ring=2, ulysses=2), "dp 2": ringside_cli.layout(data=2)}
-# What two runs of the same computation may differ in: clocks and what is derived from them, and memory.
+LAYOUTS = {
+    "ulysses 2": ringside_cli.layout(ulysses=2),
+    "ring 2": ringside_cli.layout(ring=2),
+    "ring 2 x ulysses 2": ringside_cli.layout(ring=2, ulysses=2),
+    "dp 2": ringside_cli.layout(data=2),
+}
+# What two runs of the same computation may differ in: clocks and what is derived from them, and
+# memory.
 CLOCK = re.compile(r"time|second|_s$|_ms$|per_s|timestamp|eta|memory|rss")
 
 
-def train(folder: pathlib.Path, run: str, dtype: str, layout: list[str], steps: int = STEPS) -> list[dict]:
-    """The metrics of each step of `run`, continued where it stopped; a resumed step's newest line counts."""
+def train(
+    folder: pathlib.Path, run: str, dtype: str, layout: list[str], steps: int = STEPS
+) -> list[dict]:
+    """The metrics of each step of `run`, continued if it stopped; a step's last line counts."""
     recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump({
-        "model": {"path": str(folder / "model")},
-        "rollout": {"prompts_per_step": PROMPTS_PER_STEP, "group_size": GROUP_SIZE, "max_completion_tokens": 64},
-        "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
-        # Small enough that a step takes several micro-batches, of which dp ranks get different ones.
-        "train": {"tokens_per_micro_batch": 200},
-        "optimizer": {"learning_rate": 1e-4}}))
+    recipe.write_text(
+        yaml.safe_dump(
+            {
+                "model": {"path": str(folder / "model")},
+                "rollout": {
+                    "prompts_per_step": PROMPTS_PER_STEP,
+                    "group_size": GROUP_SIZE,
+                    "max_completion_tokens": 64,
+                },
+                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
+                # Small enough that a step takes several micro-batches, of which dp ranks get
+                # different ones.
+                "train": {"tokens_per_micro_batch": 200},
+                "optimizer": {"learning_rate": 1e-4},
+            }
+        )
+    )
     run_dir = folder / f"{run}-{dtype}".replace(" ", "-")
-    ringside_cli.run("train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", steps, "--run-dir", run_dir,
-                     f"model.dtype={dtype}", *layout)
+    ringside_cli.run(
+        "train",
+        recipe,
+        "--rollouts",
+        folder / "rollouts.jsonl",
+        "--steps",
+        steps,
+        "--run-dir",
+        run_dir,
+        f"model.dtype={dtype}",
+        *layout,
+    )
     by_step = {line["step"]: line for line in ringside_cli.read_steps(run_dir)}
     if sorted(by_step) != list(range(1, steps + 1)):
-        raise ValueError(f"{run_dir}/metrics.jsonl has steps {sorted(by_step)}, expected 1 to {steps}")
+        raise ValueError(
+            f"{run_dir}/metrics.jsonl has steps {sorted(by_step)}, expected 1 to {steps}"
+        )
     return [by_step[step] for step in range(1, steps + 1)]
 
 
 def compare(name: str, dtype: str, got: list[dict], expected: list[dict]) -> int:
-    """Prints the largest |difference| / bound of each field over the steps; returns how many fields exceed 1."""
+    """Prints each field's largest |difference| / bound of any step; returns how many exceed 1."""
     absolute, relative = BOUNDS[dtype]
     row, failures = f"{dtype:<9}{name:<34}", 0
     for field in FIELDS:
-        used = [abs(mine[field] - other[field]) / (absolute + relative * abs(other[field]))
-                for mine, other in zip(got, expected, strict=True)]
+        used = [
+            abs(mine[field] - other[field]) / (absolute + relative * abs(other[field]))
+            for mine, other in zip(got, expected, strict=True)
+        ]
         worst = math.nan if any(map(math.isnan, used)) else max(used)
         failures += not worst <= 1
         row += f"{field} {worst:8.4f}{'     ' if worst <= 1 else ' FAIL'}  "
@@ -70,9 +103,15 @@ def check_dtype(folder: pathlib.Path, dtype: str) -> int:
     for name, layout in LAYOUTS.items():
         failures += compare(name, dtype, train(folder, name, dtype, layout), single)
     for name, layout in {"1": ringside_cli.layout(), "ring 2": LAYOUTS["ring 2"]}.items():
-        first, second = (without_clocks(train(folder, f"{run}-{name}", dtype, layout)) for run in ("first", "second"))
+        first, second = (
+            without_clocks(train(folder, f"{run}-{name}", dtype, layout))
+            for run in ("first", "second")
+        )
         failures += first != second
-        print(f"{dtype:<9}{'repeated at ' + name:<34}{'bit-equal' if first == second else 'DIFFERENT  FAIL'}")
+        print(
+            f"{dtype:<9}{'repeated at ' + name:<34}"
+            f"{'bit-equal' if first == second else 'DIFFERENT  FAIL'}"
+        )
     for before, after in [("ulysses 2", "ring 2"), ("ring 2 x ulysses 2", "dp 2")]:
         run = f"{before} then {after}"
         train(folder, run, dtype, LAYOUTS[before], steps=STOP_AFTER)
@@ -85,10 +124,18 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder_name:
         folder = pathlib.Path(folder_name)
-        model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True), seed=11)
+        model = tiny_models.make_model(
+            tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True), seed=11
+        )
         tiny_models.save(model, folder / "model")
-        tiny_models.record_rollouts(model, folder / "rollouts.jsonl", STEPS * PROMPTS_PER_STEP, GROUP_SIZE, seed=11,
-                                    max_completion=60)
+        tiny_models.record_rollouts(
+            model,
+            folder / "rollouts.jsonl",
+            STEPS * PROMPTS_PER_STEP,
+            GROUP_SIZE,
+            seed=11,
+            max_completion=60,
+        )
         print("largest |difference| as a share of the bound; bounds (absolute, relative):", BOUNDS)
         failures = sum(check_dtype(folder, dtype) for dtype in BOUNDS)
     print(f"{failures} comparisons outside their bounds")

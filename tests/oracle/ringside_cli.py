@@ -1,4 +1,5 @@
 """Runs the ringside executable and reads what it leaves behind."""
+
 import json
 import os
 import pathlib
@@ -19,10 +20,18 @@ def executable() -> pathlib.Path:
 
 
 def run(*arguments, timeout: float = 300) -> str:
-    """Runs `ringside ARGUMENTS...` with one CPU thread a rank and returns its output; raises with the output on failure."""
+    """Runs `ringside ARGUMENTS...`, one CPU thread a rank; returns its output or raises it."""
     command = [str(executable()), *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                          cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        cwd=_ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"exit status {done.returncode} of {' '.join(command)}\n{done.stdout}")
     return done.stdout
@@ -42,10 +51,17 @@ def load_weights(model_dir: pathlib.Path) -> dict[str, torch.Tensor]:
     files = sorted(model_dir.glob("*.safetensors"))
     if not files:
         raise FileNotFoundError(f"no *.safetensors in {model_dir}")
-    return {name: value for file in files for name, value in safetensors.torch.load_file(file).items()}
+    return {
+        name: value for file in files for name, value in safetensors.torch.load_file(file).items()
+    }
 
 
 def layout(ring: int = 1, ulysses: int = 1, data: int = 1) -> list[str]:
     """The command-line words that select a layout of ring x ulysses x data processes."""
-    return ["--nproc", str(ring * ulysses * data), f"parallel.ringattn_parallel_size={ring}",
-            f"parallel.ulysses_parallel_size={ulysses}", f"parallel.data_parallel_replicate_size={data}"]
+    return [
+        "--nproc",
+        str(ring * ulysses * data),
+        f"parallel.ringattn_parallel_size={ring}",
+        f"parallel.ulysses_parallel_size={ulysses}",
+        f"parallel.data_parallel_replicate_size={data}",
+    ]

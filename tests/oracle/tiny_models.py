@@ -1,8 +1,9 @@
-"""Small randomly drawn Hugging Face models for the comparisons, and the rollouts recorded from them.
+"""Small randomly drawn Hugging Face models to compare on, and rollouts recorded from them.
 
-Weights are drawn wide (std 0.2, norms around 1, biases too) so that a transposed, dropped or doubled tensor moves the
-log-probs far beyond any tolerance.
+Weights are drawn wide (std 0.2, norms around 1, biases too) so that a transposed, dropped or
+doubled tensor moves the log-probs far beyond any tolerance.
 """
+
 import json
 import pathlib
 import random
@@ -18,31 +19,56 @@ EOS, PAD = 1, 0
 
 
 def _common(heads: int, kv_heads: int, head_dim: int, tied: bool, layers: int) -> dict:
-    return dict(vocab_size=VOCAB, hidden_size=heads * head_dim, intermediate_size=3 * 32, num_hidden_layers=layers,
-                num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=4096,
-                tie_word_embeddings=tied, bos_token_id=None, eos_token_id=EOS, pad_token_id=PAD)
+    return dict(
+        vocab_size=VOCAB,
+        hidden_size=heads * head_dim,
+        intermediate_size=3 * 32,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
 
 
-def make_config(family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16):
-    """A configuration of family "qwen3", "qwen2" (biases on q, k, v) or "llama" (llama3 RoPE scaling)."""
+def make_config(
+    family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16
+):
+    """A configuration of "qwen3", "qwen2" (biases on q, k, v) or "llama" (llama3 RoPE scaling)."""
     common = _common(heads, kv_heads, head_dim, tied, layers)
-    if family == "qwen3":  # its head_dim is a free parameter: make it differ from hidden_size / heads
+    if (
+        family == "qwen3"
+    ):  # its head_dim is a free parameter: make it differ from hidden_size / heads
         common["hidden_size"] = 48
-        return transformers.Qwen3Config(head_dim=head_dim, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-                                        **common)
+        return transformers.Qwen3Config(
+            head_dim=head_dim, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common
+        )
     if family == "qwen2":
-        return transformers.Qwen2Config(rope_parameters={"rope_type": "default", "rope_theta": 1e4}, **common)
+        return transformers.Qwen2Config(
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4}, **common
+        )
     if family == "llama":
-        rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+        rope = {
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
         return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope, **common)
     raise ValueError(f"family is '{family}', expected qwen3, qwen2 or llama")
 
 
 def make_model(config, seed: int, std: float = 0.2):
-    """A float32 model of `config` with every parameter drawn: norms 1 + std N(0, 1), everything else std N(0, 1)."""
+    """A float32 model of `config`, all of it drawn: norms 1 + std N(0, 1), the rest std N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa"
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * std
@@ -51,12 +77,14 @@ def make_model(config, seed: int, std: float = 0.2):
 
 
 def make_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """A byte-pair tokenizer without merges over VOCAB single characters; id 0 is padding, id 1 ends a sequence."""
+    """A byte-pair tokenizer without merges over VOCAB characters; id 0 is padding, id 1 the end."""
     vocab = {"<pad>": PAD, "<eos>": EOS}
     vocab.update({chr(0x21 + i - 2): i for i in range(2, VOCAB - 1)} | {" ": VOCAB - 1})
     core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
     core.add_special_tokens(["<pad>", "<eos>"])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<eos>", pad_token="<pad>"
+    )
 
 
 def save(model, folder: pathlib.Path) -> pathlib.Path:
@@ -67,34 +95,52 @@ def save(model, folder: pathlib.Path) -> pathlib.Path:
 
 
 @torch.no_grad()
-def _sample(model, prompt: list[int], length: int, generator: torch.Generator) -> tuple[list[int], list[float]]:
+def _sample(
+    model, prompt: list[int], length: int, generator: torch.Generator
+) -> tuple[list[int], list[float]]:
     ids, logprobs = list(prompt), []
     for i in range(length):
         scores = model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
         scores_without_specials = scores.clone()
         scores_without_specials[[PAD, EOS]] = -torch.inf
-        # The recorded length decides where a completion stops, so that lengths are ragged whatever the model says.
+        # The recorded length decides where a completion stops, so that lengths are ragged whatever
+        # the model says.
         stops = i == length - 1 and length % 3 != 0
-        token = EOS if stops else int(torch.multinomial(scores_without_specials.exp(), 1, generator=generator))
+        token = (
+            EOS
+            if stops
+            else int(torch.multinomial(scores_without_specials.exp(), 1, generator=generator))
+        )
         ids.append(token)
         logprobs.append(float(scores[token]))
-    return ids[len(prompt):], logprobs
+    return ids[len(prompt) :], logprobs
 
 
-def record_rollouts(model, path: pathlib.Path, groups: int, group_size: int, seed: int, max_completion: int = 24):
-    """Writes groups x group_size rollouts of `model` to `path`, one JSON object a line, and returns them.
+def record_rollouts(
+    model, path: pathlib.Path, groups: int, group_size: int, seed: int, max_completion: int = 24
+):
+    """Writes groups x group_size rollouts of `model` to `path`, a JSON object a line; returns them.
 
-    Lengths are ragged; the rewards of the second group are equal (its advantages are zero), the others vary.
+    Lengths are ragged; the rewards of the second group are equal (its advantages are zero), the
+    others vary.
     """
     chooser, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     rollouts = []
     for group in range(groups):
         prompt = [chooser.randrange(2, VOCAB) for _ in range(chooser.randint(2, 13))]
         for _ in range(group_size):
-            completion, logprobs = _sample(model, prompt, chooser.randint(1, max_completion), generator)
-            rollouts.append(dict(
-                group_id=group, prompt_ids=prompt, completion_ids=completion, logprobs=logprobs,
-                reward=1.0 if group == 1 else chooser.choice([0.0, 0.25, 0.5, 1.0]),
-                finish_reason="stop" if completion[-1] == EOS else "length"))
+            completion, logprobs = _sample(
+                model, prompt, chooser.randint(1, max_completion), generator
+            )
+            rollouts.append(
+                dict(
+                    group_id=group,
+                    prompt_ids=prompt,
+                    completion_ids=completion,
+                    logprobs=logprobs,
+                    reward=1.0 if group == 1 else chooser.choice([0.0, 0.25, 0.5, 1.0]),
+                    finish_reason="stop" if completion[-1] == EOS else "length",
+                )
+            )
     path.write_text("".join(json.dumps(rollout) + "\n" for rollout in rollouts))
     return rollouts

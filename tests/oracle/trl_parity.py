@@ -1,8 +1,10 @@
-"""Three training steps on one recorded rollout file: `ringside train` with preset trl against TRL's GRPOTrainer.
+"""Three steps on one recorded rollout file: `ringside train`, preset trl, against GRPOTrainer.
 
-Guards the chain from group advantages over clipping, KL and aggregation to gradient clipping and AdamW: a factor, a
-mask or an epsilon that differs anywhere shows in the loss, the KL, the gradient norm or the change of the weights.
+Guards the chain from group advantages over clipping, KL and aggregation to gradient clipping and
+AdamW: a factor, a mask or an epsilon that differs anywhere shows in the loss, the KL, the gradient
+norm or the change of the weights.
 """
+
 import pathlib
 import sys
 import tempfile
@@ -26,16 +28,45 @@ def train_with_ringside(folder: pathlib.Path, kl_coef: float, num_iterations: in
     """The updates of each step in order, as trl_side.Update, and the trained weights."""
     run_dir = folder / f"run-{kl_coef}-{num_iterations}"
     recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump({
-        "model": {"path": str(folder / "model"), "dtype": "float32"},
-        "rollout": {"prompts_per_step": PROMPTS_PER_STEP, "group_size": GROUP_SIZE, "max_completion_tokens": 64},
-        "optimizer": {"learning_rate": LEARNING_RATE, "lr_schedule": "constant", "warmup_steps": 0,
-                      "max_grad_norm": 1.0, "weight_decay": 0.0}}))
-    ringside_cli.run("train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", STEPS, "--run-dir", run_dir,
-                     "algorithm.preset=trl", f"algorithm.kl_coef={kl_coef}", f"algorithm.num_iterations={num_iterations}")
-    # A line of metrics is a training step; "updates" lists its optimizer steps, which is what TRL logs.
-    updates = [trl_side.Update(update["loss"], update["kl"], update["entropy"], update["grad_norm"])
-               for step in ringside_cli.read_steps(run_dir) for update in step["updates"]]
+    recipe.write_text(
+        yaml.safe_dump(
+            {
+                "model": {"path": str(folder / "model"), "dtype": "float32"},
+                "rollout": {
+                    "prompts_per_step": PROMPTS_PER_STEP,
+                    "group_size": GROUP_SIZE,
+                    "max_completion_tokens": 64,
+                },
+                "optimizer": {
+                    "learning_rate": LEARNING_RATE,
+                    "lr_schedule": "constant",
+                    "warmup_steps": 0,
+                    "max_grad_norm": 1.0,
+                    "weight_decay": 0.0,
+                },
+            }
+        )
+    )
+    ringside_cli.run(
+        "train",
+        recipe,
+        "--rollouts",
+        folder / "rollouts.jsonl",
+        "--steps",
+        STEPS,
+        "--run-dir",
+        run_dir,
+        "algorithm.preset=trl",
+        f"algorithm.kl_coef={kl_coef}",
+        f"algorithm.num_iterations={num_iterations}",
+    )
+    # A line of metrics is a training step; "updates" lists its optimizer steps, which is what TRL
+    # logs.
+    updates = [
+        trl_side.Update(update["loss"], update["kl"], update["entropy"], update["grad_norm"])
+        for step in ringside_cli.read_steps(run_dir)
+        for update in step["updates"]
+    ]
     return updates, ringside_cli.load_weights(run_dir / "checkpoint-final")
 
 
@@ -51,7 +82,7 @@ def weight_change_error(start: dict, ours: dict, theirs: dict) -> float:
 
 
 def compare(ours: list[trl_side.Update], theirs: list[trl_side.Update]) -> int:
-    """Prints one line per update and returns how many values lie outside ABSOLUTE + RELATIVE |TRL's|."""
+    """Prints a line per update; returns how many values lie outside ABSOLUTE + RELATIVE |TRL's|."""
     if len(ours) != len(theirs):
         print(f"  {len(ours)} updates, expected TRL's {len(theirs)}  FAIL")
         return 1
@@ -76,19 +107,33 @@ def main() -> int:
             config = tiny_models.make_config(family, heads=4, kv_heads=2, tied=tied, layers=4)
             model = tiny_models.make_model(config, seed)
             tiny_models.save(model, folder / "model")
-            rollouts = tiny_models.record_rollouts(model, folder / "rollouts.jsonl", STEPS * PROMPTS_PER_STEP,
-                                                   GROUP_SIZE, seed)
+            rollouts = tiny_models.record_rollouts(
+                model, folder / "rollouts.jsonl", STEPS * PROMPTS_PER_STEP, GROUP_SIZE, seed
+            )
             start = ringside_cli.load_weights(folder / "model")
             last_losses = {}
             for kl_coef, num_iterations in CASES:
-                theirs, their_weights = trl_side.train(folder / "model", rollouts, GROUP_SIZE, PROMPTS_PER_STEP,
-                                                       kl_coef, num_iterations, LEARNING_RATE)
+                theirs, their_weights = trl_side.train(
+                    folder / "model",
+                    rollouts,
+                    GROUP_SIZE,
+                    PROMPTS_PER_STEP,
+                    kl_coef,
+                    num_iterations,
+                    LEARNING_RATE,
+                )
                 ours, our_weights = train_with_ringside(folder, kl_coef, num_iterations)
-                print(f"{family} {'tied' if tied else 'untied'}, kl_coef {kl_coef}, num_iterations {num_iterations}")
+                print(
+                    f"{family} {'tied' if tied else 'untied'}, kl_coef {kl_coef}, "
+                    f"num_iterations {num_iterations}"
+                )
                 failures += compare(ours, theirs)
                 error = weight_change_error(start, our_weights, their_weights)
                 failures += not error <= 1e-3
-                print(f"  weight change differs by {error:.2e} of its norm{'' if error <= 1e-3 else ' FAIL'}")
+                print(
+                    f"  weight change differs by {error:.2e} of its norm"
+                    f"{'' if error <= 1e-3 else ' FAIL'}"
+                )
                 last_losses[kl_coef, num_iterations] = ours[-1].loss
             if last_losses[0.04, 1] == last_losses[0.5, 1]:
                 print("  kl_coef 0.04 and 0.5 gave the same loss: the KL term is not in it  FAIL")
