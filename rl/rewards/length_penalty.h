@@ -1,0 +1,13 @@
+// Rewards' part that looks at length alone.
+#pragma once
+
+#include <cstdint>
+
+namespace ringside::rl {
+
+// Soft overlong punishment, DAPO (Yu et al. 2025), eq. 13, to be added to a reward: 0 up to
+// max_tokens - buffer_tokens, then falling linearly to -1 at max_tokens and beyond. Throws
+// std::invalid_argument unless 0 < buffer_tokens <= max_tokens and completion_tokens >= 0.
+double overlong_penalty(int64_t completion_tokens, int64_t max_tokens, int64_t buffer_tokens);
+
+}  // namespace ringside::rl
