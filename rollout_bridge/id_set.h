@@ -1,0 +1,50 @@
+// A set of integers kept as ranges: ids that are used up nearly in order cost next to nothing.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <map>
+
+namespace ringside::bridge {
+
+class IdSet {
+ public:
+  bool contains(int64_t id) const {
+    auto it = ranges_.upper_bound(id);
+    return it != ranges_.begin() && id < std::prev(it)->second;
+  }
+  // id < INT64_MAX. Inserting a member changes nothing.
+  void insert(int64_t id) {
+    if (contains(id)) return;
+    int64_t begin = id;
+    int64_t end = id + 1;
+    auto next = ranges_.lower_bound(id);
+    if (next != ranges_.end() && next->first == end) {
+      end = next->second;
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin() && std::prev(next)->second == begin) {
+      std::prev(next)->second = end;
+    } else {
+      ranges_[begin] = end;
+    }
+  }
+  void erase(int64_t id) {
+    if (!contains(id)) return;
+    auto it = std::prev(ranges_.upper_bound(id));
+    const int64_t end = it->second;
+    if (it->first == id) {
+      ranges_.erase(it);
+    } else {
+      it->second = id;
+    }
+    if (id + 1 < end) ranges_[id + 1] = end;
+  }
+  // begin -> end of each half-open range, in order.
+  const std::map<int64_t, int64_t>& ranges() const { return ranges_; }
+
+ private:
+  std::map<int64_t, int64_t> ranges_;
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,87 @@
+// What makes an acknowledged rollout survive kill -9: an append-only file of checksummed records,
+// written before the acknowledgement and read back at the next start.
+//
+// A file is "RSJRNL01" and then records: u32 payload bytes, u32 kind, u64 XXH3-64 of kind and
+// payload, payload. Kinds: 1 run id (always the first record), 2 rollout (a flat ROLLOUT message),
+// 3 consumed groups (pairs of int64, half-open ranges), 4 reopened groups (same form). All integers
+// little-endian.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/id_set.h"
+#include "rollout_bridge/posix_file.h"
+#include "rollout_bridge/schema.h"
+
+namespace ringside::bridge {
+
+// When appended records reach the disk itself. kOff and kInterval survive the death of the process
+// (the page cache does), only kEvery survives the death of the machine without loss.
+enum class FsyncPolicy { kEvery, kInterval, kOff };
+
+class Journal {
+ public:
+  struct Options {
+    std::filesystem::path directory;  // created; holds journal.bin
+    std::string run_id;
+    FsyncPolicy fsync = FsyncPolicy::kInterval;
+    std::chrono::milliseconds fsync_interval{1000};
+    uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
+    Limits limits;
+  };
+
+  // Opens or creates the file, takes its lock, replays it. A torn or damaged record and all behind
+  // it are cut off (their groups are sampled again) and counted in truncated_bytes(). Throws
+  // std::runtime_error when the file belongs to another run, is not a journal, or is held by
+  // another process.
+  explicit Journal(Options options);
+
+  // Rollouts journalled earlier and not consumed, in order of arrival; empty at the second call.
+  std::vector<Rollout> take_replayed();
+  uint64_t truncated_bytes() const { return truncated_bytes_; }
+  const IdSet& consumed() const { return consumed_; }
+  uint64_t file_bytes() const { return file_bytes_; }
+
+  // Appends a rollout's flat message. When it returns, the record is in the file. On trouble (a
+  // full disk) the file is cut back to its last whole record and std::system_error is thrown.
+  void append(int64_t group_id, std::span<const uint8_t> flat_rollout);
+  // The groups are part of a durable checkpoint: their rollouts are dropped, and remembered as used
+  // up.
+  void consume(std::span<const int64_t> group_ids);
+  // The trainer went back behind this group: forget that it was consumed.
+  void reopen(int64_t group_id);
+  // Calls fdatasync when the policy's interval has passed. Cheap otherwise.
+  void tick(std::chrono::steady_clock::time_point now);
+
+ private:
+  enum class Kind : uint32_t { kRun = 1, kRollout = 2, kConsumed = 3, kReopened = 4 };
+  struct Extent {
+    uint64_t offset;
+    uint64_t bytes;
+  };
+
+  void replay();
+  void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
+                     std::vector<Rollout>& live);
+  void write_record(Kind kind, std::span<const std::byte> payload);
+  void compact();
+
+  Options options_;
+  PosixFile file_;
+  uint64_t file_bytes_ = 0;
+  uint64_t dead_bytes_ = 0;
+  uint64_t truncated_bytes_ = 0;
+  IdSet consumed_;
+  std::map<int64_t, std::vector<Extent>> live_;  // group -> its records, whole
+  std::vector<Rollout> replayed_;
+  bool unsynced_ = false;
+  std::chrono::steady_clock::time_point last_sync_{};
+};
+
+}  // namespace ringside::bridge

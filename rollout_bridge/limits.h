@@ -1,0 +1,24 @@
+// Every length that may come over the wire or out of a file, bounded before anything is allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ringside::bridge {
+
+struct Limits {
+  std::size_t max_header_bytes = 64 * 1024;                 // frame 0
+  std::size_t max_frames = 16;                              // frames 1..n
+  std::size_t max_frame_bytes = 64u * 1024 * 1024;          // one frame; also ZMQ_MAXMSGSIZE
+  std::size_t max_message_bytes = 128u * 1024 * 1024;       // all frames of a message
+  std::size_t max_string_bytes = 4096;                      // ids, names, addresses, details
+  std::size_t max_list_items = 16 * 1024;                   // any array or map inside frame 0
+  std::size_t max_tokens = 4u * 1024 * 1024;                // prompt and completion, each
+  int32_t max_group_size = 4096;                            // samples of a group
+  std::size_t max_manifest_bytes = 16u * 1024 * 1024;       // the manifest frame
+  std::size_t max_tensors = 65536;                          // tensors in a manifest
+  std::uint64_t max_weight_bytes = std::uint64_t{1} << 42;  // one set of weights
+  std::size_t max_chunk_bytes = 16u * 1024 * 1024;          // one CHUNK
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,140 @@
+// The bodies of all messages as they are packed. Field names are the wire names; the defaults are
+// values no valid message holds, so a missing field is found by whoever checks the value.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <msgpack.hpp>
+#include <string>
+#include <vector>
+
+namespace ringside::bridge {
+
+struct HelloBody {
+  int64_t capacity_samples = 0;  // samples the worker wants in flight at once
+  int64_t installed_epoch = -1;  // what it runs now; -1: nothing of this trainer's
+  int64_t installed_version = -1;
+  std::string installed_root;
+  std::string client;  // name and version of the software, for people
+  MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client);
+};
+
+struct WelcomeBody {
+  std::string weights_address;
+  int64_t version = -1;  // newest published, -1: none yet
+  std::string root_hash;
+  int64_t heartbeat_ms = 0;
+  int64_t timeout_ms = 0;    // silence after which either side gives the session up
+  int64_t window_bytes = 0;  // rollout bytes that may be sent and not yet acknowledged
+  int64_t chunk_bytes = 0;   // largest CHUNK the trainer serves
+  MSGPACK_DEFINE_MAP(weights_address, version, root_hash, heartbeat_ms, timeout_ms, window_bytes,
+                     chunk_bytes);
+};
+
+struct ReadyBody {
+  int64_t version = -1;
+  MSGPACK_DEFINE_MAP(version);
+};
+
+struct GrantBody {
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int64_t min_version = 0;
+  int32_t attempt = 0;
+  std::vector<int32_t> sample_indices;
+  MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices);
+};
+
+struct CreditBody {
+  std::vector<GrantBody> groups;
+  MSGPACK_DEFINE_MAP(groups);
+};
+
+struct RolloutBody {
+  std::string rollout_id;
+  int32_t attempt = -1;
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int32_t sample_index = -1;
+  std::string prompt_id;
+  double temperature = 0;
+  double top_p = 0;
+  int32_t top_k = -1;
+  int64_t run_epoch = -1;
+  std::string finish_reason;
+  std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
+  MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
+                     temperature, top_p, top_k, run_epoch, finish_reason, rewards);
+};
+
+struct AckBody {
+  std::string rollout_id;
+  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED
+  std::string reason;  // a reason name when REJECTED
+  std::string detail;
+  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail);
+};
+
+struct HeartbeatBody {
+  std::string state;
+  int64_t version = -1;
+  int64_t queue_depth = 0;      // samples granted and not yet sent
+  int64_t progress_age_ms = 0;  // since the worker's own code last called in
+  MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms);
+};
+
+// WEIGHTS_OFFER (frame "manifest"), STAGED, COMMIT and COMMITTED.
+struct WeightsBody {
+  int64_t version = -1;
+  std::string root_hash;
+  MSGPACK_DEFINE_MAP(version, root_hash);
+};
+
+struct StageFailedBody {
+  int64_t version = -1;
+  std::string detail;
+  MSGPACK_DEFINE_MAP(version, detail);
+};
+
+// CHUNK_REQUEST; CHUNK repeats it and adds frame "data".
+struct ChunkBody {
+  int64_t version = -1;
+  uint64_t tensor = 0;  // index into the manifest's list
+  uint64_t offset = 0;  // bytes into the tensor
+  uint64_t bytes = 0;
+  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes);
+};
+
+struct EndBody {  // END and BYE
+  std::string reason;
+  MSGPACK_DEFINE_MAP(reason);
+};
+
+struct ErrorBody {
+  std::string reason;  // a reason name
+  std::string detail;
+  bool fatal = false;    // true: do not come back with the same settings
+  int64_t version = -1;  // of the CHUNK_REQUEST this answers
+  MSGPACK_DEFINE_MAP(reason, detail, fatal, version);
+};
+
+struct TensorBody {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  uint64_t offset = 0, bytes = 0;
+  std::string xxh3;
+  MSGPACK_DEFINE_MAP(name, dtype, shape, offset, bytes, xxh3);
+};
+
+struct ManifestBody {
+  std::string run_id;
+  int64_t run_epoch = -1;
+  int64_t version = -1;
+  int64_t base_version = -1;  // -1: none
+  std::string encoding;
+  std::vector<TensorBody> tensors;
+  std::string root_hash;
+  MSGPACK_DEFINE_MAP(run_id, run_epoch, version, base_version, encoding, tensors, root_hash);
+};
+
+}  // namespace ringside::bridge

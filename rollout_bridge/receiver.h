@@ -1,0 +1,70 @@
+// Pulls the tensors of one manifest together, verifies them, and only then gives them out: no
+// torn set of weights can leave here. Pure state without sockets; not thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rollout_bridge/messages.h"
+#include "rollout_bridge/schema.h"
+#include "rollout_bridge/wire.h"
+
+namespace ringside::bridge {
+
+class WeightReceiver {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Options {
+    uint64_t chunk_bytes = 4 << 20;
+    std::size_t window = 4;  // chunks asked for and not yet here
+    std::chrono::milliseconds chunk_timeout{5000};
+    int max_tries = 3;  // fetches of one tensor before staging fails
+  };
+
+  // The manifest must have passed validate().
+  WeightReceiver(Manifest manifest, Options options);
+
+  const Manifest& manifest() const { return manifest_; }
+
+  // Chunks to ask for now, so that `window` of them are under way. Those unanswered for
+  // chunk_timeout are asked for again.
+  std::vector<ChunkBody> requests(Clock::time_point now);
+  // A request could not be sent: it is next again.
+  void unsent(const ChunkBody& request);
+
+  // Takes a chunk. One that nobody waits for is ignored. When it completes a tensor, the tensor's
+  // hash is checked; on a mismatch the tensor is fetched anew, and kChecksum is returned once
+  // max_tries fetches have failed.
+  Status accept(const ChunkBody& chunk, Frame data);
+
+  bool complete() const { return verified_ == manifest_.tensors.size(); }
+  uint64_t mismatches() const { return mismatches_; }  // tensors whose hash was wrong
+  // The staged weights. Throws std::logic_error unless complete(). Leaves the receiver empty.
+  std::shared_ptr<const WeightSnapshot> take();
+
+ private:
+  using Key = std::pair<uint64_t, uint64_t>;  // tensor, offset
+  struct Tensor {
+    std::shared_ptr<std::vector<std::byte>> bytes;  // allocated at its first request
+    uint64_t missing = 0;
+    int tries = 0;
+  };
+
+  void enqueue(uint64_t tensor);
+
+  Manifest manifest_;
+  Options options_;
+  std::vector<Tensor> tensors_;
+  std::deque<ChunkBody> waiting_;
+  std::map<Key, std::pair<ChunkBody, Clock::time_point>> under_way_;
+  std::size_t next_tensor_ = 0;  // first that was never enqueued
+  std::size_t verified_ = 0;
+  uint64_t mismatches_ = 0;
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,285 @@
+// TrainerState: one handler for each message a worker sends.
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/trainer_state.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr int64_t kMaxCapacity = 1 << 20;
+
+}  // namespace
+
+void TrainerState::on_message(const std::string& identity, const Result<Message>& received,
+                              Clock::time_point now) {
+  if (!received) return refuse(identity, received.error(), false, nullptr);
+  const Message& message = received.value();
+  const Header& header = message.header();
+  if (!header.run_id.empty() && header.run_id != options_.run_id) {
+    return refuse(identity,
+                  {Reason::kWrongRun,
+                   "message of run '" + header.run_id + "', this is run '" + options_.run_id + "'"},
+                  true, &header);
+  }
+  if (header.type == MessageType::kHello) return on_hello(identity, message, now);
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end()) {
+    return refuse(identity, {Reason::kUnknownSession, "say HELLO first"}, false, &header);
+  }
+  Session& session = it->second;
+  if (header.seq != session.received_seq + 1) {
+    const Error gap{Reason::kSequenceGap, "received seq " + std::to_string(header.seq) +
+                                              ", expected " +
+                                              std::to_string(session.received_seq + 1)};
+    refuse(identity, gap, false, &header);
+    return lose(identity, gap.detail);
+  }
+  session.received_seq = header.seq;
+  session.last_message = now;
+  on_session_message(identity, session, message);
+}
+
+void TrainerState::on_session_message(const std::string& identity, Session& session,
+                                      const Message& message) {
+  switch (message.header().type) {
+    case MessageType::kRollout:
+      on_rollout(session, message);
+      break;
+    case MessageType::kReady:
+      on_ready(session, message);
+      break;
+    case MessageType::kHeartbeat:
+      on_heartbeat(identity, session, message);
+      break;
+    case MessageType::kStaged:
+      on_staged(session, message);
+      break;
+    case MessageType::kStageFailed:
+      on_stage_failed(session, message);
+      break;
+    case MessageType::kCommitted:
+      on_committed(session, message);
+      break;
+    case MessageType::kBye:
+      on_bye(identity, session, message);
+      break;
+    default:
+      refuse(identity,
+             {Reason::kUnsupported,
+              std::string("a trainer takes no ") + message_type_name(message.header().type)},
+             false, &message.header());
+  }
+  hand_out_work();
+}
+
+void TrainerState::on_hello(const std::string& identity, const Message& message,
+                            Clock::time_point now) {
+  const Header& header = message.header();
+  const auto hello = message.body<HelloBody>();
+  if (!hello) return refuse(identity, hello.error(), true, &header);
+  const HelloBody& body = hello.value();
+  if (header.worker_id.empty() || body.capacity_samples < 1 ||
+      body.capacity_samples > kMaxCapacity || header.seq != 1) {
+    return refuse(
+        identity,
+        {Reason::kInvalidField, "HELLO: worker_id '" + header.worker_id + "', capacity_samples " +
+                                    std::to_string(body.capacity_samples) + ", seq " +
+                                    std::to_string(header.seq) + "; expected a name, 1 to " +
+                                    std::to_string(kMaxCapacity) + ", 1"},
+        true, &header);
+  }
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (it->second.worker_id != header.worker_id) continue;
+    if (it->second.incarnation >= header.incarnation && it->first != identity) {
+      return refuse(identity,
+                    {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) +
+                                          " of worker " + header.worker_id + ", " +
+                                          std::to_string(it->second.incarnation) + " is in"},
+                    true, &header);
+    }
+    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
+    break;  // one session a worker id
+  }
+  if (sessions_.size() >= options_.max_workers) {
+    return refuse(identity,
+                  {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
+                                      std::to_string(options_.max_workers)},
+                  false, &header);
+  }
+  Session& session = sessions_[identity];
+  session.worker_id = header.worker_id;
+  session.incarnation = header.incarnation;
+  session.capacity_samples = body.capacity_samples;
+  session.received_seq = header.seq;
+  session.last_message = session.last_heartbeat = now;
+  const int64_t version = newest_ ? newest_->manifest.version : -1;
+  const std::string root = newest_ ? newest_->manifest.root_hash : "";
+  queue(session, make_payload(MessageType::kWelcome,
+                              WelcomeBody{weights_address_, version, root,
+                                          options_.heartbeat_interval.count(),
+                                          options_.worker_timeout.count(), options_.window_bytes,
+                                          static_cast<int64_t>(options_.limits.max_chunk_bytes)}));
+  const bool known = body.installed_epoch == options_.run_epoch &&
+                     is_published(body.installed_version, body.installed_root);
+  if (known) {
+    session.installed_version = body.installed_version;
+    session.state = SessionState::kSynced;
+  }
+  if (session.installed_version != version) offer(session);
+  event(session.worker_id,
+        "worker " + session.worker_id + " joined" +
+            (known ? " at version " + std::to_string(session.installed_version) : ""));
+  if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+}
+
+void TrainerState::on_rollout(Session& session, const Message& message) {
+  auto decoded = decode_rollout(message, options_.limits);
+  AckBody ack;
+  if (!decoded) {
+    // The id, if there is one, lets the worker drop what will never be taken.
+    const auto body = message.body<RolloutBody>();
+    ++counters_.rejected[static_cast<std::size_t>(decoded.error().reason)];
+    ack = {body ? body.value().rollout_id : "", "REJECTED", reason_name(decoded.error().reason),
+           decoded.error().detail};
+    if (body) board_.give_back(body.value().group_id, body.value().sample_index);
+    event(session.worker_id,
+          "rollout of worker " + session.worker_id + " rejected: " + decoded.error().detail);
+  } else {
+    uint64_t bytes = 0;
+    for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
+    ++counters_.received;
+    counters_.rollout_bytes += bytes;
+    ack = take(session, std::move(decoded).value(), bytes);
+  }
+  queue(session, make_payload(MessageType::kAck, ack));
+}
+
+AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
+  AckBody ack{rollout.rollout_id, "", "", ""};
+  const auto reject = [&](const Error& error) {
+    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+    ack.status = "REJECTED";
+    ack.reason = reason_name(error.reason);
+    ack.detail = error.detail;
+    return ack;
+  };
+  if (rollout.run_epoch > options_.run_epoch) {
+    return reject({Reason::kWrongRun, "rollout '" + rollout.rollout_id + "': run_epoch " +
+                                          std::to_string(rollout.run_epoch) + ", now is " +
+                                          std::to_string(options_.run_epoch)});
+  }
+  const auto verdict = board_.judge(rollout);
+  if (!verdict) return reject(verdict.error());
+  if (verdict.value() == Verdict::kDuplicate) {
+    ++counters_.duplicate;
+    ack.status = "DUPLICATE";
+    return ack;
+  }
+  if (verdict.value() == Verdict::kRetry) {
+    ++counters_.requeued;
+    event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
+                                 std::to_string(rollout.group_id) + " came back " +
+                                 finish_reason_name(rollout.finish_reason) + ", asked for again");
+    board_.retry(rollout);
+    ack.status = "REQUEUED";
+    return ack;
+  }
+  // Room was kept for what was granted; anything else (a former epoch's work) needs room now.
+  const auto queued = static_cast<int64_t>(queue_.size());
+  const bool no_room =
+      !board_.expects(rollout) && queued + board_.in_flight() >= options_.max_queued_rollouts;
+  if (no_room || (queued > 0 && queued_bytes_ + bytes > options_.max_queued_bytes)) {
+    ++counters_.busy;
+    ack.status = "BUSY";
+    return ack;
+  }
+  const Payload payload = encode_rollout(rollout, options_.limits);
+  const Header header = header_for(session.worker_id, session.incarnation, 0);
+  journal_.append(rollout.group_id, flatten(pack_header(header, payload), payload));
+  board_.deliver(rollout);
+  queued_bytes_ += bytes;
+  queue_.emplace_back(std::move(rollout), bytes);
+  ++counters_.accepted;
+  ack.status = "ACCEPTED";
+  return ack;
+}
+
+void TrainerState::on_ready(Session& session, const Message& message) {
+  const auto body = message.body<ReadyBody>();
+  if (!body || body.value().version != session.installed_version) return;
+  if (session.state == SessionState::kSynced) session.state = SessionState::kReady;
+}
+
+void TrainerState::on_heartbeat(const std::string& identity, Session& session,
+                                const Message& message) {
+  const auto body = message.body<HeartbeatBody>();
+  if (!body) return refuse(identity, body.error(), false, &message.header());
+  session.queue_depth = body.value().queue_depth;
+  if (body.value().progress_age_ms > options_.progress_timeout.count()) {
+    refuse(identity, {Reason::kTimeout, "no progress"}, false, &message.header());
+    lose(identity, "its own code was silent for " +
+                       std::to_string(body.value().progress_age_ms / 1000) + " s");
+  }
+}
+
+void TrainerState::on_staged(Session& session, const Message& message) {
+  const auto body = message.body<WeightsBody>();
+  if (!body) return;
+  if (!is_published(body.value().version, body.value().root_hash)) {
+    return sync_failed(session, "staged version " + std::to_string(body.value().version) +
+                                    " with root " + body.value().root_hash +
+                                    ", which was never published");
+  }
+  queue(session, make_payload(MessageType::kCommit, body.value()));
+}
+
+void TrainerState::on_stage_failed(Session& session, const Message& message) {
+  const auto body = message.body<StageFailedBody>();
+  if (!body || !newest_ || body.value().version != newest_->manifest.version) return;
+  // The old weights still run and are whole: the worker keeps working at its version.
+  ++session.failed_syncs;
+  ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
+  event(session.worker_id, "worker " + session.worker_id + " could not stage version " +
+                               std::to_string(body.value().version) + ": " + body.value().detail);
+  offer(session);
+}
+
+void TrainerState::on_committed(Session& session, const Message& message) {
+  const auto body = message.body<WeightsBody>();
+  if (!body) return;
+  // It may be behind the newest by now: whether that is fresh enough, min_version decides.
+  if (!is_published(body.value().version, body.value().root_hash)) {
+    return sync_failed(session, "installed version " + std::to_string(body.value().version) +
+                                    " with root " + body.value().root_hash +
+                                    ", which was never published");
+  }
+  session.installed_version = body.value().version;
+  session.failed_syncs = 0;
+  session.state = SessionState::kSynced;
+  event(session.worker_id, "worker " + session.worker_id + " committed version " +
+                               std::to_string(session.installed_version));
+}
+
+void TrainerState::sync_failed(Session& session, const std::string& why) {
+  session.state = SessionState::kQuarantined;
+  session.installed_version = -1;
+  ++session.failed_syncs;
+  ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
+  event(session.worker_id, "worker " + session.worker_id + " quarantined: " + why);
+  offer(session);
+}
+
+void TrainerState::on_bye(const std::string& identity, Session& session, const Message& message) {
+  const auto body = message.body<EndBody>();
+  const int64_t groups = board_.release(identity);
+  event(session.worker_id,
+        "worker " + session.worker_id + " left" +
+            (body && !body.value().reason.empty() ? ": " + body.value().reason : "") + "; " +
+            std::to_string(groups) + " groups granted anew");
+  Payload payload = make_payload(MessageType::kBye, EndBody{""});
+  const Header header = header_for(session.worker_id, session.incarnation, 0);
+  std::string packed = pack_header(header, payload);
+  strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
+  sessions_.erase(identity);
+}
+
+}  // namespace ringside::bridge

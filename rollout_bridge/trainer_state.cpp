@@ -1,0 +1,260 @@
+#include "rollout_bridge/trainer_state.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/weights.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::size_t kMaxEvents = 1024;
+constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile up
+constexpr std::size_t kMaxStrays = 256;
+constexpr std::size_t kMaxRoots = 64;
+constexpr int kMaxFailedSyncs = 3;
+
+std::string seconds(std::chrono::milliseconds span) {
+  const auto tenths = span.count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+Journal::Options journal_options(const TrainerOptions& o) {
+  return {o.journal_directory,     o.run_id, o.fsync, o.fsync_interval,
+          o.journal_compact_bytes, o.limits};
+}
+
+uint64_t approximate_bytes(const Rollout& r) {
+  return r.prompt_ids.size() * sizeof(int64_t) +
+         r.completion_ids.size() * (sizeof(int64_t) + sizeof(float)) + r.loss_mask.size();
+}
+
+}  // namespace
+
+const char* session_state_name(SessionState state) {
+  constexpr const char* kNames[] = {"joined", "syncing", "synced", "ready", "quarantined"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+TrainerState::TrainerState(const TrainerOptions& options, std::string weights_address)
+    : options_(options),
+      weights_address_(std::move(weights_address)),
+      journal_(journal_options(options)),
+      board_(options.max_attempts) {
+  board_.mark_consumed_before(journal_.consumed());
+  for (Rollout& rollout : journal_.take_replayed()) {
+    board_.deliver(rollout);
+    const uint64_t bytes = approximate_bytes(rollout);
+    queued_bytes_ += bytes;
+    queue_.emplace_back(std::move(rollout), bytes);
+  }
+  if (!queue_.empty()) {
+    event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
+  }
+  if (journal_.truncated_bytes() > 0) {
+    event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
+                  " bytes of a torn or damaged tail");
+  }
+}
+
+Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,
+                                uint64_t seq) const {
+  return {MessageType::kError, options_.run_id, options_.run_epoch, worker_id, incarnation, seq};
+}
+
+void TrainerState::queue(Session& session, Payload payload) {
+  const Header header = header_for(session.worker_id, session.incarnation, ++session.sent_seq);
+  std::string packed = pack_header(header, payload);
+  session.outbox.push_back({std::move(packed), std::move(payload)});
+}
+
+void TrainerState::refuse(const std::string& identity, const Error& error, bool fatal,
+                          const Header* to) {
+  ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+  if (strays_.size() >= kMaxStrays) return;
+  Payload payload = make_payload(MessageType::kError,
+                                 ErrorBody{reason_name(error.reason), error.detail, fatal, -1});
+  const Header header = to ? header_for(to->worker_id, to->incarnation, 0) : header_for("", 0, 0);
+  std::string packed = pack_header(header, payload);
+  strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
+}
+
+void TrainerState::event(const std::string& worker_id, std::string text) {
+  if (events_.size() >= kMaxEvents) {
+    events_.pop_front();
+    ++counters_.dropped_events;
+  }
+  events_.push_back({worker_id, std::move(text)});
+}
+
+void TrainerState::lose(const std::string& identity, const std::string& why) {
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end()) return;
+  const int64_t groups = board_.release(identity);
+  event(it->second.worker_id, "worker " + it->second.worker_id + " lost: " + why + "; " +
+                                  std::to_string(groups) + " groups granted anew");
+  ++counters_.lost_workers;
+  sessions_.erase(it);
+}
+
+void TrainerState::on_unreachable(const std::string& identity) { lose(identity, "disconnected"); }
+
+void TrainerState::offer(Session& session) {
+  if (!newest_ || session.failed_syncs >= kMaxFailedSyncs) return;
+  const Manifest& m = newest_->manifest;
+  Payload payload = make_payload(MessageType::kWeightsOffer, WeightsBody{m.version, m.root_hash});
+  payload.add("manifest", "U8", {static_cast<int64_t>(newest_manifest_.bytes.size())},
+              newest_manifest_);
+  queue(session, std::move(payload));
+  if (session.state == SessionState::kJoined) session.state = SessionState::kSyncing;
+}
+
+bool TrainerState::is_published(int64_t version, const std::string& root_hash) const {
+  const auto it = roots_.find(version);
+  return it != roots_.end() && it->second == root_hash;
+}
+
+void TrainerState::hand_out_work() {
+  if (ended_) return;
+  for (auto& [identity, session] : sessions_) {
+    if (session.state != SessionState::kReady) continue;
+    const int64_t room =
+        options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
+    if (room <= 0 || queued_bytes_ >= options_.max_queued_bytes) return;
+    const int64_t free = session.capacity_samples - board_.in_flight(identity);
+    if (free <= 0) continue;
+    CreditBody credit;
+    for (GrantedGroup& g : board_.assign(identity, session.installed_version, free, room)) {
+      credit.groups.push_back(
+          {g.group_id, g.group_size, g.min_version, g.attempt, std::move(g.sample_indices)});
+    }
+    if (!credit.groups.empty()) queue(session, make_payload(MessageType::kCredit, credit));
+  }
+}
+
+void TrainerState::tick(Clock::time_point now) {
+  std::vector<std::pair<std::string, std::string>> lost;
+  for (auto& [identity, session] : sessions_) {
+    const auto silent =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - session.last_message);
+    if (silent > options_.worker_timeout) {
+      lost.emplace_back(identity, "no message for " + seconds(silent));
+    } else if (session.outbox.size() > kMaxOutbox) {
+      lost.emplace_back(identity,
+                        "takes no messages, " + std::to_string(session.outbox.size()) + " wait");
+    } else if (now - session.last_heartbeat >= options_.heartbeat_interval) {
+      session.last_heartbeat = now;
+      const int64_t version = newest_ ? newest_->manifest.version : -1;
+      queue(session, make_payload(MessageType::kHeartbeat,
+                                  HeartbeatBody{session_state_name(session.state), version, 0, 0}));
+    }
+  }
+  for (const auto& [identity, why] : lost) lose(identity, why);
+  hand_out_work();
+  journal_.tick(now);
+}
+
+void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
+  const Manifest& m = snapshot->manifest;
+  if (m.run_id != options_.run_id || m.run_epoch != options_.run_epoch) {
+    throw std::invalid_argument("publish: snapshot of run '" + m.run_id + "' epoch " +
+                                std::to_string(m.run_epoch) + ", endpoint serves '" +
+                                options_.run_id + "' epoch " + std::to_string(options_.run_epoch));
+  }
+  if (newest_ && m.version <= newest_->manifest.version) {
+    throw std::invalid_argument("publish: version " + std::to_string(m.version) +
+                                " does not rise above " +
+                                std::to_string(newest_->manifest.version));
+  }
+  if (Status s = validate(m, options_.limits); !s) throw std::invalid_argument(s.error().detail);
+  std::vector<uint8_t> manifest = encode_manifest(m);
+  if (manifest.size() > options_.limits.max_manifest_bytes) {
+    throw std::invalid_argument("publish: manifest of " + std::to_string(manifest.size()) +
+                                " bytes, limit " +
+                                std::to_string(options_.limits.max_manifest_bytes));
+  }
+  newest_manifest_ = Buffer::own(std::move(manifest));
+  newest_ = std::move(snapshot);
+  roots_[newest_->manifest.version] = newest_->manifest.root_hash;
+  if (roots_.size() > kMaxRoots) roots_.erase(roots_.begin());
+  for (auto& [identity, session] : sessions_) {
+    session.failed_syncs = 0;  // new weights are a new chance
+    offer(session);
+  }
+}
+
+void TrainerState::grant(const std::vector<GroupGrant>& groups) {
+  const int64_t largest =
+      std::min<int64_t>(options_.max_queued_rollouts, options_.limits.max_group_size);
+  for (const GroupGrant& g : groups) {
+    if (g.group_size > largest) {
+      throw std::invalid_argument("grant of group " + std::to_string(g.group_id) + " with " +
+                                  std::to_string(g.group_size) + " samples, limit " +
+                                  std::to_string(largest));
+    }
+  }
+  for (const GroupGrant& g : groups) {
+    board_.grant(g);
+    journal_.reopen(g.group_id);
+  }
+  hand_out_work();
+}
+
+std::optional<Rollout> TrainerState::pop() {
+  if (queue_.empty()) return std::nullopt;
+  auto [rollout, bytes] = std::move(queue_.front());
+  queue_.pop_front();
+  queued_bytes_ -= bytes;
+  hand_out_work();  // there is room again
+  return rollout;
+}
+
+void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
+  journal_.consume(group_ids);
+  for (const int64_t id : group_ids) board_.consume(id);
+  std::erase_if(queue_, [&](const auto& item) {
+    if (!board_.is_consumed(item.first.group_id)) return false;
+    queued_bytes_ -= item.second;
+    return true;
+  });
+  hand_out_work();
+}
+
+void TrainerState::end(const std::string& reason) {
+  ended_ = reason;
+  for (auto& [identity, session] : sessions_) {
+    queue(session, make_payload(MessageType::kEnd, EndBody{reason}));
+  }
+}
+
+std::size_t TrainerState::committed_workers(int64_t version) const {
+  return static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [&](const auto& item) { return item.second.installed_version >= version; }));
+}
+
+std::vector<WorkerStatus> TrainerState::workers() const {
+  std::vector<WorkerStatus> out;
+  const auto now = Clock::now();
+  for (const auto& [identity, s] : sessions_) {
+    out.push_back({s.worker_id, s.incarnation, session_state_name(s.state), s.installed_version,
+                   board_.in_flight(identity), s.queue_depth,
+                   std::chrono::duration_cast<std::chrono::milliseconds>(now - s.last_message)});
+  }
+  return out;
+}
+
+std::vector<BridgeEvent> TrainerState::drain_events() {
+  std::vector<BridgeEvent> out(events_.begin(), events_.end());
+  events_.clear();
+  return out;
+}
+
+bool TrainerState::has_output() const {
+  return !strays_.empty() || std::any_of(sessions_.begin(), sessions_.end(), [](const auto& item) {
+    return !item.second.outbox.empty();
+  });
+}
+
+}  // namespace ringside::bridge

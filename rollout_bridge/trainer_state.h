@@ -1,0 +1,116 @@
+// What the trainer knows and decides, message by message; no sockets, no locks. TrainerEndpoint
+// feeds it under its mutex and sends what it puts into the outboxes.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/group_board.h"
+#include "rollout_bridge/journal.h"
+#include "rollout_bridge/messages.h"
+#include "rollout_bridge/trainer_endpoint.h"
+#include "rollout_bridge/wire.h"
+
+namespace ringside::bridge {
+
+using Clock = std::chrono::steady_clock;
+
+struct Outgoing {
+  std::string header;
+  Payload payload;
+};
+
+// joined -> syncing (an offer is out) -> synced (committed, root verified) -> ready (takes work);
+// quarantined: its installed weights did not verify, no work until a commit does.
+enum class SessionState { kJoined, kSyncing, kSynced, kReady, kQuarantined };
+
+struct Session {
+  std::string worker_id;
+  uint64_t incarnation = 0;
+  SessionState state = SessionState::kJoined;
+  int64_t capacity_samples = 0;
+  int64_t installed_version = -1;  // verified, of this run_epoch
+  int64_t queue_depth = 0;
+  int failed_syncs = 0;  // in a row
+  uint64_t received_seq = 0;
+  uint64_t sent_seq = 0;
+  Clock::time_point last_message{};
+  Clock::time_point last_heartbeat{};
+  std::deque<Outgoing> outbox;
+};
+
+class TrainerState {
+ public:
+  // Throws like Journal. Rollouts of the journal are queued and recorded on the board.
+  TrainerState(const TrainerOptions& options, std::string weights_address);
+
+  // From the socket thread. `identity` is the ROUTER identity of the sender.
+  void on_message(const std::string& identity, const Result<Message>& message,
+                  Clock::time_point now);
+  void on_unreachable(const std::string& identity);
+  void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
+
+  // From the owner; same contracts as TrainerEndpoint.
+  void publish(std::shared_ptr<const WeightSnapshot> snapshot);
+  void grant(const std::vector<GroupGrant>& groups);
+  std::optional<Rollout> pop();
+  void mark_consumed(std::span<const int64_t> group_ids);
+  void end(const std::string& reason);
+  std::size_t committed_workers(int64_t version) const;
+  std::vector<WorkerStatus> workers() const;
+  std::vector<BridgeEvent> drain_events();
+
+  std::map<std::string, Session>& sessions() { return sessions_; }
+  // Replies to identities that have no session; sent once, best effort.
+  std::deque<std::pair<std::string, Outgoing>>& strays() { return strays_; }
+  BridgeCounters& counters() { return counters_; }
+  bool has_output() const;
+
+ private:
+  // trainer_messages.cpp: one handler a message type.
+  void on_hello(const std::string& identity, const Message& message, Clock::time_point now);
+  void on_session_message(const std::string& identity, Session& session, const Message& message);
+  void on_rollout(Session& session, const Message& message);
+  AckBody take(Session& session, Rollout rollout, uint64_t bytes);
+  void on_ready(Session& session, const Message& message);
+  void on_heartbeat(const std::string& identity, Session& session, const Message& message);
+  void on_staged(Session& session, const Message& message);
+  void on_stage_failed(Session& session, const Message& message);
+  void on_committed(Session& session, const Message& message);
+  void on_bye(const std::string& identity, Session& session, const Message& message);
+  void sync_failed(Session& session, const std::string& why);
+
+  // trainer_state.cpp
+  void queue(Session& session, Payload payload);
+  void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
+  void lose(const std::string& identity, const std::string& why);
+  void offer(Session& session);
+  bool is_published(int64_t version, const std::string& root_hash) const;
+  void hand_out_work();
+  void event(const std::string& worker_id, std::string text);
+  Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
+
+  TrainerOptions options_;
+  std::string weights_address_;
+  Journal journal_;
+  GroupBoard board_;
+  std::shared_ptr<const WeightSnapshot> newest_;
+  Buffer newest_manifest_;
+  std::map<int64_t, std::string> roots_;  // of the latest versions
+  std::optional<std::string> ended_;
+  std::map<std::string, Session> sessions_;  // by ROUTER identity
+  std::deque<std::pair<std::string, Outgoing>> strays_;
+  std::deque<std::pair<Rollout, uint64_t>> queue_;  // with its bytes
+  uint64_t queued_bytes_ = 0;
+  std::deque<BridgeEvent> events_;
+  BridgeCounters counters_;
+};
+
+const char* session_state_name(SessionState state);
+
+}  // namespace ringside::bridge

@@ -1,0 +1,122 @@
+#include "rollout_bridge/weight_server.h"
+
+#include <algorithm>
+
+#include "rollout_bridge/messages.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::size_t kHeldVersions = 2;
+constexpr std::chrono::milliseconds kPoll{500};
+
+}  // namespace
+
+WeightServer::WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
+                           int64_t run_epoch, const Limits& limits)
+    : run_id_(std::move(run_id)),
+      run_epoch_(run_epoch),
+      limits_(limits),
+      // Requests are headers only.
+      socket_(bind_router(context, address, {.max_frame_bytes = limits.max_header_bytes})),
+      address_(bound_address(socket_)),
+      thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+
+WeightServer::~WeightServer() {
+  thread_.request_stop();
+  waker_.wake();
+  thread_.join();
+}
+
+void WeightServer::hold(std::shared_ptr<const WeightSnapshot> snapshot) {
+  const std::lock_guard lock(mutex_);
+  held_.push_back(std::move(snapshot));
+  if (held_.size() > kHeldVersions) held_.pop_front();
+}
+
+void WeightServer::check() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void WeightServer::loop(const std::stop_token& stop) {
+  try {
+    Incoming incoming;
+    while (!stop.stop_requested()) {
+      zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                                 {nullptr, waker_.fd(), ZMQ_POLLIN, 0}};
+      zmq::poll(items, 2, kPoll);
+      while (!stop.stop_requested() && receive(socket_, true, limits_, incoming)) answer(incoming);
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+  }
+}
+
+void WeightServer::answer(const Incoming& incoming) {
+  const auto request = incoming.parse(limits_);
+  const auto reply = request ? chunk(request.value()) : Result<Payload>(request.error());
+  Payload payload;
+  if (reply) {
+    payload = reply.value();
+  } else {
+    const auto asked = request ? request.value().body<ChunkBody>() : Result<ChunkBody>(ChunkBody{});
+    payload = make_payload(MessageType::kError,
+                           ErrorBody{reason_name(reply.error().reason), reply.error().detail, false,
+                                     asked ? asked.value().version : -1});
+  }
+  Header header{payload.type, run_id_, run_epoch_, "", 0, 0};
+  if (request) {
+    header.worker_id = request.value().header().worker_id;
+    header.incarnation = request.value().header().incarnation;
+  }
+  // Full or gone: the worker's request times out and is made again.
+  if (send(socket_, &incoming.identity, pack_header(header, payload), payload) ==
+      SendResult::kSent) {
+    bytes_served_.fetch_add(payload.buffer_bytes(), std::memory_order_relaxed);
+  }
+}
+
+Result<Payload> WeightServer::chunk(const Message& request) {
+  const auto parsed = request.body<ChunkBody>();
+  if (!parsed) return parsed.error();
+  const ChunkBody& body = parsed.value();
+  if (request.header().type != MessageType::kChunkRequest) {
+    return Error{Reason::kUnsupported, "the weights endpoint answers CHUNK_REQUEST only"};
+  }
+  if (request.header().run_id != run_id_ || request.header().run_epoch != run_epoch_) {
+    return Error{Reason::kWrongRun, "request for run '" + request.header().run_id + "' epoch " +
+                                        std::to_string(request.header().run_epoch) + ", this is '" +
+                                        run_id_ + "' epoch " + std::to_string(run_epoch_)};
+  }
+  std::shared_ptr<const WeightSnapshot> snapshot;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = std::find_if(held_.rbegin(), held_.rend(), [&](const auto& held) {
+      return held->manifest.version == body.version;
+    });
+    if (it != held_.rend()) snapshot = *it;
+  }
+  if (!snapshot) {
+    return Error{Reason::kGone, "version " + std::to_string(body.version) + " is not held"};
+  }
+  if (body.tensor >= snapshot->tensors.size()) {
+    return Error{Reason::kInvalidField, "tensor " + std::to_string(body.tensor) + " of " +
+                                            std::to_string(snapshot->tensors.size())};
+  }
+  const Buffer& tensor = snapshot->tensors[body.tensor];
+  if (body.bytes == 0 || body.bytes > limits_.max_chunk_bytes ||
+      body.offset > tensor.bytes.size() || body.bytes > tensor.bytes.size() - body.offset) {
+    return Error{Reason::kInvalidField,
+                 "bytes [" + std::to_string(body.offset) + ", +" + std::to_string(body.bytes) +
+                     ") of a tensor of " + std::to_string(tensor.bytes.size()) +
+                     " bytes, chunk limit " + std::to_string(limits_.max_chunk_bytes)};
+  }
+  Payload payload = make_payload(MessageType::kChunk, body);
+  payload.add("data", "U8", {static_cast<int64_t>(body.bytes)},
+              Buffer{tensor.owner, tensor.bytes.subspan(body.offset, body.bytes)});
+  return payload;
+}
+
+}  // namespace ringside::bridge

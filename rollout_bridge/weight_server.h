@@ -1,0 +1,53 @@
+// Serves the bytes of published weights, chunk by chunk as workers ask for them, on a socket and a
+// thread of its own so that control messages never wait behind gigabytes. It keeps no state about
+// workers: a request that is lost is simply made again.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <zmq.hpp>
+
+#include "rollout_bridge/schema.h"
+#include "rollout_bridge/zmq_io.h"
+
+namespace ringside::bridge {
+
+class WeightServer {
+ public:
+  // Binds at once (throws like bind_router) and starts the thread.
+  WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
+               int64_t run_epoch, const Limits& limits);
+  ~WeightServer();  // stops and joins
+
+  const std::string& address() const { return address_; }
+  // Serves this snapshot and keeps the one before it for workers still pulling; older ones answer
+  // "gone". Thread-safe, never waits for a worker.
+  void hold(std::shared_ptr<const WeightSnapshot> snapshot);
+  uint64_t bytes_served() const { return bytes_served_.load(std::memory_order_relaxed); }
+  // Rethrows what ended the thread, if anything did. Thread-safe.
+  void check();
+
+ private:
+  void loop(const std::stop_token& stop);
+  void answer(const Incoming& incoming);
+  Result<Payload> chunk(const Message& request);
+
+  std::string run_id_;
+  int64_t run_epoch_;
+  Limits limits_;
+  zmq::socket_t socket_;
+  std::string address_;
+  std::mutex mutex_;                                        // guards the two below
+  std::deque<std::shared_ptr<const WeightSnapshot>> held_;  // newest last
+  std::exception_ptr failure_;
+  std::atomic<uint64_t> bytes_served_{0};
+  Waker waker_;
+  std::jthread thread_;
+};
+
+}  // namespace ringside::bridge

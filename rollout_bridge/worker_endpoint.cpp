@@ -1,0 +1,229 @@
+#include "rollout_bridge/worker_endpoint.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "rollout_bridge/worker_state.h"
+#include "rollout_bridge/zmq_io.h"
+
+namespace ringside::bridge {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kTick{50};
+constexpr int kMessagesPerRound = 64;
+constexpr std::size_t kHeaderSlack = 64 * 1024;
+
+const WorkerOptions& checked(const WorkerOptions& o) {
+  if (o.worker_id.empty() || o.worker_id.size() > 128 || o.rollout_address.empty()) {
+    throw std::invalid_argument("WorkerOptions: worker_id '" + o.worker_id +
+                                "' (1 to 128 bytes) and "
+                                "rollout_address '" +
+                                o.rollout_address + "' must be set");
+  }
+  if (o.capacity_samples < 1 || o.max_pending < 1 || o.chunk_bytes < 1 || o.chunk_window < 1 ||
+      o.stage_tries < 1 || o.chunk_bytes > o.limits.max_chunk_bytes) {
+    throw std::invalid_argument("WorkerOptions: capacities must be >= 1, chunk_bytes " +
+                                std::to_string(o.chunk_bytes) +
+                                " <= " + std::to_string(o.limits.max_chunk_bytes));
+  }
+  return o;
+}
+
+}  // namespace
+
+struct WorkerEndpoint::Impl {
+  explicit Impl(const WorkerOptions& o)
+      : options(checked(o)),
+        state(o),
+        thread([this](const std::stop_token& stop) { loop(stop); }) {}
+
+  ~Impl() {
+    thread.request_stop();
+    waker.wake();
+    if (thread.joinable()) thread.join();
+  }
+
+  void loop(const std::stop_token& stop) {
+    try {
+      while (!stop.stop_requested()) round();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+    control.reset();
+    bulk.reset();
+    changed.notify_all();
+  }
+
+  void round() {
+    wait();
+    for (int i = 0;
+         control && i < kMessagesPerRound && receive(*control, false, options.limits, incoming);
+         ++i) {
+      const auto message = incoming.parse(options.limits);
+      const std::lock_guard lock(mutex);
+      state.on_message(message, Clock::now());
+    }
+    for (int i = 0;
+         bulk && i < kMessagesPerRound && receive(*bulk, false, options.limits, incoming); ++i) {
+      const auto message = incoming.parse(options.limits);  // hashes the chunk: outside the lock
+      const std::lock_guard lock(mutex);
+      state.on_weights_message(message);
+    }
+    {
+      const std::lock_guard lock(mutex);
+      const auto now = Clock::now();
+      state.tick(now);
+      follow_link(now);
+      flush(now);
+    }
+    changed.notify_all();
+  }
+
+  void wait() {
+    std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
+    if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
+    if (bulk) items.push_back({bulk->handle(), 0, ZMQ_POLLIN, 0});
+    zmq::poll(items, kTick);
+    waker.clear();
+  }
+
+  // Opens and closes sockets as the state of the session asks for it; under the mutex. A session
+  // never outlives its sockets, so no message of an old one can be taken for one of the next.
+  void follow_link(Clock::time_point now) {
+    if (state.link() == Link::kOver) return;
+    if (control && opened_for != state.incarnation()) {
+      control.reset();
+      bulk.reset();
+    }
+    if (!control && now >= state.next_attempt()) {
+      opened_for = state.incarnation();
+      control =
+          connect_dealer(context, options.rollout_address, state.identity(),
+                         {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max);
+      state.open_session();
+    }
+    const bool staging = state.receiver() != nullptr && state.link() == Link::kJoined;
+    if (staging && !bulk) {
+      bulk = connect_dealer(context, state.weights_address(), "",
+                            {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
+                            options.backoff_max);
+    } else if (!staging) {
+      bulk.reset();
+    }
+  }
+
+  // Sends what is waiting, as far as the sockets take it; under the mutex.
+  void flush(Clock::time_point now) {
+    while (control && state.front() != nullptr) {
+      if (send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
+      state.sent_front(now);
+    }
+    if (!bulk || state.receiver() == nullptr) return;
+    for (const ChunkBody& request : state.receiver()->requests(now)) {
+      const Payload payload = make_payload(MessageType::kChunkRequest, request);
+      if (send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
+          SendResult::kSent) {
+        state.receiver()->unsent(request);
+      }
+    }
+  }
+
+  void check() {  // under the mutex
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  WorkerOptions options;
+  zmq::context_t context;
+  Waker waker;
+  std::mutex mutex;
+  std::condition_variable changed;
+  WorkerState state;
+  std::exception_ptr failure;
+  std::optional<zmq::socket_t> control;
+  std::optional<zmq::socket_t> bulk;
+  uint64_t opened_for = 0;
+  Incoming incoming;
+  std::jthread thread;
+};
+
+WorkerEndpoint::WorkerEndpoint(WorkerOptions options) : impl_(std::make_unique<Impl>(options)) {}
+
+WorkerEndpoint::~WorkerEndpoint() = default;
+
+std::optional<WorkerEvent> WorkerEndpoint::poll(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  while (true) {
+    impl_->check();
+    impl_->state.touch(Clock::now());
+    if (auto event = impl_->state.poll()) return event;
+    if (Clock::now() >= deadline) return std::nullopt;
+    impl_->changed.wait_until(lock, deadline);
+  }
+}
+
+Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  while (true) {
+    impl_->check();
+    impl_->state.touch(Clock::now());
+    if (impl_->state.left()) return Error{Reason::kClosed, "the session is over"};
+    if (impl_->state.has_room()) break;
+    if (Clock::now() >= deadline) {
+      return Error{Reason::kTimeout, std::to_string(impl_->state.pending()) +
+                                         " rollouts wait for their acknowledgement, limit " +
+                                         std::to_string(impl_->options.max_pending)};
+    }
+    impl_->changed.wait_until(lock, deadline);
+  }
+  impl_->waker.wake();
+  return impl_->state.send_rollout(std::move(rollout));
+}
+
+Status WorkerEndpoint::commit_weights(int64_t version, const std::string& root_hash) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->waker.wake();
+  return impl_->state.commit_weights(version, root_hash);
+}
+
+std::size_t WorkerEndpoint::pending() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state.pending();
+}
+
+std::size_t WorkerEndpoint::in_flight() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state.in_flight();
+}
+
+bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  bool answered = false;
+  {
+    std::unique_lock lock(impl_->mutex);
+    const auto done = [&](auto condition) {
+      return impl_->changed.wait_until(
+          lock, deadline, [&] { return impl_->failure || impl_->state.left() || condition(); });
+    };
+    const bool drained = done([&] { return impl_->state.pending() == 0; });
+    if (!impl_->state.left()) impl_->state.say_bye(reason);
+    impl_->waker.wake();
+    answered =
+        done([] { return false; }) && drained && !impl_->failure && impl_->state.pending() == 0;
+  }
+  impl_->thread.request_stop();
+  impl_->waker.wake();
+  if (impl_->thread.joinable()) impl_->thread.join();
+  return answered;
+}
+
+}  // namespace ringside::bridge

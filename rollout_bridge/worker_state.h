@@ -1,0 +1,110 @@
+// What a worker knows and decides, message by message; no sockets, no locks. WorkerEndpoint feeds
+// it under its mutex and sends what it puts into the outbox.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "rollout_bridge/messages.h"
+#include "rollout_bridge/receiver.h"
+#include "rollout_bridge/wire.h"
+#include "rollout_bridge/worker_endpoint.h"
+
+namespace ringside::bridge {
+
+// away: no socket; joining: HELLO is out or waits for the connection; joined: WELCOME is here;
+// over: BYE or a fatal error.
+enum class Link { kAway, kJoining, kJoined, kOver };
+
+class WorkerState {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit WorkerState(const WorkerOptions& options);
+
+  // From the socket thread.
+  void on_message(const Result<Message>& message, Clock::time_point now);
+  void on_weights_message(const Result<Message>& message);
+  void tick(Clock::time_point now);  // heartbeats, timeouts, resends
+  // A fresh socket is there: HELLO is the first thing on it.
+  void open_session();
+  // Gives the session up; the thread opens new sockets under a higher incarnation.
+  void disconnect(const std::string& why, Clock::time_point now);
+
+  // From the owner.
+  Status send_rollout(Rollout rollout);
+  bool has_room() const { return pending_.size() < options_.max_pending; }
+  Status commit_weights(int64_t version, const std::string& root_hash);
+  std::optional<WorkerEvent> poll();
+  void say_bye(const std::string& reason);
+  bool left() const { return link_ == Link::kOver; }
+  std::size_t pending() const { return pending_.size(); }
+  std::size_t in_flight() const { return in_flight_.size(); }
+  void touch(Clock::time_point now) { last_progress_ = now; }
+
+  Link link() const { return link_; }
+  uint64_t incarnation() const { return incarnation_; }
+  Clock::time_point next_attempt() const { return next_attempt_; }
+  std::string weights_address() const;
+  std::string identity() const { return options_.worker_id + "/" + std::to_string(incarnation_); }
+  // The next message for the control socket, numbered; nullptr when there is none.
+  const Payload* front() const { return outbox_.empty() ? nullptr : &outbox_.front(); }
+  std::string front_header() const;
+  void sent_front(Clock::time_point now);
+  WeightReceiver* receiver() { return receiver_.get(); }
+  Header weights_header() const { return header(0); }
+
+ private:
+  struct Pending {
+    std::string rollout_id;
+    std::pair<int64_t, int32_t> sample;
+    Payload payload;
+    bool sent = false;
+    std::chrono::steady_clock::time_point not_before{};
+  };
+
+  void on_welcome(const Message& message, Clock::time_point now);
+  void on_credit(const Message& message);
+  void on_ack(const Message& message, Clock::time_point now);
+  void on_offer(const Message& message);
+  void on_commit(const Message& message);
+  void on_error(const Message& message, Clock::time_point now);
+  void finish_staging();
+  void drop_staging(const std::string& why);
+  void start_staging();
+  void send_window(Clock::time_point now);
+  void emit(WorkerEvent event) { events_.push_back(std::move(event)); }
+  Header header(uint64_t seq) const;
+
+  WorkerOptions options_;
+  uint64_t incarnation_;
+  Link link_ = Link::kAway;
+  std::string run_id_;
+  int64_t run_epoch_ = -1;
+  WelcomeBody welcome_;
+  bool hello_sent_ = false;
+  uint64_t received_seq_ = 0;
+  uint64_t sent_seq_ = 0;
+  int attempts_ = 0;  // without a WELCOME, for the backoff
+  Clock::time_point next_attempt_{};
+  Clock::time_point last_message_{};
+  Clock::time_point last_heartbeat_{};
+  Clock::time_point last_progress_;
+  std::deque<Payload> outbox_;
+  std::deque<WorkerEvent> events_;
+  std::deque<Pending> pending_;
+  uint64_t unacked_bytes_ = 0;  // of the pending that are sent
+  std::set<std::pair<int64_t, int32_t>> in_flight_;
+  std::unique_ptr<WeightReceiver> receiver_;
+  std::optional<Manifest> next_offer_;  // came while another version was being staged
+  std::shared_ptr<const WeightSnapshot> staged_;
+  WeightsBody installed_;
+  int64_t installed_epoch_ = -1;
+};
+
+}  // namespace ringside::bridge

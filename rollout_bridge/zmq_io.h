@@ -1,0 +1,69 @@
+// The few ZeroMQ calls the endpoints share: sockets with every option set, whole messages in and
+// out, addresses that are safe to bind. Sockets belong to one thread.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "rollout_bridge/wire.h"
+
+namespace ringside::bridge {
+
+// Only loopback TCP, ipc and inproc may be bound: the connection is plain. Throws
+// std::invalid_argument otherwise; binding to a network needs CURVE.
+void check_bind_address(const std::string& address);
+
+struct SocketLimits {
+  std::size_t max_frame_bytes = 0;  // ZMQ_MAXMSGSIZE: a peer that sends more is disconnected
+  int high_water_mark = 1000;       // messages
+  std::chrono::milliseconds linger{1000};
+};
+
+// ROUTER with MANDATORY and without HANDOVER. Throws std::invalid_argument for an unsafe address,
+// zmq::error_t when it cannot be bound.
+zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
+                          const SocketLimits& limits);
+// The address a socket is really bound to (port filled in).
+std::string bound_address(const zmq::socket_t& socket);
+
+// DEALER that queues nothing before it is connected, with capped reconnect backoff. An empty
+// routing id lets the peer invent one.
+zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address,
+                             const std::string& routing_id, const SocketLimits& limits,
+                             std::chrono::milliseconds backoff_max);
+
+// A message as it came: the bytes stay here while a Message looks at them.
+struct Incoming {
+  std::string identity;  // ROUTER only
+  std::vector<zmq::message_t> frames;
+  bool too_many_frames = false;  // the rest was read and dropped
+
+  Result<Message> parse(const Limits& limits) const;
+};
+// Takes one message if there is one. Never blocks.
+bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Incoming& out);
+
+enum class SendResult { kSent, kFull, kUnreachable };
+// Sends header and buffers without copying the buffers. `identity` null on a DEALER. Never blocks.
+SendResult send(zmq::socket_t& socket, const std::string* identity, const std::string& header,
+                const Payload& payload);
+
+// Wakes a thread out of zmq::poll from any other thread.
+class Waker {
+ public:
+  Waker();  // throws std::system_error
+  ~Waker();
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+
+  void wake();
+  void clear();
+  int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace ringside::bridge

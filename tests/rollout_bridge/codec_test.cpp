@@ -1,0 +1,174 @@
+// Guards the wire: what is packed must come back equal, and bytes that were cut or changed must be
+// refused, never crash and never come back as a different rollout.
+#include "rollout_bridge/codec.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "rollout_bridge/messages.h"
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::bridge {
+namespace {
+
+using test::make_rollout;
+
+std::vector<Rollout> many(uint32_t seed, int count) {
+  std::vector<Rollout> out;
+  for (int i = 0; i < count; ++i) out.push_back(make_rollout(i, i % 3, 3, seed + i));
+  return out;
+}
+
+// A message as separate frames, the way a socket delivers it.
+struct Frames {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<Frame> spans() const { return std::vector<Frame>(bytes.begin(), bytes.end()); }
+};
+
+Frames frames_of(const Payload& payload) {
+  const std::string header = pack_header({payload.type, "run", 1, "w", 9, 1}, payload);
+  Frames out;
+  const auto head = std::as_bytes(std::span(header));
+  out.bytes.emplace_back(head.begin(), head.end());
+  for (const Buffer& b : payload.buffers) out.bytes.emplace_back(b.bytes.begin(), b.bytes.end());
+  return out;
+}
+
+Result<Rollout> decode(const Frames& frames, const Limits& limits = {}) {
+  const auto spans = frames.spans();
+  auto message = parse_message(spans, limits);
+  if (!message) return message.error();
+  return decode_rollout(message.value(), limits);
+}
+
+TEST_CASE("rollouts round-trip alone and in batches", "[codec]") {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    const Rollout r = make_rollout(seed, 1, 2, seed);
+    const auto back = decode(frames_of(encode_rollout(r)));
+    REQUIRE(back.ok());
+    REQUIRE(back.value() == r);
+  }
+  for (const int count : {0, 1, 17}) {
+    const std::vector<Rollout> batch = many(3, count);
+    const auto back = decode_rollouts(encode_rollouts(batch));
+    REQUIRE(back.ok());
+    CHECK(back.value() == batch);
+  }
+  Rollout bad = make_rollout(1, 0, 1);
+  bad.logprobs.pop_back();
+  CHECK_THROWS_AS(encode_rollout(bad), std::invalid_argument);
+}
+
+TEST_CASE("every truncation and 10000 random mutations of a batch are refused", "[codec]") {
+  const std::vector<uint8_t> good = encode_rollouts(many(11, 3));
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    REQUIRE_FALSE(decode_rollouts(std::span(good).first(length)).ok());
+  }
+  std::mt19937 rng(5);
+  for (int round = 0; round < 10000; ++round) {
+    std::vector<uint8_t> bytes = good;
+    for (int n = static_cast<int>(rng() % 4); n >= 0; --n) {
+      bytes[rng() % bytes.size()] ^= static_cast<uint8_t>(1 + rng() % 255);
+    }
+    if (bytes != good) REQUIRE_FALSE(decode_rollouts(bytes).ok());
+  }
+}
+
+// The batch's outer hash hides the parser; here the frames themselves are damaged. Only a field of
+// the header that no hash covers may change a value, and then the value is valid.
+TEST_CASE("10000 random mutations of frames never crash the parser", "[codec]") {
+  const Frames good = frames_of(encode_rollout(make_rollout(7, 1, 4, 12)));
+  std::mt19937 rng(6);
+  int accepted = 0;
+  for (int round = 0; round < 10000; ++round) {
+    Frames damaged = good;
+    auto& frame = damaged.bytes[rng() % 2 == 0 ? 0 : rng() % damaged.bytes.size()];
+    switch (rng() % 4) {
+      case 0:
+        frame.resize(rng() % (frame.size() + 1));
+        break;
+      case 1:
+        frame.push_back(std::byte{0xdd});
+        break;
+      case 2:
+        damaged.bytes.erase(damaged.bytes.begin() +
+                            static_cast<long>(rng() % damaged.bytes.size()));
+        break;
+      default:
+        if (!frame.empty()) frame[rng() % frame.size()] = static_cast<std::byte>(rng());
+    }
+    const auto back = decode(damaged);
+    if (back.ok()) {
+      ++accepted;
+      REQUIRE(validate(back.value()).ok());
+      REQUIRE(back.value().completion_ids == make_rollout(7, 1, 4, 12).completion_ids);
+    }
+  }
+  CHECK(accepted < 5000);
+}
+
+TEST_CASE("a five-byte header cannot ask for memory", "[codec]") {
+  const unsigned char bombs[][5] = {{0xdd, 0xff, 0xff, 0xff, 0xff},   // array32
+                                    {0xdf, 0xff, 0xff, 0xff, 0xff},   // map32
+                                    {0xc6, 0xff, 0xff, 0xff, 0xff},   // bin32
+                                    {0xdb, 0xff, 0xff, 0xff, 0xff}};  // str32
+  for (const auto& bomb : bombs) {
+    const std::vector<Frame> frames = {std::as_bytes(std::span(bomb))};
+    const auto parsed = parse_message(frames, {});
+    REQUIRE_FALSE(parsed.ok());
+    // Containers are what msgpack allocates ahead; strings must first be there.
+    if (bomb[0] >= 0xdd) CHECK(parsed.error().reason == Reason::kLimit);
+    CHECK_FALSE(decode_manifest(frames[0]).ok());
+  }
+  const std::vector<unsigned char> deep(1000, 0x91);  // nested arrays
+  const std::vector<Frame> frames = {std::as_bytes(std::span(deep))};
+  CHECK_FALSE(parse_message(frames, {}).ok());
+}
+
+TEST_CASE("frames that contradict the header are refused with their reason", "[codec]") {
+  const Payload good = encode_rollout(make_rollout(7, 1, 4, 12));
+  const auto reason_of = [&](auto change, const Limits& limits = {}) {
+    Payload payload = good;
+    change(payload);
+    const auto back = decode(frames_of(payload), limits);
+    REQUIRE_FALSE(back.ok());
+    return back.error().reason;
+  };
+  CHECK(reason_of([](Payload& p) { p.specs[0].bytes += 4; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[0].shape[0] += 1; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[0].shape[0] = -1; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[0].dtype = "U9"; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[0].dtype = "F32"; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[0].xxh3 ^= 1; }) == Reason::kChecksum);
+  CHECK(reason_of([](Payload& p) { p.specs[1].name = "prompt_ids"; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs[2].name = "other"; }) == Reason::kFrames);
+  CHECK(reason_of([](Payload& p) { p.specs.pop_back(); }) == Reason::kFrames);
+  Limits few;
+  few.max_frames = 3;
+  CHECK(reason_of([](Payload&) {}, few) == Reason::kFrames);
+  Limits small;
+  small.max_message_bytes = 10;
+  CHECK(reason_of([](Payload&) {}, small) == Reason::kLimit);
+  Limits head;
+  head.max_header_bytes = 100;
+  CHECK(reason_of([](Payload&) {}, head) == Reason::kLimit);
+}
+
+TEST_CASE("manifests round-trip and survive mutation", "[codec]") {
+  const Manifest m = make_snapshot("run", 2, 9, test::make_tensors(9))->manifest;
+  const std::vector<uint8_t> good = encode_manifest(m);
+  const auto back = decode_manifest(std::as_bytes(std::span(good)));
+  REQUIRE(back.ok());
+  CHECK(back.value() == m);
+  std::mt19937 rng(8);
+  for (int round = 0; round < 10000; ++round) {
+    std::vector<uint8_t> bytes = good;
+    bytes[rng() % bytes.size()] = static_cast<uint8_t>(rng());
+    if (rng() % 3 == 0) bytes.resize(rng() % (bytes.size() + 1));
+    const auto damaged = decode_manifest(std::as_bytes(std::span(bytes)));
+    if (damaged.ok()) REQUIRE(damaged.value().root_hash == m.root_hash);
+  }
+}
+
+}  // namespace
+}  // namespace ringside::bridge

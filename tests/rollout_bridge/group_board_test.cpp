@@ -1,0 +1,138 @@
+// Guards "exactly once": whatever the order of grants, losses, retries and late rollouts, a sample
+// is delivered once, a dead worker's samples are asked for again, and nothing consumed comes back.
+#include "rollout_bridge/group_board.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::bridge {
+namespace {
+
+using test::make_rollout;
+constexpr int64_t kPlenty = 1000;
+
+TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough", "[board]") {
+  GroupBoard board(3);
+  board.grant({0, 4, 5});
+  board.grant({1, 4, 0});
+  board.grant({2, 2, 0});
+  auto out = board.assign("a", 3, 4, kPlenty);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].group_id == 1);  // group 0 wants version 5
+  CHECK(out[0].sample_indices == std::vector<int32_t>{0, 1, 2, 3});
+  CHECK(board.assign("a", 3, 1, kPlenty).empty());  // two samples do not fit
+  out = board.assign("b", 5, 1, kPlenty);           // idle: one group of any size
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].group_id == 0);
+  CHECK(board.assign("c", 5, 8, 1).empty());  // no room in the queue
+  CHECK(board.in_flight() == 8);
+}
+
+TEST_CASE("a lost worker's missing samples are asked for again, delivered ones are not",
+          "[board]") {
+  GroupBoard board(3);
+  board.grant({7, 3, 0});
+  REQUIRE(board.assign("a", 0, 8, kPlenty).size() == 1);
+  board.deliver(make_rollout(7, 1, 3));
+  CHECK(board.release("a") == 1);
+  CHECK(board.in_flight() == 0);
+  const auto out = board.assign("b", 0, 8, kPlenty);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].sample_indices == std::vector<int32_t>{0, 2});
+  CHECK(board.judge(make_rollout(7, 1, 3)).value() == Verdict::kDuplicate);
+  CHECK(board.judge(make_rollout(7, 1, 3, 99)).value() == Verdict::kDuplicate);  // other id
+  CHECK(board.judge(make_rollout(7, 0, 3)).value() == Verdict::kNew);
+  CHECK_FALSE(board.judge(make_rollout(7, 0, 4)).ok());  // another group size
+}
+
+TEST_CASE("failed samples are retried up to the limit, then delivered as they are", "[board]") {
+  GroupBoard board(2);
+  board.grant({1, 1, 0});
+  REQUIRE(board.assign("a", 0, 1, kPlenty).size() == 1);
+  Rollout failed = make_rollout(1, 0, 1);
+  failed.finish_reason = FinishReason::kError;
+  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
+  board.retry(failed);
+  const auto again = board.assign("a", 0, 1, kPlenty);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].attempt == 1);
+  CHECK(board.judge(failed).value() == Verdict::kNew);
+}
+
+TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
+  GroupBoard board(3);
+  board.grant({4, 1, 0});
+  board.deliver(make_rollout(4, 0, 1));
+  board.consume(4);
+  CHECK(board.judge(make_rollout(4, 0, 1)).value() == Verdict::kDuplicate);
+  board.grant({4, 1, 0});
+  CHECK(board.assign("a", 0, 1, kPlenty).size() == 1);
+  CHECK(board.judge(make_rollout(4, 0, 1)).value() == Verdict::kNew);
+  CHECK_THROWS_AS(board.grant({4, 2, 0}), std::invalid_argument);
+  CHECK_THROWS_AS(board.grant({-1, 2, 0}), std::invalid_argument);
+}
+
+// Workers join, die, deliver late and deliver twice at random; at the end every sample has arrived
+// exactly once.
+TEST_CASE("random histories deliver every sample exactly once", "[board]") {
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 rng(seed);
+    GroupBoard board(3);
+    constexpr int kGroups = 12;
+    for (int g = 0; g < kGroups; ++g) board.grant({g, 3, 0});
+    std::map<std::string, std::set<std::pair<int64_t, int32_t>>> held;
+    std::set<std::pair<int64_t, int32_t>> delivered;
+    for (int step = 0; delivered.size() < kGroups * 3 && step < 20000; ++step) {
+      const std::string worker(1, static_cast<char>('a' + rng() % 4));
+      switch (rng() % 5) {
+        case 0:
+          for (const auto& g : board.assign(worker, 0, 6 - board.in_flight(worker), kPlenty)) {
+            for (const int32_t s : g.sample_indices) held[worker].insert({g.group_id, s});
+          }
+          break;
+        case 1:
+          if (rng() % 8 == 0) board.release(worker);  // lost, but it goes on sampling
+          break;
+        default:
+          if (held[worker].empty()) break;
+          const auto sample = *held[worker].begin();
+          if (rng() % 3 != 0) held[worker].erase(sample);  // otherwise it is sent twice
+          const Rollout r = make_rollout(sample.first, sample.second, 3, seed + rng() % 5);
+          if (board.judge(r).value() == Verdict::kNew) {
+            REQUIRE(delivered.insert(sample).second);
+            board.deliver(r);
+          }
+      }
+    }
+    REQUIRE(delivered.size() == kGroups * 3);
+    REQUIRE(board.in_flight() == 0);
+  }
+}
+
+TEST_CASE("the set of ids agrees with std::set", "[board]") {
+  std::mt19937 rng(3);
+  IdSet ids;
+  std::set<int64_t> reference;
+  for (int i = 0; i < 20000; ++i) {
+    const auto id = static_cast<int64_t>(rng() % 200);
+    if (rng() % 2 == 0) {
+      ids.insert(id);
+      reference.insert(id);
+    } else {
+      ids.erase(id);
+      reference.erase(id);
+    }
+    const auto probe = static_cast<int64_t>(rng() % 200);
+    REQUIRE(ids.contains(probe) == reference.contains(probe));
+  }
+  std::size_t members = 0;
+  for (const auto& [begin, end] : ids.ranges()) members += static_cast<std::size_t>(end - begin);
+  CHECK(members == reference.size());
+}
+
+}  // namespace
+}  // namespace ringside::bridge

@@ -1,0 +1,197 @@
+// Guards "acknowledged means kept": what was appended is replayed after any cut of the file, after
+// kill -9 and after compaction, and what a checkpoint consumed never comes back.
+#include "rollout_bridge/journal.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <fstream>
+
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/run_epoch.h"
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::bridge {
+namespace {
+
+using test::make_rollout;
+using test::TempDir;
+
+Journal::Options options(const TempDir& dir) {
+  Journal::Options o;
+  o.directory = dir.path();
+  o.run_id = "run";
+  o.fsync = FsyncPolicy::kOff;
+  return o;
+}
+
+void append(Journal& journal, const Rollout& r) {
+  const Payload payload = encode_rollout(r);
+  journal.append(r.group_id, flatten(pack_header(Header{}, payload), payload));
+}
+
+TEST_CASE("unconsumed rollouts are replayed in order, consumed ones are not", "[journal]") {
+  const TempDir dir;
+  {
+    Journal journal(options(dir));
+    for (int i = 0; i < 6; ++i) append(journal, make_rollout(i / 2, i % 2, 2));
+    const int64_t done[] = {1, 40};
+    journal.consume(done);
+  }
+  Journal journal(options(dir));
+  const auto back = journal.take_replayed();
+  REQUIRE(back.size() == 4);
+  CHECK(back[0] == make_rollout(0, 0, 2));
+  CHECK(back[3] == make_rollout(2, 1, 2));
+  CHECK(journal.consumed().contains(1));
+  CHECK(journal.consumed().contains(40));
+  CHECK_FALSE(journal.consumed().contains(0));
+  journal.reopen(1);
+  CHECK_FALSE(journal.consumed().contains(1));
+  CHECK(journal.take_replayed().empty());
+}
+
+TEST_CASE("a reopened group stays open but its old rollouts stay gone", "[journal]") {
+  const TempDir dir;
+  {
+    Journal journal(options(dir));
+    append(journal, make_rollout(3, 0, 2));
+    const int64_t done[] = {3};
+    journal.consume(done);
+    journal.reopen(3);
+    append(journal, make_rollout(3, 1, 2));
+  }
+  Journal journal(options(dir));
+  const auto back = journal.take_replayed();
+  REQUIRE(back.size() == 1);
+  CHECK(back[0].sample_index == 1);
+  CHECK_FALSE(journal.consumed().contains(3));
+}
+
+TEST_CASE("a file cut at any byte replays its whole records and goes on", "[journal]") {
+  const TempDir dir;
+  std::vector<uint64_t> ends;
+  {
+    Journal journal(options(dir));
+    ends.push_back(journal.file_bytes());
+    for (int i = 0; i < 3; ++i) {
+      append(journal, make_rollout(i, 0, 1));
+      ends.push_back(journal.file_bytes());
+    }
+  }
+  const auto path = dir.path() / "journal.bin";
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  REQUIRE(whole.size() == ends.back());
+  for (std::size_t cut = 8; cut < whole.size(); cut += 7) {
+    std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<long>(cut));
+    std::size_t expected = 0;
+    while (expected + 1 < ends.size() && ends[expected + 1] <= cut) ++expected;
+    {
+      Journal journal(options(dir));
+      REQUIRE(journal.take_replayed().size() == expected);
+      append(journal, make_rollout(9, 0, 1));
+    }
+    Journal again(options(dir));
+    REQUIRE(again.truncated_bytes() == 0);
+    REQUIRE(again.take_replayed().size() == expected + 1);
+  }
+}
+
+TEST_CASE("a flipped byte cuts the file there", "[journal]") {
+  const TempDir dir;
+  uint64_t second = 0;
+  {
+    Journal journal(options(dir));
+    append(journal, make_rollout(0, 0, 1));
+    second = journal.file_bytes();
+    append(journal, make_rollout(1, 0, 1));
+    append(journal, make_rollout(2, 0, 1));
+  }
+  {
+    std::fstream file(dir.path() / "journal.bin", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<long>(second) + 40);
+    file.put('\x7f');
+  }
+  Journal journal(options(dir));
+  CHECK(journal.truncated_bytes() > 0);
+  CHECK(journal.take_replayed().size() == 1);
+}
+
+TEST_CASE("a process killed while it appends loses nothing it had finished", "[journal]") {
+  const TempDir dir;
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Journal journal(options(dir));
+    for (int i = 0;; ++i) {
+      append(journal, make_rollout(i, 0, 1));
+      if (::write(pipe_ends[1], &i, sizeof i) != sizeof i) ::_exit(1);  // the acknowledgement
+    }
+  }
+  int acknowledged = -1;
+  while (acknowledged < 200) REQUIRE(::read(pipe_ends[0], &acknowledged, sizeof acknowledged) > 0);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(pipe_ends[1]);
+  int next = 0;
+  while (::read(pipe_ends[0], &next, sizeof next) == sizeof next) acknowledged = next;
+  ::close(pipe_ends[0]);
+  Journal journal(options(dir));
+  const auto back = journal.take_replayed();
+  REQUIRE(back.size() >= static_cast<std::size_t>(acknowledged) + 1);
+  for (int i = 0; i <= acknowledged; ++i) {
+    REQUIRE(back[static_cast<std::size_t>(i)] == make_rollout(i, 0, 1));
+  }
+}
+
+TEST_CASE("compaction keeps the living and the memory of the consumed", "[journal]") {
+  const TempDir dir;
+  Journal::Options o = options(dir);
+  o.compact_bytes = 1;
+  {
+    Journal journal(o);
+    for (int i = 0; i < 40; ++i) append(journal, make_rollout(i, 0, 1));
+    const uint64_t before = journal.file_bytes();
+    for (int64_t i = 0; i < 39; ++i) journal.consume(std::span(&i, 1));
+    CHECK(journal.file_bytes() < before / 8);
+    append(journal, make_rollout(50, 0, 1));
+  }
+  Journal journal(o);
+  const auto back = journal.take_replayed();
+  REQUIRE(back.size() == 2);
+  CHECK(back[0] == make_rollout(39, 0, 1));
+  CHECK(back[1] == make_rollout(50, 0, 1));
+  for (int64_t i = 0; i < 39; ++i) CHECK(journal.consumed().contains(i));
+  CHECK(journal.consumed().ranges().size() == 1);
+}
+
+TEST_CASE("another run's journal, a foreign file and a second owner are refused", "[journal]") {
+  const TempDir dir;
+  {
+    Journal journal(options(dir));
+    CHECK_THROWS_WITH(Journal(options(dir)), Catch::Contains("held by another process"));
+  }
+  Journal::Options other = options(dir);
+  other.run_id = "another";
+  CHECK_THROWS_WITH(Journal(other), Catch::Contains("belongs to run 'run'"));
+  std::ofstream(dir.path() / "journal.bin") << "something else entirely";
+  CHECK_THROWS_WITH(Journal(options(dir)), Catch::Contains("not a rollout journal"));
+}
+
+TEST_CASE("run_epoch rises at each start and a damaged file is an error", "[journal]") {
+  const TempDir dir;
+  const auto folder = dir.path() / "state";
+  CHECK(next_run_epoch(folder) == 1);
+  CHECK(next_run_epoch(folder) == 2);
+  CHECK(next_run_epoch(folder) == 3);
+  std::ofstream(folder / "run_epoch") << "three\n";
+  CHECK_THROWS_AS(next_run_epoch(folder), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace ringside::bridge

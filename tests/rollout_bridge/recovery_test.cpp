@@ -1,0 +1,125 @@
+// Guards the restart: a trainer that was killed comes back on the same address with its journal,
+// its workers find it, resend what was not acknowledged, take the weights anew, and no sample is
+// lost, doubled or trained on twice.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "rollout_bridge/run_epoch.h"
+#include "tests/rollout_bridge/driver.h"
+
+namespace ringside::bridge {
+namespace {
+
+using namespace test;
+
+TrainerOptions fixed_options(const TempDir& dir) {
+  TrainerOptions o = trainer_options(dir);
+  o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
+  o.weights_address = "ipc://" + (dir.path() / "weights").string();
+  o.run_epoch = next_run_epoch(dir.path() / "state");
+  return o;
+}
+
+TEST_CASE("a restarted trainer gets everything, its workers come back", "[recovery]") {
+  const TempDir dir;
+  TrainerOptions options = fixed_options(dir);
+  TestWorker worker(options.rollout_address, "a");
+  std::set<std::pair<int64_t, int32_t>> first;
+  {
+    TrainerEndpoint trainer(options);
+    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.grant(groups(0, 6, 4, 0));
+    for (const Rollout& r : collect(trainer, 24)) first.insert({r.group_id, r.sample_index});
+    REQUIRE(first.size() == 24);
+    const int64_t done[] = {0, 1};
+    trainer.mark_consumed(done);
+    trainer.grant(groups(6, 2, 4, 99));  // never handed out: no such version yet
+  }
+  options = fixed_options(dir);
+  REQUIRE(options.run_epoch == 2);
+  TrainerEndpoint trainer(options);
+  trainer.grant(groups(2, 6, 4, 1));  // the groups after the checkpoint
+  const auto replayed = collect(trainer, 16);
+  REQUIRE(replayed.size() == 16);
+  for (const Rollout& r : replayed) {
+    CHECK(r.group_id >= 2);
+    CHECK(r.group_id < 6);
+    CHECK(r.run_epoch == 1);
+  }
+  CHECK_FALSE(trainer.pop(std::chrono::milliseconds(100)).has_value());
+  trainer.publish(make_snapshot("run", 2, 1, make_tensors(1)));
+  const auto rest = collect(trainer, 8);
+  REQUIRE(rest.size() == 8);
+  for (const Rollout& r : rest) CHECK(r.run_epoch == 2);
+  CHECK(worker.connections() == 2);
+  CHECK(worker.installed() == std::vector<int64_t>{0, 1});
+}
+
+TEST_CASE("rollouts made while the trainer is away are sent again", "[recovery]") {
+  const TempDir dir;
+  TrainerOptions options = fixed_options(dir);
+  WorkerEndpoint worker(worker_options(options.rollout_address, "a"));
+  auto trainer = std::make_unique<TrainerEndpoint>(options);
+  REQUIRE(worker.poll(kPatience).has_value());  // Connected
+  trainer.reset();
+  for (int s = 0; s < 5; ++s) {
+    REQUIRE(worker.send_rollout(make_rollout(0, s, 5), std::chrono::milliseconds(100)).ok());
+  }
+  CHECK(worker.pending() == 5);
+  options = fixed_options(dir);
+  trainer = std::make_unique<TrainerEndpoint>(options);
+  CHECK(collect(*trainer, 5).size() == 5);
+  CHECK(worker.bye("done", kPatience));
+  CHECK(trainer->workers().empty());
+}
+
+TEST_CASE("room for unacknowledged rollouts is bounded", "[recovery]") {
+  const TempDir dir;
+  WorkerOptions options = worker_options("ipc://" + (dir.path() / "nobody").string(), "a");
+  options.max_pending = 2;
+  WorkerEndpoint worker(options);
+  const std::chrono::milliseconds brief(20);
+  CHECK(worker.send_rollout(make_rollout(0, 0, 3), brief).ok());
+  CHECK(worker.send_rollout(make_rollout(0, 1, 3), brief).ok());
+  const Status full = worker.send_rollout(make_rollout(0, 2, 3), brief);
+  REQUIRE_FALSE(full.ok());
+  CHECK(full.error().reason == Reason::kTimeout);
+  Rollout bad = make_rollout(0, 2, 3);
+  bad.temperature = 0;
+  CHECK_FALSE(worker.bye("nobody there", brief));
+  CHECK(worker.send_rollout(bad, brief).error().reason == Reason::kClosed);
+}
+
+// The trainer is a process of its own and dies by SIGKILL in the middle of its work.
+TEST_CASE("kill -9 of the trainer loses no acknowledged rollout", "[recovery]") {
+  const TempDir dir;
+  TrainerOptions options = fixed_options(dir);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    TrainerEndpoint trainer(options);
+    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.grant(groups(0, 40, 4, 0));
+    while (trainer.counters().accepted < 60) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ::raise(SIGKILL);
+  }
+  TestWorker worker(options.rollout_address, "a");
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(WIFSIGNALED(status));
+  options = fixed_options(dir);
+  TrainerEndpoint trainer(options);
+  trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+  trainer.grant(groups(0, 40, 4, 0));
+  CHECK(collect(trainer, 160).size() == 160);
+  CHECK_FALSE(trainer.pop(std::chrono::milliseconds(100)).has_value());
+  // The samples of the first life were kept or resent, not made again.
+  CHECK(worker.delivered() <= 170);
+}
+
+}  // namespace
+}  // namespace ringside::bridge

@@ -1,0 +1,144 @@
+// Guards the door of the trainer: every rule about a rollout's fields is broken once, alone, and
+// must be refused with the field's name; a rule that is not enforced would let misaligned log-probs
+// train.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "rollout_bridge/weights.h"
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::bridge {
+namespace {
+
+using test::make_rollout;
+
+struct Break {
+  const char* field;
+  std::function<void(Rollout&)> apply;
+};
+
+TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<Break> breaks = {
+      {"rollout_id", [](Rollout& r) { r.rollout_id.clear(); }},
+      {"rollout_id", [](Rollout& r) { r.rollout_id.assign(5000, 'x'); }},
+      {"prompt_id", [](Rollout& r) { r.prompt_id.assign(5000, 'x'); }},
+      {"attempt", [](Rollout& r) { r.attempt = -1; }},
+      {"group_id", [](Rollout& r) { r.group_id = -1; }},
+      {"group_id", [](Rollout& r) { r.group_id = std::numeric_limits<int64_t>::max(); }},
+      {"group_size", [](Rollout& r) { r.group_size = 0; }},
+      {"group_size", [](Rollout& r) { r.group_size = 1 << 30; }},
+      {"sample_index", [](Rollout& r) { r.sample_index = r.group_size; }},
+      {"sample_index", [](Rollout& r) { r.sample_index = -1; }},
+      {"run_epoch", [](Rollout& r) { r.run_epoch = -1; }},
+      {"prompt_ids", [](Rollout& r) { r.prompt_ids.clear(); }},
+      {"prompt_ids[0]", [](Rollout& r) { r.prompt_ids[0] = -1; }},
+      {"completion_ids[1]", [](Rollout& r) { r.completion_ids[1] = int64_t{1} << 31; }},
+      {"completion_ids has 0", [](Rollout& r) { r.completion_ids.clear(); }},
+      {"loss_mask has", [](Rollout& r) { r.loss_mask.push_back(1); }},
+      {"loss_mask[0]", [](Rollout& r) { r.loss_mask[0] = 2; }},
+      {"logprobs has", [](Rollout& r) { r.logprobs.pop_back(); }},
+      {"logprobs[1]", [=](Rollout& r) { r.logprobs[1] = nan; }},
+      {"logprobs[1]", [](Rollout& r) { r.logprobs[1] = -INFINITY; }},
+      {"logprobs[1]", [](Rollout& r) { r.logprobs[1] = 0.01F; }},
+      {"temperature", [](Rollout& r) { r.temperature = 0; }},
+      {"temperature", [=](Rollout& r) { r.temperature = nan; }},
+      {"top_p", [](Rollout& r) { r.top_p = 1.5F; }},
+      {"top_p", [=](Rollout& r) { r.top_p = nan; }},
+      {"top_k", [](Rollout& r) { r.top_k = -1; }},
+      {"versions", [](Rollout& r) { r.versions.clear(); }},
+      {"versions", [](Rollout& r) { r.versions[0].version = -1; }},
+      {"versions", [](Rollout& r) { r.versions[1].begin += 1; }},
+      {"versions", [](Rollout& r) { r.versions[0].end = r.versions[0].begin; }},
+      {"versions cover", [](Rollout& r) { r.versions.back().end += 1; }},
+      {"rewards", [](Rollout& r) { r.rewards[0].first.clear(); }},
+      {"rewards['correct']", [=](Rollout& r) { r.rewards[0].second = nan; }},
+      {"turn_offsets",
+       [](Rollout& r) {
+         r.turn_offsets = {3, 3};
+       }},
+      {"turn_offsets", [](Rollout& r) { r.turn_offsets = {-1}; }},
+      {"turn_offsets", [](Rollout& r) { r.turn_offsets = {1000}; }},
+  };
+  const Rollout good = make_rollout(5, 1, 4, 2);
+  REQUIRE(good.completion_ids.size() > 4);
+  REQUIRE(validate(good).ok());
+  for (const Break& b : breaks) {
+    Rollout bad = good;
+    b.apply(bad);
+    const Status status = validate(bad);
+    INFO(b.field);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().reason == Reason::kInvalidField);
+    CHECK(status.error().detail.find(b.field) != std::string::npos);
+  }
+}
+
+TEST_CASE("limits bound token counts, and a cut rollout may be empty", "[schema]") {
+  Rollout r = make_rollout(1, 0, 2, 1);
+  Limits limits;
+  limits.max_tokens = r.completion_ids.size() - 1;
+  CHECK_FALSE(validate(r, limits).ok());
+  r.completion_ids.clear();
+  r.logprobs.clear();
+  r.versions.clear();
+  r.turn_offsets.clear();
+  r.finish_reason = FinishReason::kAborted;
+  CHECK(validate(r).ok());
+}
+
+TEST_CASE("a manifest that contradicts itself is refused", "[schema]") {
+  const auto snapshot = make_snapshot("run", 1, 3, test::make_tensors(3));
+  const Manifest good = snapshot->manifest;
+  REQUIRE(validate(good).ok());
+  const std::vector<std::function<void(Manifest&)>> breaks = {
+      [](Manifest& m) { m.version = -1; },
+      [](Manifest& m) { m.run_epoch = -1; },
+      [](Manifest& m) { m.encoding = "xor"; },
+      [](Manifest& m) { m.base_version = 2; },
+      [](Manifest& m) { m.tensors.clear(); },
+      [](Manifest& m) { m.tensors[1].name = m.tensors[0].name; },
+      [](Manifest& m) { m.tensors[0].name = "a\tb"; },
+      [](Manifest& m) { m.tensors[0].dtype = "F33"; },
+      [](Manifest& m) { m.tensors[0].shape = {-5}; },
+      [](Manifest& m) {
+        m.tensors[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
+      },
+      [](Manifest& m) { m.tensors[0].bytes += 4; },
+      [](Manifest& m) { m.tensors[1].offset += 2; },
+      [](Manifest& m) { m.tensors[1].xxh3[0] = 'G'; },
+      [](Manifest& m) { m.root_hash[0] = m.root_hash[0] == '0' ? '1' : '0'; },
+  };
+  for (std::size_t i = 0; i < breaks.size(); ++i) {
+    Manifest bad = good;
+    breaks[i](bad);
+    INFO("break " << i);
+    CHECK_FALSE(validate(bad).ok());
+  }
+  Limits limits;
+  limits.max_weight_bytes = 100;
+  CHECK_FALSE(validate(good, limits).ok());
+}
+
+TEST_CASE("the root hash follows content, names and order, not the version", "[schema]") {
+  const auto root = [](std::vector<NamedBuffer> tensors, int64_t version) {
+    return make_snapshot("run", 1, version, std::move(tensors))->manifest.root_hash;
+  };
+  const std::string base = root(test::make_tensors(1), 1);
+  CHECK(root(test::make_tensors(1), 2) == base);
+  CHECK(root(test::make_tensors(2), 1) != base);
+  auto renamed = test::make_tensors(1);
+  renamed[0].name = "other";
+  CHECK(root(renamed, 1) != base);
+  auto swapped = test::make_tensors(1);
+  std::swap(swapped[0], swapped[1]);
+  CHECK(root(swapped, 1) != base);
+  auto wrong = test::make_tensors(1);
+  wrong[0].shape = {3};
+  CHECK_THROWS_AS(make_snapshot("run", 1, 1, wrong), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ringside::bridge
