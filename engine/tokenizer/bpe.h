@@ -1,0 +1,49 @@
+// Byte-pair encoding of one word, as Hugging Face's models::BPE does it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/tokenizer/token_model.h"
+
+namespace ringside::engine {
+
+struct BpeOptions {
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;       // neighbouring unknown characters become one unk_token
+  bool ignore_merges = false;  // a word that is a token is taken whole, whatever the merges say
+};
+
+class Bpe final : public TokenModel {
+ public:
+  // merges: pairs of tokens, the most important first. Throws std::runtime_error when a merge names
+  // a token that the vocabulary lacks, or unk_token does.
+  Bpe(Vocabulary tokens, const std::vector<std::pair<std::string, std::string>>& merges,
+      BpeOptions options);
+
+  // Appends the ids of `word` (UTF-8). O(n log n) in its length.
+  void encode_word(std::string_view word, std::vector<int64_t>& ids) const override;
+
+ private:
+  struct Merge {
+    int64_t rank;
+    int64_t id;
+  };
+  struct PairHash {
+    std::size_t operator()(const std::pair<int64_t, int64_t>& pair) const;
+  };
+
+  std::vector<int64_t> characters(std::string_view word) const;
+  void merge(std::vector<int64_t> symbols, std::vector<int64_t>& ids) const;
+
+  BpeOptions options_;
+  std::optional<int64_t> unk_id_;
+  std::unordered_map<std::pair<int64_t, int64_t>, Merge, PairHash> merges_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,42 @@
+// What turns one word of pre-tokenized text into ids.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace ringside::engine {
+
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+// Token text to id, looked up by view.
+using Vocabulary = std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>>;
+
+inline std::optional<int64_t> find_id(const Vocabulary& vocabulary, std::string_view token) {
+  const auto found = vocabulary.find(token);
+  return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
+}
+
+class TokenModel {
+ public:
+  explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+  virtual ~TokenModel() = default;
+
+  // Appends the ids of `word` (UTF-8). Thread-safe.
+  virtual void encode_word(std::string_view word, std::vector<int64_t>& ids) const = 0;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  Vocabulary vocabulary_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,229 @@
+#include "engine/tokenizer/tokenizer.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/pipeline.h"
+#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/word_level.h"
+
+namespace ringside::engine {
+namespace {
+
+using Json = nlohmann::json;
+
+Vocabulary read_vocabulary(const Json& json) {
+  Vocabulary vocabulary;
+  vocabulary.reserve(json.size());
+  for (const auto& [token, id] : json.items()) {
+    vocabulary.emplace(token, id.get<int64_t>());
+  }
+  return vocabulary;
+}
+
+// "left right" as tokenizers wrote merges before 0.20, ["left", "right"] since.
+std::vector<std::pair<std::string, std::string>> read_merges(const Json& json) {
+  std::vector<std::pair<std::string, std::string>> merges;
+  merges.reserve(json.size());
+  for (const Json& merge : json) {
+    if (merge.is_array()) {
+      merges.emplace_back(merge.at(0).get<std::string>(), merge.at(1).get<std::string>());
+      continue;
+    }
+    const auto text = merge.get<std::string>();
+    const std::size_t space = text.find(' ');
+    if (space == std::string::npos) {
+      throw std::runtime_error("model: merge '" + text + "' is not two tokens");
+    }
+    merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+  }
+  return merges;
+}
+
+// An option that is absent, null, or the one value under which it does nothing.
+void refuse_option(const Json& json, const char* component, const char* key, const Json& harmless) {
+  const auto found = json.find(key);
+  if (found != json.end() && !found->is_null() && *found != harmless) {
+    throw std::runtime_error(std::string(component) + ": " + key + " = " + found->dump() +
+                             " is not supported");
+  }
+}
+
+std::unique_ptr<const TokenModel> read_model(const Json& json) {
+  // Old files leave the type of a BPE out.
+  const std::string type = json.value("type", json.contains("merges") ? "BPE" : "");
+  if (type == "WordLevel") {
+    return std::make_unique<WordLevel>(read_vocabulary(json.at("vocab")),
+                                       json.at("unk_token").get<std::string>());
+  }
+  if (type != "BPE") {
+    throw std::runtime_error("model of type '" + type + "' is not supported");
+  }
+  refuse_option(json, "model", "dropout", 0.0);
+  refuse_option(json, "model", "continuing_subword_prefix", "");
+  refuse_option(json, "model", "end_of_word_suffix", "");
+  refuse_option(json, "model", "byte_fallback", false);
+  BpeOptions options;
+  if (json.contains("unk_token") && !json.at("unk_token").is_null()) {
+    options.unk_token = json.at("unk_token").get<std::string>();
+  }
+  options.fuse_unk = json.value("fuse_unk", false);
+  options.ignore_merges = json.value("ignore_merges", false);
+  return std::make_unique<Bpe>(read_vocabulary(json.at("vocab")), read_merges(json.at("merges")),
+                               std::move(options));
+}
+
+std::vector<AddedToken> read_added_tokens(const Json& json, const Vocabulary& vocabulary) {
+  std::vector<AddedToken> tokens;
+  if (json.is_null()) {
+    return tokens;
+  }
+  for (const Json& entry : json) {
+    AddedToken token;
+    token.content = entry.at("content").get<std::string>();
+    token.id = entry.at("id").get<int64_t>();
+    token.special = entry.value("special", false);
+    token.normalized = entry.value("normalized", !token.special);
+    const std::string component = "added token '" + token.content + "'";
+    for (const char* option : {"single_word", "lstrip", "rstrip"}) {
+      refuse_option(entry, component.c_str(), option, false);
+    }
+    const auto in_model = find_id(vocabulary, token.content);
+    if (in_model && *in_model != token.id) {
+      throw std::runtime_error(component + " has id " + std::to_string(token.id) +
+                               ", but the vocabulary gives it " + std::to_string(*in_model));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+AddedTokenFinder make_finder(const std::vector<AddedToken>& tokens, bool normalized,
+                             const Normalizer& normalizer) {
+  std::vector<AddedToken> chosen;
+  for (AddedToken token : tokens) {
+    if (token.normalized == normalized) {
+      token.content = normalized ? normalizer(token.content) : token.content;
+      chosen.push_back(std::move(token));
+    }
+  }
+  return AddedTokenFinder(std::move(chosen));
+}
+
+Json value_or_null(const Json& json, const char* key) {
+  return json.contains(key) ? json.at(key) : Json(nullptr);
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  explicit Parts(const Json& json)
+      : normalizer(make_normalizer(value_or_null(json, "normalizer"))),
+        pre_tokenizer(make_pre_tokenizer(value_or_null(json, "pre_tokenizer"))),
+        decoding(make_decoding(value_or_null(json, "decoder"))),
+        model(read_model(json.at("model"))),
+        added(read_added_tokens(value_or_null(json, "added_tokens"), model->vocabulary())),
+        raw_finder(make_finder(added, false, normalizer)),
+        normalized_finder(make_finder(added, true, normalizer)) {
+    refuse_option(json, "tokenizer", "truncation", nullptr);
+    refuse_option(json, "tokenizer", "padding", nullptr);
+    for (const auto& [token, id] : model->vocabulary()) {
+      token_of[id] = token;
+    }
+    for (const AddedToken& token : added) {
+      token_of[token.id] = token.content;
+      added_ids.emplace(token.content, token.id);
+      if (token.special) {
+        special_ids.insert(token.id);
+      }
+    }
+  }
+
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Decoding decoding;
+  std::unique_ptr<const TokenModel> model;
+  std::vector<AddedToken> added;
+  AddedTokenFinder raw_finder;
+  AddedTokenFinder normalized_finder;
+  Vocabulary added_ids;
+  std::unordered_map<int64_t, std::string> token_of;
+  std::unordered_set<int64_t> special_ids;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  const std::filesystem::path file =
+      std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
+  std::ifstream stream(file);
+  if (!stream) {
+    throw std::runtime_error("cannot read " + file.string());
+  }
+  try {
+    return Tokenizer(std::make_unique<const Parts>(Json::parse(stream)));
+  } catch (const std::exception& e) {
+    throw std::runtime_error(file.string() + ": " + e.what());
+  }
+}
+
+std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
+  if (!is_utf8(text)) {
+    throw std::invalid_argument("cannot encode text that is not UTF-8");
+  }
+  std::vector<int64_t> ids;
+  for (const auto& raw : parts_->raw_finder.split(text)) {
+    if (raw.id) {
+      ids.push_back(*raw.id);
+      continue;
+    }
+    const std::string normalized = parts_->normalizer(std::string(raw.text));
+    for (const auto& part : parts_->normalized_finder.split(normalized)) {
+      if (part.id) {
+        ids.push_back(*part.id);
+        continue;
+      }
+      for (const std::string& word : parts_->pre_tokenizer(std::string(part.text))) {
+        parts_->model->encode_word(word, ids);
+      }
+    }
+  }
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const int64_t id : ids) {
+    const auto found = parts_->token_of.find(id);
+    if (found != parts_->token_of.end() && !(skip_special && parts_->special_ids.contains(id))) {
+      tokens.push_back(found->second);
+    }
+  }
+  return parts_->decoding(std::move(tokens));
+}
+
+std::optional<int64_t> Tokenizer::token_id(std::string_view token) const {
+  const auto added = find_id(parts_->added_ids, token);
+  return added ? added : find_id(parts_->model->vocabulary(), token);
+}
+
+int64_t Tokenizer::vocab_size() const {
+  const Vocabulary& vocabulary = parts_->model->vocabulary();
+  auto size = static_cast<int64_t>(vocabulary.size());
+  for (const auto& [token, id] : parts_->added_ids) {
+    size += find_id(vocabulary, token) ? 0 : 1;
+  }
+  return size;
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,104 @@
+#include "engine/tokenizer/utf8.h"
+
+#include <utf8proc.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+
+namespace ringside::engine {
+namespace {
+
+struct Prefix {
+  std::size_t bytes;  // of the longest piece that could begin a character
+  bool complete;
+};
+
+uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<uint8_t>(text[i]); }
+
+// The length that a leading byte announces, 0 for a byte that cannot lead.
+std::size_t announced_bytes(uint8_t lead) {
+  if (lead < 0x80) {
+    return 1;
+  }
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    return 2;
+  }
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    return 3;
+  }
+  return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+}
+
+// The second byte's range is narrower after some leads: no overlong forms, surrogates or values
+// over 0x10FFFF.
+bool is_second_byte(uint8_t lead, uint8_t second) {
+  const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  return second >= low && second <= high;
+}
+
+Prefix first_piece(std::string_view text) {
+  const uint8_t lead = byte_at(text, 0);
+  const std::size_t bytes = announced_bytes(lead);
+  if (bytes == 0) {
+    return {1, false};
+  }
+  for (std::size_t i = 1; i < bytes; ++i) {
+    const bool follows = i < text.size() && (i == 1 ? is_second_byte(lead, byte_at(text, 1))
+                                                    : (byte_at(text, i) & 0xC0) == 0x80);
+    if (!follows) {
+      return {i, false};
+    }
+  }
+  return {bytes, true};
+}
+
+}  // namespace
+
+std::size_t utf8_char_bytes(std::string_view text) {
+  if (text.empty()) {
+    return 0;
+  }
+  const Prefix piece = first_piece(text);
+  return piece.complete ? piece.bytes : 0;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_char_bytes(text);
+    if (bytes == 0) {
+      return false;
+    }
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+std::string to_valid_utf8(std::string_view bytes) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string valid;
+  valid.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const Prefix piece = first_piece(bytes);
+    valid += piece.complete ? bytes.substr(0, piece.bytes) : kReplacement;
+    bytes.remove_prefix(piece.bytes);
+  }
+  return valid;
+}
+
+std::string to_nfc(std::string_view text) {
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (size < 0) {
+    throw std::invalid_argument(std::string("cannot normalize text: ") + utf8proc_errmsg(size));
+  }
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, std::free);
+  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size)};
+}
+
+}  // namespace ringside::engine

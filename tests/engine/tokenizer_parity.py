@@ -1,0 +1,121 @@
+"""Ringside's tokenizer against the Python package `tokenizers`: same ids and same text back on random strings.
+
+Guards against a split, merge or normalization that differs on text nobody thinks of: marks, digits of other scripts, runs of
+spaces, added tokens inside words, emoji, text already decomposed. Lone ids (pieces of characters) are decoded too.
+
+Usage: tokenizer_parity.py TOKENIZE_LINES_EXECUTABLE
+"""
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unicodedata
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+WORDS = ["the", "The", "don't", "I'LL", "we've", "sort", "694440", "x=3.14;", "Straße", "café", "café", "naïve", "日本語", "한국어",
+         "각", "עברית", "हिन्दी", "١٢٣", "Ⅷ", "½", "👩‍🚀", "🇩🇪", "e\u0301\u0323", "\u1e9b\u0323", "ﬁ", "İ", "ſ", "'ſ",
+         "<|end|>", "<|end|", "[tool]", "_", "__init__", "\u200d", "\u180e", "\u0085", "\u00a0", "\u3000", "\t", "\n", "\r\n", "\n\n",
+         "  ", "   ", "#!", "...", "—", "\x00", "\x7f", "𝔘𝔫𝔦", "\ufeff", "\ufffd"]
+
+
+def random_text(rng: random.Random) -> str:
+    pieces = []
+    for _ in range(rng.randrange(0, 12)):
+        if rng.random() < 0.7:
+            pieces.append(rng.choice(WORDS))
+        else:
+            top = rng.choice([0x80, 0x250, 0x3000, 0x11000])
+            code = rng.randrange(1, top)
+            # Surrogates are no text; what Unicode 14 (Python 3.11, PCRE2 10.42) has not assigned, newer tables call letters.
+            pieces.append(" " if unicodedata.category(chr(code)) in ("Cs", "Cn") else chr(code))
+        if rng.random() < 0.6:
+            pieces.append(" ")
+    return "".join(pieces)
+
+
+def byte_level_bpe(pattern: str | None, texts: list[str], nfc: bool, ignore_merges: bool) -> Tokenizer:
+    """As Qwen (one digit, NFC), Llama 3 (three digits, ignore_merges) or GPT-2 (ByteLevel's own pattern) build theirs."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    if nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_tokens([AddedToken("[tool]", normalized=True), AddedToken("caf\u00e9", normalized=True)])
+    return tokenizer
+
+
+def character_bpe(unk: bool) -> Tokenizer:
+    """A vocabulary of characters and one pair, no splitting into words."""
+    vocab = {token: i for i, token in enumerate(["<pad>", ";", "<unk>", *" 0123456789=>abcdefé", "ab"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("a", "b")], fuse_unk=unk, unk_token="<unk>" if unk else None))
+    tokenizer.decoder = decoders.Fuse() if unk else None
+    tokenizer.add_special_tokens([";", "<pad>"])
+    return tokenizer
+
+
+def word_level(pre_tokenizer) -> Tokenizer:
+    words = sorted({word for text in WORDS for word in [text, *text]} | {"<unk>", "the sort"})
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    return tokenizer
+
+
+def cases(texts: list[str]) -> dict[str, Tokenizer]:
+    return {
+        "qwen": byte_level_bpe(QWEN, texts, nfc=True, ignore_merges=False),
+        "llama3": byte_level_bpe(LLAMA3, texts, nfc=False, ignore_merges=True),
+        "gpt2": byte_level_bpe(None, texts, nfc=False, ignore_merges=False),
+        "characters": character_bpe(unk=False),
+        "characters with unk": character_bpe(unk=True),
+        "words, Whitespace": word_level(pre_tokenizers.Whitespace()),
+        "words, WhitespaceSplit": word_level(pre_tokenizers.WhitespaceSplit()),
+        "words, Split on nothing": word_level(pre_tokenizers.Split("", "isolated")),
+        "words, Split removed": word_level(pre_tokenizers.Split(" ", "removed")),
+        "words, Digits": word_level(pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True)])),
+    }
+
+
+def run(executable: str, file: pathlib.Path, lines: list) -> list[dict]:
+    done = subprocess.run([executable, file], input="".join(json.dumps(line) + "\n" for line in lines), capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, f"{file}: {done.stderr}"
+    answers = [json.loads(line) for line in done.stdout.split("\n")[:-1]]  # splitlines() would cut at U+0085
+    assert len(answers) == len(lines)
+    return answers
+
+
+def check(executable: str, file: pathlib.Path, name: str, theirs: Tokenizer, texts: list[str], rng: random.Random) -> None:
+    theirs.save(str(file))
+    lone_ids = [[rng.randrange(theirs.get_vocab_size() + 3) for _ in range(rng.randrange(6))] for _ in texts]
+    for line, ours in zip(texts + lone_ids, run(executable, file, texts + lone_ids)):
+        ids = line if isinstance(line, list) else theirs.encode(line, add_special_tokens=False).ids
+        assert ours["ids"] == ids, f"{name}: {line!r}: {ours['ids']} instead of {ids}"
+        for skip, key in ((False, "text"), (True, "text_skip")):
+            back = theirs.decode(ids, skip_special_tokens=skip)
+            assert ours[key] == back, f"{name}: {line!r} comes back as {ours[key]!r} instead of {back!r}"
+        assert ours["vocab_size"] == theirs.get_vocab_size()
+    print(f"{name}: {len(texts)} texts and {len(lone_ids)} lists of ids equal")
+
+
+def main() -> None:
+    executable = sys.argv[1]
+    rng = random.Random(1)
+    texts = [random_text(rng) for _ in range(3000)]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, tokenizer in cases(texts[:500]).items():
+            check(executable, pathlib.Path(folder) / "tokenizer.json", name, tokenizer, texts, rng)
+
+
+main()
