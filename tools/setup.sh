@@ -87,9 +87,10 @@ build() {
   local preset=$1 folder=$2 jobs
   shift 2
   jobs=$(nproc)
-  cmake --preset "$preset" "$@" >"$folder.configure.log" 2>&1 || {
-    cat "$folder.configure.log" >&2
-    die "cmake --preset $preset failed; its output is above and in $folder.configure.log"
+  mkdir -p "$folder"
+  cmake --preset "$preset" "$@" >"$folder/configure.log" 2>&1 || {
+    cat "$folder/configure.log" >&2
+    die "cmake --preset $preset failed; its output is above and in $folder/configure.log"
   }
   ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" ||
     die "the build in $folder failed; see the first error above"

@@ -6,12 +6,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/setup.sh --oracle
-if ! command -v nvcc >/dev/null; then
-  echo "test: nvcc is not on PATH: the CUDA objects are not compiled"
-elif ninja -C build -t query ringside_cuda_objects >/dev/null 2>&1; then
-  echo "test: compiling the CUDA objects with $(command -v nvcc)"
-  ninja -C build ringside_cuda_objects
-else
-  echo "test: nvcc is on PATH, this configuration has no CUDA objects"
-fi
+# Says whether the CUDA and NCCL objects were compiled in this tree, or why they were skipped.
+sed -n 's/^-- \(CUDA and NCCL objects\)/test: \1/p' build/configure.log
 exec ctest --test-dir build --output-on-failure "$@"
