@@ -113,6 +113,9 @@ TEST_CASE("CRC-32C is the one of RFC 3720, appendix B.4") {
   CHECK(crc(std::string(32, '\xff')) == 0x62a8ab43u);
   CHECK(crc("123456789") == 0xe3069283u);
   CHECK(crc("") == 0);
+  // TFRecord's mask of it, as the Python tensorboard package computes it.
+  const std::string digits = "123456789";
+  CHECK(masked_crc32c(std::as_bytes(std::span(digits.data(), digits.size()))) == 0xc78ab0e5u);
 }
 
 // A reader of its own for the record and message formats.
