@@ -1,0 +1,96 @@
+"""Rollouts and grants, and their wire form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+MAX_LOGPROB = 1e-3  # rounding; anything above is an error
+
+
+@dataclass
+class GrantedGroup:
+    """Samples the trainer wants of the prompt at `group_id`."""
+
+    group_id: int
+    group_size: int
+    min_version: int
+    attempt: int
+    sample_indices: list[int]
+
+
+@dataclass
+class Rollout:
+    """One sampled completion. Lengths are in tokens; `logprobs` are those of the sampled distribution."""
+
+    rollout_id: str
+    group_id: int
+    group_size: int
+    sample_index: int
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+    versions: list[tuple[int, int, int]]  # (version, begin, end) over the completion, no gaps
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    finish_reason: str = "stop"  # stop, length, aborted, error
+    rewards: dict[str, float] = field(default_factory=dict)
+    loss_mask: list[int] | None = None  # None: all ones
+    turn_offsets: list[int] | None = None
+    prompt_id: str = ""
+    attempt: int = 0
+    run_epoch: int = -1  # -1: filled in with that of the installed weights
+
+    def validate(self) -> None:
+        """Raises ValueError naming the field. The trainer checks again."""
+        length = len(self.completion_ids)
+        if not self.rollout_id:
+            raise ValueError("rollout_id is empty")
+        if not 0 <= self.sample_index < self.group_size:
+            raise ValueError(f"sample_index {self.sample_index} is outside [0, {self.group_size})")
+        if not self.prompt_ids:
+            raise ValueError("prompt_ids has 0 tokens, expected at least 1")
+        if length == 0 and self.finish_reason in ("stop", "length"):
+            raise ValueError(f"completion_ids has 0 tokens with finish_reason {self.finish_reason}")
+        for name in ("logprobs", "loss_mask"):
+            values = getattr(self, name)
+            if values is not None and len(values) != length:
+                raise ValueError(f"{name} has {len(values)} entries, completion_ids {length}")
+        for value in self.logprobs:
+            if not math.isfinite(value) or value > MAX_LOGPROB:
+                raise ValueError(f"logprobs holds {value}, expected finite and <= {MAX_LOGPROB}")
+        covered = 0
+        for version, begin, end in self.versions:
+            if version < 0 or begin != covered or end <= begin:
+                raise ValueError(f"versions: span [{begin}, {end}) must begin at {covered}")
+            covered = end
+        if covered != length:
+            raise ValueError(f"versions cover {covered} tokens, completion_ids has {length}")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"temperature = {self.temperature}, expected > 0")
+
+    def body(self) -> dict:
+        return {
+            "rollout_id": self.rollout_id, "attempt": self.attempt, "group_id": self.group_id,
+            "group_size": self.group_size, "sample_index": self.sample_index,
+            "prompt_id": self.prompt_id, "temperature": float(self.temperature),
+            "top_p": float(self.top_p), "top_k": self.top_k, "run_epoch": self.run_epoch,
+            "finish_reason": self.finish_reason,
+            "rewards": [[name, float(value)] for name, value in self.rewards.items()],
+        }
+
+    def buffers(self) -> list[tuple[str, str, np.ndarray]]:
+        out = [
+            ("prompt_ids", "I32", np.asarray(self.prompt_ids, "<i4")),
+            ("completion_ids", "I32", np.asarray(self.completion_ids, "<i4")),
+            ("logprobs", "F32", np.asarray(self.logprobs, "<f4")),
+            ("versions", "I64", np.asarray(self.versions, "<i8").reshape(-1, 3)),
+        ]
+        if self.loss_mask:
+            out.append(("loss_mask", "U8", np.asarray(self.loss_mask, "u1")))
+        if self.turn_offsets:
+            out.append(("turn_offsets", "I32", np.asarray(self.turn_offsets, "<i4")))
+        return out
