@@ -1,0 +1,86 @@
+#include "engine/generate/sampler.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace ringside::engine {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+at::Tensor keep_top_k(const at::Tensor& logits_BV, int64_t top_k) {
+  const auto [top, indices] = at::topk(logits_BV, top_k, -1);
+  return logits_BV.masked_fill(logits_BV < top.narrow(-1, top_k - 1, 1), kMinusInfinity);
+}
+
+// A token stays when the tokens more likely than it hold less than top_p, so the first always does.
+at::Tensor keep_top_p(const at::Tensor& logits_BV, double top_p) {
+  const auto [sorted, order] = logits_BV.sort(/*stable=*/true, -1, /*descending=*/true);
+  const at::Tensor probs = at::softmax(sorted, -1, at::kDouble);
+  const at::Tensor before = probs.cumsum(-1) - probs;
+  const at::Tensor removed = at::empty(before.sizes(), before.options().dtype(at::kBool));
+  return logits_BV.masked_fill(removed.scatter(-1, order, before >= top_p), kMinusInfinity);
+}
+
+}  // namespace
+
+void check_sampling_params(const SamplingParams& params) {
+  const auto require = [](bool holds, const std::string& message) {
+    if (!holds) {
+      throw std::invalid_argument("sampling: " + message);
+    }
+  };
+  require(params.temperature >= 0,
+          "temperature must not be negative, got " + std::to_string(params.temperature));
+  require(params.top_p > 0 && params.top_p <= 1,
+          "top_p must be in (0, 1], got " + std::to_string(params.top_p));
+  require(params.top_k >= 0, "top_k must not be negative, got " + std::to_string(params.top_k));
+  require(params.max_new_tokens > 0,
+          "max_new_tokens must be positive, got " + std::to_string(params.max_new_tokens));
+}
+
+double RandomStream::uniform(uint64_t token) const {
+  at::Philox4_32 engine(seed, sequence, token);
+  const uint64_t high = engine();
+  const uint64_t low = engine();
+  return static_cast<double>((high << 32 | low) >> 11) * 0x1p-53;
+}
+
+at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& params) {
+  at::Tensor logits = params.temperature > 0 && params.temperature != 1
+                          ? logits_BV / params.temperature
+                          : logits_BV;
+  if (params.top_k > 0 && params.top_k < logits.size(-1)) {
+    logits = keep_top_k(logits, params.top_k);
+  }
+  if (params.top_p < 1) {
+    logits = keep_top_p(logits, params.top_p);
+  }
+  return at::log_softmax(logits, -1);
+}
+
+Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
+                 const SamplingParams& params) {
+  const at::Tensor logprobs_BV = sampling_logprobs(logits_BV, params);
+  at::Tensor ids_B1;
+  if (params.temperature == 0) {
+    ids_B1 = logprobs_BV.argmax(-1, /*keepdim=*/true);
+  } else {
+    // In fp64: over a large vocabulary an fp32 sum would make rare tokens unreachable. Scaled by
+    // its last element, so that rounding leaves no gap above the last token.
+    const at::Tensor cumulative = at::exp(logprobs_BV.to(at::kDouble)).cumsum(-1);
+    const at::Tensor total = cumulative.narrow(1, -1, 1);
+    TORCH_CHECK(total.isfinite().all().item<bool>(),
+                "draw_tokens: logits that are not finite; the model has diverged");
+    const at::Tensor point = uniform_B.unsqueeze(1) * total;
+    ids_B1 = at::searchsorted(cumulative, point, /*out_int32=*/false, /*right=*/true);
+  }
+  return {ids_B1.squeeze(1), logprobs_BV.gather(1, ids_B1).squeeze(1)};
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,79 @@
+#include "engine/optim/adamw.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace ringside::engine {
+
+AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options)
+    : units_(std::move(units)), options_(options) {
+  TORCH_CHECK(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+              "AdamW: betas must be in [0, 1), got ", options.beta1, " and ", options.beta2);
+  TORCH_CHECK(options.eps >= 0 && options.weight_decay >= 0,
+              "AdamW: eps and weight_decay must not be negative, got ", options.eps, " and ",
+              options.weight_decay);
+  decayed_.weight_decay = options.weight_decay;
+  undecayed_.weight_decay = 0;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const ParamUnit& unit = *units_[u];
+    exp_avg_.push_back(at::zeros_like(unit.flat().detach()));
+    exp_avg_sq_.push_back(at::zeros_like(unit.flat().detach()));
+    for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+      Group& group = unit.specs()[i].shape.size() > 1 ? decayed_ : undecayed_;
+      group.params.push_back(unit.view(i));
+      group.exp_avgs.push_back(unit.view_of(exp_avg_[u], i));
+      group.exp_avg_sqs.push_back(unit.view_of(exp_avg_sq_[u], i));
+      group.sources.emplace_back(u, i);
+    }
+  }
+}
+
+void AdamW::step(double learning_rate) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> flat_grads;
+  flat_grads.reserve(units_.size());
+  for (const ParamUnit* unit : units_) {
+    flat_grads.push_back(unit->grad());
+  }
+  ++step_count_;
+  update(decayed_, flat_grads, learning_rate);
+  update(undecayed_, flat_grads, learning_rate);
+}
+
+// LibTorch's fused kernel reads parameter, gradient and moments once; it takes the step after the
+// increment, one tensor a parameter.
+void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate) {
+  if (group.params.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> grads;
+  grads.reserve(group.sources.size());
+  for (const auto& [unit, parameter] : group.sources) {
+    grads.push_back(units_[unit]->view_of(flat_grads[unit], parameter));
+  }
+  const at::Tensor step = at::scalar_tensor(static_cast<double>(step_count_),
+                                            group.params[0].options().dtype(at::kFloat));
+  const std::vector<at::Tensor> steps(group.params.size(), step);
+  at::_fused_adamw_(group.params, grads, group.exp_avgs, group.exp_avg_sqs, {}, steps,
+                    learning_rate, options_.beta1, options_.beta2, group.weight_decay, options_.eps,
+                    /*amsgrad=*/false, /*maximize=*/false);
+}
+
+void AdamW::set_step_count(int64_t count) {
+  TORCH_CHECK(count >= 0, "AdamW: the step count must not be negative, got ", count);
+  step_count_ = count;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> AdamW::named_state() const {
+  std::vector<std::pair<std::string, at::Tensor>> state;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    for (std::size_t i = 0; i < units_[u]->specs().size(); ++i) {
+      const std::string& name = units_[u]->specs()[i].name;
+      state.emplace_back("exp_avg." + name, units_[u]->view_of(exp_avg_[u], i));
+      state.emplace_back("exp_avg_sq." + name, units_[u]->view_of(exp_avg_sq_[u], i));
+    }
+  }
+  return state;
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,60 @@
+// AdamW (Loshchilov and Hutter 2019) on flat parameter buffers, step for step torch.optim.AdamW.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/parallel/param_unit.h"
+
+namespace ringside::engine {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  // Not applied to one-dimensional parameters (norms and biases), as transformers' Trainer does.
+  double weight_decay = 0.0;
+};
+
+// Keeps two moments a parameter in master dtype. Not thread-safe.
+class AdamW {
+ public:
+  // The units must outlive the optimizer. Throws c10::Error on a beta outside [0, 1), a negative
+  // eps or a negative weight decay.
+  AdamW(std::vector<ParamUnit*> units, AdamWOptions options);
+
+  // One update of every unit from its gradient; a unit no backward has reached counts as a gradient
+  // of zero. Leaves the gradients as they are.
+  //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr wd p
+  //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+  void step(double learning_rate);
+
+  // Updates done so far: t above before the next step.
+  int64_t step_count() const { return step_count_; }
+  void set_step_count(int64_t count);
+
+  // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for every parameter, as views with the
+  // parameter's shape: reading them saves the state, copying into them restores it.
+  std::vector<std::pair<std::string, at::Tensor>> named_state() const;
+
+ private:
+  // Views of one class of parameters, in the order of the units.
+  struct Group {
+    double weight_decay;
+    std::vector<at::Tensor> params, exp_avgs, exp_avg_sqs;
+    std::vector<std::pair<std::size_t, std::size_t>> sources;  // unit, parameter
+  };
+  void update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate);
+
+  std::vector<ParamUnit*> units_;
+  AdamWOptions options_;
+  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;  // flat, one a unit
+  Group decayed_, undecayed_;
+  int64_t step_count_ = 0;
+};
+
+}  // namespace ringside::engine

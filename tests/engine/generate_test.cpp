@@ -1,0 +1,183 @@
+// Guards the rollouts' log-probs (the trainer's ratio rests on them), the cache's alignment of
+// unequal prompts, and that a completion depends on its seed alone, not on its neighbours in the
+// batch.
+#include "engine/generate/generator.h"
+#include "tests/support/catch.h"
+#include "tests/support/close.h"
+#include "tests/support/local_attention.h"
+
+namespace ringside::engine {
+namespace {
+
+using Prompts = std::vector<std::vector<int64_t>>;
+using test::LocalAttention;
+using test::max_abs_diff;
+
+Decoder make_decoder(at::ScalarType dtype = at::kFloat) {
+  ModelConfig config;
+  config.vocab_size = 13;
+  config.hidden_size = 16;
+  config.intermediate_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.max_position_embeddings = 200;
+  config.qk_norm = true;
+  Decoder decoder(config, dtype);
+  decoder.init_random(9, 0.35);
+  return decoder;
+}
+
+const Prompts kPrompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2}, {1, 2, 3}, {10, 11}};
+
+std::vector<int64_t> joined(const std::vector<int64_t>& prompt, const Completion& completion) {
+  std::vector<int64_t> all = prompt;
+  all.insert(all.end(), completion.ids.begin(), completion.ids.end());
+  return all;
+}
+
+// Hidden states of a whole sequence, computed without a cache.
+at::Tensor hidden_of(const Decoder& decoder, const std::vector<int64_t>& ids) {
+  const int64_t n = static_cast<int64_t>(ids.size());
+  LocalAttention attention({n});
+  const at::NoGradGuard no_grad;
+  return decoder.forward(at::tensor(ids, at::kLong), at::arange(n, at::kLong), attention);
+}
+
+TEST_CASE("log-probs equal the decoder's own score of the finished sequence") {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const Decoder decoder = make_decoder(dtype);
+    for (const double temperature : {1.0, 0.7}) {
+      const SamplingParams params{
+          .temperature = temperature, .max_new_tokens = 90, .stop_ids = {0}, .seed = 4};
+      const auto completions = generate(decoder, kPrompts, params);
+      for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+        CAPTURE(dtype, temperature, i);
+        const std::vector<int64_t> all = joined(kPrompts[i], completions[i]);
+        const int64_t n = static_cast<int64_t>(completions[i].ids.size());
+        const at::Tensor hidden = hidden_of(decoder, all);
+        const at::Tensor expected =
+            decoder
+                .score(hidden.narrow(0, kPrompts[i].size() - 1, n),
+                       at::tensor(completions[i].ids, at::kLong), at::full({n}, temperature))
+                .logprobs_n;
+        CHECK(max_abs_diff(at::tensor(completions[i].logprobs), expected) < 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("greedy decoding equals the argmax of a full recompute") {
+  const Decoder decoder = make_decoder();
+  const auto completions = generate(decoder, kPrompts, {.temperature = 0, .max_new_tokens = 20});
+  for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+    const std::vector<int64_t> all = joined(kPrompts[i], completions[i]);
+    const at::Tensor next = decoder.logits(hidden_of(decoder, all)).argmax(-1);
+    for (std::size_t t = kPrompts[i].size(); t < all.size(); ++t) {
+      CHECK(next[static_cast<int64_t>(t) - 1].item<int64_t>() == all[t]);
+    }
+  }
+}
+
+TEST_CASE("a completion depends on its seed, not on who shares the batch") {
+  const Decoder decoder = make_decoder(at::kDouble);
+  const SamplingParams params{.max_new_tokens = 30, .stop_ids = {0, 1}};
+  const std::vector<uint64_t> seeds{11, 12, 13, 14, 15};
+  const auto together = generate(decoder, kPrompts, params, {.seeds = seeds});
+  for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+    const auto alone =
+        generate(decoder, {kPrompts[i]}, params, {.seeds = std::span(seeds).subspan(i, 1)});
+    CHECK(alone[0].ids == together[i].ids);
+    CHECK(alone[0].finish == together[i].finish);
+    CHECK(max_abs_diff(at::tensor(alone[0].logprobs), at::tensor(together[i].logprobs)) < 1e-6);
+  }
+  CHECK(together[0].ids != together[3].ids);  // the same prompt under another seed
+  CHECK(generate(decoder, kPrompts, params, {.seeds = seeds})[2].ids == together[2].ids);
+}
+
+TEST_CASE("stop ids end a completion and are its last token; the rest run to the limit") {
+  const Decoder decoder = make_decoder();
+  const Prompts prompts(40, {3, 4});
+  const auto completions = generate(decoder, prompts, {.max_new_tokens = 12, .stop_ids = {2, 5}});
+  int64_t stopped = 0;
+  for (const Completion& completion : completions) {
+    stopped += completion.finish == FinishReason::kStop ? 1 : 0;
+    CHECK(completion.ids.size() == completion.logprobs.size());
+    for (std::size_t t = 0; t < completion.ids.size(); ++t) {
+      const bool is_stop = completion.ids[t] == 2 || completion.ids[t] == 5;
+      const bool is_last = t + 1 == completion.ids.size();
+      CHECK(is_stop == (is_last && completion.finish == FinishReason::kStop));
+    }
+    CHECK((completion.finish == FinishReason::kStop || completion.ids.size() == 12));
+  }
+  CHECK(stopped > 0);
+  CHECK(stopped < 40);
+}
+
+TEST_CASE("an interrupt keeps the tokens so far and what had finished") {
+  const Decoder decoder = make_decoder();
+  int asked = 0;
+  const auto completions = generate(decoder, kPrompts, {.max_new_tokens = 50},
+                                    {.should_stop = [&] { return asked++ == 3; }});
+  for (const Completion& completion : completions) {
+    CHECK(completion.finish == FinishReason::kAborted);
+    CHECK(completion.ids.size() == 3);
+  }
+}
+
+TEST_CASE("top-k and top-p keep the smallest likely set, renormalised") {
+  const at::Tensor probs = at::tensor({0.1, 0.4, 0.05, 0.25, 0.2}, at::kDouble);
+  const at::Tensor logits = probs.log().unsqueeze(0);
+  const auto cut = [&](SamplingParams params) {
+    return sampling_logprobs(logits, params).exp().squeeze(0);
+  };
+  const auto expect = [](std::vector<double> kept) {
+    const at::Tensor p = at::tensor(kept, at::kDouble);
+    return p / p.sum();
+  };
+  CHECK(max_abs_diff(cut({.top_k = 2}), expect({0, 0.4, 0, 0.25, 0})) < 1e-12);
+  CHECK(max_abs_diff(cut({.top_p = 0.6}), expect({0, 0.4, 0, 0.25, 0})) < 1e-12);
+  CHECK(max_abs_diff(cut({.top_p = 0.7}), expect({0, 0.4, 0, 0.25, 0.2})) < 1e-12);
+  CHECK(max_abs_diff(cut({.top_p = 1e-9}), expect({0, 1, 0, 0, 0})) < 1e-12);
+  // 0.4 is 47 % of the three that top_k keeps: top_p counts after it.
+  CHECK(max_abs_diff(cut({.top_p = 0.5, .top_k = 3}), expect({0, 0.4, 0, 0.25, 0})) < 1e-12);
+  CHECK(max_abs_diff(cut({.temperature = 0.5}), expect({0.01, 0.16, 0.0025, 0.0625, 0.04})) <
+        1e-12);
+}
+
+TEST_CASE("drawn tokens follow the distribution and stay inside the cut") {
+  const int64_t n = 20000;
+  const at::Tensor probs = at::tensor({0.1, 0.4, 0.05, 0.25, 0.2}, at::kDouble);
+  std::vector<double> uniform;
+  for (int64_t i = 0; i < n; ++i) {
+    uniform.push_back(RandomStream{1, static_cast<uint64_t>(i)}.uniform(7));
+  }
+  const at::Tensor logits = probs.log().expand({n, 5});
+  const SamplingParams params{.top_k = 4};
+  const Draw draw = draw_tokens(logits, at::tensor(uniform, at::kDouble), params);
+  const at::Tensor share = draw.ids_B.bincount({}, 5).to(at::kDouble) / n;
+  const at::Tensor expected = sampling_logprobs(logits.narrow(0, 0, 1), params).exp().squeeze(0);
+  CHECK(share[2].item<double>() == 0);
+  CHECK(max_abs_diff(share, expected) < 0.015);  // four standard deviations of 20000 draws
+  CHECK(max_abs_diff(draw.logprobs_B, expected.log().index_select(0, draw.ids_B)) < 1e-12);
+}
+
+TEST_CASE("bad requests are refused by name") {
+  const Decoder decoder = make_decoder();
+  const std::vector<uint64_t> one_seed{1};
+  CHECK_THROWS_AS(generate(decoder, {{1}, {}}, {.max_new_tokens = 1}), std::invalid_argument);
+  CHECK_THROWS_AS(generate(decoder, {{1}}, {.max_new_tokens = 0}), std::invalid_argument);
+  CHECK_THROWS_AS(generate(decoder, {{1}}, {.max_new_tokens = 200}), std::invalid_argument);
+  CHECK_THROWS_AS(generate(decoder, {{1}}, {.top_p = 0, .max_new_tokens = 1}),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(generate(decoder, {{1}}, {.temperature = -1, .max_new_tokens = 1}),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(generate(decoder, {{1}, {2}}, {.max_new_tokens = 1}, {.seeds = one_seed}),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(draw_tokens(at::full({1, 3}, NAN), at::zeros({1}, at::kDouble), {}), c10::Error);
+  CHECK(generate(decoder, {}, {.max_new_tokens = 1}).empty());
+}
+
+}  // namespace
+}  // namespace ringside::engine
