@@ -46,6 +46,16 @@ inline std::vector<GroupGrant> groups(int64_t first, int64_t count, int32_t size
   return out;
 }
 
+// True as soon as `condition` holds, false when the patience ran out.
+template <class Condition>
+bool eventually(Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return condition();
+}
+
 // Pops until `count` rollouts are there; fewer when the patience runs out. A (group, sample) that
 // comes twice ends the collection short.
 inline std::vector<Rollout> collect(TrainerEndpoint& trainer, std::size_t count) {
@@ -89,10 +99,10 @@ class TestWorker {
     return installed_;
   }
   bool wait_ended() {
-    return wait([this] { return ended_.load(); });
+    return eventually([this] { return ended_.load(); });
   }
   bool drain() {
-    return wait([this] { return endpoint_.pending() == 0; });
+    return eventually([this] { return endpoint_.pending() == 0; });
   }
   int connections() const { return connections_; }
   bool leave() {
@@ -102,15 +112,6 @@ class TestWorker {
   }
 
  private:
-  template <class Condition>
-  bool wait(Condition condition) {
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    while (!condition() && std::chrono::steady_clock::now() < until) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return condition();
-  }
-
   void handle(const WorkerEvent& event) {
     if (const auto* granted = std::get_if<Granted>(&event)) sample(*granted);
     if (const auto* ready = std::get_if<WeightsReady>(&event)) install(*ready->snapshot);

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/messages.h"
 #include "rollout_bridge/zmq_io.h"
 #include "tests/rollout_bridge/driver.h"
 
@@ -94,12 +96,14 @@ TEST_CASE("damaged weights are not installed, whole ones are", "[endpoint]") {
   (*floats)[1234] = 2.0F;
   trainer.publish(snapshot);
   TestWorker worker(trainer.rollout_address(), "a");
-  CHECK_FALSE(trainer.wait_for_commit(0, 1, std::chrono::milliseconds(500)));
+  const auto damaged = [&] {
+    return trainer.counters().rejected[static_cast<std::size_t>(Reason::kChecksum)] > 0;
+  };
+  REQUIRE(eventually(damaged));
   CHECK(worker.installed().empty());
   trainer.publish(make_snapshot("run", 1, 1, make_tensors(1)));
   CHECK(trainer.wait_for_commit(1, 1, kPatience));
   CHECK(worker.installed() == std::vector<int64_t>{1});
-  CHECK(trainer.counters().rejected[static_cast<std::size_t>(Reason::kChecksum)] > 0);
 }
 
 TEST_CASE("a worker whose installed bytes differ gets no work", "[endpoint]") {
@@ -108,9 +112,11 @@ TEST_CASE("a worker whose installed bytes differ gets no work", "[endpoint]") {
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker liar(trainer.rollout_address(), "liar", Habit{.wrong_roots = 1000});
   trainer.grant(groups(0, 2, 2, 0));
-  CHECK_FALSE(trainer.pop(std::chrono::milliseconds(500)).has_value());
-  REQUIRE(trainer.workers().size() == 1);
-  CHECK(trainer.workers()[0].state == "quarantined");
+  REQUIRE(eventually([&] {
+    const auto workers = trainer.workers();
+    return workers.size() == 1 && workers[0].state == "quarantined";
+  }));
+  CHECK_FALSE(trainer.pop(std::chrono::milliseconds(100)).has_value());
   TestWorker honest(trainer.rollout_address(), "honest", Habit{.wrong_roots = 1});
   CHECK(collect(trainer, 4).size() == 4);  // its second try verified
 }
@@ -135,8 +141,9 @@ TEST_CASE("grants stop at the capacity of the queue", "[endpoint]") {
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker worker(trainer.rollout_address(), "a");
   trainer.grant(groups(0, 10, 4, 0));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  CHECK(trainer.counters().accepted == 8);  // two groups; the third has no room
+  REQUIRE(eventually([&] { return trainer.counters().accepted == 8; }));  // two groups
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(trainer.counters().accepted == 8);  // the third has no room
   CHECK(collect(trainer, 40).size() == 40);
   CHECK_THROWS_AS(trainer.grant({{99, 9, 0}}), std::invalid_argument);
 }
@@ -173,6 +180,103 @@ TEST_CASE("noise on the sockets is counted and answered, and work goes on", "[en
   uint64_t rejected = 0;
   for (const uint64_t n : trainer.counters().rejected) rejected += n;
   CHECK(rejected == 200);
+}
+
+// A worker as bare as PROTOCOL.md allows: messages are sent and read one by one.
+class BareWorker {
+ public:
+  explicit BareWorker(const std::string& address)
+      : socket_(connect_dealer(context_, address, "bare/1", {.max_frame_bytes = 1 << 20},
+                               std::chrono::milliseconds(100))) {
+    socket_.set(zmq::sockopt::sndtimeo, static_cast<int>(kPatience.count()));
+    socket_.set(zmq::sockopt::linger, 0);
+    send(make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "bare"}), 1);
+  }
+  void send(const Payload& payload, uint64_t seq) {
+    const Header header{payload.type, "run", 1, "bare", 1, seq};
+    const std::string packed = pack_header(header, payload);
+    const bool buffers = !payload.buffers.empty();
+    socket_.send(zmq::buffer(packed), buffers ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    for (std::size_t i = 0; i < payload.buffers.size(); ++i) {
+      const bool more = i + 1 < payload.buffers.size();
+      socket_.send(
+          zmq::const_buffer(payload.buffers[i].bytes.data(), payload.buffers[i].bytes.size()),
+          more ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+  // The body of the next message of `type`, skipping others; nullopt when none comes.
+  template <class Body>
+  std::optional<Body> await(MessageType type) {
+    std::optional<Body> found;
+    eventually([&] {
+      Incoming incoming;
+      while (!found && receive(socket_, false, {}, incoming)) {
+        const auto message = incoming.parse({});
+        if (message && message.value().header().type == type) {
+          found = message.value().body<Body>().value();
+        }
+      }
+      return found.has_value();
+    });
+    return found;
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+};
+
+TEST_CASE("a worker that falls silent on a live connection is lost", "[endpoint]") {
+  const TempDir dir;
+  TrainerOptions options = trainer_options(dir);
+  options.worker_timeout = std::chrono::milliseconds(300);
+  TrainerEndpoint trainer(options);
+  BareWorker silent(trainer.rollout_address());
+  REQUIRE(silent.await<WelcomeBody>(MessageType::kWelcome).has_value());
+  CHECK(eventually([&] { return trainer.counters().lost_workers == 1; }));
+  CHECK(trainer.workers().empty());
+  silent.send(make_payload(MessageType::kReady, ReadyBody{0}), 2);
+  const auto error = silent.await<ErrorBody>(MessageType::kError);
+  REQUIRE(error.has_value());
+  CHECK(error->reason == "unknown_session");
+  CHECK_FALSE(error->fatal);
+}
+
+TEST_CASE("a gap in the sequence ends the session, not the trainer", "[endpoint]") {
+  const TempDir dir;
+  TrainerEndpoint trainer(trainer_options(dir));
+  BareWorker lossy(trainer.rollout_address());
+  REQUIRE(lossy.await<WelcomeBody>(MessageType::kWelcome).has_value());
+  lossy.send(make_payload(MessageType::kReady, ReadyBody{0}), 3);
+  const auto error = lossy.await<ErrorBody>(MessageType::kError);
+  REQUIRE(error.has_value());
+  CHECK(error->reason == "sequence_gap");
+  CHECK(trainer.workers().empty());
+}
+
+TEST_CASE("an invalid rollout is rejected by name and its sample asked for again", "[endpoint]") {
+  const TempDir dir;
+  TrainerEndpoint trainer(trainer_options(dir));
+  trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
+  BareWorker worker(trainer.rollout_address());
+  const auto offer = worker.await<WeightsBody>(MessageType::kWeightsOffer);
+  REQUIRE(offer.has_value());
+  worker.send(make_payload(MessageType::kCommitted, *offer), 2);
+  worker.send(make_payload(MessageType::kReady, ReadyBody{0}), 3);
+  trainer.grant(groups(0, 1, 1, 0));
+  REQUIRE(worker.await<CreditBody>(MessageType::kCredit).has_value());
+  Payload rollout = encode_rollout(make_rollout(0, 0, 1));
+  RolloutBody body{"g", 0, 0, 1, 0, "", 0.0, 1.0, 0, 1, "stop", {}};  // temperature 0
+  rollout.body = make_payload(MessageType::kRollout, body).body;
+  worker.send(rollout, 4);
+  const auto ack = worker.await<AckBody>(MessageType::kAck);
+  REQUIRE(ack.has_value());
+  CHECK(ack->status == "REJECTED");
+  CHECK(ack->reason == "invalid_field");
+  CHECK(ack->detail.find("temperature") != std::string::npos);
+  const auto again = worker.await<CreditBody>(MessageType::kCredit);
+  REQUIRE(again.has_value());
+  CHECK(again->groups.at(0).attempt == 1);
 }
 
 TEST_CASE("unsafe addresses and bad options are refused", "[endpoint]") {
