@@ -42,7 +42,7 @@ class Journal {
   // another process.
   explicit Journal(Options options);
 
-  // Rollouts journalled earlier and not consumed, in order of arrival; empty at the second call.
+  // Rollouts journalled earlier and not consumed, in file order; empty at the second call.
   std::vector<Rollout> take_replayed();
   uint64_t truncated_bytes() const { return truncated_bytes_; }
   const IdSet& consumed() const { return consumed_; }

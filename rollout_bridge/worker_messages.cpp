@@ -1,0 +1,159 @@
+// WorkerState: one handler for each message a trainer sends, and the staging of weights they drive.
+#include <algorithm>
+
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/worker_state.h"
+
+namespace ringside::bridge {
+
+void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
+  const auto body = message.body<WelcomeBody>();
+  if (!body || body.value().heartbeat_ms < 1 || body.value().timeout_ms < 1 ||
+      body.value().window_bytes < 1 || body.value().chunk_bytes < 1) {
+    return disconnect("WELCOME without its numbers", now);
+  }
+  welcome_ = body.value();
+  run_id_ = message.header().run_id;
+  run_epoch_ = message.header().run_epoch;
+  link_ = Link::kJoined;
+  attempts_ = 0;
+  last_heartbeat_ = {};
+  emit(Connected{run_id_, run_epoch_});
+  // What is installed counts only within its epoch; otherwise the trainer sends everything.
+  if (installed_epoch_ == run_epoch_) {
+    outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
+  }
+}
+
+void WorkerState::on_credit(const Message& message) {
+  const auto body = message.body<CreditBody>();
+  if (!body) return;
+  Granted granted;
+  for (const GrantBody& g : body.value().groups) {
+    GrantedGroup group{g.group_id, g.group_size, g.min_version, g.attempt, {}};
+    for (const int32_t sample : g.sample_indices) {
+      const std::pair<int64_t, int32_t> key{g.group_id, sample};
+      const bool unacknowledged = std::any_of(pending_.begin(), pending_.end(),
+                                              [&](const Pending& p) { return p.sample == key; });
+      if (!unacknowledged && in_flight_.insert(key).second) group.sample_indices.push_back(sample);
+    }
+    if (!group.sample_indices.empty()) granted.groups.push_back(std::move(group));
+  }
+  if (!granted.groups.empty()) emit(std::move(granted));
+}
+
+void WorkerState::on_ack(const Message& message, Clock::time_point now) {
+  const auto body = message.body<AckBody>();
+  if (!body) return;
+  const AckBody& ack = body.value();
+  const auto it = std::find_if(pending_.begin(), pending_.end(),
+                               [&](const Pending& p) { return p.rollout_id == ack.rollout_id; });
+  if (it == pending_.end()) return;
+  if (it->sent) unacked_bytes_ -= it->payload.buffer_bytes();
+  if (ack.status == "BUSY") {
+    it->sent = false;
+    it->not_before = now + options_.busy_retry;
+    return;
+  }
+  if (ack.status == "REJECTED") emit(RolloutRejected{ack.rollout_id, ack.reason, ack.detail});
+  pending_.erase(it);
+}
+
+void WorkerState::on_offer(const Message& message) {
+  const int frame = message.find("manifest");
+  if (frame < 0) return;
+  auto manifest = decode_manifest(message.frame(frame), options_.limits);
+  if (!manifest || manifest.value().run_epoch != run_epoch_) {
+    const auto body = message.body<WeightsBody>();
+    outbox_.push_back(make_payload(
+        MessageType::kStageFailed,
+        StageFailedBody{body ? body.value().version : -1,
+                        manifest ? "manifest of another epoch" : manifest.error().detail}));
+    return;
+  }
+  next_offer_ = std::move(manifest).value();
+  // A version under way is finished first: frequent offers must not keep a slow worker from ever
+  // installing one. The trainer answers "gone" for what it no longer holds.
+  if (!receiver_) start_staging();
+}
+
+void WorkerState::start_staging() {
+  receiver_.reset();
+  if (!next_offer_) return;
+  WeightReceiver::Options o;
+  o.chunk_bytes =
+      std::min<uint64_t>(options_.chunk_bytes, static_cast<uint64_t>(welcome_.chunk_bytes));
+  o.window = options_.chunk_window;
+  o.chunk_timeout = options_.chunk_timeout;
+  o.max_tries = options_.stage_tries;
+  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o);
+  next_offer_.reset();
+  if (receiver_->complete()) finish_staging();
+}
+
+void WorkerState::finish_staging() {
+  staged_ = receiver_->take();
+  outbox_.push_back(make_payload(
+      MessageType::kStaged, WeightsBody{staged_->manifest.version, staged_->manifest.root_hash}));
+  receiver_.reset();
+}
+
+void WorkerState::drop_staging(const std::string& why) {
+  outbox_.push_back(
+      make_payload(MessageType::kStageFailed, StageFailedBody{receiver_->manifest().version, why}));
+  start_staging();
+}
+
+void WorkerState::on_weights_message(const Result<Message>& received) {
+  if (!receiver_ || !received) return;  // a damaged chunk is missed and asked for again
+  const Message& message = received.value();
+  if (message.header().type == MessageType::kError) {
+    const auto body = message.body<ErrorBody>();
+    // Requests of an earlier version may be answered late.
+    if (body && reason_from_name(body.value().reason) == Reason::kGone &&
+        body.value().version == receiver_->manifest().version) {
+      drop_staging("gone");
+    }
+    return;
+  }
+  const auto body = message.body<ChunkBody>();
+  const int frame = message.find("data");
+  if (message.header().type != MessageType::kChunk || !body || frame < 0 ||
+      message.header().run_epoch != run_epoch_) {
+    return;
+  }
+  if (Status s = receiver_->accept(body.value(), message.frame(frame)); !s) {
+    return drop_staging(s.error().detail);
+  }
+  if (receiver_->complete()) finish_staging();
+}
+
+void WorkerState::on_commit(const Message& message) {
+  const auto body = message.body<WeightsBody>();
+  if (!body || !staged_ || staged_->manifest.version != body.value().version ||
+      staged_->manifest.root_hash != body.value().root_hash) {
+    return;
+  }
+  std::erase_if(events_,
+                [](const WorkerEvent& e) { return std::holds_alternative<WeightsReady>(e); });
+  emit(WeightsReady{std::move(staged_)});
+  staged_.reset();
+  if (next_offer_) start_staging();
+}
+
+void WorkerState::on_error(const Message& message, Clock::time_point now) {
+  const auto body = message.body<ErrorBody>();
+  if (!body) return disconnect("an ERROR that cannot be read", now);
+  const ErrorBody& error = body.value();
+  if (error.fatal) {
+    link_ = Link::kOver;
+    return emit(Failed{error.reason, error.detail});
+  }
+  const Reason reason = reason_from_name(error.reason);
+  if (link_ == Link::kJoining || reason == Reason::kUnknownSession ||
+      reason == Reason::kSequenceGap || reason == Reason::kTimeout) {
+    disconnect("trainer: " + error.reason + ": " + error.detail, now);
+  }
+}
+
+}  // namespace ringside::bridge
