@@ -23,6 +23,8 @@ constexpr int kExitUsage = 2;    // the command line or a recipe is wrong; nothi
 struct CommandContext {
   CLI::App& app;
   int exit_code = kExitOk;
+  // The words after the executable's name: a launching parent starts its ranks with the same.
+  std::vector<std::string> arguments;
 };
 
 // Recipes and overrides as they stand on a command line, in any order.

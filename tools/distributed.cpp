@@ -7,9 +7,11 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "rl/log/log.h"
 #include "sp/comm/c10d_communicator.h"
+#include "tools/command.h"
 #include "tools/launch/rank_environment.h"
 
 namespace ringside::tools {
@@ -56,13 +58,28 @@ Ranks connect_ranks(const rl::Config& config) {
   return {mesh, sp::connect_mesh(mesh, store, host, timeout)};
 }
 
-int ranks_to_start(const rl::Config& config, int nproc) {
+int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
+                 const std::function<void()>& body) {
   const auto wanted = static_cast<int>(mesh_shape(config.parallel).world_size());
   if (nproc > 0 && nproc != wanted) {
     throw std::invalid_argument("--nproc " + std::to_string(nproc) + " does not fit the mesh: parallel.* asks for " +
                                 std::to_string(wanted) + " ranks");
   }
-  return wanted;
+  if (wanted == 1 || rank_environment()) {
+    body();
+    return kExitOk;
+  }
+  LaunchOptions options;
+  options.num_trainers = wanted;
+  options.trainer_args = arguments;
+  return report_launch(launch(options));
+}
+
+int report_launch(const LaunchResult& result) {
+  if (!result.ok() && !result.error.empty()) {
+    rl::log::error(result.error);
+  }
+  return result.exit_code;
 }
 
 }  // namespace ringside::tools

@@ -1,8 +1,13 @@
 // Joins the ranks of a command: the environment says who this process is, the configuration how the mesh looks.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "rl/config/config.h"
 #include "sp/comm/mesh.h"
+#include "tools/launch/launcher.h"
 
 namespace ringside::tools {
 
@@ -16,8 +21,13 @@ struct Ranks {
 // configuration does not have the environment's number of ranks, c10::Error when a rank does not come in time.
 Ranks connect_ranks(const rl::Config& config);
 
-// How many ranks the command should start: --nproc when given (0 = not given), else the mesh's size. Throws
-// std::invalid_argument when both are given and differ.
-int ranks_to_start(const rl::Config& config, int nproc);
+// Runs `body` as one rank of the configuration's mesh. Where a launcher has set RANK, or the mesh has one rank, that is this
+// process; otherwise the mesh's ranks are started with this process's own `arguments` and watched, and the failure of one
+// is reported with its rank. nproc: what --nproc asked for, 0 = nothing; it must fit the mesh. Returns the exit code.
+int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
+                 const std::function<void()>& body);
+
+// Logs the error of a launch, if there is one, and returns its exit code.
+int report_launch(const LaunchResult& result);
 
 }  // namespace ringside::tools

@@ -4,14 +4,24 @@
 #include <iostream>
 
 #include "tools/cmd_check.h"
+#include "tools/cmd_generate.h"
+#include "tools/cmd_logprobs.h"
+#include "tools/cmd_rollout.h"
+#include "tools/cmd_run.h"
+#include "tools/cmd_train.h"
 
 int main(int argc, char** argv) {
   using namespace ringside::tools;
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
   app.set_version_flag("--version", RINGSIDE_VERSION);
-  CommandContext context{.app = app};
+  CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
+  add_generate_command(context);
+  add_logprobs_command(context);
+  add_rollout_command(context);
+  add_run_command(context);
+  add_train_command(context);
   try {
     app.parse(argc, argv);
     return context.exit_code;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <string>
@@ -122,7 +123,8 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(compute_dtype_)[0], config_.rms_norm_eps);
+  return rms_norm(hidden_sE, final_norm().materialize(compute_dtype_)[0],
+                  config_.rms_norm_eps, config_.fp32_norms);
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
@@ -134,7 +136,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps);
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
 }
 
 DecoderWeights Decoder::materialize() const {

@@ -25,7 +25,7 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   // Norm and rotation treat query and key heads alike, so both go through one kernel launch.
   at::Tensor qk = qk_v[0];
   if (weights.qk_norm.defined()) {
-    qk = rms_norm(qk, weights.qk_norm, config.rms_norm_eps);
+    qk = rms_norm(qk, weights.qk_norm, config.rms_norm_eps, config.fp32_norms);
   }
   const auto q_k = apply_rope(qk, rope).split_with_sizes({h, k}, 1);
   const at::Tensor out_sHD = attention.attend(layer, q_k[0], q_k[1], qk_v[1]);
@@ -120,10 +120,10 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
                          AttentionBackend& attention) {
   const at::Tensor attended_sE =
       hidden_sE + self_attention(config, weights, layer,
-                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps), rope,
+                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps, config.fp32_norms), rope,
                                  attention);
   return attended_sE +
-         mlp(weights, rms_norm(attended_sE, weights.post_attention_norm, config.rms_norm_eps));
+         mlp(weights, rms_norm(attended_sE, weights.post_attention_norm, config.rms_norm_eps, config.fp32_norms));
 }
 
 }  // namespace ringside::engine

@@ -70,8 +70,9 @@ PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, c
   if (config.kl_coef != 0.0) {
     const at::Tensor difference = shard.reference_logprob_n - logprob_n;
     const at::Tensor k3 = difference.exp() - difference - 1.0;
-    result.loss = policy_loss + config.kl_coef * (shard.weight_n * k3).sum();
-    result.sums.kl = total(k3.detach());
+    const at::Tensor kl = config.kl_estimator == KlEstimator::kK3Unbiased ? k3 * ratio : k3;
+    result.loss = policy_loss + config.kl_coef * (shard.weight_n * kl).sum();
+    result.sums.kl = total(kl.detach());
   }
   result.sums.loss = total(result.loss.detach());
   return result;

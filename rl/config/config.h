@@ -20,7 +20,7 @@ enum class DType { kFloat32, kBFloat16, kFloat64 };
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 enum class AlgorithmName { kGrpo, kSft };
-enum class KlEstimator { kK3 };
+enum class KlEstimator { kK3, kK3Unbiased };
 enum class LossAggregation { kTokenMean, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant };
 enum class AdvantageStd { kGroup, kNone };
 enum class OldLogprobs { kRecompute, kRollout };
@@ -54,7 +54,7 @@ struct EnumNames<AlgorithmName> {
 };
 template <>
 struct EnumNames<KlEstimator> {
-  static constexpr std::array<std::string_view, 1> kNames = {"k3"};
+  static constexpr std::array<std::string_view, 2> kNames = {"k3", "k3_unbiased"};
 };
 template <>
 struct EnumNames<LossAggregation> {
@@ -108,6 +108,7 @@ struct ModelConfig {
   ModelInit init = ModelInit::kPretrained;
   double init_std = 0.02;
   bool recompute_activations = false;
+  bool fp32_norms = false;
 };
 
 struct DataConfig {

@@ -34,6 +34,7 @@ const std::vector<Preset>& presets() {
       {"trl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
+        {"algorithm.kl_estimator", "k3_unbiased"},  // use_bias_correction_kl
         {"algorithm.loss_aggregation", "token_mean"},
         {"algorithm.advantage.eps", "1e-4"},
         {"algorithm.advantage.unbiased", "true"},

@@ -67,6 +67,7 @@ void add_model(FieldList& fields, ModelConfig& model) {
   fields.choice("model.init", model.init);
   fields.real("model.init_std", model.init_std, above(0));
   fields.flag("model.recompute_activations", model.recompute_activations);
+  fields.flag("model.fp32_norms", model.fp32_norms);
 }
 
 void add_data(FieldList& fields, DataConfig& data) {

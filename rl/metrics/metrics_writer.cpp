@@ -73,6 +73,25 @@ std::string non_finite_word(double value) {
   return value > 0 ? "inf" : "-inf";
 }
 
+// JSON has no NaN and no infinities: such a metric becomes null and is named in "non_finite".
+void add_metrics(Json& object, const Metrics& metrics, std::int64_t step) {
+  Json non_finite = Json::object();
+  for (const auto& [name, value] : metrics) {
+    if (name.empty() || name == "non_finite" || name == "updates" || object.contains(name)) {
+      throw std::invalid_argument("metric \"" + name +
+                                  "\": empty, reserved or given twice in step " +
+                                  std::to_string(step));
+    }
+    if (std::isfinite(value)) {
+      object[name] = value;
+    } else {
+      object[name] = nullptr;
+      non_finite[name] = non_finite_word(value);
+    }
+  }
+  if (!non_finite.empty()) object["non_finite"] = std::move(non_finite);
+}
+
 }  // namespace
 
 MetricsWriter::MetricsWriter(std::filesystem::path path, std::int64_t resumed_step)
@@ -84,23 +103,15 @@ MetricsWriter::MetricsWriter(std::filesystem::path path, std::int64_t resumed_st
 
 MetricsWriter::~MetricsWriter() { close(fd_); }
 
-void MetricsWriter::write(std::int64_t step, const Metrics& metrics) {
+void MetricsWriter::write(std::int64_t step, const Metrics& metrics,
+                          const std::vector<Metrics>& updates) {
   Json line = {{"step", step}};
-  Json non_finite = Json::object();
-  for (const auto& [name, value] : metrics) {
-    if (name.empty() || name == "non_finite" || line.contains(name)) {
-      throw std::invalid_argument("metric \"" + name +
-                                  "\": empty, reserved or given twice in step " +
-                                  std::to_string(step));
-    }
-    if (std::isfinite(value)) {
-      line[name] = value;
-    } else {
-      line[name] = nullptr;
-      non_finite[name] = non_finite_word(value);
-    }
+  add_metrics(line, metrics, step);
+  for (const Metrics& update : updates) {
+    Json object = Json::object();
+    add_metrics(object, update, step);
+    line["updates"].push_back(std::move(object));
   }
-  if (!non_finite.empty()) line["non_finite"] = std::move(non_finite);
   write_all(fd_, line.dump() + "\n", path_);
 }
 

@@ -1,6 +1,9 @@
 // Guards: the wrong branch of the clip, a KL of the wrong sign or direction, weights that do not reach the gradient, and a
 // rank without tokens that breaks the backward. Oracles: closed forms and finite differences in fp64.
 #include "rl/algorithm/losses.h"
+
+#include <cmath>
+
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -48,6 +51,19 @@ TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
     CHECK(result.sums.kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
+}
+
+TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of the reverse KL") {
+  rl::AlgorithmConfig config;
+  config.kl_coef = 1.0;
+  config.kl_estimator = rl::KlEstimator::kK3Unbiased;
+  // d/dx of E_old[r (exp(ref - x) - (ref - x) - 1)] at x = old: -expm1(ref - x) + k3(ref - x) = x - ref.
+  const auto shard = make_shard({-1.0}, {-1.4}, {0.0}, {1.0});
+  const at::Tensor logprob = at::tensor({-1.0}, at::kDouble).requires_grad_();
+  const auto result = rl::grpo_loss(logprob, at::zeros({1}, at::kDouble), shard, config);
+  result.loss.backward();
+  CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
+  CHECK(logprob.grad().item<double>() == Approx(0.4));
 }
 
 TEST_CASE("the gradient equals finite differences, and is zero where the clip binds") {

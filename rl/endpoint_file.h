@@ -1,0 +1,24 @@
+// Where a run's bridge listens, on disk: how workers that are started beside a trainer find its ports. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace ringside::rl {
+
+struct EndpointAddresses {
+  std::string rollout_address;
+  std::string weights_address;
+  std::string run_id;
+  int64_t run_epoch = 0;
+};
+
+// Replaces the file atomically. Throws std::runtime_error when it cannot be written.
+void write_endpoint_file(const std::filesystem::path& path, const EndpointAddresses& addresses);
+
+// Nothing when the file does not exist; throws std::runtime_error when it does not parse.
+std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path& path);
+
+}  // namespace ringside::rl

@@ -1,0 +1,55 @@
+// Where a step's rollouts come from, seen from trainer rank 0: a live bridge or a recorded file. The other ranks get them
+// from rank 0 by broadcast_rollouts().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/model/decoder.h"
+#include "rl/config/config.h"
+#include "rollout_bridge/schema.h"
+#include "sp/comm/communicator.h"
+
+namespace ringside::rl {
+
+class RolloutSource {
+ public:
+  virtual ~RolloutSource() = default;
+
+  // Called once before the first step, with the version of the loaded weights, and after every update with the new one.
+  // `next_step` is the step whose rollouts are wanted next. Does not wait for workers.
+  virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
+
+  // All rollouts of `step`, whole groups in order, or nothing when they are not there within `timeout`. Blocks up to
+  // timeout. Throws when the source has failed.
+  virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
+                                                           std::chrono::milliseconds timeout) = 0;
+
+  // What happened since the last call, one sentence each, for the log.
+  virtual std::vector<std::string> drain_messages() { return {}; }
+
+  // The checkpoint of `step` is on disk: rollouts up to it need not be kept.
+  virtual void checkpointed(int64_t step) {}
+
+  // The run is over: tells the workers.
+  virtual void finish() {}
+};
+
+// Steps through a recorded file, repeating it when it ends; knows no weights. Throws std::runtime_error when the file is
+// unusable (see read_rollout_file).
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
+                                                const RolloutConfig& config);
+
+// The step's rollouts on every rank: rank 0 polls `source` until they are there, the others pass nullptr. Collective over
+// `world`; a wait longer than the collectives' timeout is bridged by empty rounds, in each of which rank 0 calls on_wait.
+std::vector<bridge::Rollout> broadcast_rollouts(RolloutSource* source, int64_t step,
+                                                sp::Communicator& world,
+                                                const std::function<void()>& on_wait);
+
+}  // namespace ringside::rl

@@ -1,0 +1,23 @@
+// The numbers of one GRPO step, with TRL's names where they exist.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "rl/config/config.h"
+#include "rl/metrics/metrics.h"
+#include "rl/policy_update.h"
+#include "rollout_bridge/schema.h"
+
+namespace ringside::rl {
+
+// Loss, KL, entropy and the like as means over the step's optimizer steps, then what the rollouts say of themselves.
+// weight_version: of the weights that the step started from, against which staleness is counted.
+Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts,
+                              const std::vector<UpdateResult>& updates, int64_t weight_version,
+                              const Config& config);
+
+// The part that any algorithm has: loss, policy_loss, kl, entropy, grad_norm.
+Metrics update_metrics(const std::vector<UpdateResult>& updates);
+
+}  // namespace ringside::rl

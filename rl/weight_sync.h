@@ -1,0 +1,29 @@
+// Between the model's parameters and the bridge's torch-free snapshots: what the trainer publishes, what a worker installs
+// and proves to have installed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/model/decoder.h"
+#include "rollout_bridge/schema.h"
+
+namespace ringside::rl {
+
+// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order, hashed. The copy is
+// independent of the decoder, which may be trained on at once.
+std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
+                                                               at::ScalarType dtype,
+                                                               const std::string& run_id,
+                                                               int64_t run_epoch, int64_t version);
+
+// Writes a verified snapshot into the decoder. Throws c10::Error, before anything is written, when its tensors are not
+// exactly the decoder's parameters by name, order and shape.
+void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
+
+// The root hash of what the decoder holds now, read back in the manifest's dtypes: equal to the manifest's root hash
+// exactly when the installation was complete.
+std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
+
+}  // namespace ringside::rl

@@ -1,0 +1,110 @@
+#include "tools/cmd_logprobs.h"
+
+#include <ATen/ATen.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "rl/data/training_batch.h"
+#include "rl/score_documents.h"
+#include "rl/training_run.h"
+#include "tools/distributed.h"
+
+namespace ringside::tools {
+namespace {
+
+struct LogprobsOptions {
+  std::filesystem::path model;
+  std::filesystem::path input;
+  std::filesystem::path output;
+  int nproc = 0;
+  std::vector<std::string> overrides;
+};
+
+// Lines scored at a time: bounds what is in memory beside the model.
+constexpr std::size_t kLinesPerBatch = 1024;
+
+std::vector<int64_t> parse_ids(const std::string& text, int64_t vocab_size) {
+  const auto ids = nlohmann::json::parse(text).at("ids").get<std::vector<int64_t>>();
+  for (const int64_t id : ids) {
+    if (id < 0 || id >= vocab_size) {
+      throw std::runtime_error("id " + std::to_string(id) + " is outside the vocabulary of " +
+                               std::to_string(vocab_size));
+    }
+  }
+  return ids;
+}
+
+// The next lines as documents whose every token but the first is scored; empty at the end of the file.
+std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem::path& path,
+                                     int64_t vocab_size, int64_t& line_number) {
+  std::vector<sp::Document> documents;
+  std::string text;
+  while (documents.size() < kLinesPerBatch && std::getline(file, text)) {
+    ++line_number;
+    try {
+      auto ids = parse_ids(text, vocab_size);
+      documents.push_back(ids.size() < 2 ? sp::Document{} : rl::make_scored_document(std::move(ids), 1, 0.0));
+    } catch (const std::exception& error) {
+      throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
+    }
+  }
+  return documents;
+}
+
+void score_file(const LogprobsOptions& options, const rl::Config& config) {
+  const Ranks ranks = connect_ranks(config);
+  const auto decoder = rl::load_starting_model(config, config.model.path);
+  std::ifstream input(options.input);
+  if (!input) {
+    throw std::runtime_error("cannot read " + options.input.string());
+  }
+  std::ofstream output;
+  if (ranks.mesh.rank() == 0) {
+    output.open(options.output, std::ios::trunc);
+  }
+  int64_t line_number = 0;
+  for (;;) {
+    const auto documents = read_batch(input, options.input, decoder->config().vocab_size, line_number);
+    if (documents.empty()) {
+      break;
+    }
+    const auto logprobs = rl::score_documents(*decoder, documents, ranks.mesh, ranks.comms,
+                                              config.train.tokens_per_micro_batch);
+    for (const auto& line : logprobs) {
+      output << nlohmann::json{{"logprobs", line}}.dump() << '\n';
+    }
+  }
+  if (ranks.mesh.rank() == 0 && !output.flush()) {
+    throw std::runtime_error("cannot write " + options.output.string());
+  }
+}
+
+int logprobs(const LogprobsOptions& options, const CommandContext& context) {
+  // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with transformers.
+  std::vector<std::string> overrides{"model.fp32_norms=true", "model.path=" + options.model.string()};
+  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  const auto loaded = load_or_print_errors({{}, overrides});
+  if (!loaded) return kExitUsage;
+  return run_on_ranks(loaded->config, options.nproc, context.arguments,
+                      [&] { score_file(options, loaded->config); });
+}
+
+}  // namespace
+
+void add_logprobs_command(CommandContext& context) {
+  const auto options = std::make_shared<LogprobsOptions>();
+  CLI::App* command =
+      context.app.add_subcommand("logprobs", "Log-probs of token ids under a model, at any parallel layout");
+  command->add_option("--model", options->model, "Hugging Face directory")->required();
+  command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
+  command->add_option("--output", options->output, "JSONL of {\"logprobs\": [...]}, one value fewer a line")
+      ->required();
+  command->add_option("--nproc", options->nproc, "ranks to start; must fit parallel.* (default: what they ask for)");
+  command->add_option("overrides", options->overrides, "key.sub=value");
+  command->callback([options, &context] { context.exit_code = logprobs(*options, context); });
+}
+
+}  // namespace ringside::tools

@@ -1,0 +1,62 @@
+#include "tools/cmd_rollout.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+
+#include "rl/log/log.h"
+#include "rl/worker/embedded_worker.h"
+
+namespace ringside::tools {
+namespace {
+
+struct RolloutOptions {
+  std::vector<std::string> words;
+  std::filesystem::path run_dir;
+  std::string worker_id;
+};
+
+// Set by SIGTERM and SIGINT, which a signal handler can do only through a variable of static storage.
+volatile std::sig_atomic_t stop_requested = 0;
+
+void request_stop(int) { stop_requested = 1; }
+
+void leave_on_signals() {
+  struct sigaction action = {};
+  action.sa_handler = request_stop;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+int rollout(const RolloutOptions& options) {
+  const auto loaded = load_or_print_errors(split_inputs(options.words));
+  if (!loaded) return kExitUsage;
+  leave_on_signals();
+  at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads));
+  rl::WorkerSettings settings;
+  settings.worker_id = options.worker_id.empty() ? "worker-" + std::to_string(getpid()) : options.worker_id;
+  if (!options.run_dir.empty()) {
+    settings.endpoint_file = options.run_dir / "bridge" / "endpoint.json";
+  }
+  settings.should_stop = [] { return stop_requested != 0; };
+  rl::log::set_prefix(settings.worker_id);
+  rl::run_embedded_worker(loaded->config, settings);
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_rollout_command(CommandContext& context) {
+  const auto options = std::make_shared<RolloutOptions>();
+  CLI::App* command = context.app.add_subcommand("rollout", "A rollout worker with the embedded generator");
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
+  command->add_option("--run-dir", options->run_dir, "run directory of the trainer, on the same machine");
+  command->add_option("--worker-id", options->worker_id, "name of this worker, kept over restarts (default: by process id)");
+  command->callback([options, &context] { context.exit_code = rollout(*options); });
+}
+
+}  // namespace ringside::tools

@@ -1,0 +1,12 @@
+// `ringside rollout RECIPE... [--run-dir DIR] [--worker-id ID] [key=value ...]`: one rollout worker with the embedded
+// generator. With --run-dir it finds the trainer through the run directory, else at bridge.rollout_address and
+// bridge.weights_address.
+#pragma once
+
+#include "tools/command.h"
+
+namespace ringside::tools {
+
+void add_rollout_command(CommandContext& context);
+
+}  // namespace ringside::tools

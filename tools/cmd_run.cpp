@@ -1,0 +1,68 @@
+#include "tools/cmd_run.h"
+
+#include <memory>
+
+#include "rl/log/log.h"
+#include "tools/launch/launcher.h"
+
+namespace ringside::tools {
+namespace {
+
+struct RunOptions {
+  std::vector<std::string> words;
+  std::filesystem::path run_dir;
+  int64_t steps = 0;
+};
+
+std::vector<std::string> trainer_arguments(const RunOptions& options) {
+  std::vector<std::string> arguments{"train"};
+  arguments.insert(arguments.end(), options.words.begin(), options.words.end());
+  arguments.insert(arguments.end(), {"--run-dir", options.run_dir.string()});
+  if (options.steps > 0) {
+    arguments.insert(arguments.end(), {"--steps", std::to_string(options.steps)});
+  }
+  return arguments;
+}
+
+std::vector<std::string> worker_arguments(const RunOptions& options, int64_t worker) {
+  std::vector<std::string> arguments{"rollout"};
+  arguments.insert(arguments.end(), options.words.begin(), options.words.end());
+  arguments.insert(arguments.end(), {"--run-dir", options.run_dir.string(), "--worker-id",
+                                     "worker" + std::to_string(worker)});
+  return arguments;
+}
+
+int run(const RunOptions& options) {
+  const auto loaded = load_or_print_errors(split_inputs(options.words));
+  if (!loaded) return kExitUsage;
+  std::filesystem::create_directories(options.run_dir);
+  // Workers wait for this file: one that an earlier run left would send them to ports nobody listens at.
+  std::filesystem::remove(options.run_dir / "bridge" / "endpoint.json");
+  LaunchOptions launch_options;
+  launch_options.num_trainers = static_cast<int>(loaded->config.parallel.world_size());
+  launch_options.trainer_args = trainer_arguments(options);
+  for (int64_t worker = 0; worker < loaded->config.rollout.num_workers; ++worker) {
+    launch_options.worker_args.push_back(worker_arguments(options, worker));
+  }
+  launch_options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
+  const LaunchResult result = launch(launch_options);
+  if (!result.ok() && !result.error.empty()) {
+    rl::log::error(result.error);
+  }
+  return result.exit_code;
+}
+
+}  // namespace
+
+void add_run_command(CommandContext& context) {
+  const auto options = std::make_shared<RunOptions>();
+  CLI::App* command = context.app.add_subcommand(
+      "run", "Start trainer ranks and rollout workers on this machine and see them through");
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
+  command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
+      ->required();
+  command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)");
+  command->callback([options, &context] { context.exit_code = run(*options); });
+}
+
+}  // namespace ringside::tools

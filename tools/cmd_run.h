@@ -1,0 +1,11 @@
+// `ringside run RECIPE... --run-dir DIR [key=value ...]`: starts the trainer ranks and the rollout workers on this machine,
+// watches them, and stops them all.
+#pragma once
+
+#include "tools/command.h"
+
+namespace ringside::tools {
+
+void add_run_command(CommandContext& context);
+
+}  // namespace ringside::tools

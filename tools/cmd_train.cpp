@@ -1,0 +1,88 @@
+#include "tools/cmd_train.h"
+
+#include <ATen/ATen.h>
+
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+
+#include "rl/config/batch_arithmetic.h"
+#include "rl/live_source.h"
+#include "rl/log/log.h"
+#include "rl/sft.h"
+#include "rl/trainer.h"
+#include "tools/distributed.h"
+
+namespace ringside::tools {
+namespace {
+
+struct TrainOptions {
+  std::vector<std::string> words;
+  std::filesystem::path run_dir;
+  std::filesystem::path rollouts;
+  int64_t steps = 0;
+  int nproc = 0;
+};
+
+void save_configuration(const rl::Config& config, const std::filesystem::path& path) {
+  std::ofstream file(path, std::ios::trunc);
+  file << rl::dump(config);
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + path.string());
+  }
+}
+
+void train_rank(const TrainOptions& options, const rl::Config& config) {
+  const Ranks ranks = connect_ranks(config);
+  std::filesystem::create_directories(options.run_dir);
+  if (ranks.mesh.rank() == 0) {
+    save_configuration(config, options.run_dir / "config.yaml");
+    for (const std::string& line : rl::describe_batch(config)) {
+      rl::log::info(line);
+    }
+  }
+  const int64_t steps = options.steps > 0 ? options.steps : config.train.steps;
+  rl::TrainingRun run({config, options.run_dir, steps}, ranks.mesh, ranks.comms);
+  if (config.algorithm.name == rl::AlgorithmName::kSft) {
+    rl::train_sft(run);
+    return;
+  }
+  std::unique_ptr<rl::RolloutSource> source;
+  if (run.is_main_rank()) {
+    source = options.rollouts.empty()
+                 ? rl::make_live_source(config, run.state().run_id, options.run_dir,
+                                        run.state().weight_version, steps)
+                 : rl::make_file_source(options.rollouts, config.rollout);
+  }
+  rl::train_grpo(run, source.get());
+}
+
+int train(const TrainOptions& options, const CommandContext& context) {
+  const auto loaded = load_or_print_errors(split_inputs(options.words));
+  if (!loaded) return kExitUsage;
+  if (options.steps <= 0 && loaded->config.train.steps <= 0) {
+    throw std::invalid_argument("how long to train is not said: give --steps or train.steps");
+  }
+  return run_on_ranks(loaded->config, options.nproc, context.arguments,
+                      [&] { train_rank(options, loaded->config); });
+}
+
+}  // namespace
+
+void add_train_command(CommandContext& context) {
+  const auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = context.app.add_subcommand(
+      "train", "Train on recorded or live rollouts, or on written examples; goes on where it stopped");
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
+  command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
+      ->required();
+  command->add_option("--rollouts", options->rollouts,
+                      "recorded rollouts (JSONL); without it, workers are waited for");
+  command->add_option("--steps", options->steps,
+                      "stop after this many steps in all (default: train.steps, which also is the horizon of the "
+                      "learning-rate schedule when it is set)");
+  command->add_option("--nproc", options->nproc, "ranks to start; must fit parallel.* (default: what they ask for)");
+  command->callback([options, &context] { context.exit_code = train(*options, context); });
+}
+
+}  // namespace ringside::tools

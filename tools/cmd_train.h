@@ -1,0 +1,12 @@
+// `ringside train RECIPE... --run-dir DIR [--rollouts FILE.jsonl] [--steps N] [--nproc N] [key=value ...]`: trains on recorded
+// rollouts, on live ones from workers that connect, or (algorithm.name=sft) on written examples. The same command on the
+// same run directory goes on where it stopped.
+#pragma once
+
+#include "tools/command.h"
+
+namespace ringside::tools {
+
+void add_train_command(CommandContext& context);
+
+}  // namespace ringside::tools
