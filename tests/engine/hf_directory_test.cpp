@@ -1,0 +1,193 @@
+// A parameter that is missing, doubled, of another shape or simply never read leaves a model half
+// random; saving over an older checkpoint must not leave shards behind that a loader would mix in.
+// Bits against transformers: hf_roundtrip.py.
+#include "engine/weights/hf_directory.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/safetensors.h"
+#include "tests/engine/temporary_directory.h"
+#include "tests/support/catch.h"
+
+namespace ringside::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using test::TemporaryDirectory;
+
+ModelConfig small_config(bool tied) {
+  ModelConfig config;
+  config.vocab_size = 11;
+  config.hidden_size = 8;
+  config.intermediate_size = 12;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.num_key_value_heads = 1;
+  config.head_dim = 4;
+  config.max_position_embeddings = 32;
+  config.tie_word_embeddings = tied;
+  config.qk_norm = true;
+  config.eos_token_ids = {1};
+  return config;
+}
+
+Decoder random_decoder(bool tied, at::ScalarType dtype = at::kFloat) {
+  Decoder decoder(small_config(tied), dtype);
+  decoder.init_random(/*seed=*/5, /*std=*/0.3);
+  return decoder;
+}
+
+void check_equal(const Decoder& a, const Decoder& b) {
+  const auto a_units = a.units(), b_units = b.units();
+  REQUIRE(a_units.size() == b_units.size());
+  for (std::size_t u = 0; u < a_units.size(); ++u) {
+    CHECK(a_units[u]->flat().equal(b_units[u]->flat()));
+  }
+}
+
+// The tensors of a saved model, for tests to change and write back.
+std::vector<TensorToWrite> read_tensors(const fs::path& file) {
+  const SafetensorsFile source(file);
+  std::vector<TensorToWrite> tensors;
+  for (std::size_t i = 0; i < source.entries().size(); ++i) {
+    tensors.push_back(
+        {source.entries()[i].name, source.tensor(i).clone(), source.entries()[i].dtype});
+  }
+  return tensors;
+}
+
+// Saves a model, lets `change` edit its tensors, and loads.
+template <class Change>
+void load_changed(bool tied, const Change& change) {
+  const TemporaryDirectory dir;
+  save_decoder(random_decoder(tied), dir.path(), at::kFloat);
+  const fs::path file = dir.path() / "model.safetensors";
+  std::vector<TensorToWrite> tensors = read_tensors(file);
+  change(tensors);
+  write_safetensors(file, tensors);
+  load_decoder(dir.path(), at::kFloat);
+}
+
+TEST_CASE("hf_directory: what is saved is loaded, whole and in shards, in single and double") {
+  for (const bool tied : {true, false}) {
+    for (const int64_t max_shard_bytes : {int64_t{1} << 30, int64_t{500}, int64_t{1}}) {
+      for (const auto dtype : {at::kFloat, at::kDouble}) {
+        const TemporaryDirectory dir;
+        const Decoder decoder = random_decoder(tied, dtype);
+        save_decoder(decoder, dir.path(), dtype, {max_shard_bytes, {}});
+        CHECK(fs::exists(dir.path() / "model.safetensors.index.json") == (max_shard_bytes < 1000));
+        check_equal(load_decoder(dir.path(), dtype), decoder);
+      }
+    }
+  }
+}
+
+TEST_CASE("hf_directory: bfloat16 storage rounds once and no more") {
+  const TemporaryDirectory first, second;
+  save_decoder(random_decoder(true), first.path(), at::kBFloat16);
+  const Decoder loaded = load_decoder(first.path(), at::kBFloat16);
+  CHECK(loaded.units()[0]->flat().equal(
+      random_decoder(true).units()[0]->flat().to(at::kBFloat16).to(at::kFloat)));
+  save_decoder(loaded, second.path(), at::kBFloat16);
+  CHECK(test::read_file(first.path() / "model.safetensors") ==
+        test::read_file(second.path() / "model.safetensors"));
+}
+
+TEST_CASE("hf_directory: saving again with fewer files leaves none of the old ones") {
+  const TemporaryDirectory dir;
+  save_decoder(random_decoder(true), dir.path(), at::kFloat, {500, {}});
+  save_decoder(random_decoder(true), dir.path(), at::kFloat);
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir.path())) {
+    const std::string name = entry.path().filename().string();
+    CHECK(
+        (name == "model.safetensors" || name == "config.json" || name == "generation_config.json"));
+  }
+}
+
+TEST_CASE("hf_directory: tokenizer files are copied, other files are not") {
+  const TemporaryDirectory source, target;
+  test::write_file(source.path() / "tokenizer.json", "t");
+  test::write_file(source.path() / "merges.txt", "m");
+  test::write_file(source.path() / "pytorch_model.bin", "p");
+  save_decoder(random_decoder(true), target.path(), at::kFloat, {1 << 30, source.path()});
+  CHECK(test::read_file(target.path() / "tokenizer.json") == "t");
+  CHECK(test::read_file(target.path() / "merges.txt") == "m");
+  CHECK_FALSE(fs::exists(target.path() / "pytorch_model.bin"));
+}
+
+TEST_CASE("hf_directory: a tensor that is missing, unexpected or of another kind is named") {
+  using Tensors = std::vector<TensorToWrite>;
+  const auto find = [](Tensors& tensors, const std::string& name) -> TensorToWrite& {
+    for (TensorToWrite& t : tensors) {
+      if (t.name == name) {
+        return t;
+      }
+    }
+    throw std::logic_error(name);
+  };
+  const std::string norm = "model.layers.1.self_attn.q_norm.weight";
+  CHECK_THROWS_WITH(load_changed(true, [&](Tensors& t) { find(t, norm).name = "other"; }),
+                    Contains(norm) && Contains("none of the weight files"));
+  CHECK_THROWS_WITH(load_changed(true,
+                                 [&](Tensors& t) {
+                                   t.push_back({"extra", at::ones({1}), at::kFloat});
+                                 }),
+                    Contains("model.safetensors") && Contains("'extra' belongs to no parameter"));
+  CHECK_THROWS_WITH(load_changed(true, [&](Tensors& t) { find(t, norm).tensor = at::ones({5}); }),
+                    Contains(norm) && Contains("[5]") && Contains("[4]"));
+  CHECK_THROWS_WITH(load_changed(true, [&](Tensors& t) { find(t, norm).dtype = at::kLong; }),
+                    Contains(norm) && Contains("Long"));
+}
+
+TEST_CASE("hf_directory: inv_freq and a tied head's second name are passed over") {
+  using Tensors = std::vector<TensorToWrite>;
+  CHECK_NOTHROW(load_changed(true, [](Tensors& t) {
+    t.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({2}), at::kFloat});
+  }));
+  const auto add_head = [](Tensors& tensors, double change) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].name == "model.embed_tokens.weight") {
+        tensors.push_back({"lm_head.weight", tensors[i].tensor + change, at::kFloat});
+        return;
+      }
+    }
+  };
+  CHECK_NOTHROW(load_changed(true, [&](Tensors& t) { add_head(t, 0.0); }));
+  CHECK_THROWS_WITH(load_changed(true, [&](Tensors& t) { add_head(t, 1.0); }),
+                    Contains("lm_head.weight") && Contains("tie_word_embeddings"));
+}
+
+TEST_CASE("hf_directory: an index that disagrees with its shards is an error") {
+  const TemporaryDirectory dir;
+  const Decoder decoder = random_decoder(false);
+  save_decoder(decoder, dir.path(), at::kFloat, {500, {}});
+  const fs::path index_path = dir.path() / "model.safetensors.index.json";
+  const nlohmann::json index = nlohmann::json::parse(test::read_file(index_path));
+  const auto load_with = [&](const std::string& name, const std::string& shard) {
+    nlohmann::json changed = index;
+    changed["weight_map"][name] = shard;
+    test::write_file(index_path, changed.dump());
+    load_decoder(dir.path(), at::kFloat);
+  };
+  const std::string first = index["weight_map"]["model.embed_tokens.weight"];
+  CHECK_NOTHROW(load_with("model.embed_tokens.weight", first));
+  CHECK_THROWS_WITH(load_with("model.norm.weight", first), Contains("'model.norm.weight'"));
+  CHECK_THROWS_WITH(load_with("nothing", first), Contains("'nothing'"));
+  CHECK_THROWS_WITH(load_with("model.norm.weight", "../x.safetensors"),
+                    Contains("beside the index"));
+  CHECK_THROWS_WITH(load_with("model.norm.weight", "gone.safetensors"), Contains("gone"));
+
+  test::write_file(index_path, index.dump());
+  fs::copy_file(dir.path() / first, dir.path() / "model-copy.safetensors");
+  CHECK_THROWS_WITH(load_with("copy", "model-copy.safetensors"), Contains("is also in"));
+}
+
+TEST_CASE("hf_directory: a directory without weights says what it looked for") {
+  const TemporaryDirectory dir;
+  test::write_file(dir.path() / "config.json", model_config_json(small_config(true), "float32"));
+  CHECK_THROWS_WITH(load_decoder(dir.path(), at::kFloat), Contains("model.safetensors"));
+}
+
+}  // namespace
+}  // namespace ringside::engine

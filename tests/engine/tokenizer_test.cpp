@@ -1,0 +1,97 @@
+// A tokenizer.json component that is skipped rather than refused gives other ids than the model was
+// trained with. The ids themselves are compared with Hugging Face's tokenizers in
+// tokenizer_parity.py; here is what needs no Python.
+#include "engine/tokenizer/tokenizer.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "engine/tokenizer/utf8.h"
+#include "tests/engine/temporary_directory.h"
+
+namespace ringside::engine {
+namespace {
+
+using Catch::Contains;
+using nlohmann::json;
+using test::TemporaryDirectory;
+using Ids = std::vector<int64_t>;
+
+json characters() {
+  return json::parse(R"({
+    "added_tokens": [{"id": 0, "content": "<pad>", "special": true, "normalized": false},
+                     {"id": 1, "content": ";", "special": true, "normalized": false}],
+    "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+    "model": {"type": "BPE", "unk_token": "<unk>", "merges": [["a", "b"], "ab c"],
+              "vocab": {"<pad>": 0, ";": 1, "<unk>": 2, "a": 3, "b": 4, "c": 5, "ab": 6, "abc": 7}}})");
+}
+
+Tokenizer load(const json& content) {
+  const TemporaryDirectory dir;
+  test::write_file(dir.path() / "tokenizer.json", content.dump());
+  return Tokenizer::load(dir.path());
+}
+
+std::string error_of(json content, const json& patch) {
+  content.merge_patch(patch);
+  try {
+    load(content);
+  } catch (const std::runtime_error& e) {
+    CHECK_THAT(e.what(), Contains("tokenizer.json"));
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("tokenizer: merges, unknown characters and added tokens") {
+  const Tokenizer tokenizer = load(characters());
+  CHECK(tokenizer.encode("") == Ids{});
+  CHECK(tokenizer.encode("abcab") == Ids{7, 6});
+  CHECK(tokenizer.encode("bac;") == Ids{4, 3, 5, 1});
+  CHECK(tokenizer.encode("a<pad>zb") == Ids{3, 0, 2, 4});
+  CHECK(tokenizer.vocab_size() == 8);
+  CHECK(tokenizer.token_id("abc") == 7);
+  CHECK(tokenizer.token_id("nothing") == std::nullopt);
+}
+
+TEST_CASE("tokenizer: decode leaves out special tokens on request and ids without a token always") {
+  const Tokenizer tokenizer = load(characters());
+  CHECK(tokenizer.decode(Ids{7, 1, 0}, /*skip_special=*/false) == "abc;<pad>");
+  CHECK(tokenizer.decode(Ids{7, 1, 0}, /*skip_special=*/true) == "abc");
+  CHECK(tokenizer.decode(Ids{7, 99, -1, 3}, /*skip_special=*/false) == "abca");
+}
+
+TEST_CASE("tokenizer: text that is not UTF-8 is an error, bytes that are none come back replaced") {
+  CHECK_THROWS_AS(load(characters()).encode("a\xff"), std::invalid_argument);
+  CHECK(to_valid_utf8("a\xff\xe2\x82z") == "a\xEF\xBF\xBD\xEF\xBF\xBDz");
+  CHECK(to_valid_utf8("\xed\xa0\x80") == "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  CHECK(to_valid_utf8("\xf0\x9f\x98\x80") == "\xf0\x9f\x98\x80");
+}
+
+TEST_CASE("tokenizer: what it does not understand is refused by name") {
+  const json good = characters();
+  CHECK(error_of(good, json::object()) == "no error");
+  CHECK_THAT(error_of(good, {{"normalizer", {{"type", "NFKC"}}}}),
+             Contains("normalizer") && Contains("NFKC"));
+  CHECK_THAT(error_of(good, {{"pre_tokenizer", {{"type", "Metaspace"}}}}), Contains("Metaspace"));
+  CHECK_THAT(error_of(good, {{"decoder", {{"type", "WordPiece"}}}}),
+             Contains("decoder") && Contains("WordPiece"));
+  CHECK_THAT(error_of(good, {{"model", {{"type", "Unigram"}}}}), Contains("Unigram"));
+  CHECK_THAT(error_of(good, {{"model", {{"byte_fallback", true}}}}), Contains("byte_fallback"));
+  CHECK_THAT(error_of(good, {{"model", {{"dropout", 0.1}}}}), Contains("dropout"));
+  CHECK_THAT(error_of(good, {{"model", {{"merges", json::array({"a q"})}}}}), Contains("'q'"));
+  CHECK_THAT(error_of(good, {{"model", {{"merges", json::array({"a c"})}}}}), Contains("'ac'"));
+  CHECK_THAT(error_of(good, {{"truncation", {{"max_length", 5}}}}), Contains("truncation"));
+  const json split = {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}};
+  CHECK_THAT(error_of(good, {{"pre_tokenizer", split}}), Contains("regular expression '('"));
+  json added = good;
+  added["added_tokens"][0]["lstrip"] = true;
+  CHECK_THAT(error_of(added, json::object()), Contains("<pad>") && Contains("lstrip"));
+  added = good;
+  added["added_tokens"][0]["id"] = 5;
+  CHECK_THAT(error_of(added, json::object()), Contains("<pad>") && Contains("id 5"));
+  CHECK_THROWS_WITH(Tokenizer::load("/nonexistent"), Contains("/nonexistent"));
+}
+
+}  // namespace
+}  // namespace ringside::engine
