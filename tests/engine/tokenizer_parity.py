@@ -50,7 +50,7 @@ def byte_level_bpe(pattern: str | None, texts: list[str], nfc: bool, ignore_merg
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_special_tokens(["<|end|", "<|end|>"])  # the longer one wins
     tokenizer.add_tokens([AddedToken("[tool]", normalized=True), AddedToken("caf\u00e9", normalized=True)])
     return tokenizer
 
