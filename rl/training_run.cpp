@@ -146,8 +146,7 @@ double TrainingRun::learning_rate() const {
   schedule.peak = optimizer.learning_rate;
   schedule.warmup_steps = optimizer.warmup_steps;
   schedule.min_lr_ratio = optimizer.min_lr_ratio;
-  const int64_t horizon = config().train.steps > 0 ? config().train.steps : options_.steps;
-  schedule.total_steps = horizon * updates_per_step(config());
+  schedule.total_steps = config().train.steps * updates_per_step(config());
   return schedule.at_step(state_.optimizer_step);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "rl/log/log.h"
+#include "tools/distributed.h"
 #include "tools/launch/launcher.h"
 
 namespace ringside::tools {
@@ -12,6 +13,7 @@ struct RunOptions {
   std::vector<std::string> words;
   std::filesystem::path run_dir;
   int64_t steps = 0;
+  int nproc = 0;
 };
 
 std::vector<std::string> trainer_arguments(const RunOptions& options) {
@@ -35,6 +37,7 @@ std::vector<std::string> worker_arguments(const RunOptions& options, int64_t wor
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
+  check_nproc(loaded->config, options.nproc);
   std::filesystem::create_directories(options.run_dir);
   // Workers wait for this file: one that an earlier run left would send them to ports nobody listens at.
   std::filesystem::remove(options.run_dir / "bridge" / "endpoint.json");
@@ -45,11 +48,7 @@ int run(const RunOptions& options) {
     launch_options.worker_args.push_back(worker_arguments(options, worker));
   }
   launch_options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
-  const LaunchResult result = launch(launch_options);
-  if (!result.ok() && !result.error.empty()) {
-    rl::log::error(result.error);
-  }
-  return result.exit_code;
+  return report_launch(launch(launch_options));
 }
 
 }  // namespace
@@ -62,6 +61,7 @@ void add_run_command(CommandContext& context) {
   command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
       ->required();
   command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)");
+  command->add_option("--nproc", options->nproc, "trainer ranks; must fit parallel.* (default: what they ask for)");
   command->callback([options, &context] { context.exit_code = run(*options); });
 }
 

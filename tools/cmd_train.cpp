@@ -24,6 +24,17 @@ struct TrainOptions {
   int nproc = 0;
 };
 
+// Log-probs under a cut distribution cannot be recomputed without the sampler's support mask, so such rollouts would be
+// refused one by one: refuse before the first is sampled.
+void check_sampling(const rl::Config& config) {
+  const bool cut = config.rollout.top_p < 1.0 || config.rollout.top_k > 0;
+  if (config.algorithm.name == rl::AlgorithmName::kGrpo && cut) {
+    throw std::invalid_argument(
+        "rollout.top_p below 1 and rollout.top_k above 0 cannot be trained on: the trainer does not know which tokens "
+        "the sampler had left out; expected top_p 1 and top_k 0");
+  }
+}
+
 void save_configuration(const rl::Config& config, const std::filesystem::path& path) {
   std::ofstream file(path, std::ios::trunc);
   file << rl::dump(config);
@@ -58,11 +69,12 @@ void train_rank(const TrainOptions& options, const rl::Config& config) {
 }
 
 int train(const TrainOptions& options, const CommandContext& context) {
-  const auto loaded = load_or_print_errors(split_inputs(options.words));
+  auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
-  if (options.steps <= 0 && loaded->config.train.steps <= 0) {
-    throw std::invalid_argument("how long to train is not said: give --steps or train.steps");
+  if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
+    loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
   }
+  check_sampling(loaded->config);
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
                       [&] { train_rank(options, loaded->config); });
 }
@@ -79,8 +91,8 @@ void add_train_command(CommandContext& context) {
   command->add_option("--rollouts", options->rollouts,
                       "recorded rollouts (JSONL); without it, workers are waited for");
   command->add_option("--steps", options->steps,
-                      "stop after this many steps in all (default: train.steps, which also is the horizon of the "
-                      "learning-rate schedule when it is set)");
+                      "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
+                      "train.steps where a recipe or the command line sets it, else at --steps");
   command->add_option("--nproc", options->nproc, "ranks to start; must fit parallel.* (default: what they ask for)");
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }

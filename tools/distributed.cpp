@@ -58,13 +58,18 @@ Ranks connect_ranks(const rl::Config& config) {
   return {mesh, sp::connect_mesh(mesh, store, host, timeout)};
 }
 
-int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
-                 const std::function<void()>& body) {
-  const auto wanted = static_cast<int>(mesh_shape(config.parallel).world_size());
-  if (nproc > 0 && nproc != wanted) {
+void check_nproc(const rl::Config& config, int nproc) {
+  const int64_t wanted = config.parallel.world_size();
+  if (nproc != 0 && nproc != wanted) {
     throw std::invalid_argument("--nproc " + std::to_string(nproc) + " does not fit the mesh: parallel.* asks for " +
                                 std::to_string(wanted) + " ranks");
   }
+}
+
+int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
+                 const std::function<void()>& body) {
+  check_nproc(config, nproc);
+  const auto wanted = static_cast<int>(config.parallel.world_size());
   if (wanted == 1 || rank_environment()) {
     body();
     return kExitOk;

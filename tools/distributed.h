@@ -27,6 +27,9 @@ Ranks connect_ranks(const rl::Config& config);
 int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
                  const std::function<void()>& body);
 
+// Throws std::invalid_argument when --nproc was given (not 0) and the mesh has another number of ranks.
+void check_nproc(const rl::Config& config, int nproc);
+
 // Logs the error of a launch, if there is one, and returns its exit code.
 int report_launch(const LaunchResult& result);
 

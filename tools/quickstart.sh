@@ -13,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly kWantedGain=25
 
+say() { echo "quickstart: $*"; }
 die() {
   echo "quickstart: error: $*" >&2
   exit 2
@@ -22,7 +23,7 @@ main() {
   local axis=ulysses seed=1 variant=short
   while (($# > 0)); do
     case $1 in
-      --ring) axis=ringattn ;;
+      --ring) axis=ring ;;
       --seed | --variant)
         (($# > 1)) || die "$1 needs a value"
         [[ $1 == --seed ]] && seed=$2 || variant=$2
@@ -43,20 +44,29 @@ main() {
   mkdir -p "$run"
   python3 tools/quickstart_task.py --out "$data" --variant "$variant" --seed "$seed" --flawed
 
-  local common=("seed=$seed" "parallel.${axis}_parallel_size=2")
-  local recipes=recipes/quickstart
-  [[ $variant == long ]] && recipes=recipes/quickstart_long
-  build/ringside train "$recipes/sft.yaml" --nproc 2 --run-dir "$run/sft" "${common[@]}" \
+  local layout=(parallel.ulysses_parallel_size=2 parallel.ringattn_parallel_size=1)
+  [[ $axis == ring ]] && layout=(parallel.ulysses_parallel_size=1 parallel.ringattn_parallel_size=2)
+  local recipe=recipes/quickstart
+  [[ $variant == long ]] && recipe=recipes/quickstart_long
+
+  say "warm start: supervised fine-tuning on demonstrations of which more than half are wrong"
+  build/ringside train "$recipe/sft.yaml" --run-dir "$run/sft" "seed=$seed" "${layout[@]}" \
     "model.path=$data/model" "data.sft=$data/sft.jsonl"
-  build/ringside run "$recipes/grpo.yaml" --nproc 2 --run-dir "$run/grpo" "${common[@]}" \
-    "model.path=$run/sft/checkpoint-final" \
-    "data.train=$data/train.jsonl" "data.eval=$data/test.jsonl"
+  say "GRPO: two trainer ranks, one rollout worker, a reward that knows the right answer"
+  build/ringside run "$recipe/grpo.yaml" --run-dir "$run/grpo" "seed=$seed" "${layout[@]}" \
+    "model.path=$run/sft/checkpoint-final" "data.train=$data/train.jsonl"
+  say "greedy exact match on the test set, before and after"
+  local stage
+  for stage in sft grpo; do
+    build/ringside generate --model "$run/$stage/checkpoint-final" --input "$data/test.jsonl" \
+      --output "$run/$stage/test.jsonl" "$recipe/grpo.yaml" | tee "$run/$stage/test.json"
+  done
 
   echo
   echo "checkpoint: $run/grpo/checkpoint-final"
-  echo "metrics:    $run/grpo/metrics.jsonl (warm start: $run/sft/metrics.jsonl)"
-  echo "logs:       $run/grpo, $run/sft"
-  python3 tools/quickstart_gain.py "$run/grpo/metrics.jsonl" "$kWantedGain"
+  echo "metrics:    $run/grpo/metrics.jsonl, TensorBoard files in $run/grpo/tensorboard"
+  echo "warm start: $run/sft"
+  python3 tools/quickstart_gain.py "$run" "$kWantedGain"
 }
 
 main "$@"

@@ -1,33 +1,36 @@
-"""Prints the exact match before and after a run, from its metrics.jsonl.
+"""Says what a quickstart run gained, and whether its rollouts were what they claimed to be.
 
-Usage: quickstart_gain.py METRICS WANTED_POINTS. Exits 1 when the gain is below WANTED_POINTS
-percentage points, 2 when the file lacks an evaluation before the first step or after the last.
+Usage: quickstart_gain.py RUN WANTED_POINTS. Reads RUN/{sft,grpo}/test.json (what `ringside generate`
+printed) and RUN/grpo/metrics.jsonl. Exits 1 when the gain is below WANTED_POINTS percentage points, or
+when a rollout's log-probs differ by more than 1e-4 from the trainer's at the version it names.
 """
 
 import json
 import pathlib
 import sys
 
+LOGPROB_BOUND = 1e-4
+
+
+def exact_match(summary: pathlib.Path) -> float:
+    return 100 * json.loads(summary.read_text())["mean"]
+
 
 def main() -> int:
-    metrics, wanted = pathlib.Path(sys.argv[1]), float(sys.argv[2])
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    scores = {line["step"]: 100 * line["eval_reward"] for line in lines if "eval_reward" in line}
-    last = max(line["step"] for line in lines)
-    if 0 not in scores or last not in scores or last == 0:
-        print(
-            f"quickstart: {metrics} has evaluations at steps {sorted(scores)}, "
-            f"expected 0 and {last}",
-            file=sys.stderr,
-        )
-        return 2
-    gain = scores[last] - scores[0]
+    run, wanted = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+    before, after = (exact_match(run / stage / "test.json") for stage in ("sft", "grpo"))
+    steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
+    difference = max(step["sampling/sampling_logp_difference/max"] for step in steps)
+    gain = after - before
     print(
-        f"exact match on the test set: {scores[0]:.1f} % before, {scores[last]:.1f} % after {last} "
-        f"steps "
-        f"({gain:+.1f} points; at least {wanted:+.1f} expected)"
+        f"rollout log-probs against the trainer's at the stated version: at most {difference:.1e} apart "
+        f"(bound {LOGPROB_BOUND:.0e})"
     )
-    return 0 if gain >= wanted else 1
+    print(
+        f"exact match on the test set: {before:.1f} % before, {after:.1f} % after {len(steps)} steps of GRPO "
+        f"({gain:+.1f} points; at least {wanted:+.1f} wanted)"
+    )
+    return 0 if gain >= wanted and difference <= LOGPROB_BOUND else 1
 
 
 sys.exit(main())

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rl/config/presets.h"
+#include "rl/rewards/reward.h"
 
 namespace ringside::rl {
 namespace {
@@ -88,7 +89,7 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true});
   fields.integer("rollout.top_k", rollout.top_k, at_least(0));
   fields.text("rollout.stop", rollout.stop);
-  fields.text("rollout.reward", rollout.reward);
+  fields.choice("rollout.reward", rollout.reward, reward_names());
   fields.text("rollout.reward_separator", rollout.reward_separator);
   fields.choice("rollout.server", rollout.server);
   fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024));

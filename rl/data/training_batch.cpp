@@ -91,13 +91,17 @@ std::vector<std::vector<sp::Document>> make_mini_batches(std::span<const bridge:
   }
   const auto advantages =
       group_advantages(rewards, config.rollout.group_size, config.algorithm.advantage);
+  // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
+  const double divisor = config.algorithm.loss_divisor > 0
+                             ? config.algorithm.loss_divisor
+                             : static_cast<double>(config.rollout.max_completion_tokens);
   const int64_t num_mini_batches = config.train.num_mini_batches;
   std::vector<std::vector<sp::Document>> mini_batches(num_mini_batches);
   for (int64_t b = 0; b < num_mini_batches; ++b) {
     const sp::Range part = sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     const auto weights =
         loss_weights(std::span(loss_tokens).subspan(part.begin, part.size()),
-                     config.algorithm.loss_aggregation, config.algorithm.loss_divisor);
+                     config.algorithm.loss_aggregation, divisor);
     for (int64_t i = part.begin; i < part.end; ++i) {
       mini_batches[b].push_back(make_document(rollouts[i], i, advantages[i],
                                               weights[i - part.begin], config.algorithm));

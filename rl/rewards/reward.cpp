@@ -2,6 +2,7 @@
 
 #include <map>
 #include <stdexcept>
+#include <string>
 
 #include "rl/rewards/exact_match.h"
 
@@ -11,8 +12,8 @@ namespace {
 using RewardFactory = Reward (*)(const RewardOptions&);
 
 // One line a reward.
-const std::map<std::string, RewardFactory, std::less<>>& factories() {
-  static const std::map<std::string, RewardFactory, std::less<>> kFactories = {
+const std::map<std::string_view, RewardFactory>& factories() {
+  static const std::map<std::string_view, RewardFactory> kFactories = {
       {"exact_match", exact_match_reward},
   };
   return kFactories;
@@ -26,15 +27,15 @@ Reward make_reward(std::string_view name, const RewardOptions& options) {
     return found->second(options);
   }
   std::string known;
-  for (const std::string& other : reward_names()) {
-    known += (known.empty() ? "" : ", ") + other;
+  for (const std::string_view other : reward_names()) {
+    known.append(known.empty() ? "" : ", ").append(other);
   }
   throw std::invalid_argument("reward '" + std::string(name) +
                               "' is unknown, expected one of: " + known);
 }
 
-std::vector<std::string> reward_names() {
-  std::vector<std::string> names;
+std::vector<std::string_view> reward_names() {
+  std::vector<std::string_view> names;
   for (const auto& [name, factory] : factories()) {
     names.push_back(name);
   }

@@ -30,7 +30,7 @@ struct RewardOptions {
 // The reward of that name. Throws std::invalid_argument that lists the names there are.
 Reward make_reward(std::string_view name, const RewardOptions& options);
 
-// In alphabetical order.
-std::vector<std::string> reward_names();
+// In alphabetical order; the views live as long as the program.
+std::vector<std::string_view> reward_names();
 
 }  // namespace ringside::rl

@@ -57,7 +57,7 @@ TEST_CASE("final_answer tells a missing separator from an empty answer") {
 TEST_CASE("an unknown reward is an error that lists the known ones") {
   CHECK_THROWS_WITH(make_reward("exact_mach", {}),
                     Catch::Contains("'exact_mach'") && Catch::Contains("exact_match"));
-  CHECK(reward_names() == std::vector<std::string>{"exact_match"});
+  CHECK(reward_names() == std::vector<std::string_view>{"exact_match"});
 }
 
 TEST_CASE("overlong_penalty falls linearly over the buffer") {
