@@ -1,0 +1,169 @@
+// Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer state or precision;
+// documents whose scores come back in another order.
+#include <filesystem>
+
+#include "engine/optim/adamw.h"
+#include "rl/checkpoint.h"
+#include "rl/data/training_batch.h"
+#include "rl/score_documents.h"
+#include "rl/weight_sync.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+
+using namespace ringside;
+
+namespace {
+
+engine::ModelConfig tiny_config() {
+  engine::ModelConfig c;
+  c.vocab_size = 19;
+  c.hidden_size = 16;
+  c.intermediate_size = 24;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 8;
+  c.qk_norm = true;
+  c.max_position_embeddings = 64;
+  return c;
+}
+
+engine::Decoder make_decoder(uint64_t seed, at::ScalarType dtype = at::kFloat) {
+  engine::Decoder decoder(tiny_config(), dtype);
+  decoder.init_random(seed, 0.2);
+  return decoder;
+}
+
+bool same_parameters(const engine::Decoder& a, const engine::Decoder& b) {
+  const auto left = a.units(), right = b.units();
+  for (std::size_t u = 0; u < left.size(); ++u) {
+    if (!at::equal(left[u]->flat(), right[u]->flat())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+class TempDir {
+ public:
+  TempDir() : path_(std::filesystem::temp_directory_path() / ("ringside_run_" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void take_step(engine::Decoder& decoder, engine::AdamW& optimizer) {
+  for (engine::ParamUnit* unit : decoder.units()) {
+    unit->grad().copy_(at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
+  }
+  optimizer.step(1e-2);
+}
+
+}  // namespace
+
+TEST_CASE("published weights install to the same bits and prove it") {
+  const auto trainer = make_decoder(1);
+  auto worker = make_decoder(2);
+  const auto snapshot = rl::snapshot_weights(trainer, at::kFloat, "run", 1, 5);
+  CHECK(rl::installed_root_hash(worker, snapshot->manifest) != snapshot->manifest.root_hash);
+  rl::install_weights(worker, *snapshot);
+  CHECK(same_parameters(trainer, worker));
+  CHECK(rl::installed_root_hash(worker, snapshot->manifest) == snapshot->manifest.root_hash);
+}
+
+TEST_CASE("a snapshot is independent of later training; bf16 is read back in bf16") {
+  auto trainer = make_decoder(1);
+  auto worker = make_decoder(2, at::kBFloat16);
+  const auto snapshot = rl::snapshot_weights(trainer, at::kBFloat16, "run", 1, 0);
+  engine::AdamW optimizer(trainer.units(), {});
+  take_step(trainer, optimizer);
+  rl::install_weights(worker, *snapshot);
+  CHECK(rl::installed_root_hash(worker, snapshot->manifest) == snapshot->manifest.root_hash);
+  CHECK_FALSE(same_parameters(trainer, worker));
+}
+
+TEST_CASE("weights of another model are refused and change nothing") {
+  auto config = tiny_config();
+  config.num_hidden_layers = 1;
+  engine::Decoder other(config, at::kFloat);
+  auto worker = make_decoder(2);
+  const auto before = make_decoder(2);
+  CHECK_THROWS_WITH(rl::install_weights(worker, *rl::snapshot_weights(other, at::kFloat, "run", 1, 0)),
+                    Catch::Contains("tensors"));
+  CHECK(same_parameters(worker, before));
+}
+
+TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters included") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
+  const TempDir dir;
+  auto decoder = make_decoder(1, dtype);
+  engine::AdamW optimizer(decoder.units(), {});
+  take_step(decoder, optimizer);
+  take_step(decoder, optimizer);
+  const rl::TrainingState state{2, 2, 2, 7, "run"};
+  rl::save_checkpoint(rl::checkpoint_path(dir.path(), 2), decoder, optimizer, state, "");
+  REQUIRE(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 2));
+
+  auto restored = make_decoder(9, dtype);
+  engine::AdamW restored_optimizer(restored.units(), {});
+  const auto loaded = rl::load_checkpoint(*rl::latest_checkpoint(dir.path()), restored, restored_optimizer);
+  CHECK(loaded.step == 2);
+  CHECK(loaded.run_id == "run");
+  CHECK(same_parameters(decoder, restored));
+  take_step(decoder, optimizer);
+  take_step(restored, restored_optimizer);
+  CHECK(same_parameters(decoder, restored));
+}
+
+TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
+  const TempDir dir;
+  auto decoder = make_decoder(1);
+  engine::AdamW optimizer(decoder.units(), {});
+  CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
+  for (int64_t step = 1; step <= 3; ++step) {
+    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), decoder, optimizer, {step, step, step, 1, "r"}, "");
+  }
+  std::filesystem::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
+  CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
+  rl::prune_checkpoints(dir.path(), 2);
+  CHECK_FALSE(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
+  CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 2)));
+  rl::save_checkpoint(dir.path() / "checkpoint-final", decoder, optimizer, {4, 4, 4, 1, "r"}, "");
+  CHECK(rl::latest_checkpoint(dir.path()) == dir.path() / "checkpoint-final");
+}
+
+TEST_CASE("documents are scored to the same figures at every layout, in their own order") {
+  std::vector<sp::Document> documents;
+  for (int64_t d = 0; d < 7; ++d) {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < 2 + 3 * d; ++i) {
+      ids.push_back((5 * i + d) % 19);
+    }
+    documents.push_back(rl::make_scored_document(ids, 1, 0.0));
+  }
+  const auto decoder = make_decoder(3, at::kDouble);
+  std::vector<std::vector<double>> expected;
+  for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {1, 2, 2}}) {
+    std::vector<std::vector<std::vector<double>>> results(shape.world_size());
+    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      results[mesh.rank()] = rl::score_documents(decoder, documents, mesh, comms, 20);
+    });
+    if (expected.empty()) {
+      expected = results[0];
+    }
+    for (const auto& result : results) {
+      REQUIRE(result.size() == documents.size());
+      for (std::size_t d = 0; d < documents.size(); ++d) {
+        REQUIRE(result[d].size() == expected[d].size());
+        for (std::size_t i = 0; i < result[d].size(); ++i) {
+          REQUIRE(result[d][i] == Approx(expected[d][i]).margin(1e-12));
+        }
+      }
+    }
+  }
+}
