@@ -95,9 +95,11 @@ class LiveSource final : public RolloutSource {
   std::vector<std::string> drain_messages() override {
     std::vector<std::string> messages = std::exchange(messages_, {});
     for (const bridge::BridgeEvent& event : endpoint_.drain_events()) {
-      messages.push_back(event.text);
+      if (!event.routine) {
+        messages.push_back(event.text);
+      }
     }
-    const bool alone = endpoint_.workers().empty();
+    const bool alone = !finished_ && endpoint_.workers().empty();
     if (alone && !said_alone_) {
       messages.push_back("no rollout worker is connected; waiting at " + endpoint_.rollout_address());
     }
@@ -116,6 +118,7 @@ class LiveSource final : public RolloutSource {
   }
 
   void finish() override {
+    finished_ = true;
     endpoint_.end("the run is finished");
     endpoint_.close(kCloseDeadline);
   }
@@ -182,6 +185,7 @@ class LiveSource final : public RolloutSource {
   RolloutQueue queue_;
   std::vector<std::string> messages_;
   bool said_alone_ = false;
+  bool finished_ = false;
   bridge::TrainerEndpoint endpoint_;
 };
 

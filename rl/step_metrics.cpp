@@ -18,11 +18,15 @@ double mean_over(const std::vector<UpdateResult>& updates,
   return sum / static_cast<double>(updates.size());
 }
 
-// Mean over the loss tokens of each optimizer step, then over the optimizer steps.
+// Mean over all loss tokens of the optimizer steps together.
 double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum) {
-  return mean_over(updates, [&](const UpdateResult& u) {
-    return u.sums.tokens > 0 ? u.sums.*sum / u.sums.tokens : 0.0;
-  });
+  double total = 0.0;
+  double tokens = 0.0;
+  for (const UpdateResult& update : updates) {
+    total += update.sums.*sum;
+    tokens += update.sums.tokens;
+  }
+  return tokens > 0 ? total / tokens : 0.0;
 }
 
 std::vector<double> rewards_of(std::span<const bridge::Rollout> rollouts) {

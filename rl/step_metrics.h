@@ -11,7 +11,8 @@
 
 namespace ringside::rl {
 
-// Loss, KL, entropy and the like as means over the step's optimizer steps, then what the rollouts say of themselves.
+// Losses and gradient norm as means over the step's optimizer steps, KL, entropy and the like as means over their loss
+// tokens, then what the rollouts say of themselves.
 // weight_version: of the weights that the step started from, against which staleness is counted.
 Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts,
                               const std::vector<UpdateResult>& updates, int64_t weight_version,

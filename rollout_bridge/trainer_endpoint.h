@@ -65,7 +65,8 @@ struct BridgeCounters {
 
 struct BridgeEvent {
   std::string worker_id;
-  std::string text;  // a sentence for the log
+  std::string text;      // a sentence for the log
+  bool routine = false;  // part of every healthy step
 };
 
 class TrainerEndpoint {

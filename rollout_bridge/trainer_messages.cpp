@@ -256,7 +256,8 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   session.failed_syncs = 0;
   session.state = SessionState::kSynced;
   event(session.worker_id, "worker " + session.worker_id + " committed version " +
-                               std::to_string(session.installed_version));
+                               std::to_string(session.installed_version),
+        /*routine=*/true);
 }
 
 void TrainerState::sync_failed(Session& session, const std::string& why) {

@@ -80,12 +80,12 @@ void TrainerState::refuse(const std::string& identity, const Error& error, bool 
   strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
 }
 
-void TrainerState::event(const std::string& worker_id, std::string text) {
+void TrainerState::event(const std::string& worker_id, std::string text, bool routine) {
   if (events_.size() >= kMaxEvents) {
     events_.pop_front();
     ++counters_.dropped_events;
   }
-  events_.push_back({worker_id, std::move(text)});
+  events_.push_back({worker_id, std::move(text), routine});
 }
 
 void TrainerState::lose(const std::string& identity, const std::string& why) {

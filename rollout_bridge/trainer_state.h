@@ -92,7 +92,7 @@ class TrainerState {
   void offer(Session& session);
   bool is_published(int64_t version, const std::string& root_hash) const;
   void hand_out_work();
-  void event(const std::string& worker_id, std::string text);
+  void event(const std::string& worker_id, std::string text, bool routine = false);
   Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
 
   TrainerOptions options_;
