@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "engine/model/sequence_parallel_attention.h"
 #include "engine/optim/grad_clip.h"
 #include "sp/grad_sync.h"
 
@@ -20,9 +19,12 @@ LossSums reduce(const LossSums& local, sp::Communicator& world) {
 
 }  // namespace
 
+engine::SequenceParallelAttention shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms) {
+  return engine::SequenceParallelAttention({shard.plan, comms.ulysses, comms.ring});
+}
+
 engine::TokenScores score_shard(const engine::Decoder& decoder, const sp::Shard& shard,
-                                const sp::MeshCommunicators& comms) {
-  engine::SequenceParallelAttention attention({shard.plan, comms.ulysses, comms.ring});
+                                engine::SequenceParallelAttention& attention) {
   const at::Tensor hidden_sE = decoder.forward(shard.ids_s, shard.positions_s, attention);
   return decoder.score(hidden_sE.index_select(0, shard.source_n), shard.target_n, shard.temperature_n);
 }
@@ -37,7 +39,8 @@ UpdateResult update_policy(engine::Decoder& decoder, engine::AdamW& optimizer,
   }
   LossSums sums;
   for (const sp::Shard& shard : shards) {
-    const auto scores = score_shard(decoder, shard, comms);
+    auto attention = shard_attention(shard, comms);  // recomputed layers call it again in the backward
+    const auto scores = score_shard(decoder, shard, attention);
     const PolicyLoss result = loss(scores.logprobs_n, scores.entropy_n, shard);
     sums += result.sums;
     result.loss.backward();

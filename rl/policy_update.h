@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/model/decoder.h"
+#include "engine/model/sequence_parallel_attention.h"
 #include "engine/optim/adamw.h"
 #include "rl/algorithm/losses.h"
 #include "sp/collator/collator.h"
@@ -21,9 +22,13 @@ struct UpdateResult {
   double grad_norm = 0.0;  // of the summed gradient, before the clip
 };
 
-// Log-probs and entropies of a shard's entries. Collective over the sequence-parallel group.
+// The attention of a shard's micro-batch over the mesh.
+engine::SequenceParallelAttention shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms);
+
+// Log-probs and entropies of a shard's entries. `attention` must outlive a backward through the result. Collective over the
+// sequence-parallel group.
 engine::TokenScores score_shard(const engine::Decoder& decoder, const sp::Shard& shard,
-                                const sp::MeshCommunicators& comms);
+                                engine::SequenceParallelAttention& attention);
 
 // Forward and backward over all shards, sum over the world, clip to max_grad_norm, one AdamW step at learning_rate.
 // Collective over the world: every rank brings the same number of shards of the same plan. The result is the same on

@@ -22,7 +22,8 @@ std::vector<std::vector<double>> score_documents(const engine::Decoder& decoder,
                                     tokens_per_micro_batch,
                                     decoder.compute_dtype() == at::kDouble ? at::kDouble : at::kFloat};
   for (const sp::Shard& shard : sp::collate(documents, mesh, options)) {
-    const at::Tensor scores = score_shard(decoder, shard, comms).logprobs_n.to(at::kDouble);
+    auto attention = shard_attention(shard, comms);
+    const at::Tensor scores = score_shard(decoder, shard, attention).logprobs_n.to(at::kDouble);
     logprobs.index_copy_(0, at::tensor(shard.entry_index, at::kLong), scores);
   }
   comms.world->all_reduce_sum(logprobs, "scores");

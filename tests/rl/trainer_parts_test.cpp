@@ -5,6 +5,7 @@
 #include "engine/optim/adamw.h"
 #include "rl/checkpoint.h"
 #include "rl/data/training_batch.h"
+#include "rl/policy_update.h"
 #include "rl/score_documents.h"
 #include "rl/weight_sync.h"
 #include "tests/support/catch.h"
@@ -135,6 +136,33 @@ TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
   CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 2)));
   rl::save_checkpoint(dir.path() / "checkpoint-final", decoder, optimizer, {4, 4, 4, 1, "r"}, "");
   CHECK(rl::latest_checkpoint(dir.path()) == dir.path() / "checkpoint-final");
+}
+
+TEST_CASE("an update with recomputed activations is the same update, on every layout") {
+  std::vector<sp::Document> documents;
+  for (int64_t d = 0; d < 5; ++d) {
+    documents.push_back(rl::make_scored_document({1, 2 + d, 3, 4, 5 + d, 6, 7}, 2, 1.0 / 25));
+  }
+  const auto update = [&](sp::MeshShape shape, bool recompute) {
+    std::vector<rl::UpdateResult> results(shape.world_size());
+    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      auto decoder = make_decoder(3, at::kDouble);
+      decoder.set_recompute_activations(recompute);
+      engine::AdamW optimizer(decoder.units(), {});
+      const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, 16, at::kDouble});
+      rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
+      results[mesh.rank()] = rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
+    });
+    return results.back();
+  };
+  const auto expected = update({1, 1, 1}, false);
+  CHECK(expected.grad_norm > 0.1);
+  for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}}) {
+    const auto result = update(shape, true);
+    CHECK(result.grad_norm == Approx(expected.grad_norm).epsilon(1e-10));
+    CHECK(result.sums.loss == Approx(expected.sums.loss).epsilon(1e-10));
+    CHECK(result.sums.tokens == 25);
+  }
 }
 
 TEST_CASE("documents are scored to the same figures at every layout, in their own order") {
