@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/engine/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {
 namespace {

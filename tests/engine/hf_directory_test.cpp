@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/weights/safetensors.h"
-#include "tests/engine/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
 
 namespace ringside::engine {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/weights/model_config_json.h"
-#include "tests/engine/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
 
 namespace ringside::engine {

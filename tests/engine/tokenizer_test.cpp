@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/utf8.h"
-#include "tests/engine/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {
 namespace {

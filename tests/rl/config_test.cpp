@@ -11,6 +11,7 @@
 #include "rl/config/load.h"
 #include "rl/config/presets.h"
 #include "rl/config/schema.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
 namespace {
@@ -18,26 +19,13 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-class TempDir {
+class TempDir : public test::TemporaryDirectory {
  public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "ringside_config_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
   fs::path write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return path_ / name;
+    fs::create_directories((path() / name).parent_path());
+    test::write_file(path() / name, text);
+    return path() / name;
   }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
 };
 
 LoadedConfig load_text(const std::string& yaml, const std::vector<std::string>& overrides = {}) {

@@ -16,6 +16,7 @@
 
 #include "rl/metrics/metrics_writer.h"
 #include "rl/metrics/tensorboard_writer.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
 namespace {
@@ -23,28 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-class TempDir {
+using test::read_file;
+
+class TempDir : public test::TemporaryDirectory {
  public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "ringside_metrics_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
+  fs::path operator/(const std::string& name) const { return path() / name; }
 };
-
-std::string read(const fs::path& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
 
 TEST_CASE("a line holds the step first, the metrics in their order, and exact values") {
   const TempDir dir;
@@ -53,7 +38,7 @@ TEST_CASE("a line holds the step first, the metrics in their order, and exact va
   const double third = 1.0 / 3;
   writer.write(7, {{"reward", third}, {"a/b", 0.1 + 0.2}, {"count", 64}, {"tiny", 5e-324}});
   // Whole and on disk without closing the writer.
-  const std::string text = read(path);
+  const std::string text = read_file(path);
   CHECK_THAT(text, Catch::StartsWith("{\"step\":7,\"reward\":0.333") && Catch::EndsWith("}\n"));
   const auto line = nlohmann::json::parse(text);
   CHECK(line["reward"].get<double>() == third);
@@ -67,7 +52,7 @@ TEST_CASE("NaN and infinities are null and named") {
   const auto path = dir / "metrics.jsonl";
   const double inf = std::numeric_limits<double>::infinity();
   MetricsWriter(path, -1).write(1, {{"a", NAN}, {"b", inf}, {"c", -inf}, {"d", 1}});
-  CHECK(read(path) ==
+  CHECK(read_file(path) ==
         "{\"step\":1,\"a\":null,\"b\":null,\"c\":null,\"d\":1.0,"
         "\"non_finite\":{\"a\":\"nan\",\"b\":\"inf\",\"c\":\"-inf\"}}\n");
 }
@@ -84,12 +69,12 @@ TEST_CASE("a resume drops later steps and a line cut short, and appends") {
     MetricsWriter writer(path, 3);
     writer.write(4, {{"x", 40}});
   }
-  CHECK(read(path) ==
+  CHECK(read_file(path) ==
         "{\"step\":1,\"x\":1.0}\n{\"step\":2,\"x\":2.0}\n{\"step\":3,\"x\":3.0}\n"
         "{\"step\":4,\"x\":40.0}\n");
   CHECK_FALSE(fs::exists(dir / "metrics.jsonl.next"));
   const MetricsWriter fresh(path, -1);
-  CHECK(read(path) == "");
+  CHECK(read_file(path) == "");
 }
 
 TEST_CASE("bad names, foreign files and places that cannot be written are errors") {
@@ -97,11 +82,11 @@ TEST_CASE("bad names, foreign files and places that cannot be written are errors
   MetricsWriter writer(dir / "m.jsonl", -1);
   CHECK_THROWS_WITH(writer.write(1, {{"step", 1}}), Contains("metric \"step\""));
   CHECK_THROWS_WITH(writer.write(1, {{"a", 1}, {"a", 2}}), Contains("given twice in step 1"));
-  CHECK(read(dir / "m.jsonl") == "");
+  CHECK(read_file(dir / "m.jsonl") == "");
   std::ofstream(dir / "foreign.jsonl") << "{\"step\":1}\nhello\n";
   CHECK_THROWS_WITH(MetricsWriter(dir / "foreign.jsonl", 5),
                     Contains("foreign.jsonl:2: not a JSON"));
-  CHECK(read(dir / "foreign.jsonl") == "{\"step\":1}\nhello\n");
+  CHECK(read_file(dir / "foreign.jsonl") == "{\"step\":1}\nhello\n");
   CHECK_THROWS_WITH(MetricsWriter(dir / "absent/m.jsonl", -1), Contains("cannot be opened"));
 }
 
@@ -153,7 +138,7 @@ std::uint32_t mask(const std::string& text) {
 }
 
 std::vector<std::string> records(const fs::path& path) {
-  Reader file(read(path));
+  Reader file(read_file(path));
   std::vector<std::string> events;
   while (!file.done()) {
     const std::string length = file.take(8);

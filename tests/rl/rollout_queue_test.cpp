@@ -3,13 +3,11 @@
 #include "rl/rollout_queue.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "rl/data/data_order.h"
 #include "rl/endpoint_file.h"
-
-#include <filesystem>
-#include <fstream>
-#include <set>
+#include "tests/support/temporary_directory.h"
 
 using namespace ringside;
 using rl::Admission;
@@ -109,12 +107,12 @@ TEST_CASE("mixed seeds depend on every part and its place") {
 }
 
 TEST_CASE("the endpoint file is read back, absent or broken is told apart") {
-  const auto path = std::filesystem::temp_directory_path() / ("ringside_endpoint_" + std::to_string(::getpid()));
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "endpoint.json";
   CHECK_FALSE(rl::read_endpoint_file(path).has_value());
   rl::write_endpoint_file(path, {"tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "run", 4});
   CHECK(rl::read_endpoint_file(path)->weights_address == "tcp://127.0.0.1:2");
   CHECK(rl::read_endpoint_file(path)->run_epoch == 4);
-  std::ofstream(path) << "{";
-  CHECK_THROWS_WITH(rl::read_endpoint_file(path), Catch::Contains("ringside_endpoint_"));
-  std::filesystem::remove(path);
+  test::write_file(path, "{");
+  CHECK_THROWS_WITH(rl::read_endpoint_file(path), Catch::Contains("endpoint.json"));
 }

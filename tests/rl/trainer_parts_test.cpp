@@ -1,7 +1,5 @@
 // Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer state or precision;
 // documents whose scores come back in another order.
-#include <filesystem>
-
 #include "engine/optim/adamw.h"
 #include "rl/checkpoint.h"
 #include "rl/data/training_batch.h"
@@ -10,6 +8,7 @@
 #include "rl/weight_sync.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace ringside;
 
@@ -44,19 +43,6 @@ bool same_parameters(const engine::Decoder& a, const engine::Decoder& b) {
   }
   return true;
 }
-
-class TempDir {
- public:
-  TempDir() : path_(std::filesystem::temp_directory_path() / ("ringside_run_" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 void take_step(engine::Decoder& decoder, engine::AdamW& optimizer) {
   for (engine::ParamUnit* unit : decoder.units()) {
@@ -101,7 +87,7 @@ TEST_CASE("weights of another model are refused and change nothing") {
 
 TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters included") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
-  const TempDir dir;
+  const test::TemporaryDirectory dir;
   auto decoder = make_decoder(1, dtype);
   engine::AdamW optimizer(decoder.units(), {});
   take_step(decoder, optimizer);
@@ -122,7 +108,7 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
 }
 
 TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
-  const TempDir dir;
+  const test::TemporaryDirectory dir;
   auto decoder = make_decoder(1);
   engine::AdamW optimizer(decoder.units(), {});
   CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());

@@ -2,13 +2,11 @@
 // mini-batch, recorded files whose mistakes pass unseen.
 #include <catch2/catch.hpp>
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "rl/data/rollout_file.h"
 #include "rl/data/training_batch.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace ringside;
 
@@ -37,15 +35,11 @@ rl::Config make_config() {
 
 class TempFile {
  public:
-  explicit TempFile(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() / ("ringside_rollouts_" + std::to_string(::getpid()) + ".jsonl")) {
-    std::ofstream(path_) << text;
-  }
-  ~TempFile() { std::filesystem::remove(path_); }
-  const std::filesystem::path& path() const { return path_; }
+  explicit TempFile(const std::string& text) { test::write_file(path(), text); }
+  std::filesystem::path path() const { return directory_.path() / "rollouts.jsonl"; }
 
  private:
-  std::filesystem::path path_;
+  test::TemporaryDirectory directory_;
 };
 
 }  // namespace
