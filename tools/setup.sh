@@ -126,6 +126,7 @@ main() {
     command -v nvcc >/dev/null ||
       say "nvcc is not on PATH; the cuda preset needs the CUDA 13.0 toolkit"
     build cuda build-cuda "-DRINGSIDE_TORCH_DIR=$PWD/$torch"
+    say "build-cuda/ringside is ready, with the CUDA and NCCL objects beside it"
   fi
   [[ -x build/ringside ]] || die "the build left no build/ringside"
   say "build/ringside is ready"
