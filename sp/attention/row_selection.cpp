@@ -56,14 +56,6 @@ at::Tensor RowSelection::gather(const at::Tensor& share) const {
   return share.index_select(0, index_).view(sizes);
 }
 
-void RowSelection::write(at::Tensor& share, const at::Tensor& values) const {
-  if (spacing_ > 0) {
-    view(share).copy_(values);
-  } else {
-    share.index_copy_(0, index_, values.flatten(0, 1));
-  }
-}
-
 void RowSelection::add(at::Tensor& share, const at::Tensor& values) const {
   if (spacing_ > 0) {
     view(share).add_(values);

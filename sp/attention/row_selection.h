@@ -18,10 +18,7 @@ class RowSelection {
   // [S, ...] -> [B, n, ...]; a view where the rows are evenly spaced.
   at::Tensor gather(const at::Tensor& share) const;
 
-  // share[rows] = values, values [B, n, ...]. The blocks must not overlap.
-  void write(at::Tensor& share, const at::Tensor& values) const;
-
-  // share[rows] += values. Rows that stand in several blocks receive the sum.
+  // share[rows] += values, values [B, n, ...]. Rows that stand in several blocks receive the sum.
   void add(at::Tensor& share, const at::Tensor& values) const;
 
  private:

@@ -61,7 +61,7 @@ at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan,
     return q_sHD;
   }
   std::vector<at::Tensor> pieces;
-  for (const Range& range : plan.query_heads_of) {
+  for (const Range& range : plan.head_split.query_heads_of) {
     pieces.push_back(heads(q_sHD, range));
   }
   const int64_t d = plan.heads.head_dim;
@@ -75,7 +75,7 @@ at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& pla
     return out_ShD;
   }
   std::vector<int64_t> heads_of;
-  for (const Range& range : plan.query_heads_of) {
+  for (const Range& range : plan.head_split.query_heads_of) {
     heads_of.push_back(range.size());
   }
   return at::cat(scatter_rows(out_ShD, plan, heads_of, ulysses, "ulysses_output"), /*dim=*/1);
@@ -87,7 +87,7 @@ at::Tensor kv_sequence_to_heads(const at::Tensor& k_sKD, const at::Tensor& v_sKD
     return at::cat({k_sKD, v_sKD}, /*dim=*/1);
   }
   std::vector<at::Tensor> pieces;
-  for (const Range& range : plan.kv_heads_of) {
+  for (const Range& range : plan.head_split.kv_heads_of) {
     pieces.push_back(at::cat({heads(k_sKD, range), heads(v_sKD, range)}, /*dim=*/1));
   }
   const int64_t d = plan.heads.head_dim;
@@ -104,7 +104,7 @@ std::pair<at::Tensor, at::Tensor> kv_heads_to_sequence(const at::Tensor& dkv_S2k
     return {dkv_S2kD.narrow(1, 0, k), dkv_S2kD.narrow(1, k, k)};
   }
   std::vector<int64_t> heads_of;
-  for (const Range& range : plan.kv_heads_of) {
+  for (const Range& range : plan.head_split.kv_heads_of) {
     heads_of.push_back(2 * range.size());
   }
   const auto pieces = scatter_rows(dkv_S2kD, plan, heads_of, ulysses, "ulysses_kv_grad");
@@ -112,7 +112,7 @@ std::pair<at::Tensor, at::Tensor> kv_heads_to_sequence(const at::Tensor& dkv_S2k
                             dkv_S2kD.options());
   at::Tensor dv = at::zeros_like(dk);
   for (std::size_t u = 0; u < pieces.size(); ++u) {
-    const Range range = plan.kv_heads_of[u];
+    const Range range = plan.head_split.kv_heads_of[u];
     heads(dk, range).add_(pieces[u].narrow(1, 0, range.size()));
     heads(dv, range).add_(pieces[u].narrow(1, range.size(), range.size()));
   }

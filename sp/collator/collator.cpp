@@ -6,6 +6,9 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "sp/collator/prefix_tree.h"
 
 namespace ringside::sp {
 namespace {
@@ -22,27 +25,58 @@ void check_document(const Document& document, std::size_t index) {
   }
 }
 
+PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen, bool shared_prefix) {
+  std::vector<const std::vector<int64_t>*> ids;
+  for (const int64_t d : chosen) {
+    ids.push_back(&documents[d].ids);
+  }
+  return shared_prefix ? build_prefix_tree(ids) : unshared_tree(ids);
+}
+
 // One micro-batch before it is cut.
 struct Packed {
-  std::vector<int64_t> lengths;
+  PrefixTree tree;
   std::vector<int64_t> ids;
   LossEntries entries;               // source = packed index
   std::vector<int64_t> entry_index;  // place in the order (document, entry)
+  PrefixSaving saving;
 };
 
+PrefixSaving saving_of(const Packed& packed) {
+  PrefixSaving saving;
+  const SegmentForest& forest = packed.tree.forest;
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    saving.unique_pairs += forest.attended_pairs(s, {0, forest.length(s)});
+  }
+  saving.unique_tokens = forest.num_tokens();
+  for (const auto& path : packed.tree.paths) {
+    int64_t tokens = 0;
+    for (const int64_t segment : path) {
+      tokens += forest.length(segment);
+    }
+    saving.raw_tokens += tokens;
+    saving.raw_pairs += tokens * (tokens + 1) / 2;
+  }
+  return saving;
+}
+
 Packed pack(std::span<const Document> documents, const std::vector<int64_t>& chosen,
-            const std::vector<int64_t>& first_entry_of) {
-  Packed packed;
-  for (const int64_t d : chosen) {
-    const Document& document = documents[d];
-    const auto offset = static_cast<int64_t>(packed.ids.size());
-    packed.lengths.push_back(static_cast<int64_t>(document.ids.size()));
-    packed.ids.insert(packed.ids.end(), document.ids.begin(), document.ids.end());
+            const std::vector<int64_t>& first_entry_of, bool shared_prefix) {
+  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}};
+  packed.ids.resize(packed.tree.forest.num_tokens());
+  for (std::size_t c = 0; c < chosen.size(); ++c) {
+    const Document& document = documents[chosen[c]];
+    const auto places = packed_indices_of(packed.tree, static_cast<int64_t>(c));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      packed.ids[places[i]] = document.ids[i];
+    }
     for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
-      packed.entries.append(document.entries, i, offset);
-      packed.entry_index.push_back(first_entry_of[d] + static_cast<int64_t>(i));
+      const int64_t source = document.entries.source[i];
+      packed.entries.append(document.entries, i, places[source] - source);
+      packed.entry_index.push_back(first_entry_of[chosen[c]] + static_cast<int64_t>(i));
     }
   }
+  packed.saving = saving_of(packed);
   return packed;
 }
 
@@ -67,14 +101,48 @@ LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& loca
   return entries;
 }
 
+struct FamilyPacking {
+  PackingPlan plan;            // of documents
+  int64_t fullest_rank = 0;    // tokens of the data-parallel rank that has most
+};
+
+FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t dp_size, int64_t budget) {
+  const auto families = cut_into_families(tree, max_tokens);
+  std::vector<int64_t> lengths;
+  for (const Family& family : families) {
+    lengths.push_back(family.tokens);
+  }
+  FamilyPacking packing{pack_documents(lengths, dp_size, budget)};
+  for (auto& rank : packing.plan.micro_batches) {
+    int64_t tokens = 0;
+    for (auto& micro_batch : rank) {
+      std::vector<int64_t> members;
+      for (const int64_t family : micro_batch) {
+        tokens += lengths[family];
+        members.insert(members.end(), families[family].documents.begin(), families[family].documents.end());
+      }
+      micro_batch = std::move(members);
+    }
+    packing.fullest_rank = std::max(packing.fullest_rank, tokens);
+  }
+  return packing;
+}
+
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
 Shard cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
-  const SequenceLayout layout(packed.lengths, mesh.shape().ring, mesh.shape().ulysses);
+  const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
+                              options.sequence.placement);
   const int64_t rank = mesh.sp_rank();
   Shard shard;
-  shard.plan = std::make_shared<const AttentionPlan>(plan_attention(layout, options.heads, rank));
-  shard.num_packed_tokens = layout.num_tokens();
+  shard.plan =
+      std::make_shared<const AttentionPlan>(plan_attention(layout, options.heads, rank, options.sequence.plan));
+  shard.balance = layout.balance();
+  shard.saving = packed.saving;
+  shard.async_ulysses = options.sequence.async_ulysses;
+  if (shard.async_ulysses) {
+    shard.share_positions_S = integers(layout.share_positions(mesh.ring_rank()));
+  }
   shard.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
   shard.positions_s = integers(layout.positions(rank));
   const LossEntries entries =
@@ -96,13 +164,22 @@ Shard cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options
 
 }  // namespace
 
-PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
-                               int64_t tokens_per_micro_batch) {
-  std::vector<int64_t> lengths;
-  for (const Document& document : documents) {
-    lengths.push_back(static_cast<int64_t>(document.ids.size()));
+PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size, int64_t tokens_per_micro_batch,
+                               bool shared_prefix) {
+  std::vector<int64_t> all(documents.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  const PrefixTree tree = tree_of(documents, all, shared_prefix);
+  FamilyPacking best = pack_families(tree, tokens_per_micro_batch, dp_size, tokens_per_micro_batch);
+  // A large family on one data-parallel rank leaves the others idle: look for a size at which all get as much.
+  const int64_t part = (tree.forest.num_tokens() + dp_size - 1) / dp_size;
+  for (int64_t eighths = 8; eighths <= 16 && dp_size > 1; ++eighths) {
+    const int64_t max_tokens = std::clamp<int64_t>(part * eighths / 8, 1, tokens_per_micro_batch);
+    FamilyPacking packing = pack_families(tree, max_tokens, dp_size, tokens_per_micro_batch);
+    if (packing.fullest_rank < best.fullest_rank) {
+      best = std::move(packing);
+    }
   }
-  return pack_documents(lengths, dp_size, tokens_per_micro_batch);
+  return std::move(best.plan);
 }
 
 std::vector<Shard> collate(std::span<const Document> documents, const Mesh& mesh,
@@ -114,10 +191,12 @@ std::vector<Shard> collate(std::span<const Document> documents, const Mesh& mesh
     first_entry_of.push_back(num_entries);
     num_entries += documents[d].entries.size();
   }
-  const auto plan = plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch);
+  const bool shared_prefix = options.sequence.shared_prefix;
+  const auto plan =
+      plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch, shared_prefix);
   std::vector<Shard> shards;
   for (const auto& chosen : plan.micro_batches[mesh.dp_rank()]) {
-    shards.push_back(cut(pack(documents, chosen, first_entry_of), mesh, options));
+    shards.push_back(cut(pack(documents, chosen, first_entry_of, shared_prefix), mesh, options));
   }
   return shards;
 }

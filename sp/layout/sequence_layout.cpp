@@ -4,65 +4,26 @@
 #include <utility>
 
 namespace ringside::sp {
-namespace {
 
-// Bounds of the 2R chunks of one document. `first_larger` rotates which chunks take the remainder.
-std::vector<Range> zigzag_chunks(int64_t length, int64_t num_chunks, int64_t first_larger) {
-  const int64_t base = length / num_chunks;
-  const int64_t remainder = length % num_chunks;
-  std::vector<Range> chunks;
-  int64_t begin = 0;
-  for (int64_t c = 0; c < num_chunks; ++c) {
-    const bool larger = (c - first_larger + num_chunks) % num_chunks < remainder;
-    const int64_t end = begin + base + (larger ? 1 : 0);
-    chunks.push_back({begin, end});
-    begin = end;
-  }
-  return chunks;
-}
-
-void append_run(std::vector<TokenRun>& share, int64_t document, Range positions) {
-  if (positions.empty()) {
-    return;
-  }
-  if (!share.empty() && share.back().document == document &&
-      share.back().positions.end == positions.begin) {
-    share.back().positions.end = positions.end;
-    return;
-  }
-  share.push_back({document, positions});
-}
-
-}  // namespace
-
-SequenceLayout::SequenceLayout(std::vector<int64_t> document_lengths, int64_t ring_size,
-                               int64_t ulysses_size)
-    : lengths_(std::move(document_lengths)), cu_seqlens_{0}, ulysses_size_(ulysses_size) {
+SequenceLayout::SequenceLayout(SegmentForest forest, int64_t ring_size, int64_t ulysses_size, Placement placement)
+    : forest_(std::move(forest)), ulysses_size_(ulysses_size) {
   if (ring_size < 1 || ulysses_size < 1) {
     throw std::invalid_argument("SequenceLayout: ring_size and ulysses_size must be at least 1, got " +
                                 std::to_string(ring_size) + " and " + std::to_string(ulysses_size));
   }
-  shares_.resize(ring_size);
-  share_tokens_.assign(ring_size, 0);
-  const int64_t num_chunks = 2 * ring_size;
-  int64_t first_larger = 0;
-  for (int64_t document = 0; document < num_documents(); ++document) {
-    const int64_t length = lengths_[document];
-    if (length < 0) {
-      throw std::invalid_argument("SequenceLayout: document " + std::to_string(document) +
-                                  " has length " + std::to_string(length));
+  shares_ = place(forest_, ring_size, placement);
+  for (const auto& share : shares_) {
+    int64_t tokens = 0;
+    for (const TokenRun& run : share) {
+      tokens += run.offsets.size();
     }
-    cu_seqlens_.push_back(cu_seqlens_.back() + length);
-    const auto chunks = zigzag_chunks(length, num_chunks, first_larger);
-    first_larger = (first_larger + length) % num_chunks;
-    for (int64_t r = 0; r < ring_size; ++r) {
-      for (const Range& chunk : {chunks[r], chunks[num_chunks - 1 - r]}) {
-        append_run(shares_[r], document, chunk);
-        share_tokens_[r] += chunk.size();
-      }
-    }
+    share_tokens_.push_back(tokens);
   }
 }
+
+SequenceLayout::SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size,
+                               int64_t ulysses_size)
+    : SequenceLayout(SegmentForest::of_documents(document_lengths), ring_size, ulysses_size) {}
 
 Range SequenceLayout::ulysses_part(int64_t ring_rank, int64_t ulysses_rank) const {
   return even_part(ring_share_tokens(ring_rank), ulysses_size_, ulysses_rank);
@@ -79,23 +40,32 @@ std::vector<int64_t> SequenceLayout::packed_indices(int64_t sp_rank) const {
   indices.reserve(part.size());
   int64_t share_index = 0;
   for (const TokenRun& run : ring_share(ring_rank)) {
-    for (int64_t p = run.positions.begin; p < run.positions.end; ++p, ++share_index) {
+    const Range whole = packed(run);
+    for (int64_t i = whole.begin; i < whole.end; ++i, ++share_index) {
       if (share_index >= part.begin && share_index < part.end) {
-        indices.push_back(cu_seqlens_[run.document] + p);
+        indices.push_back(i);
       }
     }
   }
   return indices;
 }
 
-std::vector<int64_t> SequenceLayout::positions(int64_t sp_rank) const {
-  std::vector<int64_t> positions(num_tokens());
-  for (int64_t document = 0; document < num_documents(); ++document) {
-    for (int64_t p = 0; p < lengths_[document]; ++p) {
-      positions[cu_seqlens_[document] + p] = p;
+std::vector<int64_t> SequenceLayout::share_positions(int64_t ring_rank) const {
+  std::vector<int64_t> positions;
+  positions.reserve(ring_share_tokens(ring_rank));
+  for (const TokenRun& run : ring_share(ring_rank)) {
+    for (int64_t i = run.offsets.begin; i < run.offsets.end; ++i) {
+      positions.push_back(forest_.first_position(run.segment) + i);
     }
   }
-  return shard<int64_t>(positions, sp_rank);
+  return positions;
+}
+
+std::vector<int64_t> SequenceLayout::positions(int64_t sp_rank) const {
+  const int64_t ring_rank = sp_rank / ulysses_size_;
+  const Range part = ulysses_part(ring_rank, sp_rank % ulysses_size_);
+  const auto share = share_positions(ring_rank);
+  return {share.begin() + part.begin, share.begin() + part.end};
 }
 
 std::vector<int64_t> SequenceLayout::local_index_of_packed(int64_t sp_rank) const {

@@ -1,12 +1,9 @@
 // Who holds which token of a packed micro-batch. Pure integers, the same on every rank; the one object through
 // which every token-aligned field is cut and put together again, so that no two fields can disagree.
 //
-// Documents of any length are packed one after another ("packed index" = place in that concatenation). With ring
-// size R > 1 each document is cut into 2R chunks whose sizes differ by at most one; ring rank r holds chunks r and
-// 2R-1-r, an early one and its mirror, so that under a causal mask every rank attends to about the same number of
-// pairs (zigzag). The remainders rotate from document to document, so many short documents still fill all ranks
-// evenly. Each ring share is then cut into U contiguous runs for the Ulysses ranks. Nothing is padded; a rank may
-// hold no token at all.
+// The micro-batch is a forest of segments; its tokens are packed in the forest's order ("packed index"). The placement says
+// which runs of tokens a ring rank holds; each ring share, in packed order, is then cut into U contiguous runs for the
+// Ulysses ranks. Nothing is padded; a rank may hold no token at all.
 //
 // sp rank = ring_rank * U + ulysses_rank. "Share index" = place in a ring share; "local index" = place on an sp rank.
 #pragma once
@@ -16,35 +13,38 @@
 #include <stdexcept>
 #include <vector>
 
+#include "sp/layout/placement.h"
 #include "sp/layout/range.h"
+#include "sp/layout/segment_forest.h"
 
 namespace ringside::sp {
 
-// Consecutive tokens of one document; the tokens' positions in the document are [positions.begin, positions.end).
-struct TokenRun {
-  int64_t document = 0;
-  Range positions;
-  bool operator==(const TokenRun&) const = default;
-};
-
 class SequenceLayout {
  public:
-  // document_lengths: tokens of each document, >= 0. ring_size, ulysses_size >= 1. Throws std::invalid_argument naming
-  // the offending value.
-  SequenceLayout(std::vector<int64_t> document_lengths, int64_t ring_size, int64_t ulysses_size);
+  // ring_size, ulysses_size >= 1, else std::invalid_argument with both.
+  SequenceLayout(SegmentForest forest, int64_t ring_size, int64_t ulysses_size,
+                 Placement placement = Placement::kZigzag);
 
+  // Plain documents of these lengths, in zigzag.
+  SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size, int64_t ulysses_size);
+
+  const SegmentForest& forest() const { return forest_; }
   int64_t ring_size() const { return static_cast<int64_t>(shares_.size()); }
   int64_t ulysses_size() const { return ulysses_size_; }
   int64_t sp_size() const { return ring_size() * ulysses_size_; }
-  int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
-  int64_t num_tokens() const { return cu_seqlens_.back(); }
+  int64_t num_tokens() const { return forest_.num_tokens(); }
 
-  // [num_documents + 1] packed offsets of the true documents.
-  const std::vector<int64_t>& cu_seqlens() const { return cu_seqlens_; }
-
-  // The runs of a ring share in share order, adjacent chunks of a document joined.
+  // The runs of a ring share in share order, which is packed order.
   const std::vector<TokenRun>& ring_share(int64_t ring_rank) const { return shares_.at(ring_rank); }
   int64_t ring_share_tokens(int64_t ring_rank) const { return share_tokens_.at(ring_rank); }
+
+  // Packed indices of a run.
+  Range packed(const TokenRun& run) const {
+    const int64_t begin = forest_.packed(run.segment).begin;
+    return {begin + run.offsets.begin, begin + run.offsets.end};
+  }
+
+  Balance balance() const { return balance_of(forest_, shares_); }
 
   // The share indices that a Ulysses rank of ring_rank's share holds.
   Range ulysses_part(int64_t ring_rank, int64_t ulysses_rank) const;
@@ -54,6 +54,9 @@ class SequenceLayout {
   // Packed index and position within its document of each token of sp_rank, in local order.
   std::vector<int64_t> packed_indices(int64_t sp_rank) const;
   std::vector<int64_t> positions(int64_t sp_rank) const;
+
+  // The positions of a whole ring share, in share order: what its Ulysses ranks hold together.
+  std::vector<int64_t> share_positions(int64_t ring_rank) const;
 
   // The local index of every token that sp_rank holds, by packed index; -1 for tokens of other ranks. [num_tokens]
   std::vector<int64_t> local_index_of_packed(int64_t sp_rank) const;
@@ -87,8 +90,7 @@ class SequenceLayout {
  private:
   static void check_size(int64_t got, int64_t expected, const char* what);
 
-  std::vector<int64_t> lengths_;
-  std::vector<int64_t> cu_seqlens_;
+  SegmentForest forest_;
   int64_t ulysses_size_;
   std::vector<std::vector<TokenRun>> shares_;
   std::vector<int64_t> share_tokens_;

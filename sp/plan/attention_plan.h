@@ -1,17 +1,20 @@
-// What one rank computes and sends for one attention layer, as pure integers: read this file and its .cpp to learn
-// how context parallelism works here.
+// What one rank computes and sends for one attention layer, as pure integers: read this file, blocks.h and
+// transfers.cpp to learn how context parallelism works here.
 //
 // Ulysses (size U): the ranks of a Ulysses group hold consecutive runs of one ring share. An all-to-all trades
 // sequence for heads: before, a rank has its run of tokens with all heads; after, the whole ring share with its own
-// heads. Query heads are split into U contiguous parts whose sizes differ by at most one; a rank gets the
-// key/value heads its query heads use, so a key/value head may go to several ranks.
+// heads (head_split.h).
 //
-// Ring (size R): the ring share's keys and values then travel around R ranks that hold the same heads of different
-// shares. At step t a rank holds the KV of ring rank (r - t) mod R. A (query run, key run) pair of one document is one
-// of: key entirely before query -> full block; same run -> causal square block; key after query -> nothing.
+// Ring (size R): the queries of a share also attend to keys of other shares. Two ways to get those:
+//   p2p         each share's keys and values travel from rank to rank; at step t a rank holds those of ring rank
+//               (r - t) mod R, computes with them, and passes on what ranks after it still need.
+//   all-gather  every rank sends each other rank the rows it needs at once, some KV heads at a time, and computes against
+//               the gathered rows in one go (Llama 3).
+// Either way only rows that some query attends to are sent. A document that is whole on one rank costs nothing.
 //
-// Partial results of blocks that touch the same query rows are merged by their log-sum-exp. The backward runs the
-// same blocks with the final LSE; each KV's gradient travels along with it from its first remote rank to its owner.
+// The work on a KV buffer is a list of blocks, rectangles of the attention matrix; those that touch the same query rows are
+// merged by their log-sum-exp. The backward runs the same blocks with the final log-sum-exp. Gradients of keys and values
+// go back to their owner: with p2p they travel along from the first remote rank on, summed on the way.
 #pragma once
 
 #include <cstdint>
@@ -19,82 +22,93 @@
 
 #include "sp/layout/range.h"
 #include "sp/layout/sequence_layout.h"
+#include "sp/plan/blocks.h"
+#include "sp/plan/head_split.h"
 
 namespace ringside::sp {
 
-struct HeadShape {
-  int64_t num_query_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
+enum class RingImpl { kP2p, kAllGather };
+
+struct PlanOptions {
+  RingImpl ring_impl = RingImpl::kP2p;
+  int64_t heads_k_stride = 0;  // all-gather: KV heads of this rank gathered at a time; 0 = all
+  int64_t window = 0;          // a token attends to itself and the window - 1 tokens before it; 0 = to all before it
+  bool prune = true;           // false: send every row to every rank, as the closed formulas assume
 };
 
-enum class BlockKind { kFull, kCausal };
-
-// Attention of `query` rows (share indices of this rank's share) to `key` rows (share indices of the KV owner's share).
-// kCausal: both ranges are the same tokens. `merge`: earlier blocks already wrote these query rows.
+// Attention of `query` rows of this rank's share to `key` rows of the step's KV buffer.
 struct Block {
   Range query;
   Range key;
+  int64_t key_gradient = 0;  // row of the step's gradient buffer that belongs to key.begin
   BlockKind kind = BlockKind::kFull;
-  bool merge = false;
+  int64_t offset = 0;  // of kWindowed
+  bool merge = false;  // earlier blocks already wrote these query rows
   bool operator==(const Block&) const = default;
 };
 
-// Blocks of one shape that run as one batched kernel call; query_begins[i] goes with key_begins[i].
+// Blocks of one shape that run as one batched kernel call; no query row stands in two of them.
 struct BlockBatch {
   int64_t query_rows = 0;
   int64_t key_rows = 0;
   BlockKind kind = BlockKind::kFull;
+  int64_t offset = 0;
   bool merge = false;
   std::vector<int64_t> query_begins;
   std::vector<int64_t> key_begins;
+  std::vector<int64_t> key_gradient_begins;
 };
 
+// What is computed on one KV buffer. All-gather has one step, p2p one per ring rank.
 struct RingStep {
-  int64_t kv_owner = 0;  // ring rank whose share the keys and values belong to
+  int64_t kv_owner = 0;       // p2p: ring rank whose rows the buffer holds
+  int64_t kv_rows = 0;        // rows of the KV buffer
+  int64_t gradient_rows = 0;  // rows of the gradient buffer
+  std::vector<Range> pass_on;            // p2p: rows of the KV buffer that the next rank gets
+  std::vector<Range> gradient_received;  // p2p: rows of the gradient buffer that the previous rank's are added to
   std::vector<Block> blocks;
-  std::vector<BlockBatch> batches;  // the same blocks, grouped by shape
+  std::vector<BlockBatch> batches;  // the same blocks, grouped by shape; those that initialise rows first
 };
 
-// Query heads that share key/value heads evenly, as indices into this rank's own slices. A rank whose heads begin or
-// end inside a GQA group needs up to three: the kernel wants query heads to be a multiple of KV heads.
-struct HeadGroup {
-  Range query_heads;
-  Range kv_heads;
-  bool operator==(const HeadGroup&) const = default;
+// All-gather: who gets what. Rows for the buffer arrive as one piece per ring rank, in rank order.
+struct GatherTransfers {
+  std::vector<std::vector<Range>> send_rows;  // [R] rows of this rank's share that each rank gets; itself included
+  std::vector<int64_t> recv_rows;             // [R] rows that come from each rank
+  std::vector<int64_t> source;                // [kv_rows] for each buffer row its place among the received rows
 };
 
 // Elements this rank sends to others for one layer, self excluded; times the element size they are the bytes that the
 // communicators count.
 struct Traffic {
-  int64_t ulysses_query = 0;   // q forward, dO backward
-  int64_t ulysses_kv = 0;      // k and v forward
-  int64_t ulysses_output = 0;  // out forward, dq backward
-  int64_t ulysses_kv_grad = 0; // dk and dv backward
-  int64_t ring_kv = 0;         // k and v, forward and again backward
-  int64_t ring_kv_grad = 0;    // dk and dv backward, always in the accumulation dtype
+  int64_t ulysses_query = 0;    // q forward, dO backward
+  int64_t ulysses_kv = 0;       // k and v forward
+  int64_t ulysses_output = 0;   // out forward, dq backward
+  int64_t ulysses_kv_grad = 0;  // dk and dv backward
+  int64_t ring_kv = 0;          // k and v, forward and again backward
+  int64_t ring_kv_grad = 0;     // dk and dv backward, always in the accumulation dtype
 };
 
 struct AttentionPlan {
   HeadShape heads;
+  PlanOptions options;
   int64_t ring_rank = 0;
   int64_t ulysses_rank = 0;
-  int64_t share_rows = 0;                    // rows of this rank's ring share
-  std::vector<int64_t> ring_share_rows;      // [R] rows of every ring share
-  std::vector<int64_t> ulysses_rows;         // [U] rows of each Ulysses rank's run of this share
-  std::vector<Range> query_heads_of;         // [U]
-  std::vector<Range> kv_heads_of;            // [U]; ranges may overlap
-  bool kv_heads_shared = false;              // some KV head goes to several Ulysses ranks
-  std::vector<HeadGroup> head_groups;        // of this rank
-  std::vector<RingStep> steps;               // [R]
+  int64_t share_rows = 0;                // rows of this rank's ring share
+  std::vector<int64_t> ulysses_rows;     // [U] rows of each Ulysses rank's run of this share
+  HeadSplit head_split;
+  std::vector<HeadChunk> head_chunks;    // of this rank; more than one only with heads_k_stride
+  std::vector<RingStep> steps;
+  std::vector<Range> gradient_home;      // p2p: rows of this share whose gradients come back last
+  GatherTransfers gather;                // all-gather only
+  int64_t num_ring_ranks = 1;
   Traffic traffic;
-  int64_t attended_pairs = 0;                // query-key pairs of this rank's blocks, per head
+  int64_t attended_pairs = 0;            // query-key pairs of this rank's blocks, per head
 
-  int64_t ring_size() const { return static_cast<int64_t>(ring_share_rows.size()); }
+  int64_t ring_size() const { return num_ring_ranks; }
   int64_t ulysses_size() const { return static_cast<int64_t>(ulysses_rows.size()); }
   int64_t local_rows() const { return ulysses_rows[ulysses_rank]; }
-  int64_t local_query_heads() const { return query_heads_of[ulysses_rank].size(); }
-  int64_t local_kv_heads() const { return kv_heads_of[ulysses_rank].size(); }
+  int64_t local_query_heads() const { return head_split.query_heads_of[ulysses_rank].size(); }
+  int64_t local_kv_heads() const { return head_split.kv_heads_of[ulysses_rank].size(); }
   // Multiply-adds count as two: q k^T and p v, forward.
   int64_t forward_flops() const {
     return 4 * attended_pairs * local_query_heads() * heads.head_dim;
@@ -102,7 +116,13 @@ struct AttentionPlan {
 };
 
 // The plan of one sp rank. Throws std::invalid_argument, the same on every rank, when query heads are not a multiple of
-// KV heads, or when there are fewer query heads than Ulysses ranks.
-AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank);
+// KV heads, when there are fewer query heads than Ulysses ranks, or when an option is negative.
+AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
+                             const PlanOptions& options = {});
+
+// Bytes this rank sends for one layer, forward or backward. element: bytes of the model's dtype; accumulated: of the
+// dtype of partial results, 4, or 8 for fp64.
+int64_t forward_bytes(const AttentionPlan& plan, int64_t element);
+int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated);
 
 }  // namespace ringside::sp

@@ -7,11 +7,15 @@
 #include <random>
 
 #include "sp/layout/packing.h"
+#include "sp/layout/range_set.h"
 #include "sp/layout/sequence_layout.h"
 
 using ringside::sp::even_part;
 using ringside::sp::pack_documents;
+using ringside::sp::Placement;
 using ringside::sp::Range;
+using ringside::sp::RangeSet;
+using ringside::sp::SegmentForest;
 using ringside::sp::SequenceLayout;
 
 namespace {
@@ -41,12 +45,37 @@ TEST_CASE("even_part covers everything once with sizes differing by at most one"
   }
 }
 
+TEST_CASE("segments count positions along their path and packed indices in depth-first order") {
+  const SegmentForest forest({{-1, 5}, {0, 3}, {1, 2}, {0, 4}, {-1, 6}});
+  CHECK(forest.num_tokens() == 20);
+  CHECK(forest.first_position(2) == 8);
+  CHECK(forest.first_position(3) == 5);
+  CHECK(forest.first_position(4) == 0);
+  CHECK(forest.packed(3) == Range{10, 14});
+  CHECK(forest.subtree_end(0) == 4);
+  CHECK(forest.packed_subtree_end(1) == 10);
+  CHECK(forest.attended_pairs(2, {0, 2}) == 9 + 10);
+  CHECK_THROWS_WITH(SegmentForest({{-1, 5}, {-1, 2}, {0, 1}}), Catch::Contains("segment 2 has parent 0"));
+}
+
+TEST_CASE("a range set places its members one after another") {
+  const RangeSet set({{10, 14}, {2, 5}, {14, 15}});
+  CHECK(set.size() == 8);
+  CHECK(set.ranges() == std::vector<Range>{{2, 5}, {10, 15}});
+  CHECK(set.place_of(11) == 4);
+  CHECK(set.places_of(RangeSet({{3, 5}, {10, 12}})) == std::vector<Range>{{1, 5}});
+  CHECK(set.intersected(RangeSet({{4, 12}})).ranges() == std::vector<Range>{{4, 5}, {10, 12}});
+  CHECK_THROWS_WITH(set.places_of(RangeSet({{4, 6}})), Catch::Contains("[4, 6) is not in the set"));
+}
+
 TEST_CASE("every token is on exactly one rank, restore undoes shard") {
   std::mt19937 rng(7);
   for (int trial = 0; trial < 300; ++trial) {
     const int64_t ring = std::uniform_int_distribution<int64_t>(1, 5)(rng);
     const int64_t ulysses = std::uniform_int_distribution<int64_t>(1, 4)(rng);
-    const SequenceLayout layout(random_lengths(rng, 6, 3 * 2 * ring + 1), ring, ulysses);
+    const auto placement = static_cast<Placement>(trial % 3);
+    const SequenceLayout layout(SegmentForest::of_documents(random_lengths(rng, 6, 3 * 2 * ring + 1)), ring, ulysses,
+                                placement);
     std::vector<int64_t> field(layout.num_tokens());
     std::iota(field.begin(), field.end(), 1000);
     std::vector<std::vector<int64_t>> shards;
@@ -68,7 +97,6 @@ TEST_CASE("positions count from each document's own start, under zigzag too") {
     shards.push_back(layout.positions(rank));
   }
   CHECK(layout.restore<int64_t>(shards) == std::vector<int64_t>{0, 1, 2, 3, 4, 0, 1, 2});
-  CHECK(layout.cu_seqlens() == std::vector<int64_t>{0, 5, 5, 8});
 }
 
 TEST_CASE("zigzag pairs an early chunk with its mirror") {
@@ -98,7 +126,7 @@ TEST_CASE("local_index_of_packed inverts packed_indices") {
 }
 
 TEST_CASE("bad layouts and fields are refused with the value") {
-  CHECK_THROWS_WITH(SequenceLayout({3, -2}, 1, 1), Catch::Contains("document 1 has length -2"));
+  CHECK_THROWS_WITH(SequenceLayout({3, -2}, 1, 1), Catch::Contains("segment 1 has length -2"));
   CHECK_THROWS_WITH(SequenceLayout({3}, 0, 1), Catch::Contains("at least 1, got 0"));
   const SequenceLayout layout({3}, 1, 1);
   CHECK_THROWS_WITH(layout.shard<int64_t>(std::vector<int64_t>(4), 0),

@@ -1,135 +1,280 @@
-// Guards: a query-key pair that no rank or two ranks compute; a batch that writes a row twice; head groups the kernel
-// cannot take; traffic that departs from the closed formulas in the even case. No tensor is involved.
+// Guards: a query-key pair that no rank or two ranks compute; a batch that writes a row twice; keys or gradients taken from
+// wrong rows of a buffer; head groups the kernel cannot take; traffic that departs from the closed formulas in the even
+// case. No tensor is involved.
 #include <catch2/catch.hpp>
 
 #include <map>
 #include <random>
 #include <set>
 
+#include "sp/layout/range_set.h"
 #include "sp/plan/attention_plan.h"
 
 using namespace ringside::sp;
 
 namespace {
 
-std::vector<int64_t> share_to_packed(const SequenceLayout& layout, int64_t ring_rank) {
+std::vector<int64_t> packed_of_share(const SequenceLayout& layout, int64_t ring_rank) {
   std::vector<int64_t> packed;
   for (const TokenRun& run : layout.ring_share(ring_rank)) {
-    for (int64_t p = run.positions.begin; p < run.positions.end; ++p) {
-      packed.push_back(layout.cu_seqlens()[run.document] + p);
+    for (int64_t i = layout.packed(run).begin; i < layout.packed(run).end; ++i) {
+      packed.push_back(i);
     }
   }
   return packed;
 }
 
+std::vector<int64_t> take(const std::vector<int64_t>& values, const std::vector<Range>& ranges) {
+  std::vector<int64_t> taken;
+  for (const Range& range : ranges) {
+    taken.insert(taken.end(), values.begin() + range.begin, values.begin() + range.end);
+  }
+  return taken;
+}
+
+// The packed tokens in each step's KV buffer of every rank, moved as the plans say.
+using Buffers = std::vector<std::vector<std::vector<int64_t>>>;  // [rank][step][row]
+
+Buffers move_p2p(const SequenceLayout& layout, const std::vector<AttentionPlan>& plans) {
+  const auto size = static_cast<int64_t>(plans.size());
+  Buffers buffers(size);
+  for (int64_t r = 0; r < size; ++r) {
+    buffers[r].push_back(packed_of_share(layout, r));
+  }
+  for (int64_t t = 1; t < size; ++t) {
+    for (int64_t r = 0; r < size; ++r) {
+      const int64_t from = (r - 1 + size) % size;
+      buffers[r].push_back(take(buffers[from][t - 1], plans[from].steps[t - 1].pass_on));
+    }
+  }
+  return buffers;
+}
+
+Buffers move_all_gather(const SequenceLayout& layout, const std::vector<AttentionPlan>& plans) {
+  Buffers buffers;
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    std::vector<int64_t> received;
+    for (std::size_t from = 0; from < plans.size(); ++from) {
+      const auto piece = take(packed_of_share(layout, from), plans[from].gather.send_rows[r]);
+      REQUIRE(static_cast<int64_t>(piece.size()) == plans[r].gather.recv_rows[from]);
+      received.insert(received.end(), piece.begin(), piece.end());
+    }
+    std::vector<int64_t> buffer;
+    for (const int64_t source : plans[r].gather.source) {
+      buffer.push_back(received[source]);
+    }
+    buffers.push_back({buffer});
+  }
+  return buffers;
+}
+
 using Pair = std::pair<int64_t, int64_t>;
 
-// All (query, key) packed pairs of a plan's blocks, failing on a repeated one.
-void collect_pairs(const SequenceLayout& layout, const AttentionPlan& plan, std::set<Pair>& pairs) {
-  const auto queries = share_to_packed(layout, plan.ring_rank);
-  for (const RingStep& step : plan.steps) {
-    const auto keys = share_to_packed(layout, step.kv_owner);
-    for (const Block& block : step.blocks) {
-      for (int64_t q = block.query.begin; q < block.query.end; ++q) {
-        const int64_t end = block.kind == BlockKind::kCausal
-                                ? block.key.begin + (q - block.query.begin) + 1
-                                : block.key.end;
-        for (int64_t k = block.key.begin; k < end; ++k) {
-          REQUIRE(pairs.insert({queries[q], keys[k]}).second);
+// All (query, key) packed pairs of a step's blocks, failing on a repeated one.
+void collect_pairs(const RingStep& step, int64_t window, const std::vector<int64_t>& queries,
+                   const std::vector<int64_t>& keys, std::set<Pair>& pairs) {
+  REQUIRE(static_cast<int64_t>(keys.size()) == step.kv_rows);
+  for (const Block& block : step.blocks) {
+    REQUIRE((block.key.begin >= 0 && block.key.end <= step.kv_rows));
+    REQUIRE(block.key_gradient + block.key.size() <= step.gradient_rows);
+    for (int64_t i = 0; i < block.query.size(); ++i) {
+      for (int64_t j = 0; j < block.key.size(); ++j) {
+        const int64_t distance = i + block.offset - j;
+        const bool seen = block.kind == BlockKind::kFull || (block.kind == BlockKind::kCausal && j <= i) ||
+                          (block.kind == BlockKind::kWindowed && distance >= 0 && distance < window);
+        if (seen) {
+          REQUIRE(pairs.insert({queries[block.query.begin + i], keys[block.key.begin + j]}).second);
         }
       }
     }
   }
+}
+
+std::set<Pair> expected_pairs(const SegmentForest& forest, int64_t window) {
+  std::set<Pair> pairs;
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    for (int64_t q = forest.packed(s).begin; q < forest.packed(s).end; ++q) {
+      const int64_t position = forest.first_position(s) + q - forest.packed(s).begin;
+      for (int64_t t = s; t != -1; t = forest.parent(t)) {
+        for (int64_t k = forest.packed(t).begin; k < forest.packed(t).end; ++k) {
+          const int64_t distance = position - (forest.first_position(t) + k - forest.packed(t).begin);
+          if (distance >= 0 && (window == 0 || distance < window)) {
+            pairs.insert({q, k});
+          }
+        }
+      }
+    }
+  }
+  return pairs;
+}
+
+SegmentForest random_forest(std::mt19937& rng, int64_t max_length) {
+  const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };
+  std::vector<Segment> segments;
+  std::vector<int64_t> path;
+  for (int64_t n = draw(1, 8); n > 0; --n) {
+    path.resize(draw(0, static_cast<int64_t>(path.size())));
+    segments.push_back({path.empty() ? -1 : path.back(), draw(0, max_length)});
+    path.push_back(static_cast<int64_t>(segments.size()) - 1);
+  }
+  return SegmentForest(segments);
+}
+
+std::vector<AttentionPlan> ring_plans(const SequenceLayout& layout, const PlanOptions& options) {
+  std::vector<AttentionPlan> plans;
+  for (int64_t r = 0; r < layout.ring_size(); ++r) {
+    plans.push_back(plan_attention(layout, {4, 2, 8}, r, options));
+  }
+  return plans;
 }
 
 }  // namespace
 
-TEST_CASE("the blocks of all ring ranks cover the causal mask of every document exactly once") {
+TEST_CASE("the blocks of all ranks cover the mask of every forest exactly once, on rows that were really sent") {
   std::mt19937 rng(11);
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 240; ++trial) {
     const int64_t ring = std::uniform_int_distribution<int64_t>(1, 5)(rng);
-    std::vector<int64_t> lengths(std::uniform_int_distribution<int64_t>(1, 5)(rng));
-    for (int64_t& n : lengths) {
-      n = std::uniform_int_distribution<int64_t>(0, 3 * 2 * ring + 1)(rng);
-    }
-    const SequenceLayout layout(lengths, ring, 1);
-    std::set<Pair> pairs;
-    for (int64_t r = 0; r < ring; ++r) {
-      collect_pairs(layout, plan_attention(layout, {4, 2, 8}, r), pairs);
-    }
-    std::set<Pair> expected;
-    for (std::size_t d = 0; d < lengths.size(); ++d) {
-      for (int64_t q = 0; q < lengths[d]; ++q) {
-        for (int64_t k = 0; k <= q; ++k) {
-          expected.insert({layout.cu_seqlens()[d] + q, layout.cu_seqlens()[d] + k});
+    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1, static_cast<Placement>(trial % 3));
+    for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
+      const PlanOptions options{impl, 0, trial % 4 == 3 ? trial % 13 + 1 : 0, trial % 2 == 0};
+      const auto plans = ring_plans(layout, options);
+      const Buffers buffers =
+          impl == RingImpl::kP2p ? move_p2p(layout, plans) : move_all_gather(layout, plans);
+      std::set<Pair> pairs;
+      int64_t counted = 0;
+      for (int64_t r = 0; r < ring; ++r) {
+        for (std::size_t step = 0; step < plans[r].steps.size(); ++step) {
+          collect_pairs(plans[r].steps[step], options.window, packed_of_share(layout, r), buffers[r][step], pairs);
         }
+        counted += plans[r].attended_pairs;
       }
+      REQUIRE(pairs == expected_pairs(layout.forest(), options.window));
+      REQUIRE(counted == static_cast<int64_t>(pairs.size()));
     }
-    REQUIRE(pairs == expected);
+  }
+}
+
+TEST_CASE("gradients that travel the p2p ring come home to the rows they belong to") {
+  std::mt19937 rng(12);
+  for (int trial = 0; trial < 60; ++trial) {
+    const int64_t ring = std::uniform_int_distribution<int64_t>(2, 5)(rng);
+    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1, static_cast<Placement>(trial % 3));
+    const auto plans = ring_plans(layout, {RingImpl::kP2p, 0, 0, trial % 2 == 0});
+    const Buffers kv = move_p2p(layout, plans);
+    for (int64_t owner = 0; owner < ring; ++owner) {
+      std::vector<int64_t> travelling;  // packed tokens of the gradient rows
+      for (int64_t t = 1; t < ring; ++t) {
+        const RingStep& step = plans[(owner + t) % ring].steps[t];
+        REQUIRE(step.kv_owner == owner);
+        std::vector<int64_t> rows(step.gradient_rows, -1);
+        std::size_t next = 0;
+        for (const Range& range : step.gradient_received) {
+          for (int64_t i = range.begin; i < range.end; ++i) {
+            rows[i] = travelling.at(next++);
+          }
+        }
+        REQUIRE(next == travelling.size());
+        for (const Block& block : step.blocks) {
+          for (int64_t j = 0; j < block.key.size(); ++j) {
+            int64_t& row = rows[block.key_gradient + j];
+            const int64_t token = kv[(owner + t) % ring][t][block.key.begin + j];
+            REQUIRE((row == -1 || row == token));
+            row = token;
+          }
+        }
+        if (trial % 2 == 1) {  // unpruned: rows that nothing attends to travel too
+          rows = packed_of_share(layout, owner);
+        }
+        REQUIRE(std::count(rows.begin(), rows.end(), -1) == 0);
+        travelling = rows;
+      }
+      REQUIRE(travelling == take(packed_of_share(layout, owner), plans[owner].gradient_home));
+    }
   }
 }
 
 TEST_CASE("batches hold the blocks again, rows once per batch, initialising batches first") {
-  const SequenceLayout layout({9, 9, 9, 2, 16, 16}, 3, 1);
-  for (int64_t r = 0; r < 3; ++r) {
-    const auto plan = plan_attention(layout, {4, 2, 8}, r);
-    for (const RingStep& step : plan.steps) {
-      std::size_t blocks = 0;
-      bool merging = false;
-      for (const BlockBatch& batch : step.batches) {
-        std::set<int64_t> begins(batch.query_begins.begin(), batch.query_begins.end());
-        CHECK(begins.size() == batch.query_begins.size());
-        CHECK(batch.query_begins.size() == batch.key_begins.size());
-        CHECK((batch.merge || !merging));
-        merging = batch.merge;
-        blocks += batch.query_begins.size();
+  std::mt19937 rng(13);
+  for (int trial = 0; trial < 60; ++trial) {
+    const SequenceLayout layout(random_forest(rng, 20), 3, 1, static_cast<Placement>(trial % 3));
+    for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
+      for (const auto& plan : ring_plans(layout, {impl, 0, trial % 5})) {
+        for (const RingStep& step : plan.steps) {
+          std::size_t blocks = 0;
+          bool merging = false;
+          for (const BlockBatch& batch : step.batches) {
+            RangeSet rows;
+            for (const int64_t begin : batch.query_begins) {
+              const RangeSet more({{begin, begin + batch.query_rows}});
+              REQUIRE(rows.intersected(more).size() == 0);
+              rows = rows.united(more);
+            }
+            REQUIRE(batch.query_begins.size() == batch.key_begins.size());
+            REQUIRE(batch.query_begins.size() == batch.key_gradient_begins.size());
+            REQUIRE((batch.merge || !merging));
+            merging = batch.merge;
+            blocks += batch.query_begins.size();
+          }
+          REQUIRE(blocks == step.blocks.size());
+        }
       }
-      CHECK(blocks == step.blocks.size());
     }
   }
 }
 
-TEST_CASE("equal documents share one kernel call") {
-  const SequenceLayout layout(std::vector<int64_t>(32, 20), 1, 2);
-  const auto plan = plan_attention(layout, {4, 2, 8}, 0);
-  REQUIRE(plan.steps.size() == 1);
-  REQUIRE(plan.steps[0].batches.size() == 1);
-  CHECK(plan.steps[0].batches[0].query_begins.size() == 32);
+TEST_CASE("equal documents share one kernel call, completions of a prompt one block") {
+  const auto equal = plan_attention(SequenceLayout(std::vector<int64_t>(32, 20), 1, 2), {4, 2, 8}, 0);
+  REQUIRE(equal.steps.size() == 1);
+  REQUIRE(equal.steps[0].batches.size() == 1);
+  CHECK(equal.steps[0].batches[0].query_begins.size() == 32);
+  const auto group = plan_attention(SequenceLayout(SegmentForest({{-1, 40}, {0, 7}, {0, 5}, {0, 9}}), 1, 1), {4, 2, 8}, 0);
+  const auto& blocks = group.steps[0].blocks;
+  REQUIRE(blocks.size() == 5);  // four diagonals, and all completions against the prompt
+  CHECK(blocks.back().query == Range{40, 61});
+  CHECK(blocks.back().key == Range{0, 40});
 }
 
-TEST_CASE("any head split gives every rank uniform groups that cover its heads") {
+TEST_CASE("any head split gives every rank uniform groups that cover its heads, chunked or not") {
   const std::vector<std::tuple<int64_t, int64_t, int64_t>> cases{
       {28, 4, 8}, {40, 8, 16}, {6, 2, 4}, {14, 2, 4}, {5, 1, 3}, {8, 8, 3}, {8, 2, 8}, {7, 1, 2}};
   for (const auto& [hq, hk, ulysses] : cases) {
-    const SequenceLayout layout({64}, 1, ulysses);
-    int64_t next_head = 0;
-    for (int64_t u = 0; u < ulysses; ++u) {
-      const auto plan = plan_attention(layout, {hq, hk, 8}, u);
-      CHECK(plan.query_heads_of[u].begin == next_head);
-      next_head = plan.query_heads_of[u].end;
-      int64_t q = 0;
-      int64_t kv = 0;
-      for (const HeadGroup& group : plan.head_groups) {
-        CHECK(group.query_heads.begin == q);
-        CHECK(group.kv_heads.begin == kv);
-        CHECK(group.query_heads.size() % group.kv_heads.size() == 0);
-        const int64_t per_kv = group.query_heads.size() / group.kv_heads.size();
-        for (int64_t h = group.query_heads.begin; h < group.query_heads.end; ++h) {
-          const int64_t global_kv = (plan.query_heads_of[u].begin + h) / (hq / hk);
-          const int64_t local_kv = group.kv_heads.begin + (h - group.query_heads.begin) / per_kv;
-          CHECK(plan.kv_heads_of[u].begin + local_kv == global_kv);
+    for (const int64_t stride : {0, 1, 3}) {
+      int64_t next_head = 0;
+      for (int64_t u = 0; u < ulysses; ++u) {
+        const auto plan =
+            plan_attention(SequenceLayout({64}, 1, ulysses), {hq, hk, 8}, u, {RingImpl::kAllGather, stride});
+        const Range query_heads = plan.head_split.query_heads_of[u];
+        CHECK(query_heads.begin == next_head);
+        next_head = query_heads.end;
+        int64_t q = 0;
+        int64_t kv = 0;
+        for (const HeadChunk& chunk : plan.head_chunks) {
+          CHECK(chunk.kv_heads.begin == kv);
+          CHECK((stride == 0 || chunk.kv_heads.size() <= stride));
+          for (const HeadGroup& group : chunk.groups) {
+            CHECK(group.query_heads.begin == q);
+            CHECK(group.kv_heads.begin == kv);
+            CHECK(group.query_heads.size() % group.kv_heads.size() == 0);
+            const int64_t per_kv = group.query_heads.size() / group.kv_heads.size();
+            for (int64_t h = group.query_heads.begin; h < group.query_heads.end; ++h) {
+              const int64_t global_kv = (query_heads.begin + h) / (hq / hk);
+              const int64_t local_kv = group.kv_heads.begin + (h - group.query_heads.begin) / per_kv;
+              CHECK(plan.head_split.kv_heads_of[u].begin + local_kv == global_kv);
+            }
+            q = group.query_heads.end;
+            kv = group.kv_heads.end;
+          }
+          CHECK(chunk.kv_heads.end == kv);
         }
-        q = group.query_heads.end;
-        kv = group.kv_heads.end;
+        CHECK(q == plan.local_query_heads());
+        CHECK(kv == plan.local_kv_heads());
       }
-      CHECK(q == plan.local_query_heads());
-      CHECK(kv == plan.local_kv_heads());
+      CHECK(next_head == hq);
     }
-    CHECK(next_head == hq);
   }
 }
 
-TEST_CASE("even traffic equals the closed formulas") {
+TEST_CASE("even, unpruned traffic equals the closed formulas") {
   const int64_t S = 1024, hq = 32, hk = 8, d = 16;
   SECTION("ulysses, P <= Hk: (P-1)/P^2 S D (2Hq + 2Hk)") {
     const int64_t P = 4;
@@ -143,12 +288,40 @@ TEST_CASE("even traffic equals the closed formulas") {
     const auto t = plan_attention(SequenceLayout({S}, 1, P), {hq, hk, d}, 3).traffic;
     CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output == (P - 1) * S * d * (2 * hq + 2 * P) / (P * P));
   }
-  SECTION("ring: (P-1)/P 2 S Hk D, the gradient in as many hops") {
+  SECTION("ring, either form: (P-1)/P 2 S Hk D, the gradient in as many hops") {
     const int64_t P = 8;
-    const auto t = plan_attention(SequenceLayout({S}, P, 1), {hq, hk, d}, 5).traffic;
-    CHECK(t.ring_kv == (P - 1) * 2 * S * hk * d / P);
-    CHECK(t.ring_kv_grad == t.ring_kv);
-    CHECK(t.ulysses_query == 0);
+    for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
+      const auto t = plan_attention(SequenceLayout({S}, P, 1), {hq, hk, d}, 5, {impl, 0, 0, /*prune=*/false}).traffic;
+      CHECK(t.ring_kv == (P - 1) * 2 * S * hk * d / P);
+      CHECK(t.ring_kv_grad == t.ring_kv);
+      CHECK(t.ulysses_query == 0);
+    }
+  }
+  SECTION("hybrid: both parts, KV heads max(Hk, U) / U on each ring") {
+    const int64_t U = 4, R = 2, P = U * R;
+    const auto t = plan_attention(SequenceLayout({S}, R, U), {hq, hk, d}, 5, {RingImpl::kP2p, 0, 0, false}).traffic;
+    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output == (U - 1) * (S / P) * d * (2 * hq + 2 * hk) / U);
+    CHECK(t.ring_kv == (R - 1) * 2 * (S / R) * (hk / U) * d);
+  }
+}
+
+TEST_CASE("pruning sends what the mask needs: three quarters of a causal document with all-gather") {
+  const int64_t S = 1024, P = 4;
+  int64_t sent = 0;
+  int64_t unpruned = 0;
+  for (int64_t r = 0; r < P; ++r) {
+    const SequenceLayout layout({S}, P, 1);
+    sent += plan_attention(layout, {4, 2, 8}, r, {RingImpl::kAllGather}).traffic.ring_kv;
+    unpruned += plan_attention(layout, {4, 2, 8}, r, {RingImpl::kAllGather, 0, 0, false}).traffic.ring_kv;
+  }
+  CHECK(4 * sent == 3 * unpruned);
+}
+
+TEST_CASE("a window cuts what is sent to the tokens before each edge") {
+  const SequenceLayout layout(SegmentForest::of_documents({1024}), 4, 1, Placement::kContiguous);
+  for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
+    const auto t = plan_attention(layout, {4, 2, 8}, 1, {impl, 0, /*window=*/16}).traffic;
+    CHECK(t.ring_kv == 15 * 2 * 2 * 8);
   }
 }
 
@@ -164,4 +337,5 @@ TEST_CASE("impossible head splits are refused with both numbers") {
   const SequenceLayout layout({64}, 1, 4);
   CHECK_THROWS_WITH(plan_attention(layout, {3, 1, 8}, 0), Catch::Contains("ulysses size 4 exceeds the 3"));
   CHECK_THROWS_WITH(plan_attention(layout, {6, 4, 8}, 0), Catch::Contains("got 6 and 4"));
+  CHECK_THROWS_WITH(plan_attention(layout, {8, 4, 8}, 0, {RingImpl::kP2p, -1}), Catch::Contains("-1"));
 }

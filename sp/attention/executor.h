@@ -1,0 +1,29 @@
+// Runs an attention plan on this rank's heads of its ring share: one loop for every method and device.
+// Shapes: S = rows of this rank's ring share, h/k = this rank's query/KV heads, D = head dim.
+// Collective over the ring group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "sp/attention/lse_merge.h"
+#include "sp/attention/stage_kernels.h"
+#include "sp/comm/communicator.h"
+#include "sp/plan/attention_plan.h"
+
+namespace ringside::sp {
+
+struct ShareGradients {
+  at::Tensor dq_ShD;
+  at::Tensor dkv_S2kD;
+};
+
+// q_ShD, kv_S2kD (k heads, then v heads) in the wire dtype. Returns out_ShD and lse_Sh in the accumulation dtype.
+PartialAttention run_forward(const at::Tensor& q_ShD, const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+                             const StageKernels& kernels, Communicator& ring, double softmax_scale);
+
+// `side` in any dtype, but lse_Sh in the accumulation dtype; out and lse are those of all keys together. Both gradients
+// come in the accumulation dtype.
+ShareGradients run_backward(const QuerySide& side, const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+                            const StageKernels& kernels, Communicator& ring, double softmax_scale);
+
+}  // namespace ringside::sp

@@ -1,0 +1,130 @@
+#include "sp/attention/gather_transport.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+namespace ringside::sp {
+namespace {
+
+int64_t total(const std::vector<Range>& ranges) {
+  int64_t sum = 0;
+  for (const Range& range : ranges) {
+    sum += range.size();
+  }
+  return sum;
+}
+
+}  // namespace
+
+void GatherTransport::Exchange::wait() {
+  for (const auto& transfer : transfers) {
+    transfer->wait();
+  }
+  transfers.clear();
+}
+
+GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring)
+    : plan_(plan), ring_(ring), own_kv_(kv_S2kD.contiguous()) {
+  const auto& source = plan.gather.source;
+  reorder_ = false;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    reorder_ = reorder_ || source[i] != static_cast<int64_t>(i);
+  }
+  if (reorder_) {
+    source_ = at::tensor(source, at::kLong).to(own_kv_.device());
+    buffer_row_ = at::empty_like(source_);
+    buffer_row_.index_copy_(0, source_, at::arange(source_.size(0), source_.options()));
+  }
+}
+
+// This rank's k and v heads of a chunk; a view when that is all of them.
+at::Tensor GatherTransport::own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const {
+  const int64_t k = plan_.local_kv_heads();
+  const int64_t c = chunk.kv_heads.size();
+  if (c == k) {
+    return x_S2kD;
+  }
+  return at::cat({x_S2kD.narrow(1, chunk.kv_heads.begin, c), x_S2kD.narrow(1, k + chunk.kv_heads.begin, c)}, 1);
+}
+
+// Sends pieces[r] to ring rank r and receives recv_rows[r] rows from it; all transfers are posted before any is awaited.
+GatherTransport::Exchange GatherTransport::start(const std::vector<at::Tensor>& pieces,
+                                                 const std::vector<int64_t>& recv_rows, const char* tag) {
+  const int64_t size = plan_.ring_size();
+  const int64_t me = plan_.ring_rank;
+  Exchange exchange;
+  exchange.received.resize(size);
+  exchange.received[me] = pieces[me];
+  for (int64_t shift = 1; shift < size; ++shift) {
+    const int64_t to = (me + shift) % size;
+    const int64_t from = (me - shift + size) % size;
+    at::Tensor& receive = exchange.received[from];
+    receive = at::empty({recv_rows[from], pieces[me].size(1), pieces[me].size(2)}, pieces[me].options());
+    exchange.transfers.push_back(ring_.send_recv(pieces[to].contiguous(), to, receive, from, tag));
+  }
+  return exchange;
+}
+
+GatherTransport::Exchange GatherTransport::start_gather(int64_t stage) {
+  const at::Tensor own = own_heads(own_kv_, chunk(stage));
+  std::vector<at::Tensor> pieces;
+  for (const auto& rows : plan_.gather.send_rows) {
+    pieces.push_back(take_rows(own, rows));
+  }
+  return start(pieces, plan_.gather.recv_rows, "ring_kv");
+}
+
+at::Tensor GatherTransport::load(int64_t stage) {
+  if (plan_.ring_size() == 1) {
+    return own_heads(own_kv_, chunk(stage));
+  }
+  Exchange exchange = stage == 0 ? start_gather(0) : std::move(gathering_);
+  if (stage + 1 < num_stages()) {
+    gathering_ = start_gather(stage + 1);
+  }
+  exchange.wait();
+  const at::Tensor gathered = at::cat(exchange.received);
+  return reorder_ ? gathered.index_select(0, source_) : gathered;
+}
+
+void GatherTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
+  finish_gradient();
+  if (plan_.ring_size() == 1 && num_stages() == 1) {
+    own_gradient_ = std::move(dkv_g2cD);
+    return;
+  }
+  if (!own_gradient_.defined()) {
+    own_gradient_ = at::zeros(own_kv_.sizes(), dkv_g2cD.options());
+  }
+  const at::Tensor ordered = reorder_ ? dkv_g2cD.index_select(0, buffer_row_) : dkv_g2cD;
+  const auto pieces = ordered.split_with_sizes(plan_.gather.recv_rows);
+  std::vector<int64_t> recv_rows;
+  for (const auto& rows : plan_.gather.send_rows) {
+    recv_rows.push_back(total(rows));
+  }
+  returning_ = start(pieces, recv_rows, "ring_kv_grad");
+  returning_stage_ = stage;
+}
+
+void GatherTransport::finish_gradient() {
+  if (returning_stage_ < 0) {
+    return;
+  }
+  returning_.wait();
+  const HeadChunk& heads = chunk(std::exchange(returning_stage_, -1));
+  const int64_t c = heads.kv_heads.size();
+  at::Tensor dk = own_gradient_.narrow(1, heads.kv_heads.begin, c);
+  at::Tensor dv = own_gradient_.narrow(1, plan_.local_kv_heads() + heads.kv_heads.begin, c);
+  for (std::size_t r = 0; r < returning_.received.size(); ++r) {
+    add_rows(dk, plan_.gather.send_rows[r], returning_.received[r].narrow(1, 0, c));
+    add_rows(dv, plan_.gather.send_rows[r], returning_.received[r].narrow(1, c, c));
+  }
+}
+
+at::Tensor GatherTransport::finish() {
+  finish_gradient();
+  return own_gradient_;
+}
+
+}  // namespace ringside::sp

@@ -1,0 +1,48 @@
+// Ring attention by all-gather (Llama 3's context parallelism): every rank sends each other rank the rows it needs, a chunk
+// of KV heads at a time, the next chunk under way while one is computed. Gradients go straight back to their owner, in
+// the accumulation dtype, and are summed there in rank order.
+#pragma once
+
+#include <vector>
+
+#include "sp/attention/kv_transport.h"
+
+namespace ringside::sp {
+
+class GatherTransport final : public KvTransport {
+ public:
+  GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
+
+  int64_t num_stages() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }
+  const RingStep& step(int64_t) const override { return plan_.steps.front(); }
+  const HeadChunk& chunk(int64_t stage) const override { return plan_.head_chunks[stage]; }
+  at::Tensor load(int64_t stage) override;
+  void add_gradient(int64_t stage, at::Tensor dkv_g2cD) override;
+  at::Tensor finish() override;
+
+ private:
+  // Pieces of one chunk under way, by ring rank; this rank's own piece is there from the start.
+  struct Exchange {
+    std::vector<at::Tensor> received;
+    std::vector<std::unique_ptr<Transfer>> transfers;
+    void wait();
+  };
+
+  at::Tensor own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const;
+  Exchange start(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& recv_rows, const char* tag);
+  Exchange start_gather(int64_t stage);
+  void finish_gradient();
+
+  const AttentionPlan& plan_;
+  Communicator& ring_;
+  at::Tensor own_kv_;
+  bool reorder_;          // the received pieces do not already stand in the buffer's order
+  at::Tensor source_;     // [m] plan.gather.source
+  at::Tensor buffer_row_; // [m] its inverse
+  Exchange gathering_;
+  at::Tensor own_gradient_;
+  Exchange returning_;
+  int64_t returning_stage_ = -1;
+};
+
+}  // namespace ringside::sp

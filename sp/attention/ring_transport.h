@@ -1,0 +1,36 @@
+// Point-to-point ring (Liu et al. 2023, Ring Attention): two KV buffers, the next one's transfer posted before the compute.
+// The gradient of a share's KV starts at its first remote rank, follows the KV, and is completed by its owner: R-1 hops,
+// in the accumulation dtype.
+#pragma once
+
+#include "sp/attention/kv_transport.h"
+
+namespace ringside::sp {
+
+class RingTransport final : public KvTransport {
+ public:
+  RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
+
+  int64_t num_stages() const override { return plan_.ring_size(); }
+  const RingStep& step(int64_t stage) const override { return plan_.steps[stage]; }
+  const HeadChunk& chunk(int64_t) const override { return plan_.head_chunks.front(); }
+  at::Tensor load(int64_t stage) override;
+  void add_gradient(int64_t stage, at::Tensor dkv_g2cD) override;
+  at::Tensor finish() override;
+
+ private:
+  int64_t next_rank() const { return (plan_.ring_rank + 1) % plan_.ring_size(); }
+  int64_t previous_rank() const { return (plan_.ring_rank - 1 + plan_.ring_size()) % plan_.ring_size(); }
+  std::unique_ptr<Transfer> pass_on(const at::Tensor& send, at::Tensor& receive, const char* tag);
+
+  const AttentionPlan& plan_;
+  Communicator& ring_;
+  at::Tensor current_;
+  at::Tensor next_;
+  std::unique_ptr<Transfer> kv_transfer_;
+  at::Tensor own_gradient_;
+  at::Tensor incoming_gradient_;  // of the owner whose KV comes next
+  std::unique_ptr<Transfer> gradient_transfer_;
+};
+
+}  // namespace ringside::sp

@@ -1,0 +1,57 @@
+// The device's part of an attention layer: runs the blocks of one plan step for one chunk of heads. Everything else -
+// what is sent when, and where results go - is the same on every device.
+// Shapes: S = rows of the ring share, h/k = this rank's query/KV heads, c = KV heads of the chunk, m = rows of the KV buffer,
+// g = rows of the gradient buffer, D = head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "sp/attention/lse_merge.h"
+#include "sp/plan/attention_plan.h"
+
+namespace ringside::sp {
+
+// A stage's work, and the numbers that every block of it uses.
+struct Stage {
+  const RingStep& step;
+  const HeadChunk& chunk;
+  int64_t window = 0;
+  double softmax_scale = 1.0;
+};
+
+// What the backward needs of the queries' side, all [S, h, D] but lse_Sh.
+struct QuerySide {
+  at::Tensor dout_ShD;
+  at::Tensor q_ShD;
+  at::Tensor out_ShD;
+  at::Tensor lse_Sh;  // accumulation dtype
+};
+
+// fp64 for doubles, else fp32: what partial outputs, LSE and gradients are kept in.
+at::ScalarType accumulation_dtype(at::ScalarType wire_dtype);
+
+class StageKernels {
+ public:
+  virtual ~StageKernels() = default;
+
+  virtual at::DeviceType device() const = 0;
+
+  // The dtype in which forward() and backward() want q, kv, dout and out, given the tensors' own.
+  virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
+
+  // Computes the stage's blocks and merges them into result (out_ShD, lse_Sh in the accumulation dtype, contiguous); blocks
+  // without `merge` initialise their rows. kv_m2cD: k heads, then v heads.
+  virtual void forward(const Stage& stage, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+                       PartialAttention& result) const = 0;
+
+  // Adds the blocks' gradients to dq_ShD and dkv_g2cD, both in the accumulation dtype.
+  virtual void backward(const Stage& stage, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
+                        at::Tensor& dkv_g2cD) const = 0;
+};
+
+// The flash kernels of ATen's CPU backend; fp64, fp32 and bf16 tensors, computed in the accumulation dtype.
+std::shared_ptr<const StageKernels> cpu_kernels();
+
+}  // namespace ringside::sp

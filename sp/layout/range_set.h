@@ -1,0 +1,35 @@
+// A set of indices as sorted ranges, and the place of each member in the compact sequence of all members.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sp/layout/range.h"
+
+namespace ringside::sp {
+
+class RangeSet {
+ public:
+  RangeSet() = default;
+  explicit RangeSet(std::vector<Range> ranges);  // any order, may overlap or be empty
+
+  int64_t size() const { return begins_.empty() ? 0 : begins_.back() + ranges_.back().size(); }
+
+  // Sorted, disjoint, not adjacent, not empty.
+  const std::vector<Range>& ranges() const { return ranges_; }
+
+  RangeSet united(const RangeSet& other) const;
+  RangeSet intersected(const RangeSet& other) const;
+
+  // Number of members below `value`: a member's place.
+  int64_t place_of(int64_t value) const;
+
+  // The places of a subset's ranges, neighbouring ones joined. Throws std::invalid_argument when it is not a subset.
+  std::vector<Range> places_of(const RangeSet& subset) const;
+
+ private:
+  std::vector<Range> ranges_;
+  std::vector<int64_t> begins_;  // place of each range's first member
+};
+
+}  // namespace ringside::sp
