@@ -58,11 +58,13 @@ class C10dCommunicator final : public Communicator {
     backend_->allreduce(tensors, options)->wait();
   }
 
-  void do_all_to_all(at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
-                     const std::vector<int64_t>& send_counts) override {
+  std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
+                                                const std::vector<int64_t>& receive_counts,
+                                                const std::vector<int64_t>& send_counts) override {
     auto receive_splits = receive_counts;
     auto send_splits = send_counts;
-    backend_->alltoall_base(receive, send, receive_splits, send_splits)->wait();
+    auto work = backend_->alltoall_base(receive, send, receive_splits, send_splits);
+    return std::make_unique<C10dTransfer>(nullptr, std::move(work), std::vector<at::Tensor>{send, receive});
   }
 
   void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
@@ -86,6 +88,11 @@ class C10dCommunicator final : public Communicator {
     next_tag_ = (next_tag_ + 1) % (1 << 20);
     c10::intrusive_ptr<c10d::Work> sending;
     c10::intrusive_ptr<c10d::Work> receiving;
+    // NCCL runs calls of one pair in order: two ranks that each receive first would wait for each other forever.
+    const bool grouped = backend_->supportsCoalescing() && (receive.numel() > 0 || send.numel() > 0);
+    if (grouped) {
+      backend_->startCoalescing();
+    }
     if (receive.numel() > 0) {
       std::vector<at::Tensor> tensors{receive};
       receiving = backend_->recv(tensors, static_cast<int>(from), tag);
@@ -93,6 +100,10 @@ class C10dCommunicator final : public Communicator {
     if (send.numel() > 0) {
       std::vector<at::Tensor> tensors{send};
       sending = backend_->send(tensors, static_cast<int>(to), tag);
+    }
+    if (grouped) {
+      sending = nullptr;
+      receiving = backend_->endCoalescing();
     }
     return std::make_unique<C10dTransfer>(std::move(sending), std::move(receiving),
                                           std::vector<at::Tensor>{send, receive});

@@ -41,6 +41,24 @@ class Communicator {
   at::Tensor all_to_all(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                         const std::vector<int64_t>& recv_counts, const std::string& tag);
 
+  // The same exchange without blocking: starts it and returns at once. receive: 1-D contiguous, send's dtype, of the
+  // sum of recv_counts; both buffers must stay untouched until wait(). Several may be under way, started in the same
+  // order on every rank. Throws like all_to_all before anything is sent. Counted like all_to_all, when started.
+  std::unique_ptr<Transfer> start_all_to_all(const at::Tensor& send, const std::vector<int64_t>& send_counts,
+                                             at::Tensor& receive, const std::vector<int64_t>& recv_counts,
+                                             const std::string& tag);
+
+  // Rows along dim 0, as many from each rank as rows_of (size P) says, 0 included: rows has rows_of[rank()] of them.
+  // Returns [sum of rows_of, ...] in rank order. Counts P-1 times this rank's bytes. Throws c10::Error, before
+  // anything is sent, when rows_of does not fit.
+  at::Tensor all_gather_rows(const at::Tensor& rows, const std::vector<int64_t>& rows_of, const std::string& tag);
+
+  // The adjoint of all_gather_rows: `full` has sum(rows_of) rows on every rank; returns this rank's rows_of[rank()]
+  // rows summed over the ranks in rank order, in fp32 for narrower floats, so the bits are the same on every run.
+  // Counts the bytes of the rows of others.
+  at::Tensor reduce_scatter_rows(const at::Tensor& full, const std::vector<int64_t>& rows_of,
+                                 const std::string& tag);
+
   // tensor has the same shape on every rank. Returns [P, ...shape].
   at::Tensor all_gather(const at::Tensor& tensor, const std::string& tag);
 
@@ -58,9 +76,9 @@ class Communicator {
  protected:
   enum class Reduction { kSum, kMax };
   virtual void do_all_reduce(at::Tensor& tensor, Reduction reduction) = 0;
-  virtual void do_all_to_all(at::Tensor& receive, at::Tensor& send,
-                             const std::vector<int64_t>& receive_counts,
-                             const std::vector<int64_t>& send_counts) = 0;
+  virtual std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
+                                                        const std::vector<int64_t>& receive_counts,
+                                                        const std::vector<int64_t>& send_counts) = 0;
   virtual void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int64_t root) = 0;
   virtual std::unique_ptr<Transfer> do_send_recv(const at::Tensor& send, int64_t to,
@@ -68,6 +86,9 @@ class Communicator {
 
  private:
   void all_reduce(at::Tensor& tensor, Reduction reduction, const std::string& tag);
+  void check_exchange(const at::Tensor& send, const std::vector<int64_t>& send_counts,
+                      const std::vector<int64_t>& recv_counts) const;
+  void check_rows(const at::Tensor& rows, int64_t expected, const std::vector<int64_t>& rows_of) const;
 
   std::map<std::string, int64_t> sent_bytes_;
 };

@@ -20,6 +20,8 @@ const char* axis_name(MeshAxis axis) {
       return "dp";
     case MeshAxis::kWorld:
       return "world";
+    case MeshAxis::kSelf:
+      return "self";
   }
   throw std::invalid_argument("unknown mesh axis");
 }
@@ -65,12 +67,74 @@ std::vector<int64_t> Mesh::group(MeshAxis axis) const {
       break;
     case MeshAxis::kWorld:
       break;
+    case MeshAxis::kSelf:
+      first = rank_;
+      count = 1;
+      break;
   }
   std::vector<int64_t> ranks;
   for (int64_t i = 0; i < count; ++i) {
     ranks.push_back(first + i * stride);
   }
   return ranks;
+}
+
+MeshAlias mesh_alias(const std::string& name) {
+  if (name == "dp") {
+    return MeshAlias::kDp;
+  }
+  if (name == "sp") {
+    return MeshAlias::kSp;
+  }
+  if (name == "dp_shard_sp") {
+    return MeshAlias::kDpShardSp;
+  }
+  if (name == "dp_sp") {
+    return MeshAlias::kDpSp;
+  }
+  throw std::invalid_argument("mesh: no group named \"" + name + "\"; there are dp, sp, dp_shard_sp, dp_sp");
+}
+
+MeshAxis alias_axis(MeshAlias alias, CpFsdpMode mode) {
+  switch (alias) {
+    case MeshAlias::kDp:
+      return MeshAxis::kDp;
+    case MeshAlias::kSp:
+      return MeshAxis::kSp;
+    case MeshAlias::kDpSp:
+      return MeshAxis::kWorld;
+    case MeshAlias::kDpShardSp:
+      break;
+  }
+  switch (mode) {
+    case CpFsdpMode::kAll:
+      return MeshAxis::kSp;
+    case CpFsdpMode::kUlyssesOnly:
+      return MeshAxis::kUlysses;
+    case CpFsdpMode::kRingOnly:
+      return MeshAxis::kRing;
+    case CpFsdpMode::kNone:
+      return MeshAxis::kSelf;
+  }
+  throw std::invalid_argument("unknown cp_fsdp_mode");
+}
+
+std::shared_ptr<Communicator> MeshCommunicators::of(MeshAxis axis) const {
+  switch (axis) {
+    case MeshAxis::kUlysses:
+      return ulysses;
+    case MeshAxis::kRing:
+      return ring;
+    case MeshAxis::kSp:
+      return sp;
+    case MeshAxis::kDp:
+      return dp;
+    case MeshAxis::kWorld:
+      return world;
+    case MeshAxis::kSelf:
+      return make_single_rank_communicator();
+  }
+  throw std::invalid_argument("unknown mesh axis");
 }
 
 MeshCommunicators connect_mesh(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,

@@ -27,7 +27,24 @@ struct MeshShape {
   int64_t world_size() const { return dp_replicate * sp_size(); }
 };
 
-enum class MeshAxis { kUlysses, kRing, kSp, kDp, kWorld };
+enum class MeshAxis { kUlysses, kRing, kSp, kDp, kWorld, kSelf };  // kSelf: this rank alone
+
+// Which sequence-parallel axes parameter sharding folds in, and so reduces gradients over by itself.
+enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
+
+// Groups by the names other trainers give them. There is no axis that shards parameters inside dp, so its size is 1.
+enum class MeshAlias {
+  kDp,         // "dp": data parallel, dp_replicate
+  kSp,         // "sp": ring x ulysses
+  kDpShardSp,  // "dp_shard_sp": the ranks that would share one sharded parameter, the axes CpFsdpMode folds in
+  kDpSp,       // "dp_sp": dp x sp, over which losses and token counts are summed
+};
+
+// Throws std::invalid_argument for another name, listing the four.
+MeshAlias mesh_alias(const std::string& name);
+
+// The axis an alias stands for. mode matters to kDpShardSp only.
+MeshAxis alias_axis(MeshAlias alias, CpFsdpMode mode);
 
 class Mesh {
  public:
@@ -56,6 +73,9 @@ struct MeshCommunicators {
   std::shared_ptr<Communicator> sp;
   std::shared_ptr<Communicator> dp;
   std::shared_ptr<Communicator> world;
+
+  // The communicator of an axis. Never blocks.
+  std::shared_ptr<Communicator> of(MeshAxis axis) const;
 };
 
 // Connects every axis over Gloo. Collective over the world; blocks; throws when a rank does not come within timeout.

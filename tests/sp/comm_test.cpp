@@ -1,5 +1,6 @@
-// Guards: ranks mapped to the wrong axis, uneven or empty splits in an all-to-all, transfers that cross, and counters
-// that disagree with what was sent.
+// Guards: ranks mapped to the wrong axis, uneven or empty splits in an all-to-all, transfers that cross, counters that
+// disagree with what was sent, sums that depend on who adds them, and sp groups across nodes unnoticed.
+#include "sp/comm/group_scope.h"
 #include "sp/comm/mesh.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
@@ -76,6 +77,120 @@ TEST_CASE("reductions, gathers, broadcasts and ring transfers") {
     TORCH_CHECK(me == 1 || second[0].item<float>() == 7.0f);
     TORCH_CHECK(comms.ring->sent_bytes().at("ring") == 4 + (me == 0 ? 0 : 8));
   });
+}
+
+TEST_CASE("exchanges under way at once keep apart; wait in any order") {
+  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    const int64_t me = mesh.rank();
+    std::vector<at::Tensor> received;
+    std::vector<std::unique_ptr<sp::Transfer>> transfers;
+    for (int64_t round = 0; round < 4; ++round) {
+      // To rank p: p + round elements 100 round + 10 me + p, none at all in the own place.
+      std::vector<at::Tensor> parts;
+      std::vector<int64_t> send, receive;
+      for (int64_t p = 0; p < 3; ++p) {
+        send.push_back(p == me ? 0 : p + round);
+        receive.push_back(p == me ? 0 : me + round);
+        parts.push_back(at::full({send.back()}, 100.0 * round + 10.0 * me + p, at::kDouble));
+      }
+      received.push_back(at::full({2 * (me + round)}, -1.0, at::kDouble));
+      transfers.push_back(comms.ulysses->start_all_to_all(at::cat(parts), send, received.back(), receive, "test"));
+    }
+    for (int64_t round = 3; round >= 0; --round) {
+      transfers[round]->wait();
+      std::vector<at::Tensor> expected;
+      for (int64_t p = 0; p < 3; ++p) {
+        expected.push_back(at::full({p == me ? 0 : me + round}, 100.0 * round + 10.0 * p + me, at::kDouble));
+      }
+      TORCH_CHECK(at::equal(received[round], at::cat(expected)), "round ", round, ": ", received[round]);
+    }
+    TORCH_CHECK(comms.ulysses->sent_bytes().at("test") == 8 * (4 * (3 - me) + 2 * 6));
+    at::Tensor short_buffer = at::empty({2}, at::kDouble);
+    bool refused = false;
+    try {
+      comms.ulysses->start_all_to_all(at::ones({3}, at::kDouble), {1, 1, 1}, short_buffer, {1, 1, 1}, "test");
+    } catch (const c10::Error&) {
+      refused = true;
+    }
+    TORCH_CHECK(refused);
+  });
+}
+
+TEST_CASE("rows of uneven counts: gathered, and reduced in rank order whatever the owner") {
+  const std::vector<int64_t> rows_of{2, 0, 3};
+  const std::vector<int64_t> begin_of{0, 2, 2};
+  const at::Tensor whole = at::arange(10, at::kDouble).view({5, 2});
+  test::run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    const int64_t me = mesh.rank();
+    const at::Tensor mine = whole.narrow(0, begin_of[me], rows_of[me]);
+    TORCH_CHECK(at::equal(comms.ring->all_gather_rows(mine, rows_of, "gather"), whole));
+    TORCH_CHECK(comms.ring->sent_bytes().at("gather") == 2 * rows_of[me] * 2 * 8);
+
+    // 1e16 + 1 rounds back to 1e16: in rank order the sum is 0, in another it may be 1.
+    const at::Tensor full = at::full({5, 2}, std::vector<double>{1e16, 1, -1e16}[me], at::kDouble) + 0 * whole;
+    const at::Tensor sum = comms.ring->reduce_scatter_rows(full, rows_of, "scatter");
+    TORCH_CHECK(at::equal(sum, at::zeros({rows_of[me], 2}, at::kDouble)), "got ", sum);
+    TORCH_CHECK(comms.ring->sent_bytes().at("scatter") == (5 - rows_of[me]) * 2 * 8);
+    // bf16 cannot hold 257, so adding 1 twice to 256 in bf16 is lost; in fp32 it is 258.
+    const at::Tensor narrow = at::full({5, 2}, me == 0 ? 256.0 : 1.0, at::kBFloat16);
+    const at::Tensor wide = comms.ring->reduce_scatter_rows(narrow, rows_of, "scatter");
+    TORCH_CHECK(at::equal(wide, at::full({rows_of[me], 2}, 258.0, at::kBFloat16)), "got ", wide);
+  });
+  const auto alone = sp::make_single_rank_communicator();
+  CHECK(at::equal(alone->all_gather_rows(whole, {5}, "one"), whole));
+  CHECK_THROWS_WITH(alone->all_gather_rows(whole, {4}, "one"), Catch::Contains("passes 4 rows"));
+  CHECK_THROWS_WITH(alone->reduce_scatter_rows(whole, {2, 3}, "one"), Catch::Contains("row counts for 2 ranks"));
+}
+
+TEST_CASE("groups by name: dp, sp, dp_sp, and what parameter sharding folds in") {
+  using sp::CpFsdpMode;
+  const sp::Mesh mesh({2, 2, 3}, 10);
+  const auto ranks = [&](const char* name, CpFsdpMode mode = CpFsdpMode::kAll) {
+    return mesh.group(sp::alias_axis(sp::mesh_alias(name), mode));
+  };
+  CHECK(ranks("dp") == std::vector<int64_t>{4, 10});
+  CHECK(ranks("sp") == std::vector<int64_t>{6, 7, 8, 9, 10, 11});
+  CHECK(ranks("dp_sp").size() == 12);
+  CHECK(ranks("dp_shard_sp", CpFsdpMode::kAll) == ranks("sp"));
+  CHECK(ranks("dp_shard_sp", CpFsdpMode::kUlyssesOnly) == std::vector<int64_t>{9, 10, 11});
+  CHECK(ranks("dp_shard_sp", CpFsdpMode::kRingOnly) == std::vector<int64_t>{7, 10});
+  CHECK(ranks("dp_shard_sp", CpFsdpMode::kNone) == std::vector<int64_t>{10});
+  CHECK_THROWS_WITH(sp::mesh_alias("dp_shard"), Catch::Contains("dp_shard") && Catch::Contains("dp_shard_sp"));
+  test::run_ranks({2, 2, 1}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    for (const auto axis : {sp::MeshAxis::kUlysses, sp::MeshAxis::kRing, sp::MeshAxis::kSp, sp::MeshAxis::kDp,
+                            sp::MeshAxis::kWorld, sp::MeshAxis::kSelf}) {
+      const auto ranks = mesh.group(axis);
+      at::Tensor sum = at::full({1}, 1LL << mesh.rank(), at::kLong);
+      comms.of(axis)->all_reduce_sum(sum, "members");
+      int64_t expected = 0;
+      for (const int64_t rank : ranks) {
+        expected += 1LL << rank;
+      }
+      TORCH_CHECK(sum.item<int64_t>() == expected);
+    }
+  });
+}
+
+TEST_CASE("sp groups across nodes: an error that names them, or a warning") {
+  using sp::GroupScope;
+  const sp::MeshShape shape{2, 1, 2};
+  CHECK(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "b", "b"}).empty());
+  CHECK(sp::check_group_scope(GroupScope::kGlobal, shape, {"a", "a", "b", "b"}).empty());
+  CHECK_THROWS_WITH(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "a", "b"}),
+                    Catch::Contains("rank 2 on a, rank 3 on b"));
+  CHECK_THROWS_AS(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "a", "b"}), std::invalid_argument);
+  CHECK_THAT(sp::check_group_scope(GroupScope::kGlobal, shape, {"a", "b", "b", "b"}),
+             Catch::Contains("rank 0 on a, rank 1 on b"));
+  CHECK(sp::check_group_scope(GroupScope::kLocalNode, {4, 1, 1}, {"a", "b", "c", "d"}).empty());
+  CHECK_THROWS_WITH(sp::check_group_scope(GroupScope::kGlobal, shape, {"a"}), Catch::Contains("1 node names"));
+  CHECK_FALSE(sp::this_node_name().empty());
+  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    const std::string mine(1 + 120 * mesh.rank(), static_cast<char>('x' + mesh.rank()));
+    const auto names = sp::gather_node_names(mine, *comms.world);
+    TORCH_CHECK(names[0] == "x" && names[1] == std::string(121, 'y') && names[2] == std::string(241, 'z'));
+  });
+  const auto alone = sp::make_single_rank_communicator();
+  CHECK_THROWS_AS(sp::gather_node_names(std::string(256, 'n'), *alone), std::invalid_argument);
 }
 
 TEST_CASE("a rank that never comes is a timeout, not a hang") {
