@@ -3,10 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "engine/model/attention_backend.h"
 #include "engine/model/decoder.h"
-#include "engine/model/sequence_parallel_attention.h"
 #include "engine/optim/adamw.h"
 #include "rl/algorithm/losses.h"
 #include "sp/collator/collator.h"
@@ -17,20 +18,31 @@ namespace ringside::rl {
 using LossFunction = std::function<PolicyLoss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                               const sp::Shard& shard)>;
 
+// What sequence parallelism did in one update, over all ranks.
+struct SequenceFigures {
+  double prefix_saving = 1.0;    // tokens of the documents / tokens computed
+  double pair_saving = 1.0;      // query-key pairs of the documents / pairs computed
+  double predicted_bytes = 0.0;  // that the plans say attention sends
+  double sent_bytes = 0.0;       // that it sent
+  double balance_tokens = 1.0;   // fullest ring rank / mean, of the worst micro-batch
+  double balance_pairs = 1.0;
+};
+
 struct UpdateResult {
   LossSums sums;           // over all ranks
+  SequenceFigures sequence;
   double grad_norm = 0.0;  // of the summed gradient, before the clip
 };
 
 // The attention of a shard's micro-batch over the mesh.
-engine::SequenceParallelAttention shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms);
+std::unique_ptr<engine::AttentionBackend> shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms);
 
 // Log-probs and entropies of a shard's entries. `attention` must outlive a backward through the result. Collective over the
 // sequence-parallel group.
 engine::TokenScores score_shard(const engine::Decoder& decoder, const sp::Shard& shard,
-                                engine::SequenceParallelAttention& attention);
+                                engine::AttentionBackend& attention);
 
-// Forward and backward over all shards, sum over the world, clip to max_grad_norm, one AdamW step at learning_rate.
+// Forward and backward over all shards, sum over the world, clip to max_grad_norm (0 = no clipping), one AdamW step at learning_rate.
 // Collective over the world: every rank brings the same number of shards of the same plan. The result is the same on
 // every rank. Throws c10::Error, on every rank and before the weights change, when the gradient norm is not finite.
 UpdateResult update_policy(engine::Decoder& decoder, engine::AdamW& optimizer,

@@ -6,16 +6,21 @@
 #include <vector>
 
 #include "engine/model/decoder.h"
-#include "sp/collator/document.h"
+#include "sp/collator/collator.h"
 #include "sp/comm/mesh.h"
 
 namespace ringside::rl {
+
+struct ScoreOptions {
+  int64_t tokens_per_micro_batch = 0;
+  sp::SequenceOptions sequence;
+};
 
 // For each document the log-probs of its loss entries, in order. Without autograd. Collective over the world: every rank
 // passes the same documents and gets the same result.
 std::vector<std::vector<double>> score_documents(const engine::Decoder& decoder,
                                                  std::span<const sp::Document> documents,
                                                  const sp::Mesh& mesh, const sp::MeshCommunicators& comms,
-                                                 int64_t tokens_per_micro_batch);
+                                                 const ScoreOptions& options);
 
 }  // namespace ringside::rl

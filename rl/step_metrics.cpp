@@ -63,6 +63,18 @@ void append_completion_metrics(Metrics& metrics, std::span<const bridge::Rollout
 
 }  // namespace
 
+Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
+  const auto mean = [&](double SequenceFigures::*figure) {
+    return mean_over(updates, [&](const UpdateResult& u) { return u.sequence.*figure; });
+  };
+  return {{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
+          {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
+          {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
+          {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
+          {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
+          {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+}
+
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
   return {{"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
           {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},

@@ -18,6 +18,10 @@ Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts,
                               const std::vector<UpdateResult>& updates, int64_t weight_version,
                               const Config& config);
 
+// What sequence parallelism did, means over the optimizer steps: what sharing prefixes saved (sp/prefix_saving in tokens,
+// sp/pair_saving in attended pairs), bytes of attention as planned beside as sent, the fullest ring rank over the mean.
+Metrics sequence_metrics(const std::vector<UpdateResult>& updates);
+
 // The part that any algorithm has: loss, policy_loss, kl, entropy, grad_norm.
 Metrics update_metrics(const std::vector<UpdateResult>& updates);
 

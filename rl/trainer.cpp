@@ -42,12 +42,12 @@ void score(std::vector<sp::Shard>& shards, const engine::Decoder& policy, const 
            const Config& config, const sp::MeshCommunicators& comms) {
   const at::NoGradGuard no_grad;
   for (sp::Shard& shard : shards) {
-    auto attention = shard_attention(shard, comms);
+    const auto attention = shard_attention(shard, comms);
     if (needs_old_pass(config)) {
-      shard.old_logprob_n = score_shard(policy, shard, attention).logprobs_n;
+      shard.old_logprob_n = score_shard(policy, shard, *attention).logprobs_n;
     }
     if (reference != nullptr) {
-      shard.reference_logprob_n = score_shard(*reference, shard, attention).logprobs_n;
+      shard.reference_logprob_n = score_shard(*reference, shard, *attention).logprobs_n;
     }
   }
 }

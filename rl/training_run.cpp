@@ -8,6 +8,7 @@
 #include "engine/optim/lr_schedule.h"
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
+#include "rl/sequence_parallel.h"
 #include "rl/step_metrics.h"
 #include "sp/grad_sync.h"
 
@@ -130,13 +131,14 @@ void TrainingRun::open_writers() {
 std::vector<sp::Shard> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
   const auto& model = decoder_->config();
   const int64_t budget = config().train.tokens_per_micro_batch;
-  sp::check_agreement(sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget).hash(),
-                      "the micro-batch plan", *comms_.world);
+  const auto plan = sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget, config().sp.shared_prefix);
+  sp::check_agreement(plan.hash(), "the micro-batch plan", *comms_.world);
   const bool fp64 = decoder_->compute_dtype() == at::kDouble;
   return sp::collate(documents, mesh_,
                      {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
                       budget,
-                      fp64 ? at::kDouble : at::kFloat});
+                      fp64 ? at::kDouble : at::kFloat,
+                      sequence_options(config().sp)});
 }
 
 double TrainingRun::learning_rate() const {
@@ -165,6 +167,9 @@ bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& 
   }
   const auto now = std::chrono::steady_clock::now();
   const double step_time = std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
+  for (auto& metric : sequence_metrics(updates)) {
+    metrics.push_back(std::move(metric));
+  }
   metrics.emplace_back("step_time", step_time);
   metrics.emplace_back("weight_version", static_cast<double>(state_.weight_version));
   std::vector<Metrics> per_update;

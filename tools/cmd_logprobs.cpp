@@ -9,6 +9,7 @@
 
 #include "rl/data/training_batch.h"
 #include "rl/score_documents.h"
+#include "rl/sequence_parallel.h"
 #include "rl/training_run.h"
 #include "tools/distributed.h"
 
@@ -54,8 +55,7 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
   return documents;
 }
 
-void score_file(const LogprobsOptions& options, const rl::Config& config) {
-  const Ranks ranks = connect_ranks(config);
+void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
   const auto decoder = rl::load_starting_model(config, config.model.path);
   std::ifstream input(options.input);
   if (!input) {
@@ -72,7 +72,7 @@ void score_file(const LogprobsOptions& options, const rl::Config& config) {
       break;
     }
     const auto logprobs = rl::score_documents(*decoder, documents, ranks.mesh, ranks.comms,
-                                              config.train.tokens_per_micro_batch);
+                                              {config.train.tokens_per_micro_batch, rl::sequence_options(config.sp)});
     for (const auto& line : logprobs) {
       output << nlohmann::json{{"logprobs", line}}.dump() << '\n';
     }
@@ -86,10 +86,10 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
   // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with transformers.
   std::vector<std::string> overrides{"model.fp32_norms=true", "model.path=" + options.model.string()};
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  const auto loaded = load_or_print_errors({{}, overrides});
+  auto loaded = load_or_print_errors({{}, overrides});
   if (!loaded) return kExitUsage;
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
-                      [&] { score_file(options, loaded->config); });
+                      [&](const Ranks& ranks) { score_file(options, loaded->config, ranks); });
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ void add_logprobs_command(CommandContext& context) {
   command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
   command->add_option("--output", options->output, "JSONL of {\"logprobs\": [...]}, one value fewer a line")
       ->required();
-  command->add_option("--nproc", options->nproc, "ranks to start; must fit parallel.* (default: what they ask for)");
+  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
   command->add_option("overrides", options->overrides, "key.sub=value");
   command->callback([options, &context] { context.exit_code = logprobs(*options, context); });
 }

@@ -37,12 +37,12 @@ std::vector<std::string> worker_arguments(const RunOptions& options, int64_t wor
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
-  check_nproc(loaded->config, options.nproc);
+  const int num_processes = trainer_processes(loaded->config, options.nproc);
   std::filesystem::create_directories(options.run_dir);
   // Workers wait for this file: one that an earlier run left would send them to ports nobody listens at.
   std::filesystem::remove(options.run_dir / "bridge" / "endpoint.json");
   LaunchOptions launch_options;
-  launch_options.num_trainers = static_cast<int>(loaded->config.parallel.world_size());
+  launch_options.num_trainers = num_processes;
   launch_options.trainer_args = trainer_arguments(options);
   for (int64_t worker = 0; worker < loaded->config.rollout.num_workers; ++worker) {
     launch_options.worker_args.push_back(worker_arguments(options, worker));
@@ -61,7 +61,7 @@ void add_run_command(CommandContext& context) {
   command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
       ->required();
   command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)");
-  command->add_option("--nproc", options->nproc, "trainer ranks; must fit parallel.* (default: what they ask for)");
+  command->add_option("--nproc", options->nproc, "trainer processes (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
   command->callback([options, &context] { context.exit_code = run(*options); });
 }
 

@@ -43,8 +43,7 @@ void save_configuration(const rl::Config& config, const std::filesystem::path& p
   }
 }
 
-void train_rank(const TrainOptions& options, const rl::Config& config) {
-  const Ranks ranks = connect_ranks(config);
+void train_rank(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
   std::filesystem::create_directories(options.run_dir);
   if (ranks.mesh.rank() == 0) {
     save_configuration(config, options.run_dir / "config.yaml");
@@ -76,7 +75,7 @@ int train(const TrainOptions& options, const CommandContext& context) {
   }
   check_sampling(loaded->config);
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
-                      [&] { train_rank(options, loaded->config); });
+                      [&](const Ranks& ranks) { train_rank(options, loaded->config, ranks); });
 }
 
 }  // namespace
@@ -93,7 +92,7 @@ void add_train_command(CommandContext& context) {
   command->add_option("--steps", options->steps,
                       "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
                       "train.steps where a recipe or the command line sets it, else at --steps");
-  command->add_option("--nproc", options->nproc, "ranks to start; must fit parallel.* (default: what they ask for)");
+  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }
 

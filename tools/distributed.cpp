@@ -4,13 +4,19 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "rl/log/log.h"
+#include "rl/sequence_parallel.h"
 #include "sp/comm/c10d_communicator.h"
+#include "sp/comm/group_scope.h"
 #include "tools/command.h"
 #include "tools/launch/rank_environment.h"
 
@@ -32,52 +38,118 @@ int threads_per_rank(const rl::Config& config, int ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 
-}  // namespace
+// What connects this process's ranks to the others: one store for all of its virtual ranks' groups.
+struct Rendezvous {
+  RankEnvironment environment;
+  int64_t ranks_here = 1;
+  std::chrono::milliseconds timeout{0};
+  c10::intrusive_ptr<c10d::Store> in_process;  // where one process carries all ranks
 
-Ranks connect_ranks(const rl::Config& config) {
-  const sp::MeshShape shape = mesh_shape(config.parallel);
-  const auto environment = rank_environment().value_or(RankEnvironment{});
-  if (environment.world_size != shape.world_size()) {
-    throw std::invalid_argument("the mesh has " + std::to_string(shape.world_size()) + " ranks (dp_replicate " +
-                                std::to_string(shape.dp_replicate) + " x ring " + std::to_string(shape.ring) +
-                                " x ulysses " + std::to_string(shape.ulysses) + "), but " +
-                                std::to_string(environment.world_size) + " were started");
+  int64_t first_rank() const { return environment.rank * ranks_here; }
+};
+
+Rendezvous rendezvous_of(const rl::Config& config) {
+  Rendezvous rendezvous;
+  rendezvous.environment = rank_environment().value_or(RankEnvironment{});
+  rendezvous.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(config.parallel.collective_timeout_s * 1000));
+  const int64_t processes = trainer_processes(config, rendezvous.environment.world_size);
+  rendezvous.ranks_here = config.parallel.world_size() / processes;
+  if (processes == 1) {
+    rendezvous.in_process = c10::make_intrusive<c10d::HashStore>();
+    rendezvous.environment.master_addr = "127.0.0.1";
   }
-  at::set_num_threads(threads_per_rank(config, environment.world_size));
-  const sp::Mesh mesh(shape, environment.rank);
-  if (environment.world_size == 1) {
+  return rendezvous;
+}
+
+sp::GroupScope group_scope(rl::GroupScope scope) {
+  return scope == rl::GroupScope::kGlobal ? sp::GroupScope::kGlobal : sp::GroupScope::kLocalNode;
+}
+
+// Virtual ranks compute on one thread each whatever the number of processes: with more, sums would be cut differently.
+int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
+  return config.sp.reproducible > 0 ? 1 : threads_per_rank(config, rendezvous.environment.world_size);
+}
+
+Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64_t rank) {
+  at::set_num_threads(threads_of_a_rank(config, rendezvous));
+  const sp::MeshShape shape = mesh_shape(config.parallel);
+  const sp::Mesh mesh(shape, rank);
+  if (shape.world_size() == 1) {
     const auto alone = sp::make_single_rank_communicator();
     return {mesh, {alone, alone, alone, alone, alone}};
   }
-  rl::log::set_prefix("rank " + std::to_string(environment.rank));
-  const auto timeout = std::chrono::milliseconds(
-      static_cast<int64_t>(config.parallel.collective_timeout_s * 1000));
-  const auto store = sp::make_tcp_store(environment.master_addr, static_cast<uint16_t>(environment.master_port),
-                                        environment.rank, environment.world_size, timeout);
+  const auto& environment = rendezvous.environment;
+  const auto store = rendezvous.in_process
+                         ? rendezvous.in_process
+                         : sp::make_tcp_store(environment.master_addr, static_cast<uint16_t>(environment.master_port),
+                                              rank, shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  return {mesh, sp::connect_mesh(mesh, store, host, timeout)};
+  const Ranks ranks{mesh, sp::connect_mesh(mesh, store, host, rendezvous.timeout)};
+  const auto nodes = sp::gather_node_names(sp::this_node_name(), *ranks.comms.world);
+  const std::string warning = sp::check_group_scope(group_scope(config.parallel.group_scope), shape, nodes);
+  if (rank == 0 && !warning.empty()) {
+    rl::log::warn(warning);
+  }
+  return ranks;
 }
 
-void check_nproc(const rl::Config& config, int nproc) {
-  const int64_t wanted = config.parallel.world_size();
-  if (nproc != 0 && nproc != wanted) {
-    throw std::invalid_argument("--nproc " + std::to_string(nproc) + " does not fit the mesh: parallel.* asks for " +
-                                std::to_string(wanted) + " ranks");
+// The process's ranks as threads. They wait for each other in collectives, so when one fails the process ends.
+void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
+                       const std::function<void(const Ranks&)>& body) {
+  // c10d's flight recorder keeps one unlocked map for the whole process: the groups of several threads corrupt it.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  std::vector<std::jthread> threads;
+  for (int64_t i = 0; i < rendezvous.ranks_here; ++i) {
+    threads.emplace_back([&, rank = rendezvous.first_rank() + i] {
+      try {
+        body(connect_rank(config, rendezvous, rank));
+      } catch (const std::exception& error) {
+        rl::log::error("virtual rank " + std::to_string(rank) + ": " + error.what());
+        std::_Exit(kExitFailure);
+      }
+    });
   }
 }
 
-int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
-                 const std::function<void()>& body) {
-  check_nproc(config, nproc);
-  const auto wanted = static_cast<int>(config.parallel.world_size());
-  if (wanted == 1 || rank_environment()) {
-    body();
-    return kExitOk;
+}  // namespace
+
+int trainer_processes(const rl::Config& config, int nproc) {
+  const auto ranks = static_cast<int>(config.parallel.world_size());
+  const int processes = nproc == 0 ? ranks : nproc;
+  const bool virtual_ranks = config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
+  if (processes != ranks && !virtual_ranks) {
+    throw std::invalid_argument(std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
+                                std::to_string(ranks) + " ranks" +
+                                (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
   }
-  LaunchOptions options;
-  options.num_trainers = wanted;
-  options.trainer_args = arguments;
-  return report_launch(launch(options));
+  return processes;
+}
+
+int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
+                 const std::function<void(const Ranks&)>& body) {
+  if (trainer_processes(config, nproc) > 1 && !rank_environment()) {
+    LaunchOptions options;
+    options.num_trainers = trainer_processes(config, nproc);
+    options.trainer_args = arguments;
+    return report_launch(launch(options));
+  }
+  const auto weighed = rl::factor_context_parallel(config);
+  Rendezvous rendezvous = rendezvous_of(config);
+  if (rendezvous.environment.world_size > 1) {
+    rl::log::set_prefix("rank " + std::to_string(rendezvous.environment.rank));
+  }
+  if (rendezvous.first_rank() == 0) {
+    for (const std::string& line : weighed) {
+      rl::log::info(line);
+    }
+  }
+  if (rendezvous.ranks_here == 1) {
+    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
+  } else {
+    run_virtual_ranks(config, rendezvous, body);
+  }
+  return kExitOk;
 }
 
 int report_launch(const LaunchResult& result) {

@@ -16,19 +16,19 @@ struct Ranks {
   sp::MeshCommunicators comms;
 };
 
-// Connects this process to the others of its run, alone when no launcher has set RANK. Also sets the number of CPU threads
-// and the log prefix. Collective; blocks until all ranks have come. Throws std::invalid_argument when the mesh of the
-// configuration does not have the environment's number of ranks, c10::Error when a rank does not come in time.
-Ranks connect_ranks(const rl::Config& config);
+// Processes that a run starts: one for each rank of the mesh, or what --nproc asks for (0 = nothing). Fewer than ranks need
+// sp.reproducible, and must divide them. Throws std::invalid_argument otherwise.
+int trainer_processes(const rl::Config& config, int nproc);
 
-// Runs `body` as one rank of the configuration's mesh. Where a launcher has set RANK, or the mesh has one rank, that is this
-// process; otherwise the mesh's ranks are started with this process's own `arguments` and watched, and the failure of one
-// is reported with its rank. nproc: what --nproc asked for, 0 = nothing; it must fit the mesh. Returns the exit code.
-int run_on_ranks(const rl::Config& config, int nproc, const std::vector<std::string>& arguments,
-                 const std::function<void()>& body);
-
-// Throws std::invalid_argument when --nproc was given (not 0) and the mesh has another number of ranks.
-void check_nproc(const rl::Config& config, int nproc);
+// Runs `body` as this process's rank of the configuration's mesh, connected to the others; with sp.reproducible once per
+// virtual rank, each on a thread of its own. Where a launcher has set RANK, or one process carries the mesh, that happens
+// here; otherwise the processes are started with this one's own `arguments` and watched, and the failure of one is reported
+// with its rank. First writes the factors of parallel.context_parallel_size into `config`. Also sets the number of CPU
+// threads and the log prefix. Collective; blocks until all ranks have come and done. Throws std::invalid_argument when the
+// mesh does not fit the environment's processes or the nodes, c10::Error when a rank does not come in time. Returns the
+// exit code.
+int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
+                 const std::function<void(const Ranks&)>& body);
 
 // Logs the error of a launch, if there is one, and returns its exit code.
 int report_launch(const LaunchResult& result);

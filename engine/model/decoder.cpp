@@ -118,7 +118,9 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                             AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
-  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_, positions_s, compute_dtype_);
+  OverlappedAttention* overlapped = attention.overlapped();
+  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_,
+                                      overlapped != nullptr ? overlapped->positions_S() : positions_s, compute_dtype_);
   at::Tensor hidden_sE = at::embedding(embedding().materialize(compute_dtype_)[0], ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention);

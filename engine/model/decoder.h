@@ -70,6 +70,7 @@ class Decoder {
 
   // Recompute each layer's activations in the backward instead of keeping them.
   void set_recompute_activations(bool on) { recompute_activations_ = on; }
+  bool recompute_activations() const { return recompute_activations_; }
 
   const ModelConfig& config() const { return config_; }
   at::ScalarType compute_dtype() const { return compute_dtype_; }

@@ -11,7 +11,9 @@ SequenceParallelAttention::SequenceParallelAttention(sp::AttentionContext contex
 
 at::Tensor SequenceParallelAttention::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
                                              const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
-  return sp::attention(q_sHD, k_sKD, v_sKD, context_, softmax_scale_);
+  sp::AttentionOptions options;
+  options.softmax_scale = softmax_scale_;
+  return sp::attention(q_sHD, k_sKD, v_sKD, context_, options);
 }
 
 }  // namespace ringside::engine

@@ -35,11 +35,44 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
+  const auto& parallel = c.parallel;
+  const std::string cp = std::to_string(parallel.context_parallel_size);
+  if (parallel.context_parallel_size > 0 && parallel.ringattn_parallel_size * parallel.ulysses_parallel_size > 1) {
+    mistakes.push_back({"parallel.context_parallel_size",
+                        "is " + cp + ", and so are parallel.ringattn_parallel_size or parallel.ulysses_parallel_size "
+                        "given; expected the one or the two others"});
+  }
+  if (parallel.context_parallel_size == 0 && c.sp.method != SpMethod::kAuto) {
+    mistakes.push_back({"sp.method", "is " + std::string(to_string(c.sp.method)) +
+                                         ", which factors parallel.context_parallel_size, but that is 0; expected "
+                                         "context_parallel_size above 0, or method auto"});
+  }
+  if (c.sp.reproducible > 0 && c.sp.reproducible != parallel.sequence_parallel_size()) {
+    mistakes.push_back({"sp.reproducible",
+                        "is " + std::to_string(c.sp.reproducible) + " virtual ranks, but parallel.* asks for " +
+                            std::to_string(parallel.sequence_parallel_size()) +
+                            " sequence-parallel ranks; expected the same number (fewer processes carry them: --nproc)"});
+  }
+  if (c.sp.allgather_logits != AllgatherLogits::kNever) {
+    mistakes.push_back({"sp.allgather_logits",
+                        "is " + std::string(to_string(c.sp.allgather_logits)) +
+                            ", but logits are never gathered: 128k tokens of a 152k vocabulary are 74 GiB, and each "
+                            "rank scores its own tokens exactly without; expected never"});
+  }
+  if (c.sp.heads_k_stride > 0 && c.sp.ring_impl != sp::RingImpl::kAllGather) {
+    mistakes.push_back({"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) +
+                                                 ", but sp.ring_impl p2p does not gather; expected 0, or ring_impl "
+                                                 "all_gather"});
+  }
+}
+
 }  // namespace
 
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
   check_algorithm(c, mistakes);
+  check_parallel(c, mistakes);
   if (c.eval.every > 0 && c.data.eval.empty()) {
     mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
                                           ", but data.eval is empty; expected data.eval to name "

@@ -13,6 +13,9 @@
 #include <string>
 #include <string_view>
 
+#include "sp/layout/placement.h"
+#include "sp/plan/attention_plan.h"
+
 namespace ringside::rl {
 
 enum class DType { kFloat32, kBFloat16, kFloat64 };
@@ -27,6 +30,10 @@ enum class OldLogprobs { kRecompute, kRollout };
 enum class CorrectionMode { kNone };
 enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded };
+enum class SpMethod { kAuto, kUlysses, kRing };
+enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
+enum class GroupScope { kLocalNode, kGlobal };
+enum class AllgatherLogits { kNever, kOnDemand, kAlways };
 enum class JournalFsync { kAlways, kBatch, kNever };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class ProgressStyle { kAuto, kBar, kLines };
@@ -80,6 +87,30 @@ struct EnumNames<LrSchedule> {
 template <>
 struct EnumNames<RolloutServer> {
   static constexpr std::array<std::string_view, 1> kNames = {"embedded"};
+};
+template <>
+struct EnumNames<SpMethod> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "ulysses", "ring"};
+};
+template <>
+struct EnumNames<CpFsdpMode> {
+  static constexpr std::array<std::string_view, 4> kNames = {"all", "ulysses_only", "ring_only", "none"};
+};
+template <>
+struct EnumNames<GroupScope> {
+  static constexpr std::array<std::string_view, 2> kNames = {"local_node", "global"};
+};
+template <>
+struct EnumNames<AllgatherLogits> {
+  static constexpr std::array<std::string_view, 3> kNames = {"never", "on_demand", "always"};
+};
+template <>
+struct EnumNames<sp::RingImpl> {
+  static constexpr std::array<std::string_view, 2> kNames = {"p2p", "all_gather"};
+};
+template <>
+struct EnumNames<sp::Placement> {
+  static constexpr std::array<std::string_view, 3> kNames = {"document_aware", "zigzag", "contiguous"};
 };
 template <>
 struct EnumNames<JournalFsync> {
@@ -187,12 +218,28 @@ struct ParallelConfig {
   std::int64_t data_parallel_replicate_size = 1;
   std::int64_t ringattn_parallel_size = 1;
   std::int64_t ulysses_parallel_size = 1;
+  std::int64_t context_parallel_size = 0;
+  CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
+  GroupScope group_scope = GroupScope::kLocalNode;
   double collective_timeout_s = 600.0;
 
-  // Ranks the mesh needs: the product of the three axes.
-  std::int64_t world_size() const {
-    return data_parallel_replicate_size * ringattn_parallel_size * ulysses_parallel_size;
+  // Ranks that share a sequence, however context_parallel_size is going to be factored.
+  std::int64_t sequence_parallel_size() const {
+    return context_parallel_size > 0 ? context_parallel_size : ringattn_parallel_size * ulysses_parallel_size;
   }
+  // Ranks the mesh needs.
+  std::int64_t world_size() const { return data_parallel_replicate_size * sequence_parallel_size(); }
+};
+
+struct SpConfig {
+  SpMethod method = SpMethod::kAuto;
+  sp::RingImpl ring_impl = sp::RingImpl::kP2p;
+  bool async_ulysses = false;
+  bool shared_prefix = true;
+  sp::Placement placement = sp::Placement::kDocumentAware;
+  std::int64_t heads_k_stride = 0;
+  std::int64_t reproducible = 0;
+  AllgatherLogits allgather_logits = AllgatherLogits::kNever;
 };
 
 struct BridgeConfig {
@@ -232,6 +279,7 @@ struct Config {
   OptimizerConfig optimizer;
   TrainConfig train;
   ParallelConfig parallel;
+  SpConfig sp;
   BridgeConfig bridge;
   WeightsConfig weights;
   CheckpointConfig checkpoint;

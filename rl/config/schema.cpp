@@ -139,7 +139,21 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
                  size);
   fields.integer("parallel.ringattn_parallel_size", parallel.ringattn_parallel_size, size);
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
+  fields.integer("parallel.context_parallel_size", parallel.context_parallel_size, between(0, 65536));
+  fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
+  fields.choice("parallel.group_scope", parallel.group_scope);
   fields.real("parallel.collective_timeout_s", parallel.collective_timeout_s, above(0));
+}
+
+void add_sp(FieldList& fields, SpConfig& sp) {
+  fields.choice("sp.method", sp.method);
+  fields.choice("sp.ring_impl", sp.ring_impl);
+  fields.flag("sp.async_ulysses", sp.async_ulysses);
+  fields.flag("sp.shared_prefix", sp.shared_prefix);
+  fields.choice("sp.placement", sp.placement);
+  fields.integer("sp.heads_k_stride", sp.heads_k_stride, at_least(0));
+  fields.integer("sp.reproducible", sp.reproducible, between(0, 1024));
+  fields.choice("sp.allgather_logits", sp.allgather_logits);
 }
 
 void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights) {
@@ -191,6 +205,7 @@ std::vector<Field> fields_of(Config& config) {
   add_algorithm(fields, config.algorithm);
   add_optimizer(fields, config.optimizer);
   add_train(fields, config.train, config.parallel);
+  add_sp(fields, config.sp);
   add_bridge(fields, config.bridge, config.weights);
   add_outputs(fields, config);
   return std::move(fields).take();

@@ -106,7 +106,7 @@ constexpr std::array kTranslations = {
     Translation{"ulysses_sequence_parallel_size", "parallel.ulysses_parallel_size"},
     Translation{"parallelism_config_sp_size", "parallel.ulysses_parallel_size"},
     Translation{"parallelism_config_cp_size", "parallel.ringattn_parallel_size"},
-    Translation{"context_parallel_size", "parallel.ringattn_parallel_size"},
+    Translation{"cp_size", "parallel.context_parallel_size"},
     Translation{"context_parallel_degree", "parallel.ringattn_parallel_size"},
     Translation{"sequence_parallel_degree", "parallel.ringattn_parallel_size"},
     Translation{"ring_attn_size", "parallel.ringattn_parallel_size"},

@@ -135,7 +135,7 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
       auto decoder = make_decoder(3, at::kDouble);
       decoder.set_recompute_activations(recompute);
       engine::AdamW optimizer(decoder.units(), {});
-      const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, 16, at::kDouble});
+      const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, 16, at::kDouble, {}});
       rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
       results[mesh.rank()] = rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
     });
@@ -160,12 +160,23 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
     }
     documents.push_back(rl::make_scored_document(ids, 1, 0.0));
   }
+  for (int64_t d = 0; d < 4; ++d) {  // a prompt of 9 tokens with four completions
+    std::vector<int64_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9};
+    ids.insert(ids.end(), 2 + d, 11 + d);
+    documents.push_back(rl::make_scored_document(ids, 1, 0.0));
+  }
   const auto decoder = make_decoder(3, at::kDouble);
   std::vector<std::vector<double>> expected;
-  for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {1, 2, 2}}) {
+  int variant = 0;
+  for (const auto& shape : std::vector<sp::MeshShape>{
+           {1, 1, 1}, {1, 1, 1}, {1, 2, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {2, 1, 1}, {1, 2, 2}}) {
+    sp::SequenceOptions sequence;
+    sequence.shared_prefix = variant % 2 == 1;
+    sequence.plan.ring_impl = variant % 4 < 3 ? sp::RingImpl::kP2p : sp::RingImpl::kAllGather;
+    ++variant;
     std::vector<std::vector<std::vector<double>>> results(shape.world_size());
     test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      results[mesh.rank()] = rl::score_documents(decoder, documents, mesh, comms, 20);
+      results[mesh.rank()] = rl::score_documents(decoder, documents, mesh, comms, {20, sequence});
     });
     if (expected.empty()) {
       expected = results[0];

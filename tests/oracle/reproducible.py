@@ -1,0 +1,118 @@
+"""`sp.reproducible: 8`: eight virtual ranks give the same bits on 1, 2, 4 and 8 processes.
+
+Guards every kernel and reduction being run at the virtual ranks' shapes, in one order, however many processes carry
+them. Compared byte by byte: log-probs, metrics (loss, gradient norm, ...), the trained weights, and the optimizer's first
+moment, which with beta1 = 0 and no clipping is every parameter's gradient of the last step. Two more runs must differ, or
+nothing was compared: one rank, and the other method.
+"""
+
+import json
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+import torch
+import yaml
+
+import parity_layouts
+import ringside_cli
+import tiny_models
+
+VIRTUAL = 8
+METHODS = {
+    "ulysses": ["parallel.ulysses_parallel_size=8"],
+    "all-gather": ["parallel.ringattn_parallel_size=8", "sp.ring_impl=all_gather"],
+}
+STEPS, PROMPTS_PER_STEP, GROUP_SIZE = 2, 3, 4
+
+
+def write_recipe(folder: pathlib.Path) -> pathlib.Path:
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        yaml.safe_dump(
+            {
+                "model": {"path": str(folder / "model")},
+                "rollout": {
+                    "prompts_per_step": PROMPTS_PER_STEP,
+                    "group_size": GROUP_SIZE,
+                    "max_completion_tokens": 64,
+                },
+                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
+                "train": {"tokens_per_micro_batch": 300},
+                "optimizer": {"learning_rate": 1e-4, "beta1": 0.0, "max_grad_norm": 0.0},
+            }
+        )
+    )
+    return recipe
+
+
+def everything(folder: pathlib.Path, recipe: pathlib.Path, name: str, words: list[str]) -> tuple[dict[str, bytes], float]:
+    """Log-probs and a trained run, as bytes by name, and the seconds of the training steps."""
+    ringside_cli.run(
+        "logprobs", "--model", folder / "model", "--input", folder / "in.jsonl", "--output", folder / "out.jsonl", *words
+    )
+    run_dir = folder / name
+    ringside_cli.run(
+        "train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", STEPS, "--run-dir", run_dir, *words
+    )
+    steps = ringside_cli.read_steps(run_dir)
+    found = {"logprobs": (folder / "out.jsonl").read_bytes()}
+    found["metrics"] = json.dumps(parity_layouts.without_clocks(steps)).encode()
+    for file in sorted((run_dir / "checkpoint-final").rglob("*.safetensors")):
+        found[file.name] = file.read_bytes()
+    return found, sum(step["step_time"] for step in steps)
+
+
+def differing(a: dict[str, bytes], b: dict[str, bytes]) -> list[str]:
+    if a.keys() != b.keys():
+        raise ValueError(f"runs left different files: {sorted(a)} and {sorted(b)}")
+    return [name for name in a if a[name] != b[name]]
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = pathlib.Path(folder_name)
+        model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=8, kv_heads=2, tied=False), seed=5)
+        tiny_models.save(model, folder / "model")
+        tiny_models.record_rollouts(
+            model, folder / "rollouts.jsonl", STEPS * PROMPTS_PER_STEP, GROUP_SIZE, seed=5, max_completion=60
+        )
+        chooser = random.Random(1)
+        documents = [[chooser.randrange(tiny_models.VOCAB) for _ in range(n)] for n in (2, 5, 64, 200, 333)]
+        (folder / "in.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in documents))
+        recipe = write_recipe(folder)
+        plain, plain_seconds = everything(folder, recipe, "plain", ["--nproc", "1"])
+        print(f"one rank, not reproducible: {plain_seconds:.2f} s of training steps")
+        first_of = {}
+        for method, layout in METHODS.items():
+            for processes in (1, 2, 4, 8):
+                words = ["--nproc", str(processes), *layout, f"sp.reproducible={VIRTUAL}"]
+                found, seconds = everything(folder, recipe, f"{method}-{processes}", words)
+                reference = first_of.setdefault(method, found)
+                names = differing(found, reference)
+                failures += bool(names)
+                print(
+                    f"{method:<11} on {processes} processes: {seconds:6.2f} s, "
+                    f"{'bit-equal: ' + ', '.join(found) if not names else 'DIFFERENT: ' + ', '.join(names)}",
+                    flush=True,
+                )
+            words = ["--nproc", "8", *layout]
+            _, seconds = everything(folder, recipe, f"{method}-free", words)
+            print(f"{method:<11} on 8 processes, not reproducible: {seconds:6.2f} s")
+        for name, other in {"one rank": plain, "the other method": first_of["all-gather"]}.items():
+            if "metrics" not in differing(other, first_of["ulysses"]):
+                failures += 1
+                print(f"{name} has the same metrics to the bit: the comparison sees nothing")
+    print(f"{failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    status = main()
+    print(f"{time.monotonic() - started:.0f} s")
+    sys.exit(status)
