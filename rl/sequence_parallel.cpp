@@ -17,7 +17,7 @@ sp::MethodQuery typical_micro_batch(const Config& config) {
   const int64_t longest =
       std::min(budget, config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens);
   query.document_lengths.assign(std::max<int64_t>(1, budget / longest), longest);
-  query.num_ranks = config.parallel.context_parallel_size;
+  query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
   query.placement = config.sp.placement;
   query.element_bytes = config.model.dtype == DType::kFloat64 ? 8 : config.model.dtype == DType::kFloat32 ? 4 : 2;
@@ -37,27 +37,37 @@ sp::SequenceOptions sequence_options(const SpConfig& config) {
   return options;
 }
 
-std::vector<std::string> factor_context_parallel(Config& config) {
+void factor_context_parallel(Config& config) {
   auto& parallel = config.parallel;
-  if (parallel.context_parallel_size == 0) {
-    return {};
-  }
-  auto costs = sp::rank_methods(typical_micro_batch(config));
   const int64_t size = parallel.context_parallel_size;
-  std::erase_if(costs, [&](const sp::MethodCost& cost) {
-    return (config.sp.method == SpMethod::kUlysses && cost.ulysses != size) ||
-           (config.sp.method == SpMethod::kRing && cost.ring != size);
-  });
-  if (costs.empty()) {
-    throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " + std::to_string(size) +
-                                " exceeds the model's query heads; expected sp.method auto or ring");
+  if (size == 0) {
+    return;
   }
-  parallel.ulysses_parallel_size = costs.front().ulysses;
-  parallel.ringattn_parallel_size = costs.front().ring;
-  parallel.context_parallel_size = 0;
+  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config))) {
+    const SpMethod method = config.sp.method;
+    if (method == SpMethod::kAuto || (method == SpMethod::kUlysses && cost.ulysses == size) ||
+        (method == SpMethod::kRing && cost.ring == size)) {
+      parallel.ulysses_parallel_size = cost.ulysses;
+      parallel.ringattn_parallel_size = cost.ring;
+      parallel.context_parallel_size = 0;
+      return;
+    }
+  }
+  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " + std::to_string(size) +
+                              " exceeds the model's query heads; expected sp.method auto or ring");
+}
+
+std::vector<std::string> describe_sequence_parallel(const Config& config) {
   std::vector<std::string> lines;
-  for (const sp::MethodCost& cost : costs) {
-    lines.push_back((lines.empty() ? "context parallel: chosen " : "context parallel: not ") + sp::describe(cost));
+  if (config.parallel.sequence_parallel_size() == 1 || config.model.path.empty()) {
+    return lines;
+  }
+  Config factored = config;
+  factor_context_parallel(factored);
+  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config))) {
+    const bool used = cost.ulysses == factored.parallel.ulysses_parallel_size;
+    lines.push_back(std::string(used ? "context parallel, used:     " : "context parallel, not used: ") +
+                    sp::describe(cost));
   }
   return lines;
 }

@@ -7,6 +7,7 @@
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/schema.h"
+#include "rl/sequence_parallel.h"
 
 namespace ringside::tools {
 namespace {
@@ -55,6 +56,9 @@ int check(const CheckOptions& options) {
   print_configuration(*loaded);
   std::cout << "\n";
   for (const std::string& line : rl::describe_batch(loaded->config)) std::cout << line << "\n";
+  if (std::filesystem::exists(std::filesystem::path(loaded->config.model.path) / "config.json")) {
+    for (const std::string& line : rl::describe_sequence_parallel(loaded->config)) std::cout << line << "\n";
+  }
   print_missing_files(*loaded);
   return kExitOk;
 }

@@ -134,13 +134,14 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
     options.trainer_args = arguments;
     return report_launch(launch(options));
   }
-  const auto weighed = rl::factor_context_parallel(config);
+  const auto methods = rl::describe_sequence_parallel(config);
+  rl::factor_context_parallel(config);
   Rendezvous rendezvous = rendezvous_of(config);
   if (rendezvous.environment.world_size > 1) {
     rl::log::set_prefix("rank " + std::to_string(rendezvous.environment.rank));
   }
   if (rendezvous.first_rank() == 0) {
-    for (const std::string& line : weighed) {
+    for (const std::string& line : methods) {
       rl::log::info(line);
     }
   }

@@ -27,7 +27,7 @@ at::Tensor loss_of_rank(const at::Tensor& whole, const at::Tensor& weights, int6
 
 }  // namespace
 
-TEST_CASE("gather_outputs with a different loss on every rank equals the sum of the losses in one process") {
+TEST_CASE("gather_outputs with a different loss on every rank equals the sum of the losses in one process", "[hazard]") {
   at::manual_seed(2);
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{4, 4}, {0, 5, 3}, {3, 1, 0, 4}}) {
     const at::Tensor x = at::randn({2, 8}, at::kDouble);

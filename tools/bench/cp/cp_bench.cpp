@@ -1,0 +1,301 @@
+// Attention forward and backward, and a whole step of a decoder, by every method of context parallelism at one rank
+// and at two, with the same number of threads in all. Prints one JSON object a line; plot.py draws them.
+//
+// Usage: bench_cp [tokens] [repetitions]. Ranks are threads of this process over Gloo on loopback. A method's time is the
+// slowest rank's; repetitions of all methods alternate, and the median counts.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "engine/model/decoder.h"
+#include "engine/model/sequence_parallel_attention.h"
+#include "sp/attention/attention.h"
+#include "sp/collator/collator.h"
+
+namespace {
+
+using namespace ringside;
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+constexpr int kThreads = 2;  // in all
+const sp::HeadShape kHeads{8, 2, 64};
+
+struct Regime {
+  std::string name;
+  sp::SegmentForest forest;
+};
+
+struct Method {
+  std::string name;
+  sp::MeshShape shape;
+  sp::RingImpl ring_impl;
+  sp::Placement placement;
+};
+
+const std::vector<Method> kMethods{
+    {"1 rank", {1, 1, 1}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
+    {"ulysses 2", {1, 1, 2}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
+    {"p2p 2", {1, 2, 1}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
+    {"all-gather 2", {1, 2, 1}, sp::RingImpl::kAllGather, sp::Placement::kDocumentAware},
+    {"p2p 2, zigzag", {1, 2, 1}, sp::RingImpl::kP2p, sp::Placement::kZigzag},
+    {"all-gather 2, zigzag", {1, 2, 1}, sp::RingImpl::kAllGather, sp::Placement::kZigzag},
+};
+
+// 8 groups of 16 completions whose prompt is four times as long as one of them.
+std::vector<sp::Segment> groups(int64_t tokens, bool shared) {
+  const int64_t completion = tokens / (8 * 20);
+  std::vector<sp::Segment> segments;
+  for (int64_t g = 0; g < 8; ++g) {
+    const auto prompt = static_cast<int64_t>(segments.size());
+    if (shared) {
+      segments.push_back({-1, 4 * completion});
+    }
+    for (int64_t c = 0; c < 16; ++c) {
+      segments.push_back({shared ? prompt : -1, shared ? completion : 5 * completion});
+    }
+  }
+  return segments;
+}
+
+std::vector<Regime> regimes(int64_t tokens) {
+  return {{"few long documents", sp::SegmentForest::of_documents({tokens / 2, tokens / 2})},
+          {"many short documents", sp::SegmentForest::of_documents(std::vector<int64_t>(64, tokens / 64))},
+          {"groups, shared prompt", sp::SegmentForest(groups(tokens, true))},
+          {"groups, unshared", sp::SegmentForest(groups(tokens, false))}};
+}
+
+struct Measurement {
+  double seconds = 0;        // slowest rank, median of the repetitions
+  int64_t bytes = 0;         // that the busiest rank sent, forward and backward
+  int64_t pairs = 0;         // query-key pairs, all ranks
+};
+
+// The ranks of one method, alive over all repetitions; run() measures one.
+class Bench {
+ public:
+  using Body = std::function<void()>;
+  using Setup = std::function<Body(const sp::Mesh&, const sp::MeshCommunicators&)>;
+
+  Bench(const sp::MeshShape& shape, const Setup& setup)
+      : size_(shape.world_size()), ends_(size_), bytes_(size_), start_(size_ + 1), end_(size_ + 1) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    for (int64_t rank = 0; rank < size_; ++rank) {
+      threads_.emplace_back([this, shape, store, setup, rank] { serve(shape, store, setup, rank); });
+    }
+  }
+
+  ~Bench() {
+    stop_ = true;
+    start_.arrive_and_wait();
+  }
+
+  double run() {
+    const auto begin = Clock::now();
+    start_.arrive_and_wait();
+    end_.arrive_and_wait();
+    return std::chrono::duration<double>(*std::max_element(ends_.begin(), ends_.end()) - begin).count();
+  }
+
+  int64_t bytes() const { return *std::max_element(bytes_.begin(), bytes_.end()); }
+
+ private:
+  void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store, const Setup& setup,
+             int64_t rank) {
+    at::set_num_threads(kThreads / static_cast<int>(size_));
+    const sp::Mesh mesh(shape, rank);
+    const auto alone = sp::make_single_rank_communicator();
+    const auto comms = size_ == 1 ? sp::MeshCommunicators{alone, alone, alone, alone, alone}
+                                  : sp::connect_mesh(mesh, store, "127.0.0.1", std::chrono::seconds(60));
+    const Body body = setup(mesh, comms);
+    for (;;) {
+      start_.arrive_and_wait();
+      if (stop_) {
+        return;
+      }
+      comms.ulysses->reset_counters();
+      comms.ring->reset_counters();
+      body();
+      ends_[rank] = Clock::now();
+      bytes_[rank] = 0;
+      for (const auto* comm : {comms.ulysses.get(), comms.ring.get()}) {
+        for (const auto& [tag, sent] : comm->sent_bytes()) {
+          bytes_[rank] += sent;
+        }
+      }
+      end_.arrive_and_wait();
+    }
+  }
+
+  int64_t size_;
+  std::vector<Clock::time_point> ends_;
+  std::vector<int64_t> bytes_;
+  bool stop_ = false;
+  std::barrier<> start_;
+  std::barrier<> end_;
+  std::vector<std::jthread> threads_;
+};
+
+Bench::Setup attention_of(const Regime& regime, const Method& method) {
+  return [&regime, &method](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) -> Bench::Body {
+    const sp::SequenceLayout layout(regime.forest, mesh.shape().ring, mesh.shape().ulysses, method.placement);
+    const auto plan = std::make_shared<const sp::AttentionPlan>(
+        sp::plan_attention(layout, kHeads, mesh.sp_rank(), {method.ring_impl}));
+    const auto random = [&](int64_t heads) { return at::randn({plan->local_rows(), heads, kHeads.head_dim}); };
+    const at::Tensor q = random(kHeads.num_query_heads).requires_grad_(), k = random(kHeads.num_kv_heads).requires_grad_(),
+                     v = random(kHeads.num_kv_heads).requires_grad_(), dout = random(kHeads.num_query_heads);
+    return [=] {
+      for (const at::Tensor* x : {&q, &k, &v}) {
+        x->mutable_grad().reset();
+      }
+      sp::attention(q, k, v, {plan, comms.ulysses, comms.ring}, {0.125, {}}).backward(dout);
+    };
+  };
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int64_t pairs_of(const sp::SegmentForest& forest) {
+  int64_t pairs = 0;
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    pairs += forest.attended_pairs(s, {0, forest.length(s)});
+  }
+  return pairs;
+}
+
+// Forward 4 H D a pair, backward 2.5 times that.
+double attended_flops(int64_t pairs) {
+  return 3.5 * 4.0 * static_cast<double>(pairs * kHeads.num_query_heads * kHeads.head_dim);
+}
+
+void measure_attention(const Regime& regime, int repetitions) {
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (const Method& method : kMethods) {
+    benches.push_back(std::make_unique<Bench>(method.shape, attention_of(regime, method)));
+    benches.back()->run();  // warm-up
+  }
+  std::vector<std::vector<double>> seconds(kMethods.size());
+  for (int r = 0; r < repetitions; ++r) {
+    for (std::size_t m = 0; m < kMethods.size(); ++m) {
+      seconds[m].push_back(benches[m]->run());
+    }
+  }
+  const int64_t pairs = pairs_of(regime.forest);
+  const double single = median(seconds[0]);
+  for (std::size_t m = 0; m < kMethods.size(); ++m) {
+    const double time = median(seconds[m]);
+    const json line{{"what", "attention"},
+                    {"regime", regime.name},
+                    {"method", kMethods[m].name},
+                    {"tokens", regime.forest.num_tokens()},
+                    {"pairs", pairs},
+                    {"seconds", time},
+                    {"tokens_per_s", static_cast<double>(regime.forest.num_tokens()) / time},
+                    {"attended_gflops_per_s", attended_flops(pairs) / time / 1e9},
+                    {"efficiency", single / time},
+                    {"bytes_of_busiest_rank", benches[m]->bytes()}};
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
+engine::ModelConfig step_model() {
+  engine::ModelConfig config;
+  config.vocab_size = 4096;
+  config.hidden_size = 256;
+  config.intermediate_size = 768;
+  config.num_hidden_layers = 4;
+  config.num_attention_heads = kHeads.num_query_heads;
+  config.num_key_value_heads = kHeads.num_kv_heads;
+  config.head_dim = kHeads.head_dim;
+  config.qk_norm = true;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+// The groups of the third regime as documents: every completion token is scored.
+std::vector<sp::Document> group_documents(int64_t tokens) {
+  const int64_t completion = tokens / (8 * 20);
+  std::vector<sp::Document> documents;
+  for (int64_t d = 0; d < 128; ++d) {
+    sp::Document document{{}, sp::blank_entries(completion)};
+    for (int64_t i = 0; i < 5 * completion; ++i) {
+      document.ids.push_back(i < 4 * completion ? (7 * i + d / 16) % 4096 : (11 * i + 37 * d) % 4096);
+    }
+    for (int64_t i = 0; i < completion; ++i) {
+      document.entries.source[i] = 4 * completion + i - 1;
+      document.entries.target[i] = document.ids[4 * completion + i];
+      document.entries.weight[i] = 1.0 / static_cast<double>(128 * completion);
+    }
+    documents.push_back(std::move(document));
+  }
+  return documents;
+}
+
+// Forward, loss and backward of a decoder over the groups, shared and unshared, one rank.
+Bench::Setup step_of(int64_t tokens, bool shared) {
+  return [=](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) -> Bench::Body {
+    auto decoder = std::make_shared<engine::Decoder>(step_model(), at::kFloat);
+    decoder->init_random(1, 0.02);
+    sp::CollatorOptions options{kHeads, 16384, at::kFloat, {}};
+    options.sequence.shared_prefix = shared;
+    auto shards = std::make_shared<std::vector<sp::Shard>>(sp::collate(group_documents(tokens), mesh, options));
+    return [=] {
+      for (const sp::Shard& shard : *shards) {
+        engine::SequenceParallelAttention attention({shard.plan, comms.ulysses, comms.ring});
+        const at::Tensor hidden = decoder->forward(shard.ids_s, shard.positions_s, attention);
+        const auto scores =
+            decoder->score(hidden.index_select(0, shard.source_n), shard.target_n, shard.temperature_n);
+        (scores.logprobs_n * shard.weight_n).sum().backward();
+      }
+    };
+  };
+}
+
+void measure_step(int64_t tokens, int repetitions) {
+  std::map<bool, double> time;
+  Bench shared({1, 1, 1}, step_of(tokens, true)), unshared({1, 1, 1}, step_of(tokens, false));
+  std::map<bool, std::vector<double>> seconds;
+  shared.run();
+  for (int r = 0; r < repetitions; ++r) {
+    seconds[true].push_back(shared.run());
+    seconds[false].push_back(unshared.run());
+  }
+  for (const bool is_shared : {true, false}) {
+    const json line{{"what", "forward and backward of a decoder"},
+                    {"regime", is_shared ? "groups, shared prompt" : "groups, unshared"},
+                    {"method", "1 rank"},
+                    {"tokens", is_shared ? tokens / 160 * 160 : tokens / 160 * 640},
+                    {"seconds", median(seconds[is_shared])},
+                    {"speedup_of_sharing", median(seconds[false]) / median(seconds[is_shared])}};
+    std::printf("%s\n", line.dump().c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // its map is not made for ranks as threads
+  const int64_t tokens = argc > 1 ? std::atoll(argv[1]) : 8192;
+  const int repetitions = argc > 2 ? std::atoi(argv[2]) : 5;
+  for (const Regime& regime : regimes(tokens)) {
+    measure_attention(regime, repetitions);
+  }
+  measure_step(tokens, repetitions);
+  return 0;
+}
