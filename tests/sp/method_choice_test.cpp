@@ -50,6 +50,8 @@ TEST_CASE("a ring that hides behind compute wins over exposed all-to-alls; short
   // GQA 32/4 at 8 ranks: the ring sends less than Ulysses, and 16k tokens a rank hide it.
   const auto long_shares = rank_methods(query({32, 4, 128}, {131072}, 8));
   CHECK(long_shares.front().ring == 8);
+  const double pairs = 131072.0 * 131073.0 / 2;  // nothing but compute is left: forward and 2.5 x that backward
+  CHECK(long_shares.front().seconds == Approx(3.5 * 4 * pairs / 8 * 32 * 128 / kGpuNvlink.flops_per_s).epsilon(1e-3));
   // 32 tokens a rank hide nothing, and 32/32 heads make the ring's volume many times that of Ulysses.
   const auto short_shares = rank_methods(query({32, 32, 128}, {256}, 8));
   CHECK(short_shares.front().ulysses == 8);
