@@ -28,7 +28,7 @@ BatchArithmetic batch_arithmetic(const Config& config) {
     batch.max_tokens_per_sample = rollout.max_prompt_tokens + rollout.max_completion_tokens;
     batch.max_tokens_per_step = batch.max_tokens_per_sample * batch.samples_per_step;
   }
-  batch.sequence_parallel_size = parallel.ringattn_parallel_size * parallel.ulysses_parallel_size;
+  batch.sequence_parallel_size = parallel.sequence_parallel_size();
   batch.world_size = parallel.world_size();
   return batch;
 }
@@ -58,9 +58,11 @@ std::vector<std::string> describe_batch(const Config& config) {
       "a micro-batch: " + count(config.train.tokens_per_micro_batch, "token") + ", " +
       count(ceil_div(config.train.tokens_per_micro_batch, batch.sequence_parallel_size), "token") +
       " a rank");
-  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x ring " +
-                  std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
-                  std::to_string(parallel.ulysses_parallel_size) + " = " +
+  const std::string axes = parallel.context_parallel_size > 0
+                               ? std::to_string(parallel.context_parallel_size) + " context parallel"
+                               : "ring " + std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
+                                     std::to_string(parallel.ulysses_parallel_size);
+  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x " + axes + " = " +
                   count(batch.world_size, "rank"));
   return lines;
 }

@@ -40,8 +40,8 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 && parallel.ringattn_parallel_size * parallel.ulysses_parallel_size > 1) {
     mistakes.push_back({"parallel.context_parallel_size",
-                        "is " + cp + ", and so are parallel.ringattn_parallel_size or parallel.ulysses_parallel_size "
-                        "given; expected the one or the two others"});
+                        "is " + cp + ", but parallel.ringattn_parallel_size or parallel.ulysses_parallel_size is above 1 "
+                        "too; expected context_parallel_size alone, or 0 with the two others"});
   }
   if (parallel.context_parallel_size == 0 && c.sp.method != SpMethod::kAuto) {
     mistakes.push_back({"sp.method", "is " + std::string(to_string(c.sp.method)) +

@@ -73,6 +73,10 @@ TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all
   CHECK(batch.world_size == 12);
   CHECK(describe_batch(config)[0] ==
         "a step: 10 prompts x 4 completions = 40 samples, at most 40960 tokens");
+  CHECK(describe_batch(config).back() == "ranks: 3 replicas x ring 2 x ulysses 2 = 12 ranks");
+  config.parallel.ringattn_parallel_size = config.parallel.ulysses_parallel_size = 1;
+  config.parallel.context_parallel_size = 8;
+  CHECK(describe_batch(config).back() == "ranks: 3 replicas x 8 context parallel = 24 ranks");
 
   config.algorithm.name = AlgorithmName::kSft;
   CHECK(batch_arithmetic(config).samples_per_step == 32);

@@ -181,6 +181,20 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
   CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
 }
 
+TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
+  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  CHECK_THAT(error({"parallel.context_parallel_size=4", "parallel.ulysses_parallel_size=2"}),
+             Contains("is 4, but parallel.ringattn_parallel_size or"));
+  CHECK_THAT(error({"sp.method=ring"}), Contains("is ring, which factors"));
+  CHECK(load_config({}, {"sp.method=ring", "parallel.context_parallel_size=4"}).ok());
+  CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}), Contains("asks for 4"));
+  CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());
+  CHECK_THAT(error({"sp.heads_k_stride=2"}), Contains("p2p does not gather"));
+  CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather"}).ok());
+  CHECK_THAT(error({"sp.allgather_logits=always"}), Contains("74 GiB"));
+  CHECK(load_config({}, {"sp.allgather_logits=never"}).ok());
+}
+
 TEST_CASE("a file that cannot be used is an error, not an exception") {
   const TempDir dir;
   CHECK_THAT(joined(load_config({dir.path() / "absent.yaml"}, {}).errors),
