@@ -30,8 +30,8 @@ struct AttentionOptions {
   double dropout = 0.0;        // refused unless 0: it cannot be the same under every split
 };
 
-// Causal attention within each document of the plan's layout. q_sHD, k_sKD, v_sKD: one dtype (fp64, fp32 or bf16),
-// row order of the layout; sinks_H in the accumulation dtype. Returns out_sHD in q's dtype; partial results are kept in
+// Causal attention within each document of the plan's layout. q_sHD, k_sKD, v_sKD: one dtype (fp64, fp32 or bf16; on
+// CUDA bf16 or fp16), row order of the layout; sinks_H in the accumulation dtype. Returns out_sHD in q's dtype; partial results are kept in
 // fp32 (fp64 for doubles). The gradient of sinks_H is this rank's part: summed over the group it is the whole.
 // Collective over the Ulysses and the ring group, forward and backward. Throws c10::Error, before any collective, when
 // shapes or dtypes do not fit the plan, the groups do not have its sizes, or an option is refused.

@@ -1,0 +1,107 @@
+// An attention problem (attention_problem.h) solved by a mesh of ranks with kernels of any device; ranks that share a device
+// exchange through the host.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sp/attention/cuda_wave_ops.h"
+#include "tests/sp/attention_problem.h"
+#include "tests/support/host_staged_communicator.h"
+
+namespace ringside::test {
+
+struct Target {
+  std::shared_ptr<const sp::StageKernels> kernels;
+  at::ScalarType dtype;
+
+  at::Tensor place(const at::Tensor& x) const { return x.to(dtype).to(kernels->device()); }
+};
+
+// attention() forward and backward without autograd, which runs the backward of a device's tensors in one thread for the
+// process: ranks that are threads would wait for each other in it forever. Collective over the mesh. The solution lies on
+// the CPU.
+inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, const sp::Mesh& mesh,
+                                       const sp::MeshCommunicators& comms, const Target& target) {
+  const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses, split.placement);
+  const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
+      layout, p.heads, mesh.sp_rank(), {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
+  RankSolution result;
+  result.packed = layout.packed_indices(mesh.sp_rank());
+  for (const sp::TokenRun& run : layout.ring_share(mesh.ring_rank())) {
+    for (int64_t i = layout.packed(run).begin; i < layout.packed(run).end; ++i) {
+      result.packed_share.push_back(i);
+    }
+  }
+  result.query_heads = plan->head_split.query_heads_of[plan->ulysses_rank];
+  const at::Tensor index = at::tensor(result.packed, at::kLong);
+  const auto local = [&](const at::Tensor& x) { return target.place(x.index_select(0, index)); };
+  const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);
+  comms.ulysses->reset_counters();
+  comms.ring->reset_counters();
+  const at::Tensor q_ShD = sp::sequence_to_heads(q, *plan, *comms.ulysses);
+  const at::Tensor kv_S2kD = sp::kv_sequence_to_heads(k, v, *plan, *comms.ulysses);
+  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels, *comms.ring, p.scale);
+  const at::Tensor out_ShD = whole.out.to(target.dtype);
+  const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.ulysses);
+  check_bytes(*plan, comms, target.dtype, /*with_backward=*/false);
+
+  const at::Tensor dout_ShD = sp::sequence_to_heads(local(p.dout), *plan, *comms.ulysses);
+  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan, *target.kernels, *comms.ring,
+                                      p.scale);
+  const at::Tensor dq = sp::heads_to_sequence(grads.dq_ShD.to(target.dtype), *plan, *comms.ulysses);
+  const auto kv_wire = plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
+  const auto [dk, dv] = sp::kv_heads_to_sequence(grads.dkv_S2kD.to(kv_wire), *plan, *comms.ulysses);
+  check_bytes(*plan, comms, target.dtype, /*with_backward=*/true);
+  result.local = {out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(), {}};
+  return result;
+}
+
+inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::MeshShape shape, const Target& target) {
+  std::vector<RankSolution> ranks(shape.world_size());
+  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(comms), target);
+  });
+  return join(p, ranks);
+}
+
+// |a - b| / |b|, of all elements together: what rounding to a narrow dtype changes hardly depends on how the work is split.
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return ((a.cpu().to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+}
+
+// Of out, dq, dk and dv.
+inline std::vector<double> relative_errors(const Solution& a, const Solution& b) {
+  return {relative_error(a.out, b.out), relative_error(a.dq, b.dq), relative_error(a.dk, b.dk),
+          relative_error(a.dv, b.dv)};
+}
+
+// Rounds a problem's inputs to dtype, so that the oracle sees what the kernels see.
+inline Problem rounded(Problem p, at::ScalarType dtype) {
+  for (at::Tensor* x : {&p.q, &p.k, &p.v, &p.dout}) {
+    *x = x->to(dtype).to(at::kDouble);
+  }
+  return p;
+}
+
+// The problem's documents as they come, in one call of the kernels: what the rounding of the kernel alone does. The forest's
+// segments must be documents. lse is left out.
+inline Solution solve_in_one_call(const Problem& p, const sp::WaveOps& ops, at::ScalarType dtype) {
+  std::vector<sp::Range> documents;
+  for (int64_t s = 0; s < p.forest.num_segments(); ++s) {
+    TORCH_CHECK(p.forest.parent(s) == -1, "segment ", s, " is no document");
+    documents.push_back(p.forest.packed(s));
+  }
+  const at::Device device = ops.device();
+  const at::Tensor cumulative = at::tensor(sp::cumulative_rows(documents), at::kInt).to(device);
+  const int64_t longest = sp::longest(documents);
+  const sp::WaveCall call{cumulative, cumulative, longest, longest, {-1, 0}, p.scale};
+  const auto place = [&](const at::Tensor& x) { return x.to(dtype).to(device); };
+  const at::Tensor q = place(p.q), k = place(p.k), v = place(p.v);
+  const auto [out, lse] = ops.attend(q, k, v, call);
+  const auto [dq, dk, dv] = ops.attend_backward(place(p.dout), q, k, v, out, lse, call);
+  return {out.cpu(), {}, dq.cpu(), dk.cpu(), dv.cpu(), {}};
+}
+
+}  // namespace ringside::test

@@ -1,0 +1,85 @@
+// Collectives of device tensors through copies on the host: what a Gloo group needs so that several ranks can share one GPU
+// in a test. Counts the same bytes as the communicator it wraps.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "sp/comm/communicator.h"
+#include "sp/comm/mesh.h"
+
+namespace ringside::test {
+
+class HostStagedCommunicator final : public sp::Communicator {
+ public:
+  explicit HostStagedCommunicator(std::shared_ptr<sp::Communicator> host) : host_(std::move(host)) {}
+
+  int64_t rank() const override { return host_->rank(); }
+  int64_t size() const override { return host_->size(); }
+
+ protected:
+  void do_all_reduce(at::Tensor& tensor, Reduction reduction) override {
+    at::Tensor staged = tensor.cpu();
+    reduction == Reduction::kSum ? host_->all_reduce_sum(staged, kTag) : host_->all_reduce_max(staged, kTag);
+    tensor.copy_(staged);
+  }
+
+  std::unique_ptr<sp::Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
+                                                    const std::vector<int64_t>& receive_counts,
+                                                    const std::vector<int64_t>& send_counts) override {
+    at::Tensor staged = at::empty(receive.sizes(), receive.options().device(at::kCPU));
+    auto transfer = host_->start_all_to_all(send.cpu(), send_counts, staged, receive_counts, kTag);
+    return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
+  }
+
+  void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
+    gathered.copy_(host_->all_gather(tensor.cpu(), kTag));
+  }
+
+  void do_broadcast(at::Tensor& tensor, int64_t root) override {
+    at::Tensor staged = tensor.cpu();
+    host_->broadcast(staged, root, kTag);
+    tensor.copy_(staged);
+  }
+
+  std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
+                                             int64_t from) override {
+    at::Tensor staged = at::empty(receive.sizes(), receive.options().device(at::kCPU));
+    auto transfer = host_->send_recv(send.cpu(), to, staged, from, kTag);
+    return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
+  }
+
+ private:
+  static constexpr const char* kTag = "staged";
+
+  class StagedTransfer final : public sp::Transfer {
+   public:
+    StagedTransfer(std::unique_ptr<sp::Transfer> transfer, at::Tensor staged, at::Tensor receive)
+        : transfer_(std::move(transfer)), staged_(std::move(staged)), receive_(std::move(receive)) {}
+
+    void wait() override {
+      transfer_->wait();
+      receive_.copy_(staged_);
+    }
+
+   private:
+    std::unique_ptr<sp::Transfer> transfer_;
+    at::Tensor staged_;
+    at::Tensor receive_;
+  };
+
+  std::shared_ptr<sp::Communicator> host_;
+};
+
+// A rank's communicators for attention, staged through the host.
+inline sp::MeshCommunicators host_staged(const sp::MeshCommunicators& comms) {
+  const auto staged = [](const std::shared_ptr<sp::Communicator>& comm) {
+    return std::make_shared<HostStagedCommunicator>(comm);
+  };
+  return {staged(comms.ulysses), staged(comms.ring), staged(comms.sp), staged(comms.dp), staged(comms.world)};
+}
+
+}  // namespace ringside::test

@@ -1,0 +1,160 @@
+// TFLOP/s of attention forward and backward on one GPU: the executor at P = 1 and, beside it, the bare flash kernel in one call
+// over the same documents. Where documents share prefixes the bare kernel computes and stores every prefix anew; both are
+// measured by the arithmetic that the shared form needs, so the ratio of their rates is the ratio of their times.
+// Writes a JSON array to stdout. Exits with 0 and an empty array when there is no GPU.
+// Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sp/attention/cuda_kernels.h"
+#include "sp/attention/executor.h"
+
+using namespace ringside;
+
+namespace {
+
+constexpr sp::HeadShape kHeads{32, 8, 128};
+constexpr double kScale = 0.08838834764831845;  // 1 / sqrt(128)
+constexpr int kWarmUps = 2;
+constexpr int kRuns = 5;
+
+struct Scenario {
+  std::string name;
+  sp::SegmentForest forest;
+  std::vector<int64_t> documents;  // each whole, shared tokens counted again
+};
+
+Scenario documents(const std::string& name, int64_t tokens, int64_t count) {
+  std::vector<int64_t> lengths(count, tokens / count);
+  return {name, sp::SegmentForest::of_documents(lengths), lengths};
+}
+
+// Groups of documents of which three quarters are the group's prompt; `tokens` counts each document whole.
+Scenario groups(const std::string& name, int64_t tokens, int64_t num_groups, int64_t group_size, bool shared) {
+  const int64_t document = tokens / (num_groups * group_size), prompt = document * 3 / 4;
+  std::vector<int64_t> lengths(num_groups * group_size, document);
+  if (!shared) {
+    return {name, sp::SegmentForest::of_documents(lengths), lengths};
+  }
+  std::vector<sp::Segment> segments;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    const auto parent = static_cast<int64_t>(segments.size());
+    segments.push_back({-1, prompt});
+    segments.insert(segments.end(), group_size, sp::Segment{parent, document - prompt});
+  }
+  return {name, sp::SegmentForest(segments), lengths};
+}
+
+std::vector<Scenario> scenarios() {
+  std::vector<Scenario> all;
+  for (const int64_t thousands : {8, 32, 128}) {
+    const int64_t tokens = thousands * 1024;
+    const std::string size = std::to_string(thousands) + "k";
+    all.push_back(documents("one document, " + size, tokens, 1));
+    all.push_back(documents("64 documents, " + size, tokens, 64));
+    all.push_back(groups("8 groups of 16, shared prefix, " + size, tokens, 8, 16, /*shared=*/true));
+    all.push_back(groups("8 groups of 16, unshared, " + size, tokens, 8, 16, /*shared=*/false));
+  }
+  return all;
+}
+
+// Seconds of one run, the mean of kRuns after warm-ups.
+double seconds(const std::function<void()>& run) {
+  for (int i = 0; i < kWarmUps; ++i) {
+    run();
+  }
+  at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+  begin.record();
+  for (int i = 0; i < kRuns; ++i) {
+    run();
+  }
+  end.record();
+  end.synchronize();
+  return begin.elapsed_time(end) / 1e3 / kRuns;
+}
+
+struct Times {
+  double forward = 0;
+  double backward = 0;
+  double both() const { return forward + backward; }
+};
+
+struct Inputs {
+  at::Tensor q_THD, kv_T2KD, dout_THD;
+};
+
+Inputs make_inputs(int64_t tokens) {
+  const auto options = at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA);
+  const auto random = [&](int64_t heads) { return at::randn({tokens, heads, kHeads.head_dim}, options); };
+  return {random(kHeads.num_query_heads), random(2 * kHeads.num_kv_heads), random(kHeads.num_query_heads)};
+}
+
+Times time_executor(const Scenario& scenario, const sp::AttentionPlan& plan) {
+  const Inputs in = make_inputs(scenario.forest.num_tokens());
+  const auto kernels = sp::cuda_kernels();
+  const auto alone = sp::make_single_rank_communicator();
+  const auto forward = [&] { return sp::run_forward(in.q_THD, in.kv_T2KD, plan, *kernels, *alone, kScale); };
+  const auto result = forward();
+  const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
+  return {seconds([&] { forward(); }),
+          seconds([&] { sp::run_backward(side, in.kv_T2KD, plan, *kernels, *alone, kScale); })};
+}
+
+Times time_flash(const Scenario& scenario) {
+  std::vector<sp::Range> rows;
+  int64_t tokens = 0;
+  for (const int64_t n : scenario.documents) {
+    rows.push_back({tokens, tokens + n});
+    tokens += n;
+  }
+  const Inputs in = make_inputs(tokens);
+  const at::Tensor cumulative = at::tensor(sp::cumulative_rows(rows), at::kInt).cuda();
+  const sp::WaveCall call{cumulative, cumulative, sp::longest(rows), sp::longest(rows), {-1, 0}, kScale};
+  const at::Tensor k = in.kv_T2KD.narrow(1, 0, kHeads.num_kv_heads);
+  const at::Tensor v = in.kv_T2KD.narrow(1, kHeads.num_kv_heads, kHeads.num_kv_heads);
+  const auto ops = sp::cuda_wave_ops();
+  const auto [out, lse] = ops->attend(in.q_THD, k, v, call);
+  const at::Tensor result = out, lse_HT = lse;
+  return {seconds([&] { ops->attend(in.q_THD, k, v, call); }),
+          seconds([&] { ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call); })};
+}
+
+void report(const Scenario& scenario, bool first) {
+  const sp::AttentionPlan plan = sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
+  const auto flops = static_cast<double>(plan.forward_flops());  // the backward has five products, the forward two
+  const Times executor = time_executor(scenario, plan);
+  const Times flash = time_flash(scenario);
+  const auto rate = [&](const Times& t) { return 3.5 * flops / t.both() / 1e12; };
+  std::printf("%s  {\"scenario\": \"%s\", \"tokens\": %lld, \"executor_forward_ms\": %.4f, \"executor_backward_ms\": %.4f, "
+              "\"flash_forward_ms\": %.4f, \"flash_backward_ms\": %.4f, \"executor_tflops\": %.1f, \"flash_tflops\": %.1f, "
+              "\"ratio\": %.4f}",
+              first ? "" : ",\n", scenario.name.c_str(), static_cast<long long>(scenario.forest.num_tokens()),
+              executor.forward * 1e3, executor.backward * 1e3, flash.forward * 1e3, flash.backward * 1e3, rate(executor),
+              rate(flash), flash.both() / executor.both());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+  std::printf("[\n");
+  if (at::cuda::is_available()) {
+    const at::NoGradGuard no_grad;
+    at::manual_seed(1);
+    bool first = true;
+    for (const Scenario& scenario : scenarios()) {
+      report(scenario, first);
+      first = false;
+    }
+  } else {
+    std::fprintf(stderr, "attention_bench: no GPU, nothing was measured\n");
+  }
+  std::printf("\n]\n");
+}
