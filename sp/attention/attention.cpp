@@ -75,8 +75,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& q_sHD, const Variable& k_sKD, const Variable& v_sKD,
                           const std::optional<at::Tensor>& sinks_H, const AttentionContext& context, double softmax_scale) {
     const AttentionPlan& plan = *context.plan;
-    const at::Tensor q_ShD = sequence_to_heads(q_sHD, plan, *context.ulysses);
-    const at::Tensor kv_S2kD = kv_sequence_to_heads(k_sKD, v_sKD, plan, *context.ulysses);
+    const auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
     const auto result = forward_share(ctx, q_ShD, kv_S2kD, sinks_H, context, softmax_scale);
     return heads_to_sequence(result.out, plan, *context.ulysses);
   }
@@ -87,10 +86,9 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     Communicator& ulysses = *holder->context.ulysses;
     const auto wire = grads[0].scalar_type();
     const auto [share, dsinks] = backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
-    const at::Tensor dq = heads_to_sequence(share.dq_ShD.to(wire), plan, ulysses);
     // Partial gradients that are still to be summed stay in the accumulation dtype on the wire.
     const auto kv_wire = plan.head_split.kv_heads_shared ? share.dkv_S2kD.scalar_type() : wire;
-    const auto [dk, dv] = kv_heads_to_sequence(share.dkv_S2kD.to(kv_wire), plan, ulysses);
+    const auto [dq, dk, dv] = gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
     return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable()};
   }
 };

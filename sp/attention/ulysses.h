@@ -18,14 +18,26 @@ at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan,
 // out_ShD -> out_sHD; adjoint of sequence_to_heads.
 at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& plan, Communicator& ulysses);
 
-// k_sKD, v_sKD -> kv_S2kD: this rank's k heads, then its v heads, in one exchange.
-at::Tensor kv_sequence_to_heads(const at::Tensor& k_sKD, const at::Tensor& v_sKD,
-                                const AttentionPlan& plan, Communicator& ulysses);
+// q, k and v of this rank's heads.
+struct HeadShard {
+  at::Tensor q_ShD;
+  at::Tensor kv_S2kD;  // k heads, then v heads
+};
 
-// The adjoint: dkv_S2kD -> {dk_sKD, dv_sKD}, the partial gradients of a shared KV head summed in rank order in the
-// dtype of dkv_S2kD.
-std::pair<at::Tensor, at::Tensor> kv_heads_to_sequence(const at::Tensor& dkv_S2kD,
-                                                       const AttentionPlan& plan,
-                                                       Communicator& ulysses);
+// q_sHD, k_sKD, v_sKD -> this rank's heads of the whole share; k and v in one exchange, both exchanges under way at once.
+HeadShard qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
+                       const AttentionPlan& plan, Communicator& ulysses);
+
+// The gradients of this rank's tokens.
+struct SequenceGradients {
+  at::Tensor dq_sHD;
+  at::Tensor dk_sKD;
+  at::Tensor dv_sKD;
+};
+
+// The adjoint of qkv_to_heads. The partial gradients of a shared KV head are summed in rank order; the results keep the dtypes
+// of dq_ShD and dkv_S2kD, which may differ.
+SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD, const AttentionPlan& plan,
+                                        Communicator& ulysses);
 
 }  // namespace ringside::sp

@@ -122,9 +122,9 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
   check_bytes(*plan, comms, dtype, /*with_backward=*/true);
 
   const at::NoGradGuard no_grad;
-  const auto partial = sp::run_forward(sp::sequence_to_heads(q, *plan, *comms.ulysses),
-                                       sp::kv_sequence_to_heads(k, v, *plan, *comms.ulysses), *plan,
-                                       *sp::cpu_kernels(), *comms.ring, p.scale);
+  const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.ulysses);
+  const auto partial =
+      sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(), *comms.ring, p.scale);
   result.local = {out.detach(), partial.lse, q.grad(), k.grad(), v.grad(), sinks.defined() ? sinks.grad() : at::Tensor()};
   return result;
 }

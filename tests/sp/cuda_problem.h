@@ -39,8 +39,7 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
   const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);
   comms.ulysses->reset_counters();
   comms.ring->reset_counters();
-  const at::Tensor q_ShD = sp::sequence_to_heads(q, *plan, *comms.ulysses);
-  const at::Tensor kv_S2kD = sp::kv_sequence_to_heads(k, v, *plan, *comms.ulysses);
+  const auto [q_ShD, kv_S2kD] = sp::qkv_to_heads(q, k, v, *plan, *comms.ulysses);
   const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels, *comms.ring, p.scale);
   const at::Tensor out_ShD = whole.out.to(target.dtype);
   const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.ulysses);
@@ -49,9 +48,9 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
   const at::Tensor dout_ShD = sp::sequence_to_heads(local(p.dout), *plan, *comms.ulysses);
   const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan, *target.kernels, *comms.ring,
                                       p.scale);
-  const at::Tensor dq = sp::heads_to_sequence(grads.dq_ShD.to(target.dtype), *plan, *comms.ulysses);
   const auto kv_wire = plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
-  const auto [dk, dv] = sp::kv_heads_to_sequence(grads.dkv_S2kD.to(kv_wire), *plan, *comms.ulysses);
+  const auto [dq, dk, dv] = sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
+                                                      *comms.ulysses);
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/true);
   result.local = {out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(), {}};
   return result;

@@ -1,4 +1,4 @@
-#include "sp/functional/head_packing.h"
+#include "sp/comm/head_packing.h"
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -115,29 +115,41 @@ StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const Head
   return start(send, send_counts, recv_counts, std::move(rest), comm, tag);
 }
 
+at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& exchange, const Communicator& comm) {
+  started.transfer->wait();
+  return started.receive.view(shape_of(sum(exchange.rows_of), width_of(exchange, comm.rank()), started.rest));
+}
+
 std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExchange& exchange,
                                         const Communicator& comm) {
-  started.transfer->wait();
-  const int64_t me = comm.rank();
-  const at::Tensor all = started.receive.view(shape_of(sum(exchange.rows_of), width_of(exchange, me), started.rest));
+  const at::Tensor joined = finish_joined_to_heads(std::move(started), exchange, comm);
   std::vector<at::Tensor> xs_ShR;
   int64_t begin = 0;
   for (const auto& heads_of : exchange.heads_of) {
-    xs_ShR.push_back(all.narrow(1, begin, heads_of[me].size()));
-    begin += heads_of[me].size();
+    const int64_t heads = heads_of[comm.rank()].size();
+    xs_ShR.push_back(joined.narrow(1, begin, heads));
+    begin += heads;
   }
   return xs_ShR;
+}
+
+StartedExchange start_joined_to_sequence(const at::Tensor& joined_ShR, const HeadExchange& exchange,
+                                         Communicator& comm, const char* tag) {
+  const int64_t me = comm.rank();
+  const auto rest = joined_ShR.sizes().slice(2).vec();
+  const auto expected = shape_of(sum(exchange.rows_of), width_of(exchange, me), rest);
+  TORCH_CHECK(joined_ShR.sizes() == expected, "head exchange: joined tensor has [tokens, heads, ...] ",
+              joined_ShR.sizes(), ", expected ", expected);
+  const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
+  const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
+  return start(joined_ShR.contiguous().view({-1}), send_counts, recv_counts, rest, comm, tag);
 }
 
 StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR, const HeadExchange& exchange,
                                   Communicator& comm, const char* tag) {
   const int64_t me = comm.rank();
-  auto rest = checked_rest(xs_ShR, exchange, sum(exchange.rows_of),
-                           [me](const auto& heads_of) { return heads_of[me].size(); });
-  const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
-  const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
-  const at::Tensor send = xs_ShR.size() == 1 ? xs_ShR.front().contiguous() : at::cat(xs_ShR, /*dim=*/1);
-  return start(send.view({-1}), send_counts, recv_counts, std::move(rest), comm, tag);
+  checked_rest(xs_ShR, exchange, sum(exchange.rows_of), [me](const auto& heads_of) { return heads_of[me].size(); });
+  return start_joined_to_sequence(xs_ShR.size() == 1 ? xs_ShR.front() : at::cat(xs_ShR, /*dim=*/1), exchange, comm, tag);
 }
 
 std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadExchange& exchange,
