@@ -5,18 +5,6 @@
 #include <utility>
 
 namespace ringside::sp {
-namespace {
-
-int64_t total(const std::vector<Range>& ranges) {
-  int64_t sum = 0;
-  for (const Range& range : ranges) {
-    sum += range.size();
-  }
-  return sum;
-}
-
-}  // namespace
-
 void GatherTransport::Exchange::wait() {
   for (const auto& transfer : transfers) {
     transfer->wait();
@@ -101,7 +89,7 @@ void GatherTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
   const auto pieces = ordered.split_with_sizes(plan_.gather.recv_rows);
   std::vector<int64_t> recv_rows;
   for (const auto& rows : plan_.gather.send_rows) {
-    recv_rows.push_back(total(rows));
+    recv_rows.push_back(total_size(rows));
   }
   returning_ = start(pieces, recv_rows, "ring_kv_grad");
   returning_stage_ = stage;

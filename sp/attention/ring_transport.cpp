@@ -7,14 +7,6 @@
 namespace ringside::sp {
 namespace {
 
-int64_t total(const std::vector<Range>& ranges) {
-  int64_t sum = 0;
-  for (const Range& range : ranges) {
-    sum += range.size();
-  }
-  return sum;
-}
-
 at::Tensor empty_rows(int64_t rows, const at::Tensor& like) {
   return at::empty({rows, like.size(1), like.size(2)}, like.options());
 }
@@ -52,7 +44,7 @@ void RingTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
   }
   const bool last = stage + 1 == num_stages();
   const auto& places = last ? plan_.gradient_home : plan_.steps[stage + 1].gradient_received;
-  incoming_gradient_ = empty_rows(total(places), dkv_g2cD);
+  incoming_gradient_ = empty_rows(total_size(places), dkv_g2cD);
   gradient_transfer_ = pass_on(dkv_g2cD, incoming_gradient_, "ring_kv_grad");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace ringside::sp {
 
@@ -21,6 +22,15 @@ inline Range even_part(int64_t total, int64_t parts, int64_t index) {
   const int64_t larger = total % parts;
   const int64_t begin = index * base + (index < larger ? index : larger);
   return {begin, begin + base + (index < larger ? 1 : 0)};
+}
+
+// Members of all ranges together.
+inline int64_t total_size(const std::vector<Range>& ranges) {
+  int64_t sum = 0;
+  for (const Range& range : ranges) {
+    sum += range.size();
+  }
+  return sum;
 }
 
 }  // namespace ringside::sp

@@ -42,14 +42,6 @@ std::vector<BlockBatch> batch_blocks(const std::vector<Block>& blocks) {
   return ordered;
 }
 
-int64_t total(const std::vector<Range>& ranges) {
-  int64_t sum = 0;
-  for (const Range& range : ranges) {
-    sum += range.size();
-  }
-  return sum;
-}
-
 Traffic plan_traffic(const AttentionPlan& plan) {
   Traffic t;
   const int64_t d = plan.heads.head_dim;
@@ -66,13 +58,13 @@ Traffic plan_traffic(const AttentionPlan& plan) {
   int64_t gradient_rows = 0;
   if (plan.options.ring_impl == RingImpl::kP2p) {
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-      kv_rows += total(plan.steps[step].pass_on);
+      kv_rows += total_size(plan.steps[step].pass_on);
       gradient_rows += step == 0 ? 0 : plan.steps[step].gradient_rows;
     }
   } else {
     for (int64_t r = 0; r < plan.ring_size(); ++r) {
       if (r != plan.ring_rank) {
-        kv_rows += total(plan.gather.send_rows[r]);
+        kv_rows += total_size(plan.gather.send_rows[r]);
         gradient_rows += plan.gather.recv_rows[r];
       }
     }

@@ -12,7 +12,6 @@ import sys
 import tempfile
 
 import torch
-import yaml
 
 import ringside_cli
 import tiny_models
@@ -36,24 +35,7 @@ def train(
     folder: pathlib.Path, run: str, dtype: str, layout: list[str], steps: int = STEPS
 ) -> list[dict]:
     """The metrics of each step of `run`, continued if it stopped; a step's last line counts."""
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(
-        yaml.safe_dump(
-            {
-                "model": {"path": str(folder / "model")},
-                "rollout": {
-                    "prompts_per_step": PROMPTS_PER_STEP,
-                    "group_size": GROUP_SIZE,
-                    "max_completion_tokens": 64,
-                },
-                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
-                # Small enough that a step takes several micro-batches, of which dp ranks get
-                # different ones.
-                "train": {"tokens_per_micro_batch": 200},
-                "optimizer": {"learning_rate": 1e-4},
-            }
-        )
-    )
+    recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 200)
     run_dir = folder / f"{run}-{dtype}".replace(" ", "-")
     ringside_cli.run(
         "train",

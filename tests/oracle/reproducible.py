@@ -14,7 +14,6 @@ import tempfile
 import time
 
 import torch
-import yaml
 
 import parity_layouts
 import ringside_cli
@@ -26,26 +25,6 @@ METHODS = {
     "all-gather": ["parallel.ringattn_parallel_size=8", "sp.ring_impl=all_gather"],
 }
 STEPS, PROMPTS_PER_STEP, GROUP_SIZE = 2, 3, 4
-
-
-def write_recipe(folder: pathlib.Path) -> pathlib.Path:
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(
-        yaml.safe_dump(
-            {
-                "model": {"path": str(folder / "model")},
-                "rollout": {
-                    "prompts_per_step": PROMPTS_PER_STEP,
-                    "group_size": GROUP_SIZE,
-                    "max_completion_tokens": 64,
-                },
-                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
-                "train": {"tokens_per_micro_batch": 300},
-                "optimizer": {"learning_rate": 1e-4, "beta1": 0.0, "max_grad_norm": 0.0},
-            }
-        )
-    )
-    return recipe
 
 
 def everything(folder: pathlib.Path, recipe: pathlib.Path, name: str, words: list[str]) -> tuple[dict[str, bytes], float]:
@@ -84,7 +63,9 @@ def main() -> int:
         chooser = random.Random(1)
         documents = [[chooser.randrange(tiny_models.VOCAB) for _ in range(n)] for n in (2, 5, 64, 200, 333)]
         (folder / "in.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in documents))
-        recipe = write_recipe(folder)
+        recipe = ringside_cli.write_grpo_recipe(
+            folder, PROMPTS_PER_STEP, GROUP_SIZE, 300, beta1=0.0, max_grad_norm=0.0
+        )
         plain, plain_seconds = everything(folder, recipe, "plain", ["--nproc", "1"])
         print(f"one rank, not reproducible: {plain_seconds:.2f} s of training steps")
         first_of = {}

@@ -7,6 +7,7 @@ import subprocess
 
 import safetensors.torch
 import torch
+import yaml
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -65,3 +66,27 @@ def layout(ring: int = 1, ulysses: int = 1, data: int = 1) -> list[str]:
         f"parallel.ulysses_parallel_size={ulysses}",
         f"parallel.data_parallel_replicate_size={data}",
     ]
+
+
+def write_grpo_recipe(
+    folder: pathlib.Path, prompts_per_step: int, group_size: int, tokens_per_micro_batch: int, **optimizer
+) -> pathlib.Path:
+    """A recipe for FOLDER/model: KL to the reference and two passes a step, so that old, reference and current policy
+    all differ; micro-batches small enough that a step takes several."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        yaml.safe_dump(
+            {
+                "model": {"path": str(folder / "model")},
+                "rollout": {
+                    "prompts_per_step": prompts_per_step,
+                    "group_size": group_size,
+                    "max_completion_tokens": 64,
+                },
+                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
+                "train": {"tokens_per_micro_batch": tokens_per_micro_batch},
+                "optimizer": {"learning_rate": 1e-4, **optimizer},
+            }
+        )
+    )
+    return recipe

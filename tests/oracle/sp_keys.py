@@ -13,7 +13,6 @@ import sys
 import tempfile
 
 import torch
-import yaml
 
 import hf_logprobs
 import ringside_cli
@@ -73,22 +72,7 @@ def make_documents() -> list[list[int]]:
 
 
 def train(folder: pathlib.Path, run: str, layout: list[str]) -> list[dict]:
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(
-        yaml.safe_dump(
-            {
-                "model": {"path": str(folder / "model")},
-                "rollout": {
-                    "prompts_per_step": PROMPTS_PER_STEP,
-                    "group_size": GROUP_SIZE,
-                    "max_completion_tokens": 64,
-                },
-                "algorithm": {"kl_coef": 0.04, "num_iterations": 2},
-                "train": {"tokens_per_micro_batch": 200},
-                "optimizer": {"learning_rate": 1e-4},
-            }
-        )
-    )
+    recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 200)
     run_dir = folder / "runs" / run
     ringside_cli.run(
         "train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", STEPS, "--run-dir", run_dir, *layout
