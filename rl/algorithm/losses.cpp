@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rl/algorithm/policy_objective.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -52,9 +54,8 @@ LossSums& LossSums::operator+=(const LossSums& other) {
 PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard,
                      const AlgorithmConfig& config) {
   const at::Tensor& advantage = shard.advantage_n;
-  const at::Tensor ratio = (logprob_n - shard.old_logprob_n).exp();
-  const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
-  const at::Tensor per_token = at::maximum(-advantage * ratio, -advantage * clipped);
+  const at::Tensor ratio = (logprob_n.detach() - shard.old_logprob_n).exp();
+  const at::Tensor per_token = policy_objective({logprob_n, shard.old_logprob_n, advantage}, config);
   const at::Tensor policy_loss = (shard.weight_n * per_token).sum();
   PolicyLoss result{policy_loss, {}};
   {
@@ -68,9 +69,8 @@ PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, c
     add_mismatch(result.sums, logprob_n, shard.rollout_logprob_n);
   }
   if (config.kl_coef != 0.0) {
-    const at::Tensor difference = shard.reference_logprob_n - logprob_n;
-    const at::Tensor k3 = difference.exp() - difference - 1.0;
-    const at::Tensor kl = config.kl_estimator == KlEstimator::kK3Unbiased ? k3 * ratio : k3;
+    const at::Tensor kl =
+        kl_estimate(logprob_n, shard.reference_logprob_n, shard.old_logprob_n, config.kl_estimator);
     result.loss = policy_loss + config.kl_coef * (shard.weight_n * kl).sum();
     result.sums.kl = total(kl.detach());
   }

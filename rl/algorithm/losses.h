@@ -40,10 +40,7 @@ struct PolicyLoss {
   LossSums sums;
 };
 
-// Shao et al. 2024 with PPO's clipping (Schulman et al. 2017), per token:
-//   r = exp(logprob - old), L = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)) + kl_coef * kl
-//   kl_estimator k3           kl = exp(ref - logprob) - (ref - logprob) - 1           (Schulman 2020)
-//                k3_unbiased  kl = r * k3, whose gradient is that of the reverse KL   (DeepSeek-V3.2; TRL's default)
+// GRPO's loss (Shao et al. 2024): per token L = policy_objective + kl_coef * kl_estimate (policy_objective.h),
 // and loss = sum of weight * L. logprob_n carries the gradient; entropy_n is for metrics. n may be 0: the loss is then a
 // zero that still has a gradient path, so that a rank without tokens takes part in the backward's collectives.
 PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard,

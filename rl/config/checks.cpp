@@ -1,5 +1,7 @@
 #include "rl/config/checks.h"
 
+#include <utility>
+
 namespace ringside::rl {
 namespace {
 
@@ -25,6 +27,18 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
                             ", but algorithm.loss_aggregation " +
                             std::string(to_string(c.algorithm.loss_aggregation)) +
                             " does not use it; expected 0, or loss_aggregation constant"});
+  }
+  const bool ppo_clip = c.algorithm.loss == PolicyLossName::kPpoClip;
+  for (const auto& [key, value] : {std::pair{"algorithm.dual_clip", c.algorithm.dual_clip},
+                                   std::pair{"algorithm.delta", c.algorithm.delta}}) {
+    if (value != 0 && !ppo_clip) {
+      mistakes.push_back({key, "is " + text_of(value) + ", but algorithm.loss " +
+                                   std::string(to_string(c.algorithm.loss)) + " does not use it; expected 0, or loss ppo_clip"});
+    }
+  }
+  if (c.algorithm.dual_clip != 0 && c.algorithm.dual_clip <= 1) {
+    mistakes.push_back({"algorithm.dual_clip", "is " + text_of(c.algorithm.dual_clip) +
+                                                   ", which would clip every loss; expected above 1, or 0"});
   }
   const auto samples =
       grpo ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;

@@ -23,7 +23,9 @@ enum class DType { kFloat32, kBFloat16, kFloat64 };
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 enum class AlgorithmName { kGrpo, kSft };
-enum class KlEstimator { kK3, kK3Unbiased };
+enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kAbsStraight, kK3Straight, kK3Unbiased };
+enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kReinforce };
+enum class CispoBounds { kRelative, kAbsolute };
 enum class LossAggregation { kTokenMean, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant };
 enum class AdvantageStd { kGroup, kNone };
 enum class OldLogprobs { kRecompute, kRollout };
@@ -61,7 +63,16 @@ struct EnumNames<AlgorithmName> {
 };
 template <>
 struct EnumNames<KlEstimator> {
-  static constexpr std::array<std::string_view, 2> kNames = {"k3", "k3_unbiased"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_unbiased"};
+};
+template <>
+struct EnumNames<PolicyLossName> {
+  static constexpr std::array<std::string_view, 5> kNames = {"ppo_clip", "cispo", "sapo", "dppo_tv", "reinforce"};
+};
+template <>
+struct EnumNames<CispoBounds> {
+  static constexpr std::array<std::string_view, 2> kNames = {"relative", "absolute"};
 };
 template <>
 struct EnumNames<LossAggregation> {
@@ -182,8 +193,14 @@ struct AlgorithmConfig {
   std::string preset = "none";
   double kl_coef = 0.0;
   KlEstimator kl_estimator = KlEstimator::kK3;
+  PolicyLossName loss = PolicyLossName::kPpoClip;
   double clip_low = 0.2;
   double clip_high = 0.2;
+  double dual_clip = 0.0;
+  double delta = 0.0;
+  CispoBounds cispo_bounds = CispoBounds::kRelative;
+  double sapo_tau_positive = 1.0;
+  double sapo_tau_negative = 1.05;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   AdvantageConfig advantage;

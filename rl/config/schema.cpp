@@ -101,8 +101,14 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.preset", algorithm.preset, preset_names());
   fields.real("algorithm.kl_coef", algorithm.kl_coef, at_least(0));
   fields.choice("algorithm.kl_estimator", algorithm.kl_estimator);
+  fields.choice("algorithm.loss", algorithm.loss);
   fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1));
   fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0));
+  fields.real("algorithm.dual_clip", algorithm.dual_clip, at_least(0));
+  fields.real("algorithm.delta", algorithm.delta, at_least(0));
+  fields.choice("algorithm.cispo_bounds", algorithm.cispo_bounds);
+  fields.real("algorithm.sapo_tau_positive", algorithm.sapo_tau_positive, above(0));
+  fields.real("algorithm.sapo_tau_negative", algorithm.sapo_tau_negative, above(0));
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
   fields.choice("algorithm.advantage.std", algorithm.advantage.std);

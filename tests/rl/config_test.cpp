@@ -181,6 +181,13 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
   CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
 }
 
+TEST_CASE("keys of one policy loss are refused under another") {
+  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.delta=4"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.dual_clip=0.5"}).ok());
+  CHECK(load_config({}, {"algorithm.dual_clip=3"}).ok());
+}
+
 TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
   const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
   CHECK_THAT(error({"parallel.context_parallel_size=4", "parallel.ulysses_parallel_size=2"}),
