@@ -20,13 +20,27 @@ STEPS, PROMPTS_PER_STEP, GROUP_SIZE, LEARNING_RATE = 3, 4, 6, 1e-3
 ABSOLUTE, RELATIVE = 1e-6, 1e-3
 # family, tied
 MODELS = [("qwen3", True), ("qwen2", False)]
-# kl_coef, num_iterations
-CASES = [(0.04, 1), (0.5, 1), (0.04, 2)]
+# kl_coef, num_iterations, further words of ours, options of TRL's GRPOConfig. Two passes a step, or the ratio is 1.
+CASES = [
+    (0.04, 1, [], {}),
+    (0.5, 1, [], {}),
+    (0.04, 2, [], {}),
+    (0.0, 2, ["loss_aggregation=seq_mean_token_mean"], {"loss_type": "grpo"}),
+    (0.0, 2, ["loss_aggregation=constant"], {"loss_type": "dr_grpo"}),
+    (0.0, 2, ["clip_high=0.28", "delta=1.3"], {"epsilon_high": 0.28, "delta": 1.3}),
+    (
+        0.04,
+        2,
+        ["loss=cispo", "cispo_bounds=absolute", "clip_low=0", "clip_high=1.1"],
+        {"loss_type": "cispo", "epsilon_high": 1.1},
+    ),
+    (0.0, 2, ["loss=sapo", "loss_aggregation=seq_mean_token_mean"], {"loss_type": "sapo"}),
+]
 
 
-def train_with_ringside(folder: pathlib.Path, kl_coef: float, num_iterations: int):
+def train_with_ringside(folder: pathlib.Path, kl_coef: float, num_iterations: int, words: list[str]):
     """The updates of each step in order, as trl_side.Update, and the trained weights."""
-    run_dir = folder / f"run-{kl_coef}-{num_iterations}"
+    run_dir = folder / "-".join(["run", str(kl_coef), str(num_iterations), *words])
     recipe = folder / "recipe.yaml"
     recipe.write_text(
         yaml.safe_dump(
@@ -59,6 +73,7 @@ def train_with_ringside(folder: pathlib.Path, kl_coef: float, num_iterations: in
         "algorithm.preset=trl",
         f"algorithm.kl_coef={kl_coef}",
         f"algorithm.num_iterations={num_iterations}",
+        *(f"algorithm.{word}" for word in words),
     )
     # A line of metrics is a training step; "updates" lists its optimizer steps, which is what TRL
     # logs.
@@ -112,7 +127,7 @@ def main() -> int:
             )
             start = ringside_cli.load_weights(folder / "model")
             last_losses = {}
-            for kl_coef, num_iterations in CASES:
+            for kl_coef, num_iterations, words, options in CASES:
                 theirs, their_weights = trl_side.train(
                     folder / "model",
                     rollouts,
@@ -121,11 +136,12 @@ def main() -> int:
                     kl_coef,
                     num_iterations,
                     LEARNING_RATE,
+                    **options,
                 )
-                ours, our_weights = train_with_ringside(folder, kl_coef, num_iterations)
+                ours, our_weights = train_with_ringside(folder, kl_coef, num_iterations, words)
                 print(
                     f"{family} {'tied' if tied else 'untied'}, kl_coef {kl_coef}, "
-                    f"num_iterations {num_iterations}"
+                    f"num_iterations {num_iterations} {' '.join(words)}"
                 )
                 failures += compare(ours, theirs)
                 error = weight_change_error(start, our_weights, their_weights)
@@ -134,7 +150,7 @@ def main() -> int:
                     f"  weight change differs by {error:.2e} of its norm"
                     f"{'' if error <= 1e-3 else ' FAIL'}"
                 )
-                last_losses[kl_coef, num_iterations] = ours[-1].loss
+                last_losses[kl_coef, num_iterations, *words] = ours[-1].loss
             if last_losses[0.04, 1] == last_losses[0.5, 1]:
                 print("  kl_coef 0.04 and 0.5 gave the same loss: the KL term is not in it  FAIL")
                 failures += 1

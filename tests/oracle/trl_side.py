@@ -58,11 +58,12 @@ def train(
     kl_coef: float,
     num_iterations: int,
     learning_rate: float,
+    **options,
 ) -> tuple[list[Update], dict[str, torch.Tensor]]:
     """One pass over `rollouts`, a whole step's samples in one micro-batch.
 
     Returns one Update per optimizer step, num_iterations of them per training step, and the trained
-    weights.
+    weights. options: of GRPOConfig, loss_type "dapo" unless they say otherwise.
     """
     batch = group_size * prompts_per_step
     steps = len(rollouts) // batch
@@ -103,7 +104,7 @@ def train(
             max_grad_norm=1.0,
             weight_decay=0.0,
             optim="adamw_torch",
-            loss_type="dapo",
+            **{"loss_type": "dapo", **options},
             beta=kl_coef,
             temperature=1.0,
             max_completion_length=64,
