@@ -23,15 +23,25 @@ enum class DType { kFloat32, kBFloat16, kFloat64 };
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 enum class AlgorithmName { kGrpo, kSft };
-enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kAbsStraight, kK3Straight, kK3Unbiased };
-enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kReinforce };
+enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kAbsStraight, kK3Straight, kK3Score, kK3Unbiased };
+enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce };
+enum class ImportanceLevel { kToken, kSequence };
 enum class CispoBounds { kRelative, kAbsolute };
-enum class LossAggregation { kTokenMean, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant };
-enum class AdvantageStd { kGroup, kNone };
+enum class KlTo { kReference, kRollout };
+enum class KlIn { kLoss, kReward, kAdvantage };
+enum class LossAggregation {
+  kTokenMean, kTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant, kMicroBatchTokenMean
+};
+enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae };
+enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
+enum class Whiten { kNone, kTokens, kSequences };
 enum class OldLogprobs { kRecompute, kRollout };
-enum class CorrectionMode { kNone };
+enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
+enum class CorrectionLevel { kToken, kSequence, kGeometric };
+enum class DynamicSampling { kNone, kDrop, kRefill };
 enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded };
+enum class ChatTemplate { kNone, kChatml, kLlama3 };
 enum class SpMethod { kAuto, kUlysses, kRing };
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
@@ -63,12 +73,24 @@ struct EnumNames<AlgorithmName> {
 };
 template <>
 struct EnumNames<KlEstimator> {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_unbiased"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"};
 };
 template <>
 struct EnumNames<PolicyLossName> {
-  static constexpr std::array<std::string_view, 5> kNames = {"ppo_clip", "cispo", "sapo", "dppo_tv", "reinforce"};
+  static constexpr std::array<std::string_view, 6> kNames = {"ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce"};
+};
+template <>
+struct EnumNames<ImportanceLevel> {
+  static constexpr std::array<std::string_view, 2> kNames = {"token", "sequence"};
+};
+template <>
+struct EnumNames<KlTo> {
+  static constexpr std::array<std::string_view, 2> kNames = {"reference", "rollout"};
+};
+template <>
+struct EnumNames<KlIn> {
+  static constexpr std::array<std::string_view, 3> kNames = {"loss", "reward", "advantage"};
 };
 template <>
 struct EnumNames<CispoBounds> {
@@ -76,12 +98,21 @@ struct EnumNames<CispoBounds> {
 };
 template <>
 struct EnumNames<LossAggregation> {
-  static constexpr std::array<std::string_view, 4> kNames = {"token_mean", "seq_mean_token_mean",
-                                                             "seq_mean_token_sum", "constant"};
+  static constexpr std::array<std::string_view, 6> kNames = {
+      "token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "micro_batch_token_mean"};
+};
+template <>
+struct EnumNames<AdvantageEstimator> {
+  static constexpr std::array<std::string_view, 7> kNames = {"grpo",      "rloo",   "reinforce", "gdpo",
+                                                             "pass_at_k", "max_rl", "gae"};
 };
 template <>
 struct EnumNames<AdvantageStd> {
-  static constexpr std::array<std::string_view, 2> kNames = {"group", "none"};
+  static constexpr std::array<std::string_view, 4> kNames = {"group", "batch", "leave_one_out", "none"};
+};
+template <>
+struct EnumNames<Whiten> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "tokens", "sequences"};
 };
 template <>
 struct EnumNames<OldLogprobs> {
@@ -89,7 +120,15 @@ struct EnumNames<OldLogprobs> {
 };
 template <>
 struct EnumNames<CorrectionMode> {
-  static constexpr std::array<std::string_view, 1> kNames = {"none"};
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "tis", "icepop", "mask", "seq_mask_tis"};
+};
+template <>
+struct EnumNames<CorrectionLevel> {
+  static constexpr std::array<std::string_view, 3> kNames = {"token", "sequence", "geometric"};
+};
+template <>
+struct EnumNames<DynamicSampling> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "drop", "refill"};
 };
 template <>
 struct EnumNames<LrSchedule> {
@@ -98,6 +137,10 @@ struct EnumNames<LrSchedule> {
 template <>
 struct EnumNames<RolloutServer> {
   static constexpr std::array<std::string_view, 1> kNames = {"embedded"};
+};
+template <>
+struct EnumNames<ChatTemplate> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "chatml", "llama3"};
 };
 template <>
 struct EnumNames<SpMethod> {
@@ -159,7 +202,21 @@ struct DataConfig {
   std::string sft;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
+  ChatTemplate chat_template = ChatTemplate::kNone;
   bool shuffle = true;
+};
+
+// What the rewards that rollout.reward names look at.
+struct RewardOptionsConfig {
+  double tolerance = 1e-6;
+  std::string regex;
+  std::string json_schema;
+  std::int64_t repetition_ngram = 20;
+  std::string code_command = "python3";
+  double code_timeout_s = 5.0;
+  std::int64_t code_memory_mb = 1024;
+  std::string http_url;
+  double http_timeout_s = 30.0;
 };
 
 struct RolloutConfig {
@@ -173,19 +230,45 @@ struct RolloutConfig {
   std::string stop;
   std::string reward = "exact_match";
   std::string reward_separator;
+  RewardOptionsConfig reward_options;
   RolloutServer server = RolloutServer::kEmbedded;
   std::int64_t num_workers = 1;
   std::int64_t worker_threads = 1;
 };
 
 struct AdvantageConfig {
+  AdvantageEstimator estimator = AdvantageEstimator::kGrpo;
   AdvantageStd std = AdvantageStd::kGroup;
   double eps = 1e-4;
   bool unbiased = true;
+  Whiten whiten = Whiten::kNone;
+  double whiten_eps = 1e-8;
+  double gamma = 1.0;
+  double lambda = 1.0;
 };
 
 struct CorrectionConfig {
   CorrectionMode mode = CorrectionMode::kNone;
+  CorrectionLevel level = CorrectionLevel::kToken;
+  double low = 0.0;
+  double high = 2.0;
+  double opsm_delta = 0.0;
+};
+
+// What the trainer makes of a sample's total reward before the advantages.
+struct RewardShapingConfig {
+  double scale = 1.0;
+  double clip = 0.0;
+  std::int64_t overlong_buffer_tokens = 0;
+  double overlong_factor = 1.0;
+};
+
+struct CriticConfig {
+  std::string model_path;
+  double learning_rate = 1e-5;
+  double value_clip = 0.5;
+  std::int64_t warmup_steps = 0;
+  double max_grad_norm = 1.0;
 };
 
 struct AlgorithmConfig {
@@ -193,7 +276,17 @@ struct AlgorithmConfig {
   std::string preset = "none";
   double kl_coef = 0.0;
   KlEstimator kl_estimator = KlEstimator::kK3;
+  KlIn kl_in = KlIn::kLoss;
+  KlTo kl_to = KlTo::kReference;
+  double kl_target = 0.0;
+  std::int64_t kl_horizon = 10000;
+  std::int64_t reference_update_every = 0;
+  double reference_mixup = 1.0;
+  double entropy_coef = 0.0;
+  double entropy_target = 0.0;
+  double entropy_step = 0.0;
   PolicyLossName loss = PolicyLossName::kPpoClip;
+  ImportanceLevel importance_level = ImportanceLevel::kToken;
   double clip_low = 0.2;
   double clip_high = 0.2;
   double dual_clip = 0.0;
@@ -203,9 +296,13 @@ struct AlgorithmConfig {
   double sapo_tau_negative = 1.05;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
+  RewardShapingConfig reward;
   AdvantageConfig advantage;
+  CriticConfig critic;
   OldLogprobs old_logprobs = OldLogprobs::kRecompute;
   CorrectionConfig correction;
+  DynamicSampling dynamic_sampling = DynamicSampling::kNone;
+  std::int64_t dynamic_sampling_rounds = 10;
   std::int64_t num_iterations = 1;
   std::int64_t max_staleness = 0;
   bool mask_truncated = false;

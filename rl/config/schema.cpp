@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "rl/config/presets.h"
-#include "rl/rewards/reward.h"
 
 namespace ringside::rl {
 namespace {
@@ -77,6 +76,7 @@ void add_data(FieldList& fields, DataConfig& data) {
   fields.path("data.sft", data.sft);
   fields.text("data.prompt_key", data.prompt_key);
   fields.text("data.answer_key", data.answer_key);
+  fields.choice("data.chat_template", data.chat_template);
   fields.flag("data.shuffle", data.shuffle);
 }
 
@@ -89,19 +89,37 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true});
   fields.integer("rollout.top_k", rollout.top_k, at_least(0));
   fields.text("rollout.stop", rollout.stop);
-  fields.choice("rollout.reward", rollout.reward, reward_names());
+  fields.text("rollout.reward", rollout.reward);
   fields.text("rollout.reward_separator", rollout.reward_separator);
+  RewardOptionsConfig& options = rollout.reward_options;
+  fields.real("rollout.reward_options.tolerance", options.tolerance, at_least(0));
+  fields.text("rollout.reward_options.regex", options.regex);
+  fields.path("rollout.reward_options.json_schema", options.json_schema);
+  fields.integer("rollout.reward_options.repetition_ngram", options.repetition_ngram, at_least(1));
+  fields.text("rollout.reward_options.code_command", options.code_command);
+  fields.real("rollout.reward_options.code_timeout_s", options.code_timeout_s, above(0));
+  fields.integer("rollout.reward_options.code_memory_mb", options.code_memory_mb, at_least(1));
+  fields.text("rollout.reward_options.http_url", options.http_url);
+  fields.real("rollout.reward_options.http_timeout_s", options.http_timeout_s, above(0));
   fields.choice("rollout.server", rollout.server);
   fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024));
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024));
 }
 
-void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
-  fields.choice("algorithm.name", algorithm.name);
-  fields.choice("algorithm.preset", algorithm.preset, preset_names());
+void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.kl_coef", algorithm.kl_coef, at_least(0));
+  fields.choice("algorithm.kl_in", algorithm.kl_in);
+  fields.choice("algorithm.kl_to", algorithm.kl_to);
+  fields.real("algorithm.kl_target", algorithm.kl_target, at_least(0));
+  fields.integer("algorithm.kl_horizon", algorithm.kl_horizon, at_least(1));
+  fields.integer("algorithm.reference_update_every", algorithm.reference_update_every, at_least(0));
+  fields.real("algorithm.reference_mixup", algorithm.reference_mixup, between(0, 1));
+  fields.real("algorithm.entropy_coef", algorithm.entropy_coef, at_least(0));
+  fields.real("algorithm.entropy_target", algorithm.entropy_target, at_least(0));
+  fields.real("algorithm.entropy_step", algorithm.entropy_step, at_least(0));
   fields.choice("algorithm.kl_estimator", algorithm.kl_estimator);
   fields.choice("algorithm.loss", algorithm.loss);
+  fields.choice("algorithm.importance_level", algorithm.importance_level);
   fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1));
   fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0));
   fields.real("algorithm.dual_clip", algorithm.dual_clip, at_least(0));
@@ -111,11 +129,41 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.sapo_tau_negative", algorithm.sapo_tau_negative, above(0));
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
-  fields.choice("algorithm.advantage.std", algorithm.advantage.std);
-  fields.real("algorithm.advantage.eps", algorithm.advantage.eps, at_least(0));
-  fields.flag("algorithm.advantage.unbiased", algorithm.advantage.unbiased);
+}
+
+void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConfig& advantage, CriticConfig& critic) {
+  fields.real("algorithm.reward.scale", reward.scale, {});
+  fields.real("algorithm.reward.clip", reward.clip, at_least(0));
+  fields.integer("algorithm.reward.overlong_buffer_tokens", reward.overlong_buffer_tokens, at_least(0));
+  fields.real("algorithm.reward.overlong_factor", reward.overlong_factor, at_least(0));
+  fields.choice("algorithm.advantage.estimator", advantage.estimator);
+  fields.choice("algorithm.advantage.std", advantage.std);
+  fields.real("algorithm.advantage.eps", advantage.eps, at_least(0));
+  fields.flag("algorithm.advantage.unbiased", advantage.unbiased);
+  fields.choice("algorithm.advantage.whiten", advantage.whiten);
+  fields.real("algorithm.advantage.whiten_eps", advantage.whiten_eps, at_least(0));
+  fields.real("algorithm.advantage.gamma", advantage.gamma, between(0, 1));
+  fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1));
+  fields.path("algorithm.critic.model_path", critic.model_path);
+  fields.real("algorithm.critic.learning_rate", critic.learning_rate, at_least(0));
+  fields.real("algorithm.critic.value_clip", critic.value_clip, at_least(0));
+  fields.integer("algorithm.critic.warmup_steps", critic.warmup_steps, at_least(0));
+  fields.real("algorithm.critic.max_grad_norm", critic.max_grad_norm, at_least(0));
+}
+
+void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.choice("algorithm.name", algorithm.name);
+  fields.choice("algorithm.preset", algorithm.preset, preset_names());
+  add_policy_terms(fields, algorithm);
+  add_advantage(fields, algorithm.reward, algorithm.advantage, algorithm.critic);
   fields.choice("algorithm.old_logprobs", algorithm.old_logprobs);
   fields.choice("algorithm.correction.mode", algorithm.correction.mode);
+  fields.choice("algorithm.correction.level", algorithm.correction.level);
+  fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0));
+  fields.real("algorithm.correction.high", algorithm.correction.high, above(0));
+  fields.real("algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0));
+  fields.choice("algorithm.dynamic_sampling", algorithm.dynamic_sampling);
+  fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds, at_least(1));
   fields.integer("algorithm.num_iterations", algorithm.num_iterations, at_least(1));
   fields.integer("algorithm.max_staleness", algorithm.max_staleness, at_least(0));
   fields.flag("algorithm.mask_truncated", algorithm.mask_truncated);

@@ -156,7 +156,10 @@ Shard cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options
   shard.rollout_logprob_n = scalars(entries.rollout_logprob);
   shard.old_logprob_n = scalars(entries.old_logprob);
   shard.reference_logprob_n = scalars(entries.reference_logprob);
+  shard.old_value_n = scalars(entries.old_value);
   shard.advantage_n = scalars(entries.advantage);
+  shard.return_n = scalars(entries.return_);
+  shard.correction_n = scalars(entries.correction);
   shard.weight_n = scalars(entries.weight);
   shard.temperature_n = scalars(entries.temperature);
   return shard;

@@ -45,7 +45,10 @@ struct Shard {
   at::Tensor rollout_logprob_n;
   at::Tensor old_logprob_n;
   at::Tensor reference_logprob_n;
+  at::Tensor old_value_n;
   at::Tensor advantage_n;
+  at::Tensor return_n;
+  at::Tensor correction_n;
   at::Tensor weight_n;
   at::Tensor temperature_n;
   // For each entry its place in the order (document, entry): what puts per-entry results back together.

@@ -13,7 +13,10 @@ void for_each_column(Entries& e, Visitor visit) {
   visit("rollout_logprob", e.rollout_logprob);
   visit("old_logprob", e.old_logprob);
   visit("reference_logprob", e.reference_logprob);
+  visit("old_value", e.old_value);
   visit("advantage", e.advantage);
+  visit("return_", e.return_);
+  visit("correction", e.correction);
   visit("weight", e.weight);
   visit("temperature", e.temperature);
 }
@@ -27,7 +30,10 @@ void LossEntries::append(const LossEntries& other, std::size_t i, int64_t source
   rollout_logprob.push_back(other.rollout_logprob[i]);
   old_logprob.push_back(other.old_logprob[i]);
   reference_logprob.push_back(other.reference_logprob[i]);
+  old_value.push_back(other.old_value[i]);
   advantage.push_back(other.advantage[i]);
+  return_.push_back(other.return_[i]);
+  correction.push_back(other.correction[i]);
   weight.push_back(other.weight[i]);
   temperature.push_back(other.temperature[i]);
 }
@@ -46,6 +52,7 @@ LossEntries blank_entries(std::size_t n) {
   LossEntries entries;
   entries.source.resize(n);
   for_each_column(entries, [&](const char*, auto& column) { column.resize(n); });
+  entries.correction.assign(n, 1.0);
   entries.temperature.assign(n, 1.0);
   return entries;
 }

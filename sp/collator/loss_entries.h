@@ -17,7 +17,10 @@ struct LossEntries {
   std::vector<double> rollout_logprob;
   std::vector<double> old_logprob;
   std::vector<double> reference_logprob;
+  std::vector<double> old_value;
   std::vector<double> advantage;
+  std::vector<double> return_;     // what the value is fitted to
+  std::vector<double> correction;  // factor of the policy term for the mismatch of trainer and rollout engine
   std::vector<double> weight;  // holds the aggregation and the global denominator; fixed before backward
   std::vector<double> temperature;
 
@@ -30,7 +33,7 @@ struct LossEntries {
   void check() const;
 };
 
-// Entries of n tokens with every number 0, weight 0 and temperature 1.
+// Entries of n tokens with every number 0, but correction and temperature 1.
 LossEntries blank_entries(std::size_t n);
 
 }  // namespace ringside::sp
