@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "rl/algorithm/policy_objective.h"
 
@@ -21,60 +22,109 @@ LossSums token_sums(const at::Tensor& logprob_n, const at::Tensor& entropy_n) {
 
 // How far the trainer's log-probs are from those the rollout was sampled with; named as TRL, verl and NeMo-RL do.
 void add_mismatch(LossSums& sums, const at::Tensor& logprob_n, const at::Tensor& rollout_n) {
-  const at::Tensor difference = (logprob_n - rollout_n).abs();
-  sums.sampling_difference = total(difference);
-  sums.mult_prob_error = total(difference.exp());
-  sums.rollout_kl = total(rollout_n - logprob_n);
-  if (difference.numel() > 0) {
-    sums.sampling_difference_max = difference.max().item<double>();
+  const at::Tensor log_rho = logprob_n - rollout_n;
+  const at::Tensor rho = log_rho.exp();
+  sums.sampling_difference = total(log_rho.abs());
+  sums.mult_prob_error = total(log_rho.abs().exp());
+  sums.rollout_kl = -total(log_rho);
+  sums.rollout_k3 = total(rho - 1.0 - log_rho);
+  sums.rho = total(rho);
+  sums.rho_squared = total(rho.square());
+  if (log_rho.numel() > 0) {
+    sums.sampling_difference_max = log_rho.abs().max().item<double>();
   }
 }
+
+void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n, const sp::Shard& shard,
+                     const AlgorithmConfig& config) {
+  const auto [low, high] = ratio_bounds(config);
+  const at::Tensor ratio = log_ratio_n.exp();
+  sums.ratio_clipped_low = total(at::logical_and(shard.advantage_n < 0, ratio < low));
+  sums.ratio_clipped_high = total(at::logical_and(shard.advantage_n > 0, ratio > high));
+  sums.old_kl = total(shard.old_logprob_n - logprob_n);
+}
+
+// 0 for the tokens of sequences that correction.opsm_delta leaves out, 1 for others.
+at::Tensor opsm_mask(const at::Tensor& logprob_n, const sp::Shard& shard, const AlgorithmConfig& config,
+                     const SequenceMeans& sequences) {
+  const at::Tensor drift = sequences.of({shard.rollout_logprob_n - logprob_n})[0];
+  const at::Tensor left_out = at::logical_and(shard.advantage_n < 0, drift > config.correction.opsm_delta);
+  return left_out.logical_not().to(logprob_n.scalar_type());
+}
+
+constexpr double LossSums::* kAdditive[] = {
+    &LossSums::loss,
+    &LossSums::policy_loss,
+    &LossSums::tokens,
+    &LossSums::kl,
+    &LossSums::entropy,
+    &LossSums::ratio_clipped_low,
+    &LossSums::ratio_clipped_high,
+    &LossSums::old_kl,
+    &LossSums::opsm_masked,
+    &LossSums::sampling_difference,
+    &LossSums::mult_prob_error,
+    &LossSums::rollout_kl,
+    &LossSums::rollout_k3,
+    &LossSums::rho,
+    &LossSums::rho_squared,
+};
 
 }  // namespace
 
 std::vector<double> LossSums::additive() const {
-  return {loss, policy_loss, tokens, kl, entropy, ratio_clipped_low, ratio_clipped_high,
-          sampling_difference, mult_prob_error, rollout_kl};
+  std::vector<double> values;
+  for (const auto member : kAdditive) {
+    values.push_back(this->*member);
+  }
+  return values;
 }
 
-LossSums LossSums::from(const std::vector<double>& a, double sampling_difference_max) {
-  return {a.at(0), a.at(1), a.at(2), a.at(3), a.at(4), a.at(5), a.at(6), a.at(7), a.at(8), a.at(9),
-          sampling_difference_max};
+LossSums LossSums::from(const std::vector<double>& additive, double sampling_difference_max) {
+  LossSums sums;
+  for (std::size_t i = 0; i < std::size(kAdditive); ++i) {
+    sums.*kAdditive[i] = additive.at(i);
+  }
+  sums.sampling_difference_max = sampling_difference_max;
+  return sums;
 }
 
 LossSums& LossSums::operator+=(const LossSums& other) {
-  auto sum = additive();
-  const auto theirs = other.additive();
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    sum[i] += theirs[i];
+  for (const auto member : kAdditive) {
+    this->*member += other.*member;
   }
-  return *this = from(sum, std::max(sampling_difference_max, other.sampling_difference_max));
+  sampling_difference_max = std::max(sampling_difference_max, other.sampling_difference_max);
+  return *this;
 }
 
 PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard,
-                     const AlgorithmConfig& config) {
-  const at::Tensor& advantage = shard.advantage_n;
-  const at::Tensor ratio = (logprob_n.detach() - shard.old_logprob_n).exp();
-  const at::Tensor per_token = policy_objective({logprob_n, shard.old_logprob_n, advantage}, config);
+                     const AlgorithmConfig& config, const LossContext& context) {
+  const SequenceMeans sequences(shard.sample_n, context.num_sequences, context.sequence);
+  const PolicyTerms terms{logprob_n, shard.old_logprob_n, shard.advantage_n};
+  const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
+  at::Tensor per_token = shard.correction_n * policy_objective(terms, log_ratio, config);
+  LossSums sums = token_sums(logprob_n.detach(), entropy_n.detach());
+  if (config.correction.opsm_delta > 0) {
+    const at::Tensor mask = opsm_mask(logprob_n.detach(), shard, config, sequences);
+    sums.opsm_masked = sums.tokens - total(mask);
+    per_token = per_token * mask;
+  }
   const at::Tensor policy_loss = (shard.weight_n * per_token).sum();
   PolicyLoss result{policy_loss, {}};
-  {
-    const at::NoGradGuard no_grad;
-    result.sums = token_sums(logprob_n, entropy_n);
-    result.sums.policy_loss = total(policy_loss);
-    result.sums.ratio_clipped_low =
-        total(at::logical_and(advantage < 0, ratio < 1.0 - config.clip_low));
-    result.sums.ratio_clipped_high =
-        total(at::logical_and(advantage > 0, ratio > 1.0 + config.clip_high));
-    add_mismatch(result.sums, logprob_n, shard.rollout_logprob_n);
+  if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
+    const at::Tensor& other = config.kl_to == KlTo::kRollout ? shard.rollout_logprob_n : shard.reference_logprob_n;
+    const at::Tensor kl = kl_estimate(logprob_n, other, log_ratio, config, sequences);
+    result.loss = result.loss + context.kl_coef * (shard.weight_n * kl).sum();
+    sums.kl = total(kl.detach());
   }
-  if (config.kl_coef != 0.0) {
-    const at::Tensor kl =
-        kl_estimate(logprob_n, shard.reference_logprob_n, shard.old_logprob_n, config.kl_estimator);
-    result.loss = policy_loss + config.kl_coef * (shard.weight_n * kl).sum();
-    result.sums.kl = total(kl.detach());
+  if (context.entropy_coef != 0.0) {
+    result.loss = result.loss - context.entropy_coef / static_cast<double>(context.loss_tokens) * entropy_n.sum();
   }
-  result.sums.loss = total(result.loss.detach());
+  add_policy_sums(sums, log_ratio.detach(), logprob_n.detach(), shard, config);
+  add_mismatch(sums, logprob_n.detach(), shard.rollout_logprob_n);
+  sums.policy_loss = total(policy_loss.detach());
+  sums.loss = total(result.loss.detach());
+  result.sums = sums;
   return result;
 }
 

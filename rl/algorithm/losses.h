@@ -1,4 +1,4 @@
-// The policy loss of GRPO per loss token, as pure functions of tensors, and the sums that its metrics are made of.
+// The policy loss per loss token, as pure functions of tensors, and the sums that its metrics are made of.
 // Shapes: n = loss entries of this rank.
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "rl/config/config.h"
 #include "sp/collator/collator.h"
+#include "sp/comm/communicator.h"
 
 namespace ringside::rl {
 
@@ -22,11 +23,17 @@ struct LossSums {
   double tokens = 0.0;
   double kl = 0.0;
   double entropy = 0.0;
-  double ratio_clipped_low = 0.0;   // A < 0 and ratio below 1 - clip_low
-  double ratio_clipped_high = 0.0;  // A > 0 and ratio above 1 + clip_high
-  double sampling_difference = 0.0;  // |current - rollout log-prob|
-  double mult_prob_error = 0.0;      // exp |current - rollout log-prob|
-  double rollout_kl = 0.0;           // rollout - current log-prob
+  double ratio_clipped_low = 0.0;   // A < 0 and ratio below its lower bound
+  double ratio_clipped_high = 0.0;  // A > 0 and ratio above its upper bound
+  double old_kl = 0.0;              // old - current log-prob
+  double opsm_masked = 0.0;         // left out by correction.opsm_delta
+  // of the rollout's log-probs against the current ones, rho = exp(current - rollout)
+  double sampling_difference = 0.0;  // |current - rollout|
+  double mult_prob_error = 0.0;      // exp |current - rollout|
+  double rollout_kl = 0.0;           // rollout - current
+  double rollout_k3 = 0.0;           // rho - 1 - log rho
+  double rho = 0.0;
+  double rho_squared = 0.0;
   // maximum over tokens
   double sampling_difference_max = 0.0;
 
@@ -40,11 +47,23 @@ struct PolicyLoss {
   LossSums sums;
 };
 
-// GRPO's loss (Shao et al. 2024): per token L = policy_objective + kl_coef * kl_estimate (policy_objective.h),
-// and loss = sum of weight * L. logprob_n carries the gradient; entropy_n is for metrics. n may be 0: the loss is then a
-// zero that still has a gradient path, so that a rank without tokens takes part in the backward's collectives.
+// What the loss needs beside the entries.
+struct LossContext {
+  double kl_coef = 0.0;                  // the present value of an adaptive coefficient
+  double entropy_coef = 0.0;             // 0 = no bonus
+  int64_t loss_tokens = 1;               // of the whole mini-batch, over all ranks
+  int64_t num_sequences = 1;             // entries' samples lie in [0, num_sequences)
+  sp::Communicator* sequence = nullptr;  // of the ranks that share the sequences; nullptr = this rank alone
+};
+
+// The loss of a policy: per token L = correction * policy_objective + kl_coef * kl_estimate (policy_objective.h), the KL
+// term only where it is in the loss, and loss = sum of weight * L - entropy_coef * mean entropy of all loss tokens.
+// Sequences of A < 0 that have left the sampling policy too far behind lose their policy term (correction.opsm_delta;
+// DeepSeek-V3.2 2025, section 3.1, off-policy sequence masking). logprob_n carries the gradient, and entropy_n when there is
+// a bonus. n may be 0: the loss is then a zero that still has a gradient path, so that a rank without tokens takes part in
+// the backward's collectives. Collective over context.sequence where the configuration asks for figures of sequences.
 PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard,
-                     const AlgorithmConfig& config);
+                     const AlgorithmConfig& config, const LossContext& context);
 
 // Negative log-likelihood: loss = -sum of weight * logprob.
 PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard);

@@ -7,9 +7,14 @@
 namespace ringside::rl {
 namespace {
 
-at::Tensor ppo_clip(const PolicyTerms& terms, const AlgorithmConfig& config) {
-  const at::Tensor& advantage = terms.advantage_n;
-  const at::Tensor ratio = (terms.logprob_n - terms.old_n).exp();
+constexpr double kMaxLogRatio = 20.0;
+
+// Value of `mean_n`, gradient of `token_n`.
+at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
+  return mean_n + token_n - token_n.detach();
+}
+
+at::Tensor ppo_clip(const at::Tensor& advantage, const at::Tensor& ratio, const AlgorithmConfig& config) {
   const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
   const at::Tensor bounded = config.delta > 0 ? ratio.clamp_max(config.delta) : ratio;
   const at::Tensor loss = at::maximum(-advantage * bounded, -advantage * clipped);
@@ -19,59 +24,89 @@ at::Tensor ppo_clip(const PolicyTerms& terms, const AlgorithmConfig& config) {
   return at::where(advantage < 0, at::minimum(loss, -advantage * config.dual_clip), loss);
 }
 
-at::Tensor cispo(const PolicyTerms& terms, const AlgorithmConfig& config) {
-  const bool relative = config.cispo_bounds == CispoBounds::kRelative;
-  const at::Tensor weight = (terms.logprob_n.detach() - terms.old_n)
-                                .exp()
-                                .clamp(relative ? 1.0 - config.clip_low : config.clip_low,
-                                       relative ? 1.0 + config.clip_high : config.clip_high);
-  return -weight * terms.advantage_n * terms.logprob_n;
+at::Tensor cispo(const PolicyTerms& terms, const at::Tensor& ratio, const AlgorithmConfig& config) {
+  const auto [low, high] = ratio_bounds(config);
+  return -ratio.detach().clamp(low, high) * terms.advantage_n * terms.logprob_n;
 }
 
-at::Tensor sapo(const PolicyTerms& terms, const AlgorithmConfig& config) {
-  const at::Tensor ratio = (terms.logprob_n - terms.old_n).exp();
-  const at::Tensor positive = terms.advantage_n > 0;
-  const at::Tensor tau = at::where(positive, at::full_like(ratio, config.sapo_tau_positive).detach(),
+at::Tensor sapo(const at::Tensor& advantage, const at::Tensor& ratio, const AlgorithmConfig& config) {
+  const at::Tensor tau = at::where(advantage > 0, at::full_like(ratio, config.sapo_tau_positive).detach(),
                                    at::full_like(ratio, config.sapo_tau_negative).detach());
-  return -terms.advantage_n * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
+  return -advantage * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
 }
 
-at::Tensor dppo_tv(const PolicyTerms& terms, const AlgorithmConfig& config) {
+at::Tensor dppo_tv(const PolicyTerms& terms, const at::Tensor& ratio, const AlgorithmConfig& config) {
   const at::Tensor moved = terms.logprob_n.detach().exp() - terms.old_n.exp();
   const at::Tensor too_far = at::where(terms.advantage_n > 0, moved > config.clip_high, moved < -config.clip_low);
-  const at::Tensor ratio = (terms.logprob_n - terms.old_n).exp();
   return -terms.advantage_n * ratio * too_far.logical_not().to(ratio.scalar_type());
+}
+
+// What gmpo takes the mean of: the log ratio, not followed further than the clip in the direction that the advantage pulls.
+at::Tensor gmpo_log_ratio(const at::Tensor& log_ratio, const at::Tensor& advantage, const AlgorithmConfig& config) {
+  const at::Tensor sign = advantage.sign();
+  return sign * at::minimum(sign * log_ratio, sign * log_ratio.clamp(-config.clip_low, config.clip_high));
 }
 
 at::Tensor k3_of(const at::Tensor& difference) { return (-difference).exp() + difference - 1.0; }
 
+at::Tensor k3_unbiased(const at::Tensor& k3, const at::Tensor& ratio, const AlgorithmConfig& config,
+                       const SequenceMeans& sequences) {
+  if (config.importance_level == ImportanceLevel::kToken) {
+    return k3 * ratio;
+  }
+  // Every token's k3 is multiplied by the one ratio that all of them move.
+  return k3 * ratio.detach() + sequences.of({k3})[0] * (ratio - ratio.detach());
+}
+
 }  // namespace
 
-at::Tensor policy_objective(const PolicyTerms& terms, const AlgorithmConfig& config) {
+at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& config, const SequenceMeans& sequences) {
+  const at::Tensor of_token = (terms.logprob_n - terms.old_n).clamp(-kMaxLogRatio, kMaxLogRatio);
+  if (config.loss == PolicyLossName::kGmpo) {
+    const at::Tensor bounded = gmpo_log_ratio(of_token, terms.advantage_n, config);
+    return in_token_form(sequences.of({bounded})[0], bounded);
+  }
+  if (config.importance_level == ImportanceLevel::kSequence) {
+    return in_token_form(sequences.of({of_token})[0], terms.logprob_n);
+  }
+  return of_token;
+}
+
+std::pair<double, double> ratio_bounds(const AlgorithmConfig& config) {
+  if (config.loss == PolicyLossName::kCispo && config.cispo_bounds == CispoBounds::kAbsolute) {
+    return {config.clip_low, config.clip_high};
+  }
+  return {1.0 - config.clip_low, 1.0 + config.clip_high};
+}
+
+at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n, const AlgorithmConfig& config) {
+  const at::Tensor ratio = log_ratio_n.exp();
   switch (config.loss) {
     case PolicyLossName::kPpoClip:
-      return ppo_clip(terms, config);
+      return ppo_clip(terms.advantage_n, ratio, config);
     case PolicyLossName::kCispo:
-      return cispo(terms, config);
+      return cispo(terms, ratio, config);
     case PolicyLossName::kSapo:
-      return sapo(terms, config);
+      return sapo(terms.advantage_n, ratio, config);
     case PolicyLossName::kDppoTv:
-      return dppo_tv(terms, config);
+      return dppo_tv(terms, ratio, config);
+    case PolicyLossName::kGmpo:
+      return -terms.advantage_n * ratio;
     case PolicyLossName::kReinforce:
       return -terms.advantage_n * terms.logprob_n;
   }
   throw std::invalid_argument("unknown algorithm.loss");
 }
 
-at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n, const at::Tensor& old_n,
-                       KlEstimator estimator) {
+at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n, const at::Tensor& log_ratio_n,
+                       const AlgorithmConfig& config, const SequenceMeans& sequences) {
   const at::Tensor difference = logprob_n - reference_n;
   // k2 minus its own value: adds a gradient and nothing else.
   const auto straight = [&](const at::Tensor& value) {
     const at::Tensor k2 = 0.5 * difference.square();
     return k2 - k2.detach() + value.detach();
   };
-  switch (estimator) {
+  switch (config.kl_estimator) {
     case KlEstimator::kK1:
       return difference;
     case KlEstimator::kAbs:
@@ -86,8 +121,10 @@ at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_
       return straight(difference.abs());
     case KlEstimator::kK3Straight:
       return straight(k3_of(difference));
+    case KlEstimator::kK3Score:
+      return k3_of(difference) * (logprob_n - logprob_n.detach()).exp();
     case KlEstimator::kK3Unbiased:
-      return k3_of(difference) * (logprob_n - old_n).exp();
+      return k3_unbiased(k3_of(difference), log_ratio_n.exp(), config, sequences);
   }
   throw std::invalid_argument("unknown algorithm.kl_estimator");
 }

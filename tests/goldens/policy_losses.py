@@ -11,6 +11,8 @@ import pathlib
 import torch
 
 TOKENS = 48
+# Tokens of each sequence, for the ratios of whole sequences.
+LENGTHS = [7, 1, 13, 20, 4, 3]
 
 
 def ppo(lp, old, adv, low, high, dual=None, delta=None):
@@ -38,6 +40,35 @@ def dppo_tv(lp, old, adv, low, high):
     return torch.where(masked, 0.0, -adv * torch.exp(lp - old))
 
 
+def per_sequence(x, reduce):
+    """reduce() of each sequence's tokens, repeated for each of them."""
+    return torch.cat([reduce(part).expand(len(part)) for part in torch.split(x, LENGTHS)])
+
+
+def gspo(lp, old, adv, low, high):
+    """The sequence form itself: one differentiable ratio a sequence, not the token form."""
+    s = torch.exp(per_sequence(lp - old, torch.mean))
+    return torch.max(-adv * s, -adv * torch.clamp(s, 1 - low, 1 + high))
+
+
+def gspo_cispo(lp, old, adv, low, high):
+    return -torch.clamp(torch.exp(per_sequence(lp - old, torch.mean)), low, high).detach() * adv * lp
+
+
+def gspo_sapo(lp, old, adv, tau_positive, tau_negative):
+    r = torch.exp(per_sequence(lp - old, torch.mean))
+    tau = torch.full_like(adv, tau_negative).masked_fill(adv > 0, tau_positive)
+    return -adv * (4 / tau) / (1 + torch.exp(-tau * (r - 1)))
+
+
+def gmpo(lp, old, adv, low, high):
+    """verl's geo_mean: the clipped log ratio averaged over the sequence, as one loss a sequence."""
+    x = lp - old
+    sign = torch.sign(adv)
+    g = sign * torch.min(sign * x, sign * torch.clamp(x, -low, high))
+    return -adv * torch.exp(per_sequence(g, torch.mean))
+
+
 def kl(name, lp, ref, old):
     d = lp - ref
     k2 = d * d / 2
@@ -46,6 +77,10 @@ def kl(name, lp, ref, old):
         return plain[name]
     if name == "k3_unbiased":
         return plain["k3"] * torch.exp(lp - old)
+    if name == "k3_score":
+        return plain["k3"] * torch.exp(lp - lp.detach())
+    if name == "k3_unbiased of sequences":
+        return plain["k3"] * torch.exp(per_sequence(lp - old, torch.mean))
     return k2 - k2.detach() + plain[name.removesuffix("_straight")].detach()
 
 
@@ -68,15 +103,46 @@ LOSSES = {
     "dppo": ({"loss": "dppo_tv", "clip_low": 0.05, "clip_high": 0.1}, lambda lp, old, a: dppo_tv(lp, old, a, 0.05, 0.1)),
     "reinforce": ({"loss": "reinforce"}, lambda lp, old, a: -a * lp),
 }
-KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_unbiased"]
+SEQUENCE_LOSSES = {
+    "gspo": (
+        {"importance_level": "sequence", "clip_low": 0.05, "clip_high": 0.08},
+        lambda lp, old, a: gspo(lp, old, a, 0.05, 0.08),
+    ),
+    "cispo of sequences": (
+        {"importance_level": "sequence", "loss": "cispo"},
+        lambda lp, old, a: gspo_cispo(lp, old, a, 0.8, 1.2),
+    ),
+    "sapo of sequences": (
+        {"importance_level": "sequence", "loss": "sapo"},
+        lambda lp, old, a: gspo_sapo(lp, old, a, 1.0, 1.05),
+    ),
+    "gmpo": (
+        {"loss": "gmpo", "clip_low": 0.3, "clip_high": 0.4},
+        lambda lp, old, a: gmpo(lp, old, a, 0.3, 0.4),
+    ),
+}
+KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
 
 
-def evaluate(function, logprob):
-    """The values per token and the gradient of their weighted sum; the weights differ by token."""
+TOKEN_WEIGHTS = torch.linspace(0.5, 1.5, TOKENS, dtype=torch.float64)
+
+
+def evaluate(function, logprob, weights=TOKEN_WEIGHTS):
+    """The values per token and the gradient of their weighted sum."""
     lp = logprob.clone().requires_grad_()
     values = function(lp)
-    (values * torch.linspace(0.5, 1.5, TOKENS, dtype=torch.float64)).sum().backward()
+    (values * weights).sum().backward()
     return {"value": values.tolist(), "gradient": lp.grad.tolist()}
+
+
+def whole_loss(lp, entropy, t, kl_coef, entropy_coef, opsm_delta):
+    """correction x clipped loss without off-policy sequences + KL, weighted, less the entropy bonus."""
+    per_token = ppo(lp, t["old"], t["sequence_advantage"], 0.2, 0.2) * t["correction"]
+    if opsm_delta > 0:
+        drift = per_sequence((t["rollout"] - lp).detach(), torch.mean)
+        per_token = torch.where((t["sequence_advantage"] < 0) & (drift > opsm_delta), 0.0, per_token)
+    per_token = per_token + kl_coef * kl("k3", lp, t["reference"], t["old"])
+    return (per_token * t["sequence_weight"]).sum() - entropy_coef * entropy.mean()
 
 
 def main() -> None:
@@ -90,7 +156,49 @@ def main() -> None:
     reference = torch.clamp(logprob + draw(0.4), max=-1e-3)
     advantage = draw(1.2)
     advantage[::11] = 0.0
+    # One advantage and one weight a sequence: what the token form of a sequence's ratio is exact for.
+    sequence_advantage = torch.repeat_interleave(draw(1.2)[: len(LENGTHS)], torch.tensor(LENGTHS))
+    sequence_weight = torch.repeat_interleave(draw(1.0)[: len(LENGTHS)].abs() + 0.1, torch.tensor(LENGTHS))
+    tokens = {
+        "old": old,
+        "reference": reference,
+        "sequence_advantage": sequence_advantage,
+        "sequence_weight": sequence_weight,
+        "rollout": old + draw(0.3),
+        "correction": draw(0.5).abs(),
+    }
+    entropy = draw(1.0).abs()
+    whole = []
+    for kl_coef, entropy_coef, opsm_delta in [(0, 0, 0), (0.3, 0.2, 0), (0, 0, 0.01), (0.1, 0.05, 0.02)]:
+        lp, h = logprob.clone().requires_grad_(), entropy.clone().requires_grad_()
+        loss = whole_loss(lp, h, tokens, kl_coef, entropy_coef, opsm_delta)
+        loss.backward()
+        whole.append(
+            {
+                "kl_coef": kl_coef,
+                "entropy_coef": entropy_coef,
+                "opsm_delta": opsm_delta,
+                "loss": loss.item(),
+                "gradient": lp.grad.tolist(),
+                "entropy_gradient": torch.zeros(TOKENS).tolist() if h.grad is None else h.grad.tolist(),
+            }
+        )
     goldens = {
+        "lengths": LENGTHS,
+        "entropy": entropy.tolist(),
+        **{name: tokens[name].tolist() for name in ("sequence_advantage", "sequence_weight", "rollout", "correction")},
+        "whole": whole,
+        "sequence_losses": [
+            {
+                "name": name,
+                "keys": keys,
+                **evaluate(lambda lp, f=function: f(lp, old, sequence_advantage), logprob, sequence_weight),
+            }
+            for name, (keys, function) in SEQUENCE_LOSSES.items()
+        ],
+        "sequence_kl": evaluate(
+            lambda lp: kl("k3_unbiased of sequences", lp, reference, old), logprob, sequence_weight
+        ),
         "logprob": logprob.tolist(),
         "old": old.tolist(),
         "reference": reference.tolist(),
@@ -103,7 +211,7 @@ def main() -> None:
     }
     target = pathlib.Path(__file__).with_suffix(".json")
     target.write_text(json.dumps(goldens, indent=0) + "\n")
-    print(f"{target.name}: {len(LOSSES)} losses, {len(KLS)} KL estimates of {TOKENS} tokens")
+    print(f"{target.name}: {len(LOSSES) + len(SEQUENCE_LOSSES)} losses, {len(KLS)} KL estimates of {TOKENS} tokens")
 
 
 if __name__ == "__main__":

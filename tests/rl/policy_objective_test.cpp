@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rl/algorithm/losses.h"
 #include "rl/config/load.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
@@ -39,10 +40,39 @@ struct Tokens {
   at::Tensor advantage = column(goldens()["advantage"]);
 };
 
-// The gradient is that of a sum whose weights differ by token.
-void check_golden(const at::Tensor& values, const Tokens& tokens, const nlohmann::json& golden) {
+const at::Tensor& token_weights() {
+  static const at::Tensor weights = at::linspace(0.5, 1.5, column(goldens()["logprob"]).size(0), at::kDouble);
+  return weights;
+}
+
+// The sequence that each token belongs to.
+at::Tensor samples() {
+  std::vector<int64_t> ids;
+  for (std::size_t i = 0; i < goldens()["lengths"].size(); ++i) {
+    ids.insert(ids.end(), goldens()["lengths"][i].get<std::size_t>(), static_cast<int64_t>(i));
+  }
+  return at::tensor(ids, at::kLong);
+}
+
+rl::SequenceMeans sequences() {
+  return {samples(), static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
+}
+
+at::Tensor objective(const Tokens& tokens, const rl::AlgorithmConfig& config) {
+  const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage};
+  return rl::policy_objective(terms, rl::policy_log_ratio(terms, config, sequences()), config);
+}
+
+at::Tensor kl(const Tokens& tokens, const rl::AlgorithmConfig& config) {
+  const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage};
+  return rl::kl_estimate(tokens.logprob, tokens.reference, rl::policy_log_ratio(terms, config, sequences()), config,
+                         sequences());
+}
+
+// The gradient is that of a weighted sum.
+void check_golden(const at::Tensor& values, const at::Tensor& weights, const Tokens& tokens, const nlohmann::json& golden) {
   CHECK(max_abs_diff(values.detach(), column(golden["value"])) < 1e-12);
-  (values * at::linspace(0.5, 1.5, values.size(0), at::kDouble)).sum().backward();
+  (values * weights).sum().backward();
   CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
 }
 
@@ -53,9 +83,21 @@ TEST_CASE("every policy loss equals its transcription in PyTorch, value and grad
   for (const auto& golden : goldens()["losses"]) {
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
-    const auto config = config_of(golden["keys"]);
-    check_golden(rl::policy_objective({tokens.logprob, tokens.old, tokens.advantage}, config), tokens, golden);
+    check_golden(objective(tokens, config_of(golden["keys"])), token_weights(), tokens, golden);
   }
+}
+
+TEST_CASE("ratios of whole sequences in token form have the sequence form's value and gradient") {
+  CHECK(goldens()["sequence_losses"].size() == 4);
+  for (const auto& golden : goldens()["sequence_losses"]) {
+    CAPTURE(golden["name"].get<std::string>());
+    Tokens tokens;
+    tokens.advantage = column(goldens()["sequence_advantage"]);
+    check_golden(objective(tokens, config_of(golden["keys"])), column(goldens()["sequence_weight"]), tokens, golden);
+  }
+  const Tokens tokens;
+  check_golden(kl(tokens, config_of({{"importance_level", "sequence"}, {"kl_estimator", "k3_unbiased"}})),
+               column(goldens()["sequence_weight"]), tokens, goldens()["sequence_kl"]);
 }
 
 TEST_CASE("every KL estimate equals its transcription in PyTorch, value and gradient") {
@@ -63,8 +105,45 @@ TEST_CASE("every KL estimate equals its transcription in PyTorch, value and grad
   for (const auto& golden : goldens()["kl"]) {
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
-    const auto config = config_of({{"kl_estimator", golden["name"]}});
-    check_golden(rl::kl_estimate(tokens.logprob, tokens.reference, tokens.old, config.kl_estimator), tokens, golden);
+    check_golden(kl(tokens, config_of({{"kl_estimator", golden["name"]}})), token_weights(), tokens, golden);
+  }
+}
+
+TEST_CASE("correction, KL, entropy bonus and off-policy sequence mask come together as in PyTorch") {
+  CHECK(goldens()["whole"].size() == 4);
+  for (const auto& golden : goldens()["whole"]) {
+    const Tokens tokens;
+    const at::Tensor entropy = column(goldens()["entropy"]).requires_grad_();
+    sp::Shard shard;
+    shard.sample_n = samples();
+    shard.rollout_logprob_n = column(goldens()["rollout"]);
+    shard.old_logprob_n = tokens.old;
+    shard.reference_logprob_n = tokens.reference;
+    shard.advantage_n = column(goldens()["sequence_advantage"]);
+    shard.correction_n = column(goldens()["correction"]);
+    shard.weight_n = column(goldens()["sequence_weight"]);
+    auto config = config_of({{"kl_coef", golden["kl_coef"]}});
+    config.correction.opsm_delta = golden["opsm_delta"];
+    rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
+                            static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
+    const auto result = rl::grpo_loss(tokens.logprob, entropy, shard, config, context);
+    CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
+    CHECK((result.sums.opsm_masked > 0) == (config.correction.opsm_delta > 0));
+    result.loss.backward();
+    CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
+    const at::Tensor grad = entropy.grad().defined() ? entropy.grad() : at::zeros_like(entropy.detach());
+    CHECK(max_abs_diff(grad, column(golden["entropy_gradient"])) < 1e-12);
+  }
+}
+
+TEST_CASE("a wild ratio neither overflows nor makes the gradient NaN") {
+  for (std::size_t i = 0; i < rl::EnumNames<rl::PolicyLossName>::kNames.size(); ++i) {
+    rl::AlgorithmConfig config;
+    config.loss = static_cast<rl::PolicyLossName>(i);
+    Tokens tokens;
+    tokens.old = at::full_like(tokens.old, -900.0);
+    objective(tokens, config).sum().backward();
+    CHECK(tokens.logprob.grad().isfinite().all().item<bool>());
   }
 }
 
@@ -77,26 +156,22 @@ TEST_CASE("gradients that are true derivatives equal finite differences") {
     }
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
-    CHECK(test::worst_gradient_error(
-              [&] { return rl::policy_objective({tokens.logprob, tokens.old, tokens.advantage}, config).sum(); },
-              {tokens.logprob}) < 1e-8);
+    CHECK(test::worst_gradient_error([&] { return objective(tokens, config).sum(); }, {tokens.logprob}) < 1e-8);
   }
-  for (const auto estimator : {rl::KlEstimator::kK1, rl::KlEstimator::kAbs, rl::KlEstimator::kK2,
-                               rl::KlEstimator::kK3, rl::KlEstimator::kK3Unbiased}) {
-    CAPTURE(rl::to_string(estimator));
+  for (const char* estimator : {"k1", "abs", "k2", "k3", "k3_unbiased"}) {
+    CAPTURE(estimator);
     const Tokens tokens;
-    CHECK(test::worst_gradient_error(
-              [&] { return rl::kl_estimate(tokens.logprob, tokens.reference, tokens.old, estimator).sum(); },
-              {tokens.logprob}) < 1e-8);
+    const auto config = config_of({{"kl_estimator", estimator}});
+    CHECK(test::worst_gradient_error([&] { return kl(tokens, config).sum(); }, {tokens.logprob}) < 1e-8);
   }
 }
 
 TEST_CASE("clipping reproduces the golden numbers: dual clip 3, two-sided 4") {
   const auto loss_at = [](double advantage, double ratio, const rl::AlgorithmConfig& config) {
-    const at::Tensor old = at::zeros({1}, at::kDouble);
-    return rl::policy_objective({at::full({1}, std::log(ratio), at::kDouble), old, at::full({1}, advantage, at::kDouble)},
-                                config)
-        .item<double>();
+    const rl::PolicyTerms terms{at::full({1}, std::log(ratio), at::kDouble), at::zeros({1}, at::kDouble),
+                                at::full({1}, advantage, at::kDouble)};
+    const rl::SequenceMeans alone(at::zeros({1}, at::kLong), 1, nullptr);
+    return rl::policy_objective(terms, rl::policy_log_ratio(terms, config, alone), config).item<double>();
   };
   rl::AlgorithmConfig config;
   config.dual_clip = 3.0;
@@ -115,7 +190,9 @@ TEST_CASE("no token at all still has a gradient path, for every loss") {
     config.loss = static_cast<rl::PolicyLossName>(i);
     const at::Tensor logprob = at::empty({0}, at::kDouble).requires_grad_();
     const at::Tensor none = at::empty({0}, at::kDouble);
-    rl::policy_objective({logprob, none, none}, config).sum().backward();
+    const rl::PolicyTerms terms{logprob, none, none};
+    const rl::SequenceMeans nothing(at::empty({0}, at::kLong), 3, nullptr);
+    rl::policy_objective(terms, rl::policy_log_ratio(terms, config, nothing), config).sum().backward();
     CHECK(logprob.grad().numel() == 0);
   }
 }

@@ -1,0 +1,21 @@
+// The tables behind presets.h: each system's or paper's settings with their source.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "rl/config/presets.h"
+
+namespace ringside::rl {
+
+struct Preset {
+  std::string_view name;
+  std::vector<std::string_view> bases;
+  std::vector<PresetValue> values;
+};
+
+std::vector<Preset> paper_presets();
+std::vector<Preset> trl_presets();
+std::vector<Preset> system_presets();
+
+}  // namespace ringside::rl
