@@ -1,5 +1,4 @@
-// The live side of a run on trainer rank 0: owns the bridge endpoint, grants each step's groups when the weights that they
-// may be sampled under are published, and queues what comes back.
+// The live side of a run on trainer rank 0: a RolloutIntake made from the configuration, fed with the model's weights.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +9,11 @@
 
 namespace ringside::rl {
 
-// Binds the endpoints, replays the journal under run_dir/bridge, raises the run epoch, and writes the bound addresses to
-// run_dir/bridge/endpoint.json for workers that are started beside the run. `last_step`: no group is granted beyond it.
-// restored_version: version of the weights the trainer starts with. Throws what bridge::TrainerEndpoint throws.
+// Binds the endpoints, replays the journal under run_dir/bridge, raises the run epoch, keeps which version it began with in
+// run_dir/bridge/run_epochs, and writes the bound addresses to run_dir/bridge/endpoint.json for workers that are started
+// beside the run. With algorithm.dynamic_sampling = refill, groups whose total rewards are all equal are replaced.
+// `last_step`: no group is granted beyond it. restored_version: version of the weights the trainer starts with. Throws what
+// RolloutIntake, record_start and parse_rewards throw.
 std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
                                                 const std::filesystem::path& run_dir,
                                                 int64_t restored_version, int64_t last_step);

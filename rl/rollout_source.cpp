@@ -24,12 +24,20 @@ class FileSource final : public RolloutSource {
     for (int64_t i = first; i < first + per_step_; ++i) {
       chosen.push_back(rollouts_[i % static_cast<int64_t>(rollouts_.size())]);
     }
+    accepted_ += per_step_;
     return chosen;
+  }
+
+  SourceCounters counters() const override {
+    SourceCounters counters;
+    counters.accepted = accepted_;
+    return counters;
   }
 
  private:
   std::vector<bridge::Rollout> rollouts_;
   int64_t per_step_;
+  int64_t accepted_ = 0;
 };
 
 constexpr std::chrono::seconds kPollRound{5};

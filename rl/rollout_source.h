@@ -13,6 +13,7 @@
 
 #include "engine/model/decoder.h"
 #include "rl/config/config.h"
+#include "rl/source_counters.h"
 #include "rollout_bridge/schema.h"
 #include "sp/comm/communicator.h"
 
@@ -34,6 +35,9 @@ class RolloutSource {
   // What happened since the last call, one sentence each, for the log.
   virtual std::vector<std::string> drain_messages() { return {}; }
 
+  // What became of the rollouts that came in, since this source was made.
+  virtual SourceCounters counters() const { return {}; }
+
   // The checkpoint of `step` is on disk: rollouts up to it need not be kept.
   virtual void checkpointed(int64_t step) {}
 
@@ -41,8 +45,8 @@ class RolloutSource {
   virtual void finish() {}
 };
 
-// Steps through a recorded file, repeating it when it ends; knows no weights. Throws std::runtime_error when the file is
-// unusable (see read_rollout_file).
+// Steps through a recorded file, repeating it when it ends; knows no weights. It cannot sample other prompts: dynamic_sampling
+// = refill trains on its groups as drop does. Throws std::runtime_error when the file is unusable (see read_rollout_file).
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const RolloutConfig& config);
 

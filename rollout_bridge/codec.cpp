@@ -66,11 +66,23 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
       !s) {
     return s;
   }
-  if (Status s = read_frame<int32_t>(message, "turn_offsets", "I32", false, 1,
-                                     limits.max_list_items, r.turn_offsets);
+  if (Status s = read_frame<int32_t>(message, "turn_offsets", "I32", false, 1, limits.max_turns,
+                                     r.turn_offsets);
       !s) {
     return s;
   }
+  if (Status s = read_frame<double>(message, "turn_rewards", "F64", false, 1, limits.max_turns,
+                                    r.turn_rewards);
+      !s) {
+    return s;
+  }
+  std::vector<int64_t> forks;
+  if (Status s =
+          read_frame<int64_t>(message, "branches", "I64", false, 2, 2 * limits.max_branches, forks);
+      !s) {
+    return s;
+  }
+  for (size_t i = 0; i + 1 < forks.size(); i += 2) r.branches.push_back({forks[i], forks[i + 1]});
   std::vector<int64_t> spans;
   if (Status s = read_frame<int64_t>(message, "versions", "I64", true, 3, 3 * limits.max_list_items,
                                      spans);
@@ -121,6 +133,13 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
   add("logprobs", "F32", r.logprobs);
   if (!r.loss_mask.empty()) add("loss_mask", "U8", r.loss_mask);
   if (!r.turn_offsets.empty()) add("turn_offsets", "I32", r.turn_offsets);
+  if (!r.turn_rewards.empty()) add("turn_rewards", "F64", r.turn_rewards);
+  if (!r.branches.empty()) {
+    std::vector<int64_t> forks;
+    for (const Branch& b : r.branches) forks.insert(forks.end(), {b.begin, b.context_end});
+    const auto rows = static_cast<int64_t>(r.branches.size());
+    payload.add("branches", "I64", {rows, 2}, Buffer::own(std::move(forks)));
+  }
   std::vector<int64_t> spans;
   for (const VersionSpan& span : r.versions) {
     spans.insert(spans.end(), {span.version, span.begin, span.end});

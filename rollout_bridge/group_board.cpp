@@ -32,22 +32,24 @@ void GroupBoard::grant(const GroupGrant& grant) {
   if (group.granted) return;
   group.granted = true;
   group.min_version = grant.min_version;
-  group.order = next_order_++;
+  group.place = {grant.priority, next_order_++};
   queue_if_missing(grant.group_id, group);
 }
 
 void GroupBoard::queue_if_missing(int64_t group_id, Group& group) {
   const bool missing = std::any_of(group.samples.begin(), group.samples.end(),
                                    [](const Sample& s) { return s.state == State::kMissing; });
-  if (group.granted && missing) waiting_[group.order] = group_id;
+  if (group.granted && missing) waiting_[group.place] = group_id;
 }
 
 Result<Verdict> GroupBoard::judge(const Rollout& rollout) const {
   if (consumed_.contains(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
     return Verdict::kDuplicate;
   }
+  const bool failed = rollout.finish_reason == FinishReason::kAborted ||
+                      rollout.finish_reason == FinishReason::kError;
   const auto it = groups_.find(rollout.group_id);
-  if (it == groups_.end()) return Verdict::kNew;
+  if (it == groups_.end()) return failed ? Verdict::kRetry : Verdict::kNew;
   const Group& group = it->second;
   if (group.size != rollout.group_size) {
     return Error{Reason::kInvalidField, "rollout '" + rollout.rollout_id + "': group_size " +
@@ -57,9 +59,8 @@ Result<Verdict> GroupBoard::judge(const Rollout& rollout) const {
   }
   const Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
   if (sample.state == State::kDelivered) return Verdict::kDuplicate;
-  const bool failed = rollout.finish_reason == FinishReason::kAborted ||
-                      rollout.finish_reason == FinishReason::kError;
-  if (failed && group.granted && sample.attempt + 1 < max_attempts_) return Verdict::kRetry;
+  // A failure from before the grant is no try of it.
+  if (failed && (!group.granted || sample.attempt + 1 < max_attempts_)) return Verdict::kRetry;
   return Verdict::kNew;
 }
 
@@ -82,11 +83,12 @@ void GroupBoard::deliver(const Rollout& rollout) {
 }
 
 void GroupBoard::retry(const Rollout& rollout) {
-  Group& group = groups_.at(rollout.group_id);
-  Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
+  const auto it = groups_.find(rollout.group_id);
+  if (it == groups_.end() || !it->second.granted) return;
+  Sample& sample = it->second.samples[static_cast<size_t>(rollout.sample_index)];
   unassign(sample);
   ++sample.attempt;
-  queue_if_missing(rollout.group_id, group);
+  queue_if_missing(rollout.group_id, it->second);
 }
 
 void GroupBoard::give_back(int64_t group_id, int32_t sample_index) {
@@ -166,7 +168,7 @@ void GroupBoard::consume(int64_t group_id) {
     unassign(sample);
     rollout_ids_.erase(sample.rollout_id);
   }
-  waiting_.erase(it->second.order);
+  if (it->second.granted) waiting_.erase(it->second.place);
   groups_.erase(it);
 }
 

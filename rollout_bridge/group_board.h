@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "rollout_bridge/id_set.h"
@@ -17,7 +18,7 @@ namespace ringside::bridge {
 enum class Verdict {
   kNew,        // take it
   kDuplicate,  // this rollout, this sample or the whole group is in already
-  kRetry,      // aborted or failed, and tries are left: ask for the sample again
+  kRetry,      // aborted or failed, and tries are left: ask for this one sample again
 };
 
 class GroupBoard {
@@ -34,15 +35,17 @@ class GroupBoard {
   Result<Verdict> judge(const Rollout& rollout) const;
   // Records a rollout that judge() called kNew, from the journal or the wire.
   void deliver(const Rollout& rollout);
-  // Puts the sample of a rollout that judge() called kRetry back in the queue.
+  // Puts the sample of a rollout that judge() called kRetry back in the queue; of a group that is
+  // not granted there is nothing to put back.
   void retry(const Rollout& rollout);
 
   // The same for a sample whose rollout could not be read; nothing for one that is not asked for.
   void give_back(int64_t group_id, int32_t sample_index);
 
-  // Hands out missing samples to `worker`, oldest grant first, whole groups (their missing part)
-  // while they fit into `free_samples`; a worker with nothing in flight gets one group of any size
-  // that fits into `room`. Only groups with min_version <= version.
+  // Hands out missing samples to `worker`, lowest priority number and then oldest grant first,
+  // whole groups (their missing part) while they fit into `free_samples`; a worker with nothing in
+  // flight gets one group of any size that fits into `room`. Only groups with min_version <=
+  // version.
   std::vector<GrantedGroup> assign(const std::string& worker, int64_t version, int64_t free_samples,
                                    int64_t room);
   // Takes back what `worker` holds; returns the number of groups that are waiting again.
@@ -60,6 +63,7 @@ class GroupBoard {
 
  private:
   enum class State { kMissing, kAssigned, kDelivered };
+  using Place = std::pair<int64_t, uint64_t>;  // priority, order of the grant
   struct Sample {
     State state = State::kMissing;
     int32_t attempt = 0;
@@ -70,7 +74,7 @@ class GroupBoard {
     int32_t size = 0;
     int64_t min_version = 0;
     bool granted = false;
-    uint64_t order = 0;
+    Place place{};  // in waiting_; only of a granted group
     std::vector<Sample> samples;
   };
 
@@ -83,7 +87,7 @@ class GroupBoard {
   uint64_t next_order_ = 0;
   int64_t in_flight_ = 0;
   std::map<int64_t, Group> groups_;
-  std::map<uint64_t, int64_t> waiting_;  // order of the grant -> group with missing samples
+  std::map<Place, int64_t> waiting_;  // -> granted group with missing samples
   std::map<std::string, int64_t> in_flight_by_worker_;
   std::unordered_set<std::string> rollout_ids_;  // of groups that are not consumed
   IdSet consumed_;

@@ -1,6 +1,7 @@
 // A set of integers kept as ranges: ids that are used up nearly in order cost next to nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -12,6 +13,20 @@ class IdSet {
   bool contains(int64_t id) const {
     auto it = ranges_.upper_bound(id);
     return it != ranges_.begin() && id < std::prev(it)->second;
+  }
+  // All of [begin, end).
+  void insert_range(int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    auto it = ranges_.upper_bound(begin);
+    if (it != ranges_.begin() && std::prev(it)->second >= begin) {
+      --it;
+      begin = it->first;
+    }
+    while (it != ranges_.end() && it->first <= end) {
+      end = std::max(end, it->second);
+      it = ranges_.erase(it);
+    }
+    ranges_[begin] = end;
   }
   // id < INT64_MAX. Inserting a member changes nothing.
   void insert(int64_t id) {

@@ -130,15 +130,19 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   }
   const std::vector<int64_t> ranges = read_ranges(payload);
   for (size_t i = 0; i + 1 < ranges.size(); i += 2) {
-    for (int64_t id = ranges[i]; id < ranges[i + 1]; ++id) {
-      if (kind == Kind::kReopened) {
-        consumed_.erase(id);
-        continue;
-      }
-      consumed_.insert(id);
-      for (const Extent& dead : live_[id]) dead_bytes_ += dead.bytes;
-      live_.erase(id);
+    const int64_t begin = ranges[i];
+    const int64_t end = ranges[i + 1];
+    if (kind == Kind::kReopened) {
+      for (int64_t id = begin; id < end; ++id) consumed_.erase(id);
+      continue;
     }
+    consumed_.insert_range(begin, end);
+    const auto first = live_.lower_bound(begin);
+    const auto last = live_.lower_bound(end);
+    for (auto it = first; it != last; ++it) {
+      for (const Extent& dead : it->second) dead_bytes_ += dead.bytes;
+    }
+    live_.erase(first, last);
   }
   // Rollouts journalled before this record are gone for good, also when the group is reopened.
   if (kind == Kind::kConsumed) {

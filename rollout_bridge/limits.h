@@ -14,6 +14,8 @@ struct Limits {
   std::size_t max_string_bytes = 4096;                      // ids, names, addresses, details
   std::size_t max_list_items = 16 * 1024;                   // any array or map inside frame 0
   std::size_t max_tokens = 4u * 1024 * 1024;                // prompt and completion, each
+  std::size_t max_turns = 16 * 1024;                        // turns of a completion
+  std::size_t max_branches = 1024;                          // forks of a completion
   int32_t max_group_size = 4096;                            // samples of a group
   std::size_t max_manifest_bytes = 16u * 1024 * 1024;       // the manifest frame
   std::size_t max_tensors = 65536;                          // tensors in a manifest

@@ -123,10 +123,9 @@ Status check_sampling(const Rollout& r) {
   return Success{};
 }
 
-Status check_rewards_and_turns(const Rollout& r, const Limits& limits) {
-  if (r.rewards.size() > limits.max_list_items || r.turn_offsets.size() > limits.max_list_items) {
-    return invalid(r, "rewards has " + str(r.rewards.size()) + " and turn_offsets " +
-                          str(r.turn_offsets.size()) + " entries, limit " +
+Status check_rewards(const Rollout& r, const Limits& limits) {
+  if (r.rewards.size() > limits.max_list_items) {
+    return invalid(r, "rewards has " + str(r.rewards.size()) + " entries, limit " +
                           str(limits.max_list_items));
   }
   for (const auto& [name, value] : r.rewards) {
@@ -136,6 +135,14 @@ Status check_rewards_and_turns(const Rollout& r, const Limits& limits) {
     }
     if (!std::isfinite(value)) return invalid(r, "rewards['" + name + "'] is not finite");
   }
+  return Success{};
+}
+
+Status check_turns(const Rollout& r, const Limits& limits) {
+  if (r.turn_offsets.size() > limits.max_turns) {
+    return invalid(r, "turn_offsets has " + str(r.turn_offsets.size()) + " entries, limit " +
+                          str(limits.max_turns));
+  }
   int64_t previous = -1;
   for (const int32_t offset : r.turn_offsets) {
     if (offset <= previous || offset >= static_cast<int64_t>(r.completion_ids.size())) {
@@ -143,6 +150,39 @@ Status check_rewards_and_turns(const Rollout& r, const Limits& limits) {
                             " and below " + str(r.completion_ids.size()));
     }
     previous = offset;
+  }
+  if (!r.turn_rewards.empty() && r.turn_rewards.size() != r.turn_offsets.size()) {
+    return invalid(r, "turn_rewards has " + str(r.turn_rewards.size()) + " entries, turn_offsets " +
+                          str(r.turn_offsets.size()));
+  }
+  for (size_t i = 0; i < r.turn_rewards.size(); ++i) {
+    if (!std::isfinite(r.turn_rewards[i])) {
+      return invalid(r, "turn_rewards[" + str(i) + "] = " + number(r.turn_rewards[i]) +
+                            ", expected a finite value");
+    }
+  }
+  return Success{};
+}
+
+// That the token a branch continues lies in an earlier branch follows: all before its begin does.
+Status check_branches(const Rollout& r, const Limits& limits) {
+  if (r.branches.size() > limits.max_branches) {
+    return invalid(r, "branches has " + str(r.branches.size()) + " entries, limit " +
+                          str(limits.max_branches));
+  }
+  const auto length = static_cast<int64_t>(r.completion_ids.size());
+  int64_t previous = 0;
+  for (size_t i = 0; i < r.branches.size(); ++i) {
+    const auto [begin, context_end] = r.branches[i];
+    if (begin <= previous || begin >= length) {
+      return invalid(r, "branches[" + str(i) + "]: begin " + str(begin) + " must be above " +
+                            str(previous) + " and below " + str(length));
+    }
+    if (context_end < 0 || context_end > begin) {
+      return invalid(r, "branches[" + str(i) + "]: context_end " + str(context_end) +
+                            " is outside [0, begin " + str(begin) + "]");
+    }
+    previous = begin;
   }
   return Success{};
 }
@@ -168,7 +208,9 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_completion_fields(r); !s) return s;
   if (Status s = check_versions(r, limits); !s) return s;
   if (Status s = check_sampling(r); !s) return s;
-  return check_rewards_and_turns(r, limits);
+  if (Status s = check_rewards(r, limits); !s) return s;
+  if (Status s = check_turns(r, limits); !s) return s;
+  return check_branches(r, limits);
 }
 
 uint64_t dtype_size(const std::string& dtype) {

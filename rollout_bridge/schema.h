@@ -21,6 +21,15 @@ struct VersionSpan {
   bool operator==(const VersionSpan&) const = default;
 };
 
+// A fork of the conversation: completion tokens [begin, next branch's begin) do not continue the
+// token before them but the one before completion position `context_end` (0: the bare prompt) and
+// whatever that one continues. See branches.h.
+struct Branch {
+  int64_t begin = 0;
+  int64_t context_end = 0;
+  bool operator==(const Branch&) const = default;
+};
+
 enum class FinishReason { kStop, kLength, kAborted, kError };
 // "stop", "length", "aborted", "error".
 const char* finish_reason_name(FinishReason reason);
@@ -46,6 +55,10 @@ struct Rollout {
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
+  std::vector<double> turn_rewards;   // one per turn, finite; may be empty
+  // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
+  // completion_ids holds the tokens of all branches one after another, the first from 0 on.
+  std::vector<Branch> branches;
   bool operator==(const Rollout&) const = default;
 };
 
@@ -64,6 +77,7 @@ struct GroupGrant {
   int64_t group_id = -1;
   int32_t group_size = 0;
   int64_t min_version = 0;
+  int64_t priority = 0;  // lower goes out first, however late it was granted
 };
 
 // What a worker is asked for: the named samples of a group (after a loss, only the missing ones).

@@ -178,7 +178,8 @@ AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
     ++counters_.requeued;
     event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
                                  std::to_string(rollout.group_id) + " came back " +
-                                 finish_reason_name(rollout.finish_reason) + ", asked for again");
+                                 finish_reason_name(rollout.finish_reason) +
+                                 "; this sample alone is made again");
     board_.retry(rollout);
     ack.status = "REQUEUED";
     return ack;
@@ -255,8 +256,9 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   session.installed_version = body.value().version;
   session.failed_syncs = 0;
   session.state = SessionState::kSynced;
-  event(session.worker_id, "worker " + session.worker_id + " committed version " +
-                               std::to_string(session.installed_version),
+  event(session.worker_id,
+        "worker " + session.worker_id + " committed version " +
+            std::to_string(session.installed_version),
         /*routine=*/true);
 }
 

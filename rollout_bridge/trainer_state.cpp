@@ -27,7 +27,9 @@ Journal::Options journal_options(const TrainerOptions& o) {
 
 uint64_t approximate_bytes(const Rollout& r) {
   return r.prompt_ids.size() * sizeof(int64_t) +
-         r.completion_ids.size() * (sizeof(int64_t) + sizeof(float)) + r.loss_mask.size();
+         r.completion_ids.size() * (sizeof(int64_t) + sizeof(float)) + r.loss_mask.size() +
+         r.turn_offsets.size() * sizeof(int32_t) + r.turn_rewards.size() * sizeof(double) +
+         r.branches.size() * sizeof(Branch);
 }
 
 }  // namespace

@@ -8,26 +8,34 @@
 
 namespace ringside::rl {
 
-DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle)
-    : size_(size), seed_(seed), shuffle_(shuffle), order_(size < 0 ? 0 : size) {
+DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle) : size_(size), seed_(seed), shuffle_(shuffle) {
   if (size < 1) {
     throw std::invalid_argument("data order of " + std::to_string(size) + " items");
   }
-  std::iota(order_.begin(), order_.end(), 0);
+}
+
+const std::vector<int64_t>& DataOrder::order_of(int64_t pass) {
+  constexpr std::size_t kOrders = 4;
+  for (const auto& [known, order] : orders_) {
+    if (known == pass) {
+      return order;
+    }
+  }
+  std::vector<int64_t> order(size_);
+  std::iota(order.begin(), order.end(), 0);
+  // Fisher-Yates by hand: std::shuffle may differ between standard libraries. The modulo's bias is below 2^-40.
+  std::mt19937_64 rng(mix_seed({seed_, static_cast<uint64_t>(pass)}));
+  for (int64_t i = size_ - 1; i > 0; --i) {
+    std::swap(order[i], order[rng() % static_cast<uint64_t>(i + 1)]);
+  }
+  if (orders_.size() == kOrders) {
+    orders_.pop_front();
+  }
+  return orders_.emplace_back(pass, std::move(order)).second;
 }
 
 int64_t DataOrder::at(int64_t position) {
-  const int64_t pass = position / size_;
-  if (shuffle_ && pass != pass_) {
-    pass_ = pass;
-    std::iota(order_.begin(), order_.end(), 0);
-    // Fisher-Yates by hand: std::shuffle may differ between standard libraries. The modulo's bias is below 2^-40.
-    std::mt19937_64 rng(mix_seed({seed_, static_cast<uint64_t>(pass)}));
-    for (int64_t i = size_ - 1; i > 0; --i) {
-      std::swap(order_[i], order_[rng() % static_cast<uint64_t>(i + 1)]);
-    }
-  }
-  return order_[position % size_];
+  return shuffle_ ? order_of(position / size_)[position % size_] : position % size_;
 }
 
 uint64_t mix_seed(std::initializer_list<uint64_t> parts) {

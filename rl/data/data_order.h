@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 namespace ringside::rl {
@@ -13,15 +15,17 @@ class DataOrder {
   // size >= 1 items, else std::invalid_argument. Without shuffle the order is 0, 1, 2, ... each pass.
   DataOrder(int64_t size, uint64_t seed, bool shuffle);
 
-  // The item at place `position` >= 0 of the endless sequence of passes. Not thread-safe (keeps the last pass).
+  // The item at place `position` >= 0 of the endless sequence of passes. Not thread-safe: keeps the orders
+  // of a few passes, so that places far apart (rounds of refill) may alternate.
   int64_t at(int64_t position);
 
  private:
   int64_t size_;
   uint64_t seed_;
   bool shuffle_;
-  int64_t pass_ = -1;
-  std::vector<int64_t> order_;  // of pass_
+  const std::vector<int64_t>& order_of(int64_t pass);
+
+  std::deque<std::pair<int64_t, std::vector<int64_t>>> orders_;  // pass and its order, the latest made last
 };
 
 // A seed for one of many independent streams: splitmix64 (Steele et al. 2014) over the parts in order.

@@ -40,6 +40,13 @@ bridge::Rollout parse(const json& line) {
       rollout.loss_mask.push_back(m.is_boolean() ? m.get<bool>() : m.get<int>() != 0);
     }
   }
+  rollout.turn_offsets = line.value("turn_offsets", std::vector<int32_t>{});
+  rollout.turn_rewards = line.value("turn_rewards", std::vector<double>{});
+  if (line.contains("branches")) {
+    for (const json& branch : line.at("branches")) {
+      rollout.branches.push_back({branch.at("begin"), branch.at("context_end")});
+    }
+  }
   rollout.temperature = line.value("temperature", 1.0F);
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));

@@ -6,6 +6,7 @@ rollouts arrive with every field, and damaged bytes are refused on this side as 
 
 import copy
 import json
+import math
 import pathlib
 import random
 import subprocess
@@ -31,7 +32,8 @@ def rollout_of(group, sample, version):
                    group_size=group.group_size, sample_index=sample, attempt=group.attempt,
                    prompt_ids=[1, group.group_id], completion_ids=tokens,
                    logprobs=[-0.5, -1.25, 0.0], versions=[(version, 0, 3)], loss_mask=[1, 0, 1],
-                   rewards={"exact": 0.75, "format": -2.0}, finish_reason="length")
+                   rewards={"exact": 0.75, "format": -2.0}, finish_reason="length",
+                   turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)])
 
 
 def start_peer(test):
@@ -82,6 +84,8 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual(r["logprobs"], [-0.5, -1.25, 0.0])
             self.assertEqual(r["mask"], [1, 0, 1])
             self.assertEqual(r["rewards"], [["exact", 0.75], ["format", -2.0]])
+            self.assertEqual((r["turns"], r["turn_rewards"]), ([0, 2], [0.1, -3.0]))
+            self.assertEqual(r["branches"], [[1, 0], [2, 2]])
             self.assertEqual((r["epoch"], r["finish"], r["prompt"]), (3, "length", [1, group]))
             self.assertGreaterEqual(r["version"], 1 if group >= 6 else 0)
         self.assertTrue(result["committed"] and result["left"])
@@ -128,11 +132,23 @@ class Refusals(unittest.TestCase):
         good.validate()
         for field, value in {"logprobs": [0.5, -1.0], "versions": [(0, 0, 1)], "loss_mask": [1],
                              "sample_index": 2, "prompt_ids": [], "temperature": 0.0,
-                             "completion_ids": []}.items():
+                             "completion_ids": [], "turn_offsets": [1, 1],
+                             "turn_rewards": [1.0]}.items():
             bad = copy.deepcopy(good)
             setattr(bad, field, value)
             with self.assertRaises(ValueError, msg=field):
                 bad.validate()
+        good.turn_offsets, good.turn_rewards, good.branches = [0, 1], [1.0, 2.0], [(1, 1)]
+        good.validate()
+        for field, values in {"turn_offsets": ([0, 2], [-1, 1], [0]),
+                              "turn_rewards": ([1.0], [1.0, math.nan]),
+                              "branches": ([(0, 0)], [(2, 0)], [(1, 2)], [(1, -1)],
+                                           [(1, 0), (1, 0)])}.items():
+            for value in values:
+                bad = copy.deepcopy(good)
+                setattr(bad, field, value)
+                with self.assertRaisesRegex(ValueError, "turn|branch", msg=f"{field} {value}"):
+                    bad.validate()
 
     def test_receiver_fetches_a_damaged_tensor_anew(self):
         data = np.arange(100, dtype="<f4").tobytes()

@@ -2,6 +2,7 @@
 // refused, never crash and never come back as a different rollout.
 #include "rollout_bridge/codec.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -54,9 +55,44 @@ TEST_CASE("rollouts round-trip alone and in batches", "[codec]") {
     REQUIRE(back.ok());
     CHECK(back.value() == batch);
   }
+  REQUIRE(make_rollout(5, 1, 4, 2).branches.size() == 3);  // those were among them
   Rollout bad = make_rollout(1, 0, 1);
   bad.logprobs.pop_back();
   CHECK_THROWS_AS(encode_rollout(bad), std::invalid_argument);
+}
+
+// An old peer sends no such frame; a careless one sends it misshapen or too long.
+TEST_CASE("the frames of turns and branches are optional, shaped and bounded", "[codec]") {
+  const Rollout rollout = make_rollout(5, 1, 4, 2);
+  const Payload good = encode_rollout(rollout);
+  const auto spec_of = [](Payload& p, const std::string& name) {
+    return std::find_if(p.specs.begin(), p.specs.end(),
+                        [&](const FrameSpec& s) { return s.name == name; });
+  };
+  for (const std::string name : {"turn_rewards", "branches"}) {
+    INFO(name);
+    Payload old = good;
+    const auto spec = spec_of(old, name);
+    REQUIRE(spec != old.specs.end());
+    old.buffers.erase(old.buffers.begin() + (spec - old.specs.begin()));
+    old.specs.erase(spec);
+    const auto back = decode(frames_of(old));
+    REQUIRE(back.ok());
+    CHECK(back.value().turn_rewards.empty() == (name == "turn_rewards"));
+    CHECK(back.value().branches.empty() == (name == "branches"));
+    Payload flat = good;
+    spec_of(flat, name)->dtype = name == "branches" ? "F64" : "I64";
+    CHECK(decode(frames_of(flat)).error().reason == Reason::kFrames);
+  }
+  Payload columns = good;
+  spec_of(columns, "branches")->shape = {2, 3};
+  CHECK(decode(frames_of(columns)).error().reason == Reason::kFrames);
+  Limits few;
+  few.max_branches = 2;
+  CHECK(decode(frames_of(good), few).error().reason == Reason::kLimit);
+  few = {};
+  few.max_turns = 1;
+  CHECK(decode(frames_of(good), few).error().reason == Reason::kLimit);
 }
 
 TEST_CASE("every truncation and 10000 random mutations of a batch are refused", "[codec]") {

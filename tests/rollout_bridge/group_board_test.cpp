@@ -63,6 +63,48 @@ TEST_CASE("failed samples are retried up to the limit, then delivered as they ar
   CHECK(board.judge(failed).value() == Verdict::kNew);
 }
 
+// Before the grant a failure is no try of anything: the sample must be asked for, not delivered
+// broken.
+TEST_CASE("a failed sample of a group that is not granted is dropped, and asked for with the group",
+          "[board]") {
+  GroupBoard board(1);
+  Rollout failed = make_rollout(1, 0, 2);
+  failed.finish_reason = FinishReason::kAborted;
+  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
+  board.retry(failed);
+  board.deliver(make_rollout(1, 1, 2));
+  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
+  board.retry(failed);
+  board.grant({1, 2, 0});
+  const auto out = board.assign("a", 0, 2, kPlenty);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].sample_indices == std::vector<int32_t>{0});
+  CHECK(out[0].attempt == 0);
+}
+
+TEST_CASE("a lower priority number goes out before an older grant", "[board]") {
+  GroupBoard board(3);
+  board.grant({7, 1, 0, 4});
+  board.grant({8, 1, 0, 4});
+  board.grant({9, 1, 0, 3});
+  const auto out = board.assign("a", 0, 3, kPlenty);
+  REQUIRE(out.size() == 3);
+  CHECK(out[0].group_id == 9);
+  CHECK(out[1].group_id == 7);
+  CHECK(out[2].group_id == 8);
+}
+
+// A replayed rollout of a step that is over consumes a group that nobody granted.
+TEST_CASE("consuming an ungranted group takes no other group out of the queue", "[board]") {
+  GroupBoard board(3);
+  board.grant({10, 1, 0});
+  board.deliver(make_rollout(4, 0, 2));
+  board.consume(4);
+  const auto out = board.assign("a", 0, 1, kPlenty);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].group_id == 10);
+}
+
 TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
   GroupBoard board(3);
   board.grant({4, 1, 0});
@@ -119,14 +161,18 @@ TEST_CASE("the set of ids agrees with std::set", "[board]") {
   std::set<int64_t> reference;
   for (int i = 0; i < 20000; ++i) {
     const auto id = static_cast<int64_t>(rng() % 200);
-    if (rng() % 2 == 0) {
+    if (rng() % 64 == 0) {
+      const auto end = id + static_cast<int64_t>(rng() % 9);
+      ids.insert_range(id, end);
+      for (int64_t member = id; member < end; ++member) reference.insert(member);
+    } else if (rng() % 2 == 0) {
       ids.insert(id);
       reference.insert(id);
     } else {
       ids.erase(id);
       reference.erase(id);
     }
-    const auto probe = static_cast<int64_t>(rng() % 200);
+    const auto probe = static_cast<int64_t>(rng() % 210);
     REQUIRE(ids.contains(probe) == reference.contains(probe));
   }
   std::size_t members = 0;

@@ -10,6 +10,8 @@ namespace ringside::bridge::test {
 namespace {
 
 nlohmann::json describe(const Rollout& r) {
+  nlohmann::json branches = nlohmann::json::array();
+  for (const Branch& b : r.branches) branches.push_back({b.begin, b.context_end});
   return {{"id", r.rollout_id},
           {"group", r.group_id},
           {"sample", r.sample_index},
@@ -20,6 +22,9 @@ nlohmann::json describe(const Rollout& r) {
           {"version", r.versions.front().version},
           {"epoch", r.run_epoch},
           {"rewards", r.rewards},
+          {"turns", r.turn_offsets},
+          {"turn_rewards", r.turn_rewards},
+          {"branches", branches},
           {"finish", finish_reason_name(r.finish_reason)}};
 }
 

@@ -61,9 +61,28 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
        }},
       {"turn_offsets", [](Rollout& r) { r.turn_offsets = {-1}; }},
       {"turn_offsets", [](Rollout& r) { r.turn_offsets = {1000}; }},
+      {"turn_rewards has 3 entries, turn_offsets 2",
+       [](Rollout& r) {
+         r.turn_rewards = {1, 2, 3};
+       }},
+      {"turn_rewards has 1 entries, turn_offsets 2", [](Rollout& r) { r.turn_rewards.pop_back(); }},
+      {"turn_rewards has 2 entries, turn_offsets 0", [](Rollout& r) { r.turn_offsets.clear(); }},
+      {"turn_rewards[1]", [=](Rollout& r) { r.turn_rewards[1] = nan; }},
+      {"turn_rewards[0]", [](Rollout& r) { r.turn_rewards[0] = INFINITY; }},
+      {"branches[0]: begin 0",
+       [](Rollout& r) {
+         r.branches[0] = {0, 0};
+       }},
+      {"branches[1]: begin 2 must be above 2", [](Rollout& r) { r.branches[1].begin = 2; }},
+      {"branches[2]: begin 1000", [](Rollout& r) { r.branches[2].begin = 1000; }},
+      {"branches[0]: context_end -1", [](Rollout& r) { r.branches[0].context_end = -1; }},
+      {"branches[1]: context_end 5 is outside [0, begin 4]",
+       [](Rollout& r) { r.branches[1].context_end = 5; }},
   };
   const Rollout good = make_rollout(5, 1, 4, 2);
-  REQUIRE(good.completion_ids.size() > 4);
+  REQUIRE(good.completion_ids.size() > 6);
+  REQUIRE(good.branches.size() == 3);
+  REQUIRE(good.turn_rewards.size() == 2);
   REQUIRE(validate(good).ok());
   for (const Break& b : breaks) {
     Rollout bad = good;
@@ -85,8 +104,22 @@ TEST_CASE("limits bound token counts, and a cut rollout may be empty", "[schema]
   r.logprobs.clear();
   r.versions.clear();
   r.turn_offsets.clear();
+  r.turn_rewards.clear();
+  r.branches.clear();
   r.finish_reason = FinishReason::kAborted;
   CHECK(validate(r).ok());
+}
+
+TEST_CASE("turns and branches are bounded, each by its own limit", "[schema]") {
+  const Rollout r = make_rollout(5, 1, 4, 2);
+  REQUIRE(r.branches.size() == 3);
+  Limits few_turns, few_branches;
+  few_turns.max_turns = 1;
+  few_branches.max_branches = 2;
+  CHECK(validate(r, few_turns).error().detail.find("turn_offsets has 2 entries, limit 1") !=
+        std::string::npos);
+  CHECK(validate(r, few_branches).error().detail.find("branches has 3 entries, limit 2") !=
+        std::string::npos);
 }
 
 TEST_CASE("a manifest that contradicts itself is refused", "[schema]") {

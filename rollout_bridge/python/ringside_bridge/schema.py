@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_LOGPROB = 1e-3  # rounding; anything above is an error
+MAX_TURNS = 16 * 1024
+MAX_BRANCHES = 1024
 
 
 @dataclass
@@ -39,7 +41,11 @@ class Rollout:
     finish_reason: str = "stop"  # stop, length, aborted, error
     rewards: dict[str, float] = field(default_factory=dict)
     loss_mask: list[int] | None = None  # None: all ones
-    turn_offsets: list[int] | None = None
+    turn_offsets: list[int] | None = None  # starts of turns, strictly rising
+    turn_rewards: list[float] | None = None  # one per turn
+    # Forks of the conversation as (begin, context_end): completion tokens from begin on continue the
+    # token before position context_end (0: the prompt) and what that one continues.
+    branches: list[tuple[int, int]] | None = None
     prompt_id: str = ""
     attempt: int = 0
     run_epoch: int = -1  # -1: filled in with that of the installed weights
@@ -71,6 +77,37 @@ class Rollout:
             raise ValueError(f"versions cover {covered} tokens, completion_ids has {length}")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(f"temperature = {self.temperature}, expected > 0")
+        self._validate_turns()
+        self._validate_branches()
+
+    def _validate_turns(self) -> None:
+        offsets, rewards = self.turn_offsets or [], self.turn_rewards or []
+        if len(offsets) > MAX_TURNS:
+            raise ValueError(f"turn_offsets has {len(offsets)} entries, limit {MAX_TURNS}")
+        previous = -1
+        for offset in offsets:
+            if not previous < offset < len(self.completion_ids):
+                raise ValueError(f"turn_offsets: {offset} must be above {previous} and below "
+                                 f"{len(self.completion_ids)}")
+            previous = offset
+        if rewards and len(rewards) != len(offsets):
+            raise ValueError(f"turn_rewards has {len(rewards)} entries, turn_offsets {len(offsets)}")
+        for value in rewards:
+            if not math.isfinite(value):
+                raise ValueError(f"turn_rewards holds {value}, expected finite values")
+
+    def _validate_branches(self) -> None:
+        branches = self.branches or []
+        if len(branches) > MAX_BRANCHES:
+            raise ValueError(f"branches has {len(branches)} entries, limit {MAX_BRANCHES}")
+        previous = 0
+        for begin, context_end in branches:
+            if not previous < begin < len(self.completion_ids):
+                raise ValueError(f"branches: begin {begin} must be above {previous} and below "
+                                 f"{len(self.completion_ids)}")
+            if not 0 <= context_end <= begin:
+                raise ValueError(f"branches: context_end {context_end} is outside [0, begin {begin}]")
+            previous = begin
 
     def body(self) -> dict:
         return {
@@ -93,4 +130,8 @@ class Rollout:
             out.append(("loss_mask", "U8", np.asarray(self.loss_mask, "u1")))
         if self.turn_offsets:
             out.append(("turn_offsets", "I32", np.asarray(self.turn_offsets, "<i4")))
+        if self.turn_rewards:
+            out.append(("turn_rewards", "F64", np.asarray(self.turn_rewards, "<f8")))
+        if self.branches:
+            out.append(("branches", "I64", np.asarray(self.branches, "<i8").reshape(-1, 2)))
         return out

@@ -1,0 +1,254 @@
+// Guards the live side over real sockets: workers that stand still while the trainer trains, rollouts outside the staleness
+// window, groups that are half old, and rounds of refill that a restart loses or has sampled twice.
+#include "rl/rollout_intake.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+
+#include "tests/rollout_bridge/driver.h"
+
+using namespace ringside;
+using namespace ringside::bridge::test;
+using rl::kRoundStride;
+
+namespace {
+
+using Sample = std::pair<int64_t, int32_t>;
+
+rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t run_epoch, int64_t restored_version) {
+  rl::QueueRules rules;
+  rules.prompts_per_step = prompts;
+  rules.group_size = 2;
+  rules.max_staleness = max_staleness;
+  rules.run_epoch = run_epoch;
+  rules.restored_version = restored_version;
+  rules.total_reward = [](const bridge::Rollout& r) { return r.rewards.at(0).second; };
+  return rules;
+}
+
+bridge::TrainerOptions options_of(const TempDir& dir, int64_t run_epoch) {
+  auto options = trainer_options(dir);
+  options.run_epoch = run_epoch;
+  return options;
+}
+
+// A worker that answers nothing by itself: the test takes its grants and sends what it likes.
+class FakeWorker {
+ public:
+  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity)
+      : endpoint_([&] {
+          auto options = worker_options(intake.rollout_address(), "fake");
+          options.capacity_samples = capacity;
+          return options;
+        }()) {}
+
+  // Waits until `count` more samples are granted, installing weights as they come; fewer when the patience runs out.
+  std::set<Sample> take_grants(std::size_t count, std::chrono::milliseconds patience = kPatience) {
+    std::set<Sample> samples;
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (samples.size() < count && std::chrono::steady_clock::now() < until) {
+      const auto event = endpoint_.poll(std::chrono::milliseconds(20));
+      if (!event) continue;
+      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event)) {
+        version_ = ready->snapshot->manifest.version;
+        (void)endpoint_.commit_weights(version_, root_hash_of(named(*ready->snapshot)));
+      }
+      if (const auto* granted = std::get_if<bridge::Granted>(&*event)) {
+        for (const auto& group : granted->groups) {
+          for (const int32_t s : group.sample_indices) samples.insert({group.group_id, s});
+        }
+      }
+    }
+    return samples;
+  }
+
+  void send(Sample sample, int64_t version, double reward,
+            bridge::FinishReason reason = bridge::FinishReason::kStop) {
+    auto r = make_rollout(sample.first, sample.second, 2, ++sent_);
+    r.versions = {{version, 0, static_cast<int64_t>(r.completion_ids.size())}};
+    r.run_epoch = -1;
+    r.rewards = {{"reward", reward}};
+    r.finish_reason = reason;
+    REQUIRE(endpoint_.send_rollout(r, kPatience).ok());
+  }
+  // The two samples of a group.
+  void send_group(int64_t group, int64_t version, double first, double second) {
+    send({group, 0}, version, first);
+    send({group, 1}, version, second);
+  }
+
+  bool drain() {
+    return eventually([this] { return endpoint_.pending() == 0; });
+  }
+  int64_t version() const { return version_; }
+
+ private:
+  int64_t version_ = -1;
+  uint32_t sent_ = 0;
+  bridge::WorkerEndpoint endpoint_;
+};
+
+void publish(rl::RolloutIntake& intake, int64_t run_epoch, int64_t version) {
+  intake.publish(bridge::make_snapshot("run", run_epoch, version, make_tensors(version)), version + 1);
+}
+
+std::set<Sample> samples_of(int64_t first, int64_t end) {
+  std::set<Sample> out;
+  for (int64_t g = first; g < end; ++g) {
+    out.insert({g, 0});
+    out.insert({g, 1});
+  }
+  return out;
+}
+
+std::set<Sample> samples_in(const std::vector<bridge::Rollout>& rollouts) {
+  std::set<Sample> out;
+  for (const auto& r : rollouts) out.insert({r.group_id, r.sample_index});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("with staleness 2 a worker samples two steps ahead of the one that is trained, and no further", "[intake]") {
+  const TempDir dir;
+  rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 2, 1, 0), /*last_step=*/6);
+  FakeWorker worker(intake, 100);
+  publish(intake, 1, 0);
+  CHECK(worker.take_grants(12) == samples_of(0, 6));  // steps 1 to 3, all under version 0, and the trainer polls nothing
+  CHECK(worker.take_grants(1, std::chrono::milliseconds(300)).empty());
+  for (int64_t group = 0; group < 6; ++group) worker.send_group(group, 0, 0.0, 1.0);
+  REQUIRE(worker.drain());  // journalled while the trainer is away
+  const auto first = intake.poll(1, kPatience);
+  REQUIRE(first.has_value());
+  CHECK(samples_in(*first) == samples_of(0, 2));
+  publish(intake, 1, 1);
+  CHECK(worker.take_grants(4) == samples_of(6, 8));  // step 4, while step 2 is trained
+  CHECK(worker.version() == 1);
+  REQUIRE(intake.poll(2, kPatience).has_value());
+  publish(intake, 1, 2);
+  REQUIRE(intake.poll(3, kPatience).has_value());  // age 2
+  CHECK(intake.counters().accepted == 12);
+  CHECK(intake.counters().dropped_stale == 0);
+}
+
+TEST_CASE("with staleness 2 rollouts of age 0, 1 and 2 are taken; age 3 drops its group, which is sampled again whole",
+          "[intake]") {
+  const TempDir dir;
+  auto rules = make_rules(4, 2, 1, 0);
+  rl::RolloutIntake intake(options_of(dir, 1), rules, /*last_step=*/4);
+  FakeWorker worker(intake, 100);
+  for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3 go by
+    publish(intake, 1, version);
+    const std::size_t granted = version == 0 ? 24 : version == 1 ? 8 : 0;
+    for (const Sample& s : worker.take_grants(granted)) {
+      if (s.first < 12) worker.send(s, version, s.second);
+    }
+    REQUIRE(intake.poll(version + 1, kPatience).has_value());
+  }
+  publish(intake, 1, 3);  // step 4: groups 12 to 15, trained from version 3
+  worker.send_group(12, 3, 0, 1);
+  worker.send_group(13, 2, 0, 1);
+  worker.send_group(14, 1, 0, 1);
+  worker.send({15, 0}, 3, 0);
+  worker.send({15, 1}, 0, 1);
+  REQUIRE(worker.drain());
+  CHECK_FALSE(intake.poll(4, std::chrono::milliseconds(500)).has_value());  // three groups of four
+  CHECK(worker.take_grants(2) == samples_of(15, 16));                       // sample 0 as well
+  CHECK(intake.counters().dropped_stale == 1);
+  CHECK(intake.counters().dropped_siblings == 1);
+  CHECK(intake.counters().regranted_groups == 1);
+  worker.send({15, 0}, 3, 0);
+  REQUIRE(worker.drain());
+  CHECK_FALSE(intake.poll(4, std::chrono::milliseconds(200)).has_value());  // whole groups only
+  worker.send({15, 1}, 3, 1);
+  const auto step = intake.poll(4, kPatience);
+  REQUIRE(step.has_value());
+  CHECK(step->size() == 8);
+  CHECK(samples_in(*step) == samples_of(12, 16));
+  for (const auto& r : *step) CHECK(r.versions.front().version >= 1);
+}
+
+TEST_CASE("a sample that failed is made again alone", "[intake]") {
+  const TempDir dir;
+  rl::RolloutIntake intake(options_of(dir, 1), make_rules(1, 0, 1, 0), 1);
+  FakeWorker worker(intake, 100);
+  publish(intake, 1, 0);
+  REQUIRE(worker.take_grants(2) == samples_of(0, 1));
+  worker.send({0, 0}, 0, 1.0);
+  worker.send({0, 1}, 0, 0.0, bridge::FinishReason::kError);
+  CHECK(worker.take_grants(1) == std::set<Sample>{{0, 1}});
+  worker.send({0, 1}, 0, 0.5);
+  const auto step = intake.poll(1, kPatience);
+  REQUIRE(step.has_value());
+  CHECK((*step)[1].finish_reason == bridge::FinishReason::kStop);
+  CHECK(intake.counters().retried_samples == 1);
+  CHECK(intake.counters().failed_samples == 0);
+  CHECK(intake.counters().regranted_groups == 0);
+}
+
+TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]") {
+  const TempDir dir;
+  auto rules = make_rules(1, 1, 1, 0);
+  rules.refill_rounds = 3;
+  {
+    rl::RolloutIntake intake(options_of(dir, 1), rules, 4);
+    FakeWorker worker(intake, 2);  // one group at a time
+    publish(intake, 1, 0);
+    REQUIRE(worker.take_grants(2) == samples_of(0, 1));
+    worker.send_group(0, 0, 1.0, 1.0);
+    REQUIRE(worker.take_grants(2) == samples_of(1, 2));  // step 2, handed out before anyone looked at group 0
+    CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
+    CHECK(intake.counters().refilled_groups == 1);
+    worker.send_group(1, 0, 0.0, 1.0);
+    REQUIRE(worker.take_grants(2) == samples_of(kRoundStride, kRoundStride + 1));
+    worker.send({kRoundStride, 0}, 0, 1.0);
+    REQUIRE(worker.drain());
+  }
+  rules.run_epoch = 2;
+  rules.newest_of_epoch = {{1, 0}};
+  rl::RolloutIntake intake(options_of(dir, 2), rules, 4);
+  FakeWorker worker(intake, 100);
+  publish(intake, 2, 0);
+  CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
+  // Group 0 and half of its replacement came out of the journal: only the other half is asked for.
+  CHECK(worker.take_grants(1) == std::set<Sample>{{kRoundStride, 1}});
+  CHECK(worker.take_grants(1, std::chrono::milliseconds(300)).empty());
+  worker.send({kRoundStride, 1}, 0, 0.0);
+  const auto step = intake.poll(1, kPatience);
+  REQUIRE(step.has_value());
+  CHECK(samples_in(*step) == samples_of(kRoundStride, kRoundStride + 1));
+  CHECK(intake.counters().accepted == 6);
+  CHECK(intake.counters().dropped_zero_variance == 2);
+  CHECK(intake.counters().refilled_groups == 1);
+  // The checkpoint closes every round of the slot.
+  publish(intake, 2, 1);
+  intake.checkpointed(1);
+  const auto before = intake.counters();
+  worker.send({2 * kRoundStride, 0}, 0, 0.0);
+  REQUIRE(worker.drain());
+  CHECK(intake.counters().duplicates == before.duplicates + 1);
+  REQUIRE(intake.poll(2, kPatience).has_value());
+}
+
+// A prompt that is replaced while workers still hold work of later steps: with room for one group the refill must go first.
+TEST_CASE("a late grant of an early step overtakes", "[intake]") {
+  const TempDir dir;
+  auto rules = make_rules(1, 2, 1, 0);
+  rules.refill_rounds = 2;
+  rl::RolloutIntake intake(options_of(dir, 1), rules, 3);
+  FakeWorker worker(intake, 2);
+  publish(intake, 1, 0);
+  REQUIRE(worker.take_grants(2) == samples_of(0, 1));
+  worker.send_group(0, 0, 1.0, 1.0);
+  REQUIRE(worker.take_grants(2) == samples_of(1, 2));
+  CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
+  worker.send_group(1, 0, 0.0, 1.0);
+  CHECK(worker.take_grants(2) == samples_of(kRoundStride, kRoundStride + 1));  // not group 2, granted before it
+}
+
+TEST_CASE("more prompts than group ids can tell are refused", "[intake]") {
+  const TempDir dir;
+  CHECK_THROWS_WITH(rl::RolloutIntake(options_of(dir, 1), make_rules(1 << 20, 0, 1, 0), int64_t{1} << 21),
+                    Catch::Contains("limit"));
+}
