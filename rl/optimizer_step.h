@@ -1,0 +1,27 @@
+// The frame of an optimizer step around any forward and backward: gradients dropped before, then summed over the world,
+// clipped, checked and applied. Policy and value model share it.
+#pragma once
+
+#include <span>
+
+#include "engine/optim/adamw.h"
+#include "engine/parallel/param_unit.h"
+#include "rl/config/config.h"
+#include "sp/comm/communicator.h"
+
+namespace ringside::rl {
+
+// optimizer.beta1, beta2, eps and weight_decay.
+engine::AdamWOptions adamw_options(const OptimizerConfig& config);
+
+// Drops the gradients of all units. Local.
+void zero_gradients(std::span<engine::ParamUnit* const> units);
+
+// Sums the units' gradients over the world, clips them to max_grad_norm (0 = no clipping) and takes one step of
+// `optimizer`, which must be of the same units, at learning_rate. Returns the norm of the summed gradient before the
+// clip, the same on every rank. Collective over the world. Throws c10::Error, on every rank and before the weights
+// change, when the norm is not finite.
+double apply_gradients(std::span<engine::ParamUnit* const> units, engine::AdamW& optimizer, double learning_rate,
+                       double max_grad_norm, sp::Communicator& world);
+
+}  // namespace ringside::rl

@@ -1,0 +1,402 @@
+// Guards: a value loss on the wrong side of its clip, metrics that lose their digits or count a token twice, and a critic
+// whose values or updates depend on how tokens lie over the ranks. Oracles: PyTorch fp64 (tests/goldens/value_loss.py),
+// finite differences, one process in fp64.
+#include "rl/critic.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/hf_directory.h"
+#include "rl/data/training_batch.h"
+#include "tests/support/catch.h"
+#include "tests/support/close.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace ringside;
+using ringside::test::max_abs_diff;
+
+namespace {
+
+const nlohmann::json& goldens() {
+  static const auto json = nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/value_loss.json"));
+  return json;
+}
+
+at::Tensor column(const std::string& name) {
+  return at::tensor(goldens()[name].get<std::vector<double>>(), at::kDouble);
+}
+
+constexpr int64_t kVocab = 19;
+
+engine::ModelConfig tiny_config() {
+  engine::ModelConfig c;
+  c.vocab_size = kVocab;
+  c.hidden_size = 16;
+  c.intermediate_size = 24;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 8;
+  c.qk_norm = true;
+  c.max_position_embeddings = 64;
+  return c;
+}
+
+// A directory with the tiny language model that critics start from.
+struct ModelDirectory {
+  explicit ModelDirectory(uint64_t seed = 3) {
+    engine::Decoder decoder(tiny_config(), at::kDouble);
+    decoder.init_random(seed, 0.2);
+    engine::save_decoder(decoder, dir.path(), at::kDouble);
+  }
+  rl::Config config(rl::DType dtype = rl::DType::kFloat64) const {
+    rl::Config config;
+    config.model.path = dir.path().string();
+    config.model.dtype = dtype;
+    return config;
+  }
+  test::TemporaryDirectory dir;
+};
+
+// Starts the head away from zero: a zero head hides the trunk.
+void fill_head(rl::Critic& critic) {
+  const at::Tensor flat = critic.model().head().flat().detach();
+  flat.copy_(0.5 * at::sin(at::arange(flat.numel(), at::kDouble) + 1.0));
+}
+
+at::Tensor parameters(const rl::Critic& critic) {
+  std::vector<at::Tensor> flats;
+  for (const engine::ParamUnit* unit : critic.model().units()) {
+    flats.push_back(unit->flat().detach());
+  }
+  return at::cat(flats).clone();
+}
+
+// Entry i of document d: a return between -1.5 and 1.5, an old value near it.
+sp::Document make_document(int64_t length, int64_t first_target, int64_t d) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < length; ++i) {
+    ids.push_back(i < 3 ? i + 1 : (5 * i + i * i + d) % kVocab);  // a beginning that all share
+  }
+  auto document = rl::make_scored_document(std::move(ids), first_target, 1.0);
+  for (int64_t i = 0; i < document.entries.size(); ++i) {
+    document.entries.return_[i] = 1.5 * std::sin(1.3 * static_cast<double>(i + 4 * d));
+    document.entries.old_value[i] = document.entries.return_[i] * 0.4 + 0.3 * std::cos(static_cast<double>(i));
+  }
+  return document;
+}
+
+// Lengths from 2 to 31 tokens; the document of 9 carries no entry.
+std::vector<sp::Document> ragged_documents() {
+  std::vector<sp::Document> documents;
+  for (const int64_t length : {4, 31, 17, 2, 12, 23, 6}) {
+    documents.push_back(make_document(length, 1, length));
+  }
+  documents.push_back(make_document(9, 9, 9));
+  return documents;
+}
+
+int64_t count_entries(const std::vector<sp::Document>& documents) {
+  int64_t entries = 0;
+  for (const sp::Document& document : documents) {
+    entries += document.entries.size();
+  }
+  return entries;
+}
+
+std::vector<sp::Shard> collate(const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
+                               const sp::SequenceOptions& sequence = {}, at::ScalarType dtype = at::kDouble) {
+  return sp::collate(documents, mesh, {{4, 2, 8}, 32, dtype, sequence});
+}
+
+// The values of all entries in their own order, on every rank.
+at::Tensor all_values(const rl::Critic& critic, const std::vector<sp::Shard>& shards, int64_t entries,
+                      const sp::MeshCommunicators& comms) {
+  at::Tensor values = at::zeros({entries}, at::kDouble);
+  for (const sp::Shard& shard : shards) {
+    const at::Tensor value_n = critic.score(shard, comms);
+    TORCH_CHECK(!value_n.requires_grad(), "scores are outside autograd");
+    values.index_copy_(0, at::tensor(shard.entry_index, at::kLong), value_n.to(at::kDouble));
+  }
+  comms.world->all_reduce_sum(values, "values");
+  return values;
+}
+
+// What three updates did, as columns to compare.
+struct Training {
+  at::Tensor values_before, metrics, weights, values_after;
+  bool rank_without_entries = false;
+};
+
+Training train(const rl::Config& config, const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
+               const sp::SequenceOptions& sequence, const sp::MeshCommunicators& comms) {
+  rl::Critic critic(config);
+  fill_head(critic);
+  const int64_t entries = count_entries(documents);
+  const auto shards = collate(documents, mesh, sequence);
+  Training result;
+  for (const sp::Shard& shard : shards) {
+    result.rank_without_entries |= shard.source_n.numel() == 0;
+  }
+  result.values_before = all_values(critic, shards, entries, comms);
+  std::vector<double> metrics;
+  for (int step = 0; step < 3; ++step) {
+    const auto update = critic.update(shards, static_cast<double>(entries), 1e-2, comms);
+    TORCH_CHECK(update.sums.tokens == entries, update.sums.tokens, " tokens of ", entries);
+    for (const auto& [name, value] : rl::critic_metrics({update})) {
+      metrics.push_back(value);
+    }
+  }
+  result.metrics = at::tensor(metrics, at::kDouble);
+  result.weights = parameters(critic);
+  result.values_after = all_values(critic, shards, entries, comms);
+  return result;
+}
+
+void check_close(const at::Tensor& found, const at::Tensor& expected) {
+  CHECK(found.sizes() == expected.sizes());
+  const at::Tensor excess = (found - expected).abs() - (1e-12 + 1e-9 * expected.abs());
+  CAPTURE(max_abs_diff(found, expected));
+  CHECK(excess.max().item<double>() <= 0.0);
+}
+
+// Runs `body` as the only rank.
+void run_alone(const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body) {
+  test::run_ranks({1, 1, 1}, body);
+}
+
+}  // namespace
+
+TEST_CASE("the value loss equals its transcription in PyTorch, value, gradient and clipped share") {
+  CHECK(goldens()["cases"].size() == 4);
+  for (const auto& golden : goldens()["cases"]) {
+    CAPTURE(golden["clip"].get<double>());
+    const at::Tensor value = column("value").requires_grad_();
+    const double tokens = static_cast<double>(value.numel());
+    const auto result = rl::value_loss(value, column("old"), column("returns"), 1.0 / tokens, golden["clip"]);
+    CHECK(std::abs(result.loss.item<double>() - golden["loss"].get<double>()) < 1e-12);
+    CHECK(result.sums.loss == result.loss.item<double>());
+    CHECK(std::abs(result.sums.clipped / result.sums.tokens - golden["clipfrac"].get<double>()) < 1e-12);
+    result.loss.backward();
+    CHECK(max_abs_diff(value.grad(), at::tensor(golden["gradient"].get<std::vector<double>>(), at::kDouble)) < 1e-12);
+  }
+}
+
+TEST_CASE("the value loss's gradient is that of finite differences") {
+  for (const double clip : {0.0, 0.2, 0.5}) {
+    const at::Tensor value = column("value").requires_grad_();
+    const auto loss = [&] { return rl::value_loss(value, column("old"), column("returns"), 0.05, clip).loss; };
+    CHECK(test::worst_gradient_error(loss, {value}) < 1e-9);
+  }
+}
+
+TEST_CASE("the value loss of no tokens is a zero with a gradient path; columns that differ are refused") {
+  const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
+  const at::Tensor none = at::zeros({0}, at::kDouble);
+  const auto result = rl::value_loss(hidden * 2.0, none, none, 0.0, 0.5);
+  CHECK(result.loss.item<double>() == 0.0);
+  result.loss.backward();
+  CHECK(hidden.grad().defined());
+  CHECK_THROWS_WITH(rl::value_loss(hidden, none, at::zeros({2}, at::kDouble), 1.0, 0.5), Catch::Contains("returns"));
+  CHECK_THROWS_WITH(rl::value_loss(hidden, none, none, 1.0, -0.5), Catch::Contains("value_clip"));
+}
+
+TEST_CASE("statistics of parts merge to those of the whole, also far from zero") {
+  const auto& golden = goldens()["metrics"];
+  for (const double offset : {0.0, 1e8}) {
+    rl::ValueStatistics merged;
+    const at::Tensor value = column("old") + offset, returned = column("returns") + offset;
+    const std::vector<int64_t> parts{0, 7, 1, 0, 25, 7};
+    const auto values = value.split_with_sizes(parts), returns = returned.split_with_sizes(parts);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      merged += rl::ValueStatistics::of(values[i], returns[i]);
+    }
+    const double margin = offset == 0.0 ? 1e-12 : 1e-7;  // numbers near 1e8 hold 1.5e-8 apart
+    CHECK(merged.value.count == value.numel());
+    CHECK(std::abs(merged.explained_variance() - golden["vf_explained_var"].get<double>()) < margin);
+    CHECK(std::abs(merged.value.mean - offset - golden["values/mean"].get<double>()) < margin);
+    CHECK(std::abs(merged.value_min - offset - golden["values/min"].get<double>()) < margin);
+    CHECK(std::abs(merged.value_max - offset - golden["values/max"].get<double>()) < margin);
+    CHECK(std::abs(merged.return_.mean - offset - golden["returns/mean"].get<double>()) < margin);
+  }
+  const at::Tensor same = at::ones({4}, at::kDouble);
+  CHECK(rl::ValueStatistics::of(at::zeros({4}, at::kDouble), same).explained_variance() == 0.0);
+}
+
+TEST_CASE("values, losses, gradient norms and weights are the same at every layout, recomputed or not") {
+  const ModelDirectory directory;
+  const auto documents = ragged_documents();
+  Training expected;
+  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    expected = train(directory.config(), documents, mesh, {}, comms);
+  });
+  CHECK(expected.metrics[0].item<double>() > 0.1);  // critic/vf_loss
+  CHECK(expected.metrics[1].item<double>() > 0.1);  // critic/vf_clipfrac
+  CHECK(expected.metrics[7].item<double>() > 0.1);  // critic/grad_norm
+  CHECK(max_abs_diff(expected.values_before, expected.values_after) > 0.01);
+  const auto ring = [](sp::RingImpl impl) { return sp::SequenceOptions{{impl}}; };
+  const auto p2p = ring(sp::RingImpl::kP2p), all_gather = ring(sp::RingImpl::kAllGather);
+  sp::SequenceOptions copied_prefix, overlapped;
+  copied_prefix.shared_prefix = false;
+  overlapped.async_ulysses = true;
+  const std::vector<std::pair<sp::MeshShape, sp::SequenceOptions>> layouts{
+      {{1, 1, 1}, copied_prefix}, {{1, 1, 2}, {}},         {{1, 1, 4}, {}},         {{1, 1, 2}, overlapped},
+      {{1, 2, 1}, p2p},           {{1, 4, 1}, p2p},        {{1, 2, 1}, all_gather}, {{1, 4, 1}, all_gather},
+      {{1, 2, 2}, p2p},           {{1, 2, 2}, all_gather}, {{2, 1, 1}, {}},         {{2, 1, 2}, copied_prefix}};
+  bool rank_without_entries = false;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const auto& [shape, sequence] = layouts[i];
+    CAPTURE(i, shape.dp_replicate, shape.ring, shape.ulysses);
+    auto config = directory.config();
+    config.model.recompute_activations = i % 2 == 1;
+    std::vector<Training> results(shape.world_size());
+    test::run_ranks(shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      results[mesh.rank()] = train(config, documents, mesh, sequence, comms);
+    });
+    for (const Training& result : results) {
+      check_close(result.values_before, expected.values_before);
+      check_close(result.metrics, expected.metrics);
+      check_close(result.weights, expected.weights);
+      check_close(result.values_after, expected.values_after);
+      rank_without_entries |= result.rank_without_entries;
+    }
+  }
+  CHECK(rank_without_entries);
+}
+
+TEST_CASE("values outside the clip that move towards the return earn no gradient and stay") {
+  const ModelDirectory directory;
+  auto documents = ragged_documents();
+  const auto update = [&](double old_value) {
+    for (sp::Document& document : documents) {  // the head starts at zero: every value is 0, and the return is 1
+      std::fill(document.entries.old_value.begin(), document.entries.old_value.end(), old_value);
+      std::fill(document.entries.return_.begin(), document.entries.return_.end(), 1.0);
+    }
+    std::pair<rl::CriticUpdate, double> result;
+    run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      rl::Critic critic(directory.config());
+      const auto before = parameters(critic);
+      result.first = critic.update(collate(documents, mesh), count_entries(documents), 1e-2, comms);
+      result.second = max_abs_diff(parameters(critic), before);
+    });
+    return result;
+  };
+  const auto [outside, moved] = update(-1.0);
+  CHECK(outside.grad_norm == 0.0);
+  CHECK(outside.sums.clipped == outside.sums.tokens);
+  CHECK(outside.sums.loss == Approx(0.5 * 1.5 * 1.5));
+  CHECK(moved == 0.0);
+  const auto [inside, moved_inside] = update(0.0);
+  CHECK(inside.sums.clipped == 0.0);
+  CHECK(inside.sums.loss == Approx(0.5));
+  CHECK(moved_inside > 0.0);
+}
+
+TEST_CASE("a critic learns returns that are a function of the token") {
+  const ModelDirectory directory;
+  auto config = directory.config(rl::DType::kFloat32);
+  config.algorithm.critic.value_clip = 0.0;
+  auto documents = ragged_documents();
+  for (sp::Document& document : documents) {
+    for (int64_t i = 0; i < document.entries.size(); ++i) {
+      document.entries.return_[i] = std::sin(static_cast<double>(document.ids[document.entries.source[i]]));
+    }
+  }
+  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    rl::Critic critic(config);
+    const auto shards = collate(documents, mesh, {}, at::kFloat);
+    const auto loss_tokens = static_cast<double>(count_entries(documents));
+    const double first = critic.update(shards, loss_tokens, 1e-2, comms).sums.loss;
+    double last = first;
+    for (int step = 0; step < 60; ++step) {
+      last = critic.update(shards, loss_tokens, 1e-2, comms).sums.loss;
+    }
+    CHECK(first > 0.1);
+    CHECK(last < 0.02 * first);
+  });
+}
+
+TEST_CASE("a saved critic goes on to the bit") {
+  const ModelDirectory directory, other(8);
+  const auto dtype = GENERATE(rl::DType::kFloat32, rl::DType::kBFloat16, rl::DType::kFloat64);
+  const auto scalars = dtype == rl::DType::kFloat64 ? at::kDouble : at::kFloat;
+  const test::TemporaryDirectory target;
+  const auto documents = ragged_documents();
+  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    const auto shards = collate(documents, mesh, {}, scalars);
+    const auto loss_tokens = static_cast<double>(count_entries(documents));
+    rl::Critic critic(directory.config(dtype));
+    critic.save(target.path() / "critic");  // overwritten below
+    critic.update(shards, loss_tokens, 1e-2, comms);
+    critic.update(shards, loss_tokens, 1e-2, comms);
+    critic.save(target.path() / "critic");
+    rl::Critic restored(other.config(dtype));
+    CHECK_FALSE(at::equal(parameters(critic), parameters(restored)));
+    restored.load(target.path() / "critic");
+    CHECK(at::equal(parameters(critic), parameters(restored)));
+    critic.update(shards, loss_tokens, 1e-2, comms);
+    restored.update(shards, loss_tokens, 1e-2, comms);
+    CHECK(at::equal(parameters(critic), parameters(restored)));
+    CHECK_THROWS_WITH(restored.load(directory.dir.path()), Catch::Contains("optimizer.safetensors"));
+  });
+}
+
+TEST_CASE("a critic starts from its own directory, else from the policy's or at random as model.init says") {
+  const ModelDirectory policy(3), own(8);
+  const auto from = [](rl::Config config, const std::string& path, rl::ModelInit init) {
+    config.algorithm.critic.model_path = path;
+    config.model.init = init;
+    return parameters(rl::Critic(config));
+  };
+  const auto loaded = from(policy.config(), "", rl::ModelInit::kPretrained);
+  const auto from_own = from(policy.config(), own.dir.path().string(), rl::ModelInit::kPretrained);
+  CHECK(at::equal(loaded, from(own.config(), policy.dir.path().string(), rl::ModelInit::kPretrained)));
+  CHECK(at::equal(from_own, from(own.config(), "", rl::ModelInit::kPretrained)));
+  CHECK(at::equal(from_own, from(policy.config(), own.dir.path().string(), rl::ModelInit::kRandom)));
+  CHECK_FALSE(at::equal(from_own, loaded));
+  const auto random = from(policy.config(), "", rl::ModelInit::kRandom);
+  CHECK_FALSE(at::equal(random, loaded));
+  CHECK(at::equal(random, from(own.config(), "", rl::ModelInit::kRandom)));
+}
+
+TEST_CASE("a gradient that is not finite leaves the critic as it was; no loss token means no gradient") {
+  const ModelDirectory directory;
+  auto documents = ragged_documents();
+  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    rl::Critic critic(directory.config());
+    const auto before = parameters(critic);
+    const std::vector<sp::Document> silent{make_document(9, 9, 9)};
+    const auto update = critic.update(collate(silent, mesh), 0.0, 1e-2, comms);
+    CHECK(update.grad_norm == 0.0);
+    CHECK(update.sums.loss == 0.0);
+    CHECK(at::equal(parameters(critic), before));
+    CHECK_THROWS_WITH(critic.update(collate(silent, mesh), -1.0, 1e-2, comms), Catch::Contains("loss_tokens"));
+    documents[0].entries.return_[0] = std::numeric_limits<double>::quiet_NaN();
+    CHECK_THROWS_WITH(critic.update(collate(documents, mesh), count_entries(documents), 1e-2, comms),
+                      Catch::Contains("gradient norm is nan"));
+    CHECK(at::equal(parameters(critic), before));
+  });
+}
+
+TEST_CASE("critic metrics: names, means over updates, statistics over all their tokens") {
+  const auto values = at::tensor({1.0, 3.0}, at::kDouble), returns = at::tensor({2.0, 3.0}, at::kDouble);
+  rl::CriticUpdate a{{0.5, 2, 1}, rl::ValueStatistics::of(values, returns), 2.0, 1e-3};
+  rl::CriticUpdate b{{0.1, 1, 0}, rl::ValueStatistics::of(values.narrow(0, 0, 1) - 2, returns.narrow(0, 0, 1)), 4.0, 1e-4};
+  const rl::Metrics expected{{"critic/vf_loss", 0.3},     {"critic/vf_clipfrac", 1.0 / 3},
+                             {"critic/vf_explained_var", -6.0},  // residuals 1, 0, 3; returns 2, 3, 2
+                             {"critic/values/mean", 1.0}, {"critic/values/min", -1.0},
+                             {"critic/values/max", 3.0},  {"critic/returns/mean", 7.0 / 3},
+                             {"critic/grad_norm", 3.0},   {"critic/lr", 1e-4}};
+  const auto metrics = rl::critic_metrics({a, b});
+  REQUIRE(metrics.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(metrics[i].first == expected[i].first);
+    CHECK(metrics[i].second == Approx(expected[i].second));
+  }
+  CHECK(rl::critic_metrics({rl::CriticUpdate{}})[4].second == 0.0);  // no token: no infinite minimum
+  CHECK_THROWS_AS(rl::critic_metrics({}), std::invalid_argument);
+}
