@@ -27,6 +27,9 @@ std::vector<double> loss_weights(std::span<const int64_t> loss_tokens, LossAggre
       case LossAggregation::kSeqMeanTokenSum:
         denominator = sequences;
         break;
+      case LossAggregation::kTokenSum:
+      case LossAggregation::kMicroBatchTokenMean:
+        break;
       case LossAggregation::kConstant:
         denominator = sequences * loss_divisor;
         break;

@@ -1,0 +1,304 @@
+"""Writes advantages.json: advantages of loss tokens and corrections of the rollout policy in PyTorch fp64.
+
+An independent transcription on padded tensors with a response mask, tokens of the environment between turns masked out, as
+the named systems compute it. tests/rl/token_advantages_test.cpp and correction_test.cpp, whose table holds the unmasked tokens
+alone, take their expected values from it. Run it again after changing a case:
+    .env/oracle/bin/python tests/goldens/advantages.py
+"""
+
+import itertools
+import json
+import pathlib
+
+import torch
+
+F64 = torch.float64
+STDS = {
+    "grpo": ["group", "batch", "leave_one_out", "none"],
+    "rloo": ["group", "batch", "leave_one_out", "none"],
+    "pass_at_k": ["group", "none"],
+    "gdpo": ["group", "none"],
+    "max_rl": ["group"],
+    "reinforce": ["group"],
+    "gae": ["group"],
+}
+KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
+
+
+def kl_of(name, lp, other):
+    name = name.split("_")[0]
+    d = lp - other
+    return {"k1": d, "abs": d.abs(), "k2": 0.5 * d**2, "k3": torch.exp(other - lp) - 1 - (other - lp)}[name]
+
+
+def std_of(x, unbiased):
+    return torch.std(x, correction=1 if unbiased else 0) if len(x) > 1 else torch.zeros((), dtype=F64)
+
+
+def normalised(x, eps, unbiased):
+    """TRL's and verl's (x - mean) / (std + eps)."""
+    return (x - x.mean()) / (std_of(x, unbiased) + eps)
+
+
+def of_groups(scores, g, c):
+    """One advantage a sample of grpo, rloo, pass_at_k and max_rl."""
+    out = []
+    for group in scores.split(g):
+        for i in range(g):
+            others = torch.cat([group[:i], group[i + 1 :]])
+            divisor = torch.ones((), dtype=F64)
+            if c["std"] == "group":
+                divisor = std_of(group, c["unbiased"]) + c["eps"]
+            elif c["std"] == "batch":
+                divisor = std_of(scores, c["unbiased"]) + c["eps"]
+            elif c["std"] == "leave_one_out" and std_of(others, c["unbiased"]) > 0:
+                divisor = std_of(others, c["unbiased"]) + c["eps"]
+            if c["estimator"] == "grpo":
+                out.append((group[i] - group.mean()) / divisor)
+            elif c["estimator"] == "rloo":
+                out.append((group[i] - others.mean()) / divisor)
+            elif c["estimator"] == "pass_at_k":
+                top = torch.topk(group, 2)
+                out.append((top.values[0] - top.values[1]) / divisor if i == int(top.indices[0]) else 0 * group[i])
+            else:
+                out.append((group[i] - group.mean()) / group.mean() if group.mean() > 0 else 0 * group[i])
+    return torch.stack(out)
+
+
+def gdpo(columns, weights, g, c):
+    total = 0
+    for column, weight in zip(columns, weights):
+        if c["std"] == "group":
+            parts = [normalised(part, c["eps"], c["unbiased"]) for part in column.split(g)]
+        else:
+            parts = [part - part.mean() for part in column.split(g)]
+        total = total + weight * torch.cat(parts)
+    return normalised(total, c["eps"], c["unbiased"])
+
+
+def returns_to_go(rewards, mask, gamma):
+    """Masked positions pass the return on undiscounted: only loss tokens are steps."""
+    out, running = torch.zeros_like(rewards), torch.zeros(len(rewards), dtype=F64)
+    for t in reversed(range(rewards.shape[1])):
+        running = torch.where(mask[:, t] > 0, rewards[:, t] + gamma * running, running)
+        out[:, t] = running * mask[:, t]
+    return out
+
+
+def gae(rewards, values, mask, gamma, lam):
+    """verl's: masked positions carry the next value and the last advantage."""
+    next_value, last = torch.zeros(len(rewards), dtype=F64), torch.zeros(len(rewards), dtype=F64)
+    reverse = []
+    for t in reversed(range(rewards.shape[1])):
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        fresh = delta + gamma * lam * last
+        next_value = values[:, t] * mask[:, t] + (1 - mask[:, t]) * next_value
+        last = fresh * mask[:, t] + (1 - mask[:, t]) * last
+        reverse.append(last)
+    advantages = torch.stack(reverse[::-1], dim=1)
+    return advantages, advantages + values
+
+
+def whitened(x, mask, c):
+    if c["whiten"] == "tokens":
+        counted, n = x, mask.sum()
+        mean = (counted * mask).sum() / n
+        var = ((counted - mean) ** 2 * mask).sum() / n
+    else:
+        filled = mask.sum(1) > 0
+        counted = ((x * mask).sum(1) / mask.sum(1).clamp(min=1))[filled]
+        n, mean = filled.sum(), counted.mean()
+        var = ((counted - mean) ** 2).mean()
+    if c["unbiased"]:
+        var = var * n / (n - 1)
+    return (x - mean) * torch.rsqrt(var + c["whiten_eps"])
+
+
+def advantages(b, c):
+    mask, g = b["mask"], b["group_size"]
+    kl = torch.zeros_like(mask)
+    if c["kl_in"] != "loss":
+        kl = kl_of(c["kl_estimator"], b["old"], b[c["kl_to"]]) * mask
+    last = [row.nonzero()[-1].item() if row.any() else None for row in mask]
+    turn_sum = torch.zeros(len(mask), dtype=F64)
+    for sample, _, value in b["turns"]:
+        turn_sum[sample] += value
+    returns = None
+    if c["estimator"] in ("reinforce", "gae"):
+        rewards = -c["kl_coef"] * kl
+        for sample, position in enumerate(last):
+            if position is not None:
+                rewards[sample, position] += b["total"][sample]
+        for sample, position, value in b["turns"]:
+            if last[sample] is not None:
+                rewards[sample, position] += value
+        if c["estimator"] == "gae":
+            out, returns = gae(rewards, b["value"] * mask, mask, c["gamma"], c["lambda"])
+        else:
+            out = returns_to_go(rewards, mask, c["gamma"])
+    else:
+        cost = c["kl_coef"] * kl.sum(1) if c["kl_in"] == "reward" else torch.zeros(len(mask), dtype=F64)
+        if c["estimator"] == "gdpo":
+            scores = gdpo([*b["by_name"], turn_sum - cost], [*b["weight"], 1.0], g, c)
+        else:
+            scores = of_groups(b["total"] + turn_sum - cost, g, c)
+        out = scores[:, None] * mask
+        if c["kl_in"] == "advantage":
+            out = out - c["kl_coef"] * returns_to_go(kl, mask, c["gamma"])
+    if c["whiten"] != "none":
+        out = whitened(out, mask, c)
+    result = {"advantage": out[mask > 0].tolist(), "kl": (kl.sum() / mask.sum()).item()}
+    if returns is not None:
+        result["returns"] = returns[mask > 0].tolist()
+    return result
+
+
+def correction(b, mode, level, low, high):
+    mask = b["mask"]
+    n, valid = mask.sum(1), mask.sum(1) > 0
+    log_ratio = (b["old"] - b["rollout"]) * mask
+
+    def token_mean(x):
+        return ((x * mask).sum() / mask.sum()).item()
+
+    total = log_ratio.sum(1, keepdim=True)
+    geometric = total / n[:, None].clamp(min=1)
+    log_at = {"token": log_ratio, "sequence": total, "geometric": geometric}[level].clamp(-20, 20)
+    ratio = torch.exp(log_at).expand_as(mask)
+    inside = (ratio >= low) & (ratio <= high)
+    kept = (torch.exp(geometric) >= low) & (torch.exp(geometric) <= high)
+    weight = {
+        "none": torch.ones_like(mask),
+        "tis": ratio.clamp(low, high),
+        "icepop": torch.where(inside, ratio, 0.0),
+        "mask": inside.to(F64),
+        "seq_mask_tis": torch.exp(log_ratio.clamp(-20, 20)) * kept,
+    }[mode]
+    w = ratio.clamp(low, high) if mode in ("none", "mask") else weight
+    floor = low if low > 0 else 1 / high
+
+    def share(outside):
+        return token_mean(outside.to(F64)) if level == "token" else outside[:, 0][valid].to(F64).mean().item()
+
+    def mean_of(logprob):
+        return ((logprob * mask).sum(1) / n.clamp(min=1))[valid]
+
+    return {
+        "weight": weight[mask > 0].tolist(),
+        "statistics": {
+            "kl": token_mean(b["rollout"] - b["old"]),
+            "k3_kl": token_mean(torch.exp(log_ratio.clamp(-20, 20)) - 1 - log_ratio.clamp(-20, 20)),
+            "chi2_token": token_mean(torch.exp(log_ratio.clamp(-20, 20)) ** 2) - 1,
+            "chi2_seq": (torch.exp(2 * total.clamp(-20, 20))[valid].mean() - 1).item(),
+            "rollout_is_mean": token_mean(w),
+            "rollout_is_eff_sample_size": 1 / token_mean((w / token_mean(w)) ** 2) if token_mean(w) > 0 else 0.0,
+            "rollout_is_ratio_fraction_high": share(ratio > high),
+            "rollout_is_ratio_fraction_low": share(ratio < floor),
+            "rollout_rs_masked_fraction": token_mean((weight == 0).to(F64)),
+            "training_ppl": torch.exp(-mean_of(b["old"])).mean().item(),
+            "rollout_ppl": torch.exp(-mean_of(b["rollout"])).mean().item(),
+            "ppl_ratio": torch.exp(mean_of(b["rollout"]) - mean_of(b["old"])).mean().item(),
+            "token_mult_prob_error": token_mean(torch.exp(log_ratio.abs().clamp(max=20))),
+        },
+    }
+
+
+def make_batch(generator, groups, group_size, length, with_turns, outlier):
+    samples = groups * group_size
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=F64)
+
+    mask = (torch.rand(samples, length, generator=generator) < 0.6).to(F64)
+    mask[1] = 0  # samples without a loss token, one of them the last
+    mask[-1] = 0
+    mask[2] = torch.tensor([1.0, 0, 0, 1.0] + [0.0] * (length - 4))
+    by_name = torch.stack([(draw(samples) > 0).to(F64), draw(samples).round(decimals=3), 0.1 * draw(samples)])
+    by_name[:, group_size : 2 * group_size] = 0.5  # a group of equal rewards
+    old = -draw(samples, length).abs() - 0.05
+    rollout = old + 0.35 * draw(samples, length)
+    if outlier:
+        rollout[0] = old[0] - 30  # beyond the bound of the log-ratio
+    weight = [1.0, 0.5, -0.25]
+    turns = []
+    if with_turns:
+        turns = [(0, int(mask[0].nonzero()[0]), 0.7), (1, 0, -0.4), (samples - 2, int(mask[-2].nonzero()[-1]), 0.3)]
+        turns.append((0, turns[0][1], 0.05))  # two at one token
+    return {
+        "mask": mask,
+        "group_size": group_size,
+        "by_name": by_name,
+        "weight": weight,
+        "total": sum(w * column for w, column in zip(weight, by_name)),
+        "turns": turns,
+        "old": old,
+        "rollout": rollout,
+        "reference": old + 0.4 * draw(samples, length),
+        "value": draw(samples, length),
+    }
+
+
+def table(b):
+    """What the C++ table holds: the unmasked tokens."""
+    mask = b["mask"]
+    index = mask.flatten().cumsum(0).reshape(mask.shape) - 1
+    begin = [0, *mask.sum(1).cumsum(0).to(torch.int64).tolist()]
+    return {
+        "group_size": b["group_size"],
+        "begin": begin,
+        "by_name": b["by_name"].tolist(),
+        "weight": b["weight"],
+        "total": b["total"].tolist(),
+        "turns": [[s, int(index[s, p]), value] for s, p, value in b["turns"]],
+        **{name: b[name][mask > 0].tolist() for name in ("old", "rollout", "reference", "value")},
+    }
+
+
+def choices():
+    number = 0
+    for estimator, stds in STDS.items():
+        for std, unbiased, whiten, kl_in in itertools.product(
+            stds, [True, False], ["none", "tokens", "sequences"], ["loss", "reward", "advantage"]
+        ):
+            gamma, lam = [(1.0, 1.0), (0.9, 0.95), (1.0, 0.8)][number % 3 if whiten == "none" else (number // 3) % 3]
+            yield {
+                "estimator": estimator,
+                "std": std,
+                "unbiased": unbiased,
+                "whiten": whiten,
+                "whiten_eps": [1e-8, 1e-5][number % 2],
+                "eps": [1e-4, 1e-6][(number // 2) % 2],
+                "gamma": gamma,
+                "lambda": lam,
+                "kl_in": kl_in,
+                "kl_to": ["reference", "rollout"][(number // 5) % 2],
+                "kl_estimator": KLS[number % len(KLS)],
+                "kl_coef": 0.05,
+            }
+            number += 1
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(7)
+    batches = [
+        make_batch(generator, 2, 4, 5, with_turns=True, outlier=False),
+        make_batch(generator, 3, 3, 6, with_turns=False, outlier=True),
+    ]
+    text = {"batches": [json.dumps(table(b)) for b in batches], "advantages": [], "corrections": []}
+    for number, c in enumerate(choices()):
+        for index, b in enumerate(batches):
+            if index == 0 or number % 4 == 1:
+                text["advantages"].append(json.dumps({"batch": index, "keys": c, **advantages(b, c)}))
+    modes = [(m, level) for m in ("none", "tis", "icepop", "mask") for level in ("token", "sequence", "geometric")]
+    for index, b in enumerate(batches):
+        for (mode, level), (low, high) in itertools.product([*modes, ("seq_mask_tis", "token")], [(0.0, 2.0), (0.8, 1.3)]):
+            case = {"batch": index, "mode": mode, "level": level, "low": low, "high": high}
+            text["corrections"].append(json.dumps({**case, **correction(b, mode, level, low, high)}))
+    target = pathlib.Path(__file__).with_suffix(".json")
+    parts = [f'"{name}": [\n' + ",\n".join(lines) + "\n]" for name, lines in text.items()]
+    target.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    print(f"{target.name}: {len(text['advantages'])} advantages, {len(text['corrections'])} corrections")
+
+
+if __name__ == "__main__":
+    main()
