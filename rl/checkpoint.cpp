@@ -41,7 +41,10 @@ void write_state(const fs::path& path, const TrainingState& state) {
                                {"optimizer_step", state.optimizer_step},
                                {"weight_version", state.weight_version},
                                {"seed", state.seed},
-                               {"run_id", state.run_id}};
+                               {"run_id", state.run_id},
+                               {"kl_coef", state.kl_coef},
+                               {"entropy_coef", state.entropy_coef},
+                               {"entropy", state.entropy}};
   std::ofstream file(path, std::ios::trunc);
   file << content.dump(2) << '\n';
   file.flush();
@@ -55,7 +58,8 @@ TrainingState read_state(const fs::path& path) {
   try {
     const auto content = nlohmann::json::parse(file);
     return {content.at("step"), content.at("optimizer_step"), content.at("weight_version"),
-            content.at("seed"), content.at("run_id")};
+            content.at("seed"), content.at("run_id"), content.value("kl_coef", 0.0), content.value("entropy_coef", 0.0),
+            content.value("entropy", 0.0)};
   } catch (const nlohmann::json::exception& error) {
     throw std::runtime_error(path.string() + ": " + error.what());
   }
@@ -110,7 +114,8 @@ std::map<int64_t, fs::path> intermediate_checkpoints(const fs::path& run_dir) {
 }  // namespace
 
 void save_checkpoint(const fs::path& dir, const engine::Decoder& decoder, const engine::AdamW& optimizer,
-                     const TrainingState& state, const fs::path& tokenizer_from) {
+                     const TrainingState& state, const fs::path& tokenizer_from,
+                     const std::vector<CheckpointPart>& parts) {
   engine::AtomicDirectory directory(dir);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from;
@@ -121,6 +126,9 @@ void save_checkpoint(const fs::path& dir, const engine::Decoder& decoder, const 
     tensors.push_back({name, tensor, tensor.scalar_type()});
   }
   engine::write_safetensors(directory.path() / kTensorFile, std::move(tensors));
+  for (const CheckpointPart& part : parts) {
+    part(directory.path() / "trainer");
+  }
   write_state(directory.path() / kStateFile, state);
   directory.commit();
 }

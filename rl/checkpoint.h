@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/model/decoder.h"
 #include "engine/optim/adamw.h"
@@ -20,13 +22,19 @@ struct TrainingState {
   int64_t weight_version = 0;  // version of the weights in the checkpoint
   int64_t seed = 0;
   std::string run_id;          // names the run on the wire and in journals
+  double kl_coef = 0.0;        // present value of an adaptive coefficient
+  double entropy_coef = 0.0;   // present value of an adaptive bonus
+  double entropy = 0.0;        // of the policy at the last optimizer step, which decides whether that bonus acts
 };
+
+// What else belongs into a checkpoint's trainer/ folder: called with that folder while the checkpoint is being written.
+using CheckpointPart = std::function<void(const std::filesystem::path& trainer_dir)>;
 
 // Writes the directory and its trainer/ folder. `tokenizer_from`: directory whose tokenizer files are copied along, may be
 // empty. Call on one rank. Throws std::runtime_error on a write failure; an older directory of that name then stays.
 void save_checkpoint(const std::filesystem::path& dir, const engine::Decoder& decoder,
                      const engine::AdamW& optimizer, const TrainingState& state,
-                     const std::filesystem::path& tokenizer_from);
+                     const std::filesystem::path& tokenizer_from, const std::vector<CheckpointPart>& parts = {});
 
 // Fills decoder and optimizer. Throws std::runtime_error naming file and tensor when the checkpoint does not fit them.
 TrainingState load_checkpoint(const std::filesystem::path& dir, engine::Decoder& decoder,

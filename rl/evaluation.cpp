@@ -1,8 +1,10 @@
 #include "rl/evaluation.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "rl/data/data_order.h"
+#include "rl/log/log.h"
 
 namespace ringside::rl {
 namespace {
@@ -31,15 +33,29 @@ Evaluation::Evaluation(const Config& config, const engine::ModelConfig& model)
 
 double Evaluation::mean_reward(const engine::Decoder& decoder) const {
   double sum = 0.0;
+  int64_t count = 0;
+  std::string failure;
   for (std::size_t begin = 0; begin < prompts_.size(); begin += kBatch) {
     const std::size_t end = std::min(prompts_.size(), begin + kBatch);
     const std::vector<Prompt> prompts(prompts_.begin() + begin, prompts_.begin() + end);
     const std::vector<uint64_t> seeds(seeds_.begin() + begin, seeds_.begin() + end);
     for (const ScoredCompletion& scored : sampler_.sample(decoder, prompts, seeds, temperature_)) {
-      sum += scored.reward;
+      if (scored.scores.failure.empty()) {
+        sum += scored.scores.total;
+        ++count;
+      } else {
+        failure = scored.scores.failure;
+      }
     }
   }
-  return sum / static_cast<double>(prompts_.size());
+  if (count == 0) {
+    throw std::runtime_error("evaluation: no completion could be scored: " + failure);
+  }
+  if (!failure.empty()) {
+    log::warn("evaluation: " + std::to_string(prompts_.size() - count) + " of " + std::to_string(prompts_.size()) +
+              " completions have no reward and are left out: " + failure);
+  }
+  return sum / static_cast<double>(count);
 }
 
 }  // namespace ringside::rl

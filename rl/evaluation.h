@@ -17,8 +17,9 @@ class Evaluation {
 
   bool is_due(int64_t step) const { return step % every_ == 0; }
 
-  // Of one completion per prompt of data.eval (the first eval.max_prompts; 0 = all), at eval.temperature. Not
-  // collective; blocks until all are sampled.
+  // The mean weighted reward of one completion per prompt of data.eval (the first eval.max_prompts; 0 = all), at
+  // eval.temperature. Completions whose reward is not to be had are left out, with a warning. Not collective; blocks until
+  // all are sampled and scored. Throws std::runtime_error when none could be scored.
   double mean_reward(const engine::Decoder& decoder) const;
 
  private:

@@ -3,12 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "engine/model/overlapped_ulysses.h"
 #include "engine/model/sequence_parallel_attention.h"
-#include "engine/optim/grad_clip.h"
+#include "rl/optimizer_step.h"
 #include "sp/grad_sync.h"
 
 namespace ringside::rl {
@@ -81,9 +79,7 @@ UpdateResult update_policy(engine::Decoder& decoder, engine::AdamW& optimizer,
                            double learning_rate, double max_grad_norm,
                            const sp::MeshCommunicators& comms) {
   const auto units = decoder.units();
-  for (engine::ParamUnit* unit : units) {
-    unit->zero_grad();
-  }
+  zero_gradients(units);
   LossSums sums;
   const double sent_before = sent_bytes(comms);
   for (const sp::Shard& shard : shards) {
@@ -93,16 +89,7 @@ UpdateResult update_policy(engine::Decoder& decoder, engine::AdamW& optimizer,
     sums += result.sums;
     result.loss.backward();
   }
-  std::vector<at::Tensor> gradients;
-  for (engine::ParamUnit* unit : units) {
-    gradients.push_back(unit->grad());
-  }
-  sp::sum_gradients(gradients, *comms.world);
-  const double grad_norm = engine::clip_grad_norm(
-      units, max_grad_norm > 0.0 ? max_grad_norm : std::numeric_limits<double>::infinity());
-  TORCH_CHECK(std::isfinite(grad_norm), "the gradient norm is ", grad_norm,
-              "; the weights were left as they were before this optimizer step");
-  optimizer.step(learning_rate);
+  const double grad_norm = apply_gradients(units, optimizer, learning_rate, max_grad_norm, *comms.world);
   const auto sequence =
       sequence_figures(shards, predicted_bytes(decoder, shards), sent_bytes(comms) - sent_before, *comms.world);
   return {reduce(sums, *comms.world), sequence, grad_norm};

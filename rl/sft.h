@@ -1,5 +1,5 @@
-// Supervised fine-tuning on {"prompt", "completion"} lines: the loss is on the completion alone, packed and cut over ranks
-// exactly as rollouts are.
+// Supervised fine-tuning on {"prompt", "completion"} or {"messages"} lines (sft_examples.h): the loss is on completions and
+// assistants' turns alone, packed and cut over ranks exactly as rollouts are.
 #pragma once
 
 #include "rl/training_run.h"

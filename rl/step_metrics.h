@@ -3,20 +3,33 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "rl/config/config.h"
 #include "rl/metrics/metrics.h"
 #include "rl/policy_update.h"
+#include "rl/source_counters.h"
+#include "rl/step_update.h"
 #include "rollout_bridge/schema.h"
 
 namespace ringside::rl {
 
 // Losses and gradient norm as means over the step's optimizer steps, KL, entropy and the like as means over their loss
-// tokens, then what the rollouts say of themselves.
-// weight_version: of the weights that the step started from, against which staleness is counted.
-Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts,
-                              const std::vector<UpdateResult>& updates, int64_t weight_version,
-                              const Config& config);
+// tokens, then what the rollouts say of themselves. Without a policy update (only the critic learnt) the policy's figures
+// are left out. state: of the step's end, before its version was counted up, against which staleness is counted.
+Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+                          const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
+                          const Config& config);
+
+// What became of the rollouts that came in since this trainer started: rollouts/accepted, rollouts/dropped_stale and so on
+// (source_counters.h).
+void append_source_metrics(Metrics& metrics, const SourceCounters& counters);
+
+// Alarms of a trainer and rollout engine that do not compute the same policy: adds alarm/mult_prob_error (the ratio's error
+// above 1.05, as NeMo-RL advises) and alarm/mismatch_kl (above 1e-3), 1 where it rings, and returns a sentence for each that
+// does. Samples of older weights differ by nature: with one among them nothing is added.
+std::vector<std::string> add_alarms(Metrics& metrics);
 
 // What sequence parallelism did, means over the optimizer steps: what sharing prefixes saved (sp/prefix_saving in tokens,
 // sp/pair_saving in attended pairs), bytes of attention as planned beside as sent, the fullest ring rank over the mean.

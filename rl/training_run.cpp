@@ -8,6 +8,7 @@
 #include "engine/optim/lr_schedule.h"
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
+#include "rl/optimizer_step.h"
 #include "rl/sequence_parallel.h"
 #include "rl/step_metrics.h"
 #include "sp/grad_sync.h"
@@ -20,15 +21,6 @@ int64_t updates_per_step(const Config& config) {
   const int64_t iterations =
       config.algorithm.name == AlgorithmName::kGrpo ? config.algorithm.num_iterations : 1;
   return iterations * config.train.num_mini_batches;
-}
-
-engine::AdamWOptions adamw_options(const OptimizerConfig& config) {
-  engine::AdamWOptions options;
-  options.beta1 = config.beta1;
-  options.beta2 = config.beta2;
-  options.eps = config.eps;
-  options.weight_decay = config.weight_decay;
-  return options;
 }
 
 engine::LrDecay lr_decay(LrSchedule schedule) {
@@ -106,12 +98,20 @@ void TrainingRun::resume_or_start() {
   const auto checkpoint = latest_checkpoint(run_dir());
   if (checkpoint) {
     state_ = load_checkpoint(*checkpoint, *decoder_, *optimizer_);
+    resumed_parts_ = *checkpoint / "trainer";
     if (is_main_rank()) {
       log::info("going on from " + checkpoint->string() + ", step " + std::to_string(state_.step));
     }
   } else {
     state_.seed = config().seed;
     state_.run_id = new_run_id();  // only rank 0's is ever used
+  }
+  const AlgorithmConfig& algorithm = config().algorithm;
+  if (!checkpoint || algorithm.kl_target == 0.0) {
+    state_.kl_coef = algorithm.kl_coef;
+  }
+  if (!checkpoint || algorithm.entropy_target == 0.0) {
+    state_.entropy_coef = algorithm.entropy_coef;
   }
 }
 
@@ -141,11 +141,11 @@ std::vector<sp::Shard> TrainingRun::collate(const std::vector<sp::Document>& doc
                       sequence_options(config().sp)});
 }
 
-double TrainingRun::learning_rate() const {
+double TrainingRun::learning_rate_factor() const {
   const OptimizerConfig& optimizer = config().optimizer;
   engine::LrSchedule schedule;
   schedule.decay = lr_decay(optimizer.lr_schedule);
-  schedule.peak = optimizer.learning_rate;
+  schedule.peak = 1.0;
   schedule.warmup_steps = optimizer.warmup_steps;
   schedule.min_lr_ratio = optimizer.min_lr_ratio;
   schedule.total_steps = config().train.steps * updates_per_step(config());
@@ -153,7 +153,8 @@ double TrainingRun::learning_rate() const {
 }
 
 UpdateResult TrainingRun::update(const std::vector<sp::Shard>& shards, const LossFunction& loss) {
-  const UpdateResult result = update_policy(*decoder_, *optimizer_, shards, loss, learning_rate(),
+  const UpdateResult result = update_policy(*decoder_, *optimizer_, shards, loss,
+                                            config().optimizer.learning_rate * learning_rate_factor(),
                                             config().optimizer.max_grad_norm, comms_);
   ++state_.optimizer_step;
   return result;
@@ -207,7 +208,7 @@ void TrainingRun::clear_progress() {
 }
 
 void TrainingRun::save(const std::filesystem::path& dir) const {
-  save_checkpoint(dir, *decoder_, *optimizer_, state_, config().model.path);
+  save_checkpoint(dir, *decoder_, *optimizer_, state_, config().model.path, checkpoint_parts_);
 }
 
 void TrainingRun::finish() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,16 @@ class TrainingRun {
   bool is_main_rank() const { return mesh_.rank() == 0; }
   engine::Decoder& decoder() { return *decoder_; }
   const TrainingState& state() const { return state_; }
+  // The coefficients that a run adapts; they travel in its checkpoints.
+  TrainingState& adaptive_state() { return state_; }
+
+  // The folder of the checkpoint that this run went on from, where parts added by add_checkpoint_part lie; nothing for a
+  // run from the start.
+  const std::optional<std::filesystem::path>& resumed_parts() const { return resumed_parts_; }
+  void add_checkpoint_part(CheckpointPart part) { checkpoint_parts_.push_back(std::move(part)); }
+
+  // The learning rate of the next optimizer step over its peak: warm-up and decay alone.
+  double learning_rate_factor() const;
 
   // This rank's shards of one optimizer step's documents. Collective: the plan's hash is compared first.
   std::vector<sp::Shard> collate(const std::vector<sp::Document>& documents) const;
@@ -69,7 +80,6 @@ class TrainingRun {
   void open_writers();
   void show_progress(const Metrics& metrics, double step_time);
   void save(const std::filesystem::path& dir) const;
-  double learning_rate() const;
 
   RunOptions options_;
   sp::Mesh mesh_;
@@ -77,6 +87,8 @@ class TrainingRun {
   std::unique_ptr<engine::Decoder> decoder_;
   std::unique_ptr<engine::AdamW> optimizer_;
   TrainingState state_;
+  std::optional<std::filesystem::path> resumed_parts_;
+  std::vector<CheckpointPart> checkpoint_parts_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<Progress> progress_;

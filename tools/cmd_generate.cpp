@@ -28,12 +28,22 @@ struct GenerateOptions {
 constexpr std::size_t kBatch = 256;
 
 nlohmann::ordered_json output_line(const rl::Prompt& prompt, const rl::ScoredCompletion& scored) {
-  return {{"id", prompt.id},
-          {"prompt", prompt.prompt},
-          {"completion", scored.text},
-          {"completion_ids", scored.completion.ids},
-          {"logprobs", scored.completion.logprobs},
-          {"reward", scored.reward}};
+  nlohmann::ordered_json line{{"id", prompt.id},
+                              {"prompt", prompt.prompt},
+                              {"completion", scored.text},
+                              {"completion_ids", scored.completion.ids},
+                              {"logprobs", scored.completion.logprobs},
+                              {"reward", nullptr}};
+  if (scored.scores.failure.empty()) {
+    line["reward"] = scored.scores.total;
+    line["rewards"] = nlohmann::ordered_json::object();
+    for (const auto& [name, value] : scored.scores.raw) {
+      line["rewards"][name] = value;
+    }
+  } else {
+    line["reward_error"] = scored.scores.failure;
+  }
+  return line;
 }
 
 void generate_file(const GenerateOptions& options, const rl::Config& config) {
@@ -45,6 +55,7 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
     output.open(options.output, std::ios::trunc);
   }
   double reward = 0.0;
+  std::size_t unscored = 0;
   for (std::size_t begin = 0; begin < prompts.size(); begin += kBatch) {
     const std::size_t end = std::min(prompts.size(), begin + kBatch);
     const std::vector<rl::Prompt> batch(prompts.begin() + begin, prompts.begin() + end);
@@ -54,7 +65,8 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
     }
     const auto scored = sampler.sample(*decoder, batch, seeds, config.eval.temperature);
     for (std::size_t i = 0; i < scored.size(); ++i) {
-      reward += scored[i].reward;
+      reward += scored[i].scores.total;  // 0 where there is none
+      unscored += scored[i].scores.failure.empty() ? 0 : 1;
       if (output.is_open()) {
         output << output_line(batch[i], scored[i]).dump() << '\n';
       }
@@ -63,9 +75,13 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
   if (output.is_open() && !output.flush()) {
     throw std::runtime_error("cannot write " + options.output.string());
   }
-  const nlohmann::ordered_json summary{{"prompts", prompts.size()},
-                                       {"reward", config.rollout.reward},
-                                       {"mean", reward / static_cast<double>(prompts.size())}};
+  nlohmann::ordered_json summary{{"prompts", prompts.size()}, {"reward", config.rollout.reward}, {"mean", nullptr}};
+  if (unscored < prompts.size()) {
+    summary["mean"] = reward / static_cast<double>(prompts.size() - unscored);
+  }
+  if (unscored > 0) {
+    summary["unscored"] = unscored;
+  }
   std::cout << summary.dump() << "\n";
 }
 

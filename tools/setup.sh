@@ -16,6 +16,7 @@ readonly kPackages=(
   g++ cmake ninja-build ccache pkg-config git
   libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
+  libre2-dev libcpp-httplib-dev
   catch2 librapidcheck-dev libbenchmark-dev python3 python3-venv)
 readonly kStamp=ringside-complete
 

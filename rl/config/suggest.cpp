@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <numeric>
 #include <vector>
 
@@ -14,6 +15,8 @@ std::string_view last_component(std::string_view key) {
   const auto dot = key.rfind('.');
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
+
+std::ptrdiff_t depth_of(std::string_view key) { return std::count(key.begin(), key.end(), '.'); }
 
 struct Translation {
   std::string_view theirs;  // matched against the end of the unknown key, at a dot
@@ -92,7 +95,28 @@ constexpr std::array kTranslations = {
     Translation{"kl.estimator", "algorithm.kl_estimator"},
     Translation{"loss_type", "algorithm.loss_aggregation"},
     Translation{"loss_agg_mode", "algorithm.loss_aggregation"},
-    Translation{"adv_estimator", "algorithm.name"},
+    Translation{"adv_estimator", "algorithm.advantage.estimator"},
+    Translation{"advantage_estimator", "algorithm.advantage.estimator"},
+    Translation{"importance_sampling_level", "algorithm.importance_level"},
+    Translation{"clip_ratio_c", "algorithm.dual_clip"},
+    Translation{"use_kl_in_reward", "algorithm.kl_in: reward"},
+    Translation{"entropy_coeff", "algorithm.entropy_coef"},
+    Translation{"reward_weights", "rollout.reward (\"name * weight, name * weight\")"},
+    Translation{"reward_funcs", "rollout.reward"},
+    Translation{"ref_model_sync_steps", "algorithm.reference_update_every"},
+    Translation{"ref_model_mixup_alpha", "algorithm.reference_mixup"},
+    Translation{"off_policy_mask_threshold", "algorithm.correction.opsm_delta"},
+    Translation{"vllm_importance_sampling_clip_max", "algorithm.correction.high"},
+    Translation{"vllm_importance_sampling_clip_min", "algorithm.correction.low"},
+    Translation{"vllm_importance_sampling_mode", "algorithm.correction.mode and .level"},
+    Translation{"rollout_is_threshold", "algorithm.correction.high"},
+    Translation{"rollout_is", "algorithm.correction.mode: tis and .level"},
+    Translation{"behav_imp_weight_cap", "algorithm.correction.high"},
+    Translation{"cliprange_value", "algorithm.critic.value_clip"},
+    Translation{"critic_warmup", "algorithm.critic.warmup_steps"},
+    Translation{"filter_groups.enable", "algorithm.dynamic_sampling"},
+    Translation{"lam", "algorithm.advantage.lambda"},
+    Translation{"max_head_offpolicyness", "algorithm.max_staleness"},
     Translation{"scale_rewards", "algorithm.advantage.std"},
     Translation{"norm_adv_by_std_in_grpo", "algorithm.advantage.std"},
     Translation{"no_std_norm", "algorithm.advantage.std"},
@@ -156,7 +180,9 @@ std::string nearest_key(std::string_view unknown) {
     const std::size_t part = edit_distance(leaf, last_component(key)) + 1;
     const std::size_t distance = std::min(whole, part);
     const std::size_t limit = std::max<std::size_t>(2, leaf.size() / 3);
-    if (distance <= limit && distance < best_distance) {
+    // Of keys as near, the one that lies less deep.
+    const bool shallower = distance == best_distance && depth_of(key) < depth_of(best);
+    if (distance <= limit && (distance < best_distance || shallower)) {
       best = key;
       best_distance = distance;
     }

@@ -26,7 +26,7 @@ void for_each_line(const std::filesystem::path& path, const std::function<void(c
     }
     try {
       visit(json::parse(text), line_number);
-    } catch (const json::exception& error) {
+    } catch (const std::exception& error) {
       throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
     }
     ++objects;
@@ -41,13 +41,35 @@ std::string text_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+std::vector<ChatMessage> messages_of(const json& list, const DataConfig& config) {
+  if (config.chat_template == ChatTemplate::kNone) {
+    throw std::invalid_argument("messages, but data.chat_template is none; expected chatml or llama3");
+  }
+  if (!list.is_array() || list.empty()) {
+    throw std::invalid_argument("messages are " + std::string(list.is_array() ? "empty" : list.type_name()) +
+                                ", expected an array of {\"role\", \"content\"}");
+  }
+  std::vector<ChatMessage> messages;
+  for (const json& message : list) {
+    for (const auto& [key, value] : message.items()) {
+      // A tool call that is not rendered would be missing from the text without a word.
+      if (key != "role" && key != "content" && !value.is_null()) {
+        throw std::invalid_argument("a message has \"" + key + "\"; expected role and content alone");
+      }
+    }
+    messages.push_back({message.at("role").get<std::string>(), message.at("content").get<std::string>()});
+  }
+  return messages;
+}
+
 }  // namespace
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config) {
   std::vector<Prompt> prompts;
   for_each_line(path, [&](const json& line, int64_t number) {
     Prompt prompt;
-    prompt.prompt = line.at(config.prompt_key).get<std::string>();
+    const json& text = line.at(config.prompt_key);
+    prompt.prompt = text.is_array() ? chat_prompt(messages_of(text, config), config.chat_template) : text.get<std::string>();
     prompt.answer = line.contains(config.answer_key) ? text_of(line.at(config.answer_key)) : "";
     prompt.id = line.contains("id") ? text_of(line.at("id")) : std::to_string(number);
     prompts.push_back(std::move(prompt));
@@ -55,10 +77,18 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataCo
   return prompts;
 }
 
-std::vector<SftExample> read_sft_examples(const std::filesystem::path& path) {
+std::vector<SftExample> read_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
   std::vector<SftExample> examples;
-  for_each_line(path, [&](const json& line, int64_t) {
-    examples.push_back({line.at("prompt").get<std::string>(), line.at("completion").get<std::string>()});
+  for_each_line(path, [&](const json& line, int64_t number) {
+    SftExample example;
+    example.line = number;
+    if (line.contains("messages")) {
+      example.messages = messages_of(line.at("messages"), config);
+    } else {
+      example.prompt = line.at("prompt").get<std::string>();
+      example.completion = line.at("completion").get<std::string>();
+    }
+    examples.push_back(std::move(example));
   });
   return examples;
 }

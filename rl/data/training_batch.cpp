@@ -1,28 +1,26 @@
 #include "rl/data/training_batch.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/loss_weights.h"
+#include "rl/data/rollout_rewards.h"
+#include "rollout_bridge/branches.h"
 #include "sp/layout/range.h"
 
 namespace ringside::rl {
 namespace {
 
-bool is_loss_token(const bridge::Rollout& rollout, std::size_t i, const AlgorithmConfig& config) {
-  if (config.mask_truncated && rollout.finish_reason == bridge::FinishReason::kLength) {
-    return false;
+// Which completion tokens of a rollout carry loss.
+std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained, const AlgorithmConfig& config) {
+  const bool truncated = config.mask_truncated && rollout.finish_reason == bridge::FinishReason::kLength;
+  std::vector<bool> mask(rollout.completion_ids.size(), trained && !truncated);
+  for (std::size_t i = 0; i < rollout.loss_mask.size(); ++i) {
+    mask[i] = mask[i] && rollout.loss_mask[i] != 0;
   }
-  return rollout.loss_mask.empty() || rollout.loss_mask[i] != 0;
-}
-
-int64_t count_loss_tokens(const bridge::Rollout& rollout, const AlgorithmConfig& config) {
-  int64_t n = 0;
-  for (std::size_t i = 0; i < rollout.completion_ids.size(); ++i) {
-    n += is_loss_token(rollout, i, config) ? 1 : 0;
-  }
-  return n;
+  return mask;
 }
 
 void check_rollout(const bridge::Rollout& rollout) {
@@ -43,24 +41,32 @@ void check_groups(std::span<const bridge::Rollout> rollouts, int64_t group_size)
   }
 }
 
-sp::Document make_document(const bridge::Rollout& rollout, int64_t sample, double advantage, double weight,
-                           const AlgorithmConfig& config) {
+// The ids that a branch continues, its own included.
+std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::BranchPath& path) {
+  std::vector<int64_t> ids = rollout.prompt_ids;
+  for (const bridge::TokenRange& range : path.ranges) {
+    ids.insert(ids.end(), rollout.completion_ids.begin() + range.begin, rollout.completion_ids.begin() + range.end);
+  }
+  return ids;
+}
+
+sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path, const std::vector<bool>& mask,
+                           int64_t index, double weight) {
+  const bridge::TokenRange own = path.own();
   sp::Document document;
-  document.ids = rollout.prompt_ids;
-  document.ids.insert(document.ids.end(), rollout.completion_ids.begin(), rollout.completion_ids.end());
-  const auto prompt_tokens = static_cast<int64_t>(rollout.prompt_ids.size());
-  document.entries = sp::blank_entries(count_loss_tokens(rollout, config));
+  document.ids = ids_of(rollout, path);
+  const int64_t own_begin = static_cast<int64_t>(document.ids.size()) - (own.end - own.begin);
+  document.entries = sp::blank_entries(std::count(mask.begin() + own.begin, mask.begin() + own.end, true));
   std::size_t entry = 0;
-  for (std::size_t i = 0; i < rollout.completion_ids.size(); ++i) {
-    if (!is_loss_token(rollout, i, config)) {
+  for (int64_t i = own.begin; i < own.end; ++i) {
+    if (!mask[i]) {
       continue;
     }
-    document.entries.source[entry] = prompt_tokens + static_cast<int64_t>(i) - 1;
+    document.entries.source[entry] = own_begin + (i - own.begin) - 1;
     document.entries.target[entry] = rollout.completion_ids[i];
-    document.entries.sample[entry] = sample;
+    document.entries.sample[entry] = index;
     document.entries.rollout_logprob[entry] = rollout.logprobs[i];
     document.entries.old_logprob[entry] = rollout.logprobs[i];
-    document.entries.advantage[entry] = advantage;
     document.entries.weight[entry] = weight;
     document.entries.temperature[entry] = rollout.temperature;
     ++entry;
@@ -69,45 +75,93 @@ sp::Document make_document(const bridge::Rollout& rollout, int64_t sample, doubl
   return document;
 }
 
-}  // namespace
-
-double total_reward(const bridge::Rollout& rollout) {
-  double sum = 0.0;
-  for (const auto& [name, value] : rollout.rewards) {
-    sum += value;
+TokenTable make_table(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks) {
+  TokenTable table;
+  table.begin.push_back(0);
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    for (std::size_t i = 0; i < masks[r].size(); ++i) {
+      if (masks[r][i]) {
+        table.rollout.push_back(rollouts[r].logprobs[i]);
+      }
+    }
+    table.begin.push_back(static_cast<int64_t>(table.rollout.size()));
   }
-  return sum;
+  return table;
 }
 
-std::vector<std::vector<sp::Document>> make_mini_batches(std::span<const bridge::Rollout> rollouts,
-                                                         const Config& config) {
-  check_groups(rollouts, config.rollout.group_size);
-  std::vector<double> rewards;
+// What each loss token of a mini-batch's rollouts weighs. Rollouts that are not trained on count in no denominator.
+std::vector<double> weights_of(const TokenTable& table, sp::Range part, const std::vector<bool>& trained,
+                               const Config& config) {
   std::vector<int64_t> loss_tokens;
-  for (const bridge::Rollout& rollout : rollouts) {
-    check_rollout(rollout);
-    rewards.push_back(total_reward(rollout));
-    loss_tokens.push_back(count_loss_tokens(rollout, config.algorithm));
-  }
-  const auto advantages =
-      group_advantages(rewards, config.rollout.group_size, config.algorithm.advantage);
-  // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
-  const double divisor = config.algorithm.loss_divisor > 0
-                             ? config.algorithm.loss_divisor
-                             : static_cast<double>(config.rollout.max_completion_tokens);
-  const int64_t num_mini_batches = config.train.num_mini_batches;
-  std::vector<std::vector<sp::Document>> mini_batches(num_mini_batches);
-  for (int64_t b = 0; b < num_mini_batches; ++b) {
-    const sp::Range part = sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
-    const auto weights =
-        loss_weights(std::span(loss_tokens).subspan(part.begin, part.size()),
-                     config.algorithm.loss_aggregation, divisor);
-    for (int64_t i = part.begin; i < part.end; ++i) {
-      mini_batches[b].push_back(make_document(rollouts[i], i, advantages[i],
-                                              weights[i - part.begin], config.algorithm));
+  for (int64_t r = part.begin; r < part.end; ++r) {
+    if (trained[r]) {
+      loss_tokens.push_back(table.begin[r + 1] - table.begin[r]);
     }
   }
-  return mini_batches;
+  // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
+  const double divisor = config.algorithm.loss_divisor > 0 ? config.algorithm.loss_divisor
+                                                           : static_cast<double>(config.rollout.max_completion_tokens);
+  const auto of_trained = loss_weights(loss_tokens, config.algorithm.loss_aggregation, divisor);
+  std::vector<double> weights;
+  std::size_t next = 0;
+  for (int64_t r = part.begin; r < part.end; ++r) {
+    weights.push_back(trained[r] ? of_trained[next++] : 0.0);
+  }
+  return weights;
+}
+
+MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
+                          const TokenTable& table, sp::Range part, const std::vector<bool>& trained,
+                          const Config& config) {
+  MiniBatch batch;
+  batch.first_token = table.begin[part.begin];
+  batch.loss_tokens = table.begin[part.end] - batch.first_token;
+  const auto weights = weights_of(table, part, trained, config);
+  for (int64_t r = part.begin; r < part.end; ++r) {
+    for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
+      const auto index = static_cast<int64_t>(batch.documents.size());
+      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, weights[r - part.begin]));
+    }
+  }
+  return batch;
+}
+
+// Whether each sample is trained on: those that failed are not, and groups without variance teach nothing.
+std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, const Config& config) {
+  std::vector<bool> trained;
+  for (const bridge::Rollout& rollout : rollouts) {
+    trained.push_back(is_scored(rollout));
+  }
+  if (config.algorithm.dynamic_sampling == DynamicSampling::kNone) {
+    return trained;
+  }
+  const int64_t group_size = config.rollout.group_size;
+  const auto equal = groups_without_variance(total_rewards(rollouts, config), group_size);
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    trained[r] = trained[r] && !equal[r / static_cast<std::size_t>(group_size)];
+  }
+  return trained;
+}
+
+}  // namespace
+
+StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config) {
+  check_groups(rollouts, config.rollout.group_size);
+  const auto trained = trained_samples(rollouts, config);
+  std::vector<std::vector<bool>> masks;
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    check_rollout(rollouts[r]);
+    masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
+  }
+  StepBatch batch;
+  batch.table = make_table(rollouts, masks);
+  batch.rewards = sample_rewards(rollouts, masks, batch.table, config);
+  const int64_t num_mini_batches = config.train.num_mini_batches;
+  for (int64_t b = 0; b < num_mini_batches; ++b) {
+    const sp::Range part = sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
+    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.table, part, trained, config));
+  }
+  return batch;
 }
 
 sp::Document make_scored_document(std::vector<int64_t> ids, int64_t first_target, double weight) {

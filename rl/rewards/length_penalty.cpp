@@ -18,4 +18,15 @@ double overlong_penalty(int64_t completion_tokens, int64_t max_tokens, int64_t b
   return -std::clamp(static_cast<double>(over) / static_cast<double>(buffer_tokens), 0.0, 1.0);
 }
 
+Reward length_reward(const RewardOptions&) {
+  return [](const RewardInput& input) {
+    if (input.max_completion_tokens <= 0) {
+      return 0.0;
+    }
+    const double share = static_cast<double>(input.completion_tokens) /
+                         static_cast<double>(input.max_completion_tokens);
+    return -std::clamp(share, 0.0, 1.0);
+  };
+}
+
 }  // namespace ringside::rl

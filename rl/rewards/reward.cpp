@@ -1,10 +1,18 @@
 #include "rl/rewards/reward.h"
 
+#include <algorithm>
 #include <map>
-#include <stdexcept>
-#include <string>
+#include <numeric>
 
+#include "rl/rewards/code_tests.h"
 #include "rl/rewards/exact_match.h"
+#include "rl/rewards/http_reward.h"
+#include "rl/rewards/json_schema_reward.h"
+#include "rl/rewards/length_penalty.h"
+#include "rl/rewards/math_answer.h"
+#include "rl/rewards/multiple_choice.h"
+#include "rl/rewards/regex_reward.h"
+#include "rl/rewards/repetition.h"
 
 namespace ringside::rl {
 namespace {
@@ -14,24 +22,43 @@ using RewardFactory = Reward (*)(const RewardOptions&);
 // One line a reward.
 const std::map<std::string_view, RewardFactory>& factories() {
   static const std::map<std::string_view, RewardFactory> kFactories = {
+      {"code_tests", code_tests_reward},
       {"exact_match", exact_match_reward},
+      {"http", http_reward},
+      {"json_schema", json_schema_reward},
+      {"length", length_reward},
+      {"math_answer", math_answer_reward},
+      {"multiple_choice", multiple_choice_reward},
+      {"regex", regex_reward},
+      {"repetition", repetition_reward},
   };
   return kFactories;
+}
+
+// Levenshtein distance; the one of configuration keys lies above this library.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
 }
 
 }  // namespace
 
 Reward make_reward(std::string_view name, const RewardOptions& options) {
   const auto found = factories().find(name);
-  if (found != factories().end()) {
-    return found->second(options);
+  if (found == factories().end()) {
+    throw std::invalid_argument(unknown_reward(name));
   }
-  std::string known;
-  for (const std::string_view other : reward_names()) {
-    known.append(known.empty() ? "" : ", ").append(other);
-  }
-  throw std::invalid_argument("reward '" + std::string(name) +
-                              "' is unknown, expected one of: " + known);
+  return found->second(options);
 }
 
 std::vector<std::string_view> reward_names() {
@@ -40,6 +67,22 @@ std::vector<std::string_view> reward_names() {
     names.push_back(name);
   }
   return names;
+}
+
+std::string unknown_reward(std::string_view name) {
+  const std::string_view shown = name.substr(0, 64);
+  const auto names = reward_names();
+  const auto nearest = *std::min_element(
+      names.begin(), names.end(), [&](auto a, auto b) { return distance(a, shown) < distance(b, shown); });
+  std::string text = "reward '" + std::string(shown) + "' is unknown";
+  if (distance(nearest, shown) <= std::max<std::size_t>(2, shown.size() / 3)) {
+    text.append("; did you mean ").append(nearest).append("?");
+  }
+  text += " Expected one of: ";
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text.append(i == 0 ? "" : ", ").append(names[i]);
+  }
+  return text;
 }
 
 }  // namespace ringside::rl

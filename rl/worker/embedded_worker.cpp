@@ -157,7 +157,13 @@ class EmbeddedWorker {
     r.top_k = static_cast<int32_t>(config_.rollout.top_k);
     r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
     r.finish_reason = wire_reason(scored.completion.finish);
-    r.rewards = {{sampler_.reward_name(), scored.reward}};
+    r.rewards = scored.scores.raw;
+    if (!scored.scores.failure.empty()) {
+      // Not a reward of 0: the trainer asks for the sample again, and takes it unscored when that fails too often.
+      log::warn("rollout " + r.rollout_id + ": " + scored.scores.failure);
+      r.finish_reason = bridge::FinishReason::kError;
+      r.loss_mask.assign(r.completion_ids.size(), 0);
+    }
     return r;
   }
 

@@ -6,6 +6,9 @@
 namespace ringside::rl {
 namespace {
 
+// Rewards that wait for a server or a program keep no core busy.
+constexpr int64_t kRewardThreads = 8;
+
 engine::Tokenizer load_tokenizer(const Config& config) {
   return engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
 }
@@ -34,11 +37,28 @@ std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& m
   return ids;
 }
 
-PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
-    : config_(config), tokenizer_(load_tokenizer(config)), stop_ids_(stop_ids(config, model, tokenizer_)) {
-  reward_ = make_reward(config.rollout.reward,
-                        {config.rollout.reward_separator, stop_text(config, tokenizer_, stop_ids_)});
+RewardOptions reward_options(const RolloutConfig& config, const std::string& stop) {
+  const RewardOptionsConfig& from = config.reward_options;
+  RewardOptions options;
+  options.separator = config.reward_separator;
+  options.stop = stop;
+  options.tolerance = from.tolerance;
+  options.regex = from.regex;
+  options.json_schema = from.json_schema;
+  options.repetition_ngram = from.repetition_ngram;
+  options.code_command = from.code_command;
+  options.code_timeout_s = from.code_timeout_s;
+  options.code_memory_mb = from.code_memory_mb;
+  options.http_url = from.http_url;
+  options.http_timeout_s = from.http_timeout_s;
+  return options;
 }
+
+PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
+    : config_(config),
+      tokenizer_(load_tokenizer(config)),
+      stop_ids_(stop_ids(config, model, tokenizer_)),
+      rewards_(config.rollout.reward, reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
 
 std::vector<int64_t> PromptSampler::encode(const Prompt& prompt) const {
   auto ids = tokenizer_.encode(prompt.prompt);
@@ -49,6 +69,18 @@ std::vector<int64_t> PromptSampler::encode(const Prompt& prompt) const {
                              std::to_string(config_.rollout.max_prompt_tokens));
   }
   return ids;
+}
+
+std::vector<RewardScores> PromptSampler::score(const std::vector<Prompt>& prompts,
+                                               const std::vector<ScoredCompletion>& completions) const {
+  std::vector<RewardInput> inputs;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const engine::Completion& completion = completions[i].completion;
+    inputs.push_back({prompts[i].prompt, completions[i].text, prompts[i].answer,
+                      static_cast<int64_t>(completion.ids.size()), config_.rollout.max_completion_tokens,
+                      completion.finish == engine::FinishReason::kLength});
+  }
+  return rewards_.score_all(inputs, kRewardThreads);
 }
 
 std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
@@ -70,10 +102,13 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
   auto completions = engine::generate(decoder, prompt_ids, params, options);
   std::vector<ScoredCompletion> scored;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    ScoredCompletion s{std::move(prompt_ids[i]), std::move(completions[i]), {}, 0.0};
+    ScoredCompletion s{std::move(prompt_ids[i]), std::move(completions[i]), {}, {}};
     s.text = tokenizer_.decode(s.completion.ids, /*skip_special=*/true);
-    s.reward = reward_({prompts[i].prompt, s.text, prompts[i].answer});
     scored.push_back(std::move(s));
+  }
+  auto scores = score(prompts, scored);
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    scored[i].scores = std::move(scores[i]);
   }
   return scored;
 }

@@ -10,7 +10,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
 #include "rl/data/text_data.h"
-#include "rl/rewards/reward.h"
+#include "rl/rewards/reward_set.h"
 
 namespace ringside::rl {
 
@@ -18,7 +18,7 @@ struct ScoredCompletion {
   std::vector<int64_t> prompt_ids;
   engine::Completion completion;
   std::string text;  // of the completion, without special tokens
-  double reward = 0.0;
+  RewardScores scores;  // without any value, and a failure that says why, where a reward was not to be had
 };
 
 // The token ids that end a completion: of config.rollout.stop, else of the model. Throws std::runtime_error when there is
@@ -26,25 +26,28 @@ struct ScoredCompletion {
 std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
                               const engine::Tokenizer& tokenizer);
 
+// What the rewards of config.rollout look at; `stop` is the text that ends a completion.
+RewardOptions reward_options(const RolloutConfig& config, const std::string& stop);
+
 class PromptSampler {
  public:
   // Reads the tokenizer of config.model.path. Throws std::runtime_error or std::invalid_argument naming what is wrong.
   PromptSampler(const Config& config, const engine::ModelConfig& model);
 
   // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths. temperature 0 is greedy.
-  // Throws std::runtime_error naming a prompt that is longer than rollout.max_prompt_tokens or empty.
+  // Rewards are computed by several threads at a time. Blocks until all are there. Throws std::runtime_error naming a
+  // prompt that is longer than rollout.max_prompt_tokens or empty.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds, double temperature) const;
 
-  const std::string& reward_name() const { return config_.rollout.reward; }
-
  private:
   std::vector<int64_t> encode(const Prompt& prompt) const;
+  std::vector<RewardScores> score(const std::vector<Prompt>& prompts, const std::vector<ScoredCompletion>& completions) const;
 
   Config config_;
   engine::Tokenizer tokenizer_;
   std::vector<int64_t> stop_ids_;
-  Reward reward_;
+  RewardSet rewards_;
 };
 
 }  // namespace ringside::rl

@@ -171,7 +171,7 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
   CHECK_THAT(joined(load_text("algorithm:\n  loss_divisor: 512\n").errors),
              Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
   CHECK_THAT(joined(load_config({}, {"rollout.group_size=1"}).errors),
-             Contains("command line: rollout.group_size: is 1, but algorithm.name grpo"));
+             Contains("command line: rollout.group_size: is 1, but algorithm.advantage.estimator grpo"));
   CHECK(load_config({}, {"rollout.group_size=1", "algorithm.name=sft"}).ok());
   CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
   CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
@@ -186,6 +186,41 @@ TEST_CASE("keys of one policy loss are refused under another") {
   CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.delta=4"}).ok());
   CHECK_FALSE(load_config({}, {"algorithm.dual_clip=0.5"}).ok());
   CHECK(load_config({}, {"algorithm.dual_clip=3"}).ok());
+}
+
+TEST_CASE("parts of an algorithm that do not go together are refused") {
+  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  CHECK(load_config({}, {"algorithm.advantage.estimator=gae", "rollout.group_size=1"}).ok());
+  CHECK_THAT(error({"algorithm.advantage.estimator=gae", "algorithm.dynamic_sampling=drop"}),
+             Contains("which looks at groups"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=pass_at_k", "algorithm.advantage.std=batch"}),
+             Contains("estimator pass_at_k does not use it"));
+  CHECK_THAT(error({"algorithm.critic.warmup_steps=5"}), Contains("has no critic"));
+  CHECK_THAT(error({"algorithm.kl_target=0.1"}), Contains("kl_coef is 0"));
+  CHECK_THAT(error({"algorithm.reference_update_every=5"}), Contains("there is no reference policy"));
+  CHECK_THAT(error({"algorithm.entropy_target=0.5"}), Contains("could not move"));
+  CHECK_THAT(error({"algorithm.correction.mode=tis", "algorithm.old_logprobs=rollout"}),
+             Contains("nothing to correct"));
+  CHECK_THAT(error({"algorithm.correction.low=3"}), Contains("above algorithm.correction.high"));
+  CHECK_THAT(error({"algorithm.correction.mode=seq_mask_tis", "algorithm.correction.level=sequence"}),
+             Contains("uses both"));
+  CHECK_THAT(error({"algorithm.loss=gmpo", "algorithm.importance_level=sequence"}), Contains("its own form"));
+  CHECK_THAT(error({"algorithm.reward.overlong_buffer_tokens=600"}), Contains("more than rollout.max_completion_tokens"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=gdpo", "algorithm.reward.clip=1"}), Contains("gdpo"));
+  CHECK_THAT(error({"rollout.reward=exact_mach"}), Contains("rollout.reward") && Contains("exact_match"));
+  CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
+}
+
+TEST_CASE("every preset is a set of known keys with valid values, and each changes something") {
+  for (const std::string_view name : preset_names()) {
+    CAPTURE(std::string(name));
+    const LoadedConfig loaded = load_config({}, {"algorithm.preset=" + std::string(name)});
+    CHECK(joined(loaded.errors) == "");
+    Config plain;
+    plain.algorithm.preset = name;
+    CHECK((name == "none" || values_of(loaded.config) != values_of(plain)));
+  }
+  CHECK(preset_names().size() == 26);
 }
 
 TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {

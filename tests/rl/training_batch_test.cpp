@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "rl/data/rollout_file.h"
+#include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "tests/support/temporary_directory.h"
 
@@ -47,33 +48,36 @@ class TempFile {
 TEST_CASE("each completion token is scored by the token before it") {
   auto config = make_config();
   const std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 1)};
-  const auto batches = rl::make_mini_batches(rollouts, config);
-  REQUIRE(batches.size() == 1);
-  REQUIRE(batches[0].size() == 2);
-  const sp::Document& first = batches[0][0];
+  const auto step = rl::make_step_batch(rollouts, config);
+  REQUIRE(step.mini_batches.size() == 1);
+  const auto& documents = step.mini_batches[0].documents;
+  REQUIRE(documents.size() == 2);
+  const sp::Document& first = documents[0];
   CHECK(first.ids == std::vector<int64_t>{10, 11, 12, 20, 21});
   CHECK(first.entries.source == std::vector<int64_t>{2, 3, 4});
   CHECK(first.entries.target == std::vector<int64_t>{20, 21, 22});
   CHECK(first.entries.rollout_logprob == std::vector<double>{-0.5, -1.0, -1.5});
   CHECK(first.entries.weight == std::vector<double>(3, 0.25));
   CHECK(first.entries.temperature[0] == 0.5);
-  CHECK(first.entries.advantage[0] > 0.0);
-  CHECK(batches[0][1].entries.advantage[0] < 0.0);
-  CHECK(batches[0][1].entries.sample[0] == 1);
+  CHECK(documents[1].entries.sample[0] == 1);
+  CHECK(step.table.begin == std::vector<int64_t>{0, 3, 4});
+  CHECK(step.table.rollout == std::vector<double>{-0.5, -1.0, -1.5, -0.5});
+  CHECK(step.rewards.total == std::vector<double>{1.0, 0.0});
 }
 
 TEST_CASE("loss masks and truncation take tokens out of the loss and of its denominator") {
   auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 2)};
   rollouts[0].loss_mask = {1, 0, 1};
-  auto batches = rl::make_mini_batches(rollouts, config);
-  CHECK(batches[0][0].entries.source == std::vector<int64_t>{2, 4});
-  CHECK(batches[0][0].entries.weight[0] == 0.25);
+  auto batch = rl::make_step_batch(rollouts, config).mini_batches[0];
+  CHECK(batch.documents[0].entries.source == std::vector<int64_t>{2, 4});
+  CHECK(batch.documents[0].entries.weight[0] == 0.25);
+  CHECK(batch.loss_tokens == 4);
   rollouts[1].finish_reason = bridge::FinishReason::kLength;
   config.algorithm.mask_truncated = true;
-  batches = rl::make_mini_batches(rollouts, config);
-  CHECK(batches[0][1].entries.size() == 0);
-  CHECK(batches[0][0].entries.weight[0] == 0.5);
+  batch = rl::make_step_batch(rollouts, config).mini_batches[0];
+  CHECK(batch.documents[1].entries.size() == 0);
+  CHECK(batch.documents[0].entries.weight[0] == 0.5);
 }
 
 TEST_CASE("mini-batches split whole samples, each with its own denominator") {
@@ -84,12 +88,13 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
     rollouts.push_back(make_rollout(g, 1.0, 1 + g));
     rollouts.push_back(make_rollout(g, 0.0, 2));
   }
-  const auto batches = rl::make_mini_batches(rollouts, config);
-  CHECK(batches[0].size() == 3);
-  CHECK(batches[2].size() == 2);
+  const auto batches = rl::make_step_batch(rollouts, config).mini_batches;
+  CHECK(batches[0].documents.size() == 3);
+  CHECK(batches[2].documents.size() == 2);
+  CHECK(batches[2].first_token == batches[0].loss_tokens + batches[1].loss_tokens);
   for (const auto& batch : batches) {
     double sum = 0.0;
-    for (const auto& document : batch) {
+    for (const auto& document : batch.documents) {
       sum = std::accumulate(document.entries.weight.begin(), document.entries.weight.end(), sum);
     }
     CHECK(sum == Approx(1.0));
@@ -99,10 +104,72 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
 TEST_CASE("rollouts that cannot be trained on are refused by name") {
   const auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(1, 0.0, 1)};
-  CHECK_THROWS_WITH(rl::make_mini_batches(rollouts, config), Catch::Contains("r1 is not part of a whole group"));
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r1 is not part of a whole group"));
   rollouts[1].group_id = 0;
   rollouts[1].top_p = 0.9F;
-  CHECK_THROWS_WITH(rl::make_mini_batches(rollouts, config), Catch::Contains("top_p"));
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("top_p"));
+}
+
+TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
+  auto config = make_config();
+  config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 1.0, 2), make_rollout(1, 1.0, 2),
+                                        make_rollout(1, 0.0, 2)};
+  CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].loss_tokens == 8);
+  config.algorithm.dynamic_sampling = rl::DynamicSampling::kDrop;
+  const auto batch = rl::make_step_batch(rollouts, config).mini_batches[0];
+  CHECK(batch.documents[0].entries.size() == 0);
+  CHECK(batch.loss_tokens == 4);
+  CHECK(batch.documents[3].entries.weight == std::vector<double>(2, 0.25));
+}
+
+TEST_CASE("a forked conversation is a document a branch, each scoring its own tokens after its own context") {
+  auto config = make_config();
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 5), make_rollout(0, 0.0, 1)};
+  rollouts[0].branches = {{2, 1}, {4, 0}};  // tokens 2, 3 go on after token 0; token 4 after the bare prompt
+  const auto step = rl::make_step_batch(rollouts, config);
+  const auto& documents = step.mini_batches[0].documents;
+  REQUIRE(documents.size() == 4);
+  CHECK(documents[0].ids == std::vector<int64_t>{10, 11, 12, 20});
+  CHECK(documents[1].ids == std::vector<int64_t>{10, 11, 12, 20, 22});
+  CHECK(documents[1].entries.source == std::vector<int64_t>{3, 4});
+  CHECK(documents[1].entries.target == std::vector<int64_t>{22, 23});
+  CHECK(documents[2].ids == std::vector<int64_t>{10, 11, 12});
+  CHECK(documents[2].entries.target == std::vector<int64_t>{24});
+  CHECK(documents[2].entries.rollout_logprob == std::vector<double>{-2.5});
+  CHECK(documents[3].entries.sample[0] == 3);
+  CHECK(step.table.begin == std::vector<int64_t>{0, 5, 6});
+}
+
+TEST_CASE("rewards are weighed by the recipe and shaped, those of turns stand at their turn's last loss token") {
+  auto config = make_config();
+  config.rollout.reward = "exact_match * 2";
+  config.algorithm.reward.scale = 10.0;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 5), make_rollout(0, 0.0, 2)};
+  rollouts[0].rewards = {{"exact_match", 1.0}};
+  rollouts[1].rewards = {{"exact_match", 0.5}};
+  rollouts[0].loss_mask = {0, 1, 0, 0, 1};
+  rollouts[0].turn_offsets = {0, 2, 4};
+  rollouts[0].turn_rewards = {0.1, 0.2, 0.3};
+  const auto rewards = rl::make_step_batch(rollouts, config).rewards;
+  CHECK(rewards.total[0] == Approx(20.0));
+  CHECK(rewards.total[1] == Approx(10.0));
+  REQUIRE(rewards.turns.size() == 3);
+  CHECK(rewards.turns[0].token == 0);
+  CHECK(rewards.turns[1].token == 0);  // the turn itself has none: the one before it
+  CHECK(rewards.turns[2].token == 1);
+  CHECK(rewards.turns[2].value == Approx(3.0));
+  CHECK(rl::total_rewards(rollouts, config)[0] == Approx(2.6));
+}
+
+TEST_CASE("a sample that failed counts as the mean of its group and carries no loss") {
+  auto config = make_config();
+  config.rollout.group_size = 3;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 0.0, 1), make_rollout(0, 0.5, 2)};
+  rollouts[1].rewards.clear();
+  rollouts[1].finish_reason = bridge::FinishReason::kError;
+  CHECK(rl::total_rewards(rollouts, config) == std::vector<double>{1.0, 0.75, 0.5});
+  CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].documents[1].entries.size() == 0);
 }
 
 TEST_CASE("a recorded file is read in groups with its optional fields") {
@@ -117,7 +184,7 @@ TEST_CASE("a recorded file is read in groups with its optional fields") {
   CHECK(rollouts[1].loss_mask == std::vector<uint8_t>{0});
   CHECK(rollouts[1].finish_reason == bridge::FinishReason::kLength);
   CHECK(rollouts[1].versions.front().version == 4);
-  CHECK(rl::total_reward(rollouts[1]) == 0.5);
+  CHECK(rl::total_reward(rollouts[1], {}) == 0.5);
 }
 
 TEST_CASE("a bad line is named with file and number") {

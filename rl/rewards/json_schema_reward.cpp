@@ -1,0 +1,66 @@
+#include "rl/rewards/json_schema_reward.h"
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "rl/rewards/answer_text.h"
+#include "rl/rewards/json_schema.h"
+
+namespace ringside::rl {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kLongest = 64 << 10;
+
+// Throws std::invalid_argument (JsonSchema's) or json::exception.
+JsonSchema parse_schema(std::string_view text) {
+  if (json_depth(text) > kMaxJsonDepth) {
+    throw std::invalid_argument("JSON schema: nested deeper than " + std::to_string(kMaxJsonDepth));
+  }
+  return JsonSchema(json::parse(text));
+}
+
+std::shared_ptr<const JsonSchema> read_schema(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    throw std::invalid_argument("cannot read rollout.reward_options.json_schema " + path);
+  }
+  try {
+    return std::make_shared<const JsonSchema>(parse_schema(text.str()));
+  } catch (const std::exception& error) {
+    throw std::invalid_argument("rollout.reward_options.json_schema " + path + ": " + error.what());
+  }
+}
+
+bool satisfies(std::string_view completion, std::string_view stop, const JsonSchema& schema) {
+  const std::string_view text = without_stop(completion, stop);
+  const std::string_view document = last_block(text, "json|JSON").value_or(text);
+  if (document.size() > kLongest || json_depth(document) > kMaxJsonDepth) {
+    return false;
+  }
+  const json parsed = json::parse(document, nullptr, /*allow_exceptions=*/false);
+  return !parsed.is_discarded() && schema.accepts(parsed);
+}
+
+}  // namespace
+
+Reward json_schema_reward(const RewardOptions& options) {
+  if (!options.json_schema.empty()) {
+    return [schema = read_schema(options.json_schema), stop = options.stop](const RewardInput& input) {
+      return satisfies(input.completion, stop, *schema) ? 1.0 : 0.0;
+    };
+  }
+  return [stop = options.stop](const RewardInput& input) {
+    try {
+      return satisfies(input.completion, stop, parse_schema(input.answer)) ? 1.0 : 0.0;
+    } catch (const std::exception&) {
+      return 0.0;
+    }
+  };
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,14 @@
+// Whether a completion is JSON of a form.
+#pragma once
+
+#include "rl/rewards/reward.h"
+
+namespace ringside::rl {
+
+// 1 when the completion's last ```json block (or the whole completion, when it has none) parses and satisfies the schema
+// (json_schema.h), else 0; more than 64 KiB or nesting beyond kMaxJsonDepth is 0. The schema is the file
+// options.json_schema, or the data set's answer when that is empty; an answer that is no usable schema scores 0. Throws
+// std::invalid_argument naming the file and what is wrong with it.
+Reward json_schema_reward(const RewardOptions& options);
+
+}  // namespace ringside::rl

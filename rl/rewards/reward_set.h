@@ -1,0 +1,39 @@
+// The rewards of a recipe together: each one's raw value and the weighted total, for a batch of completions at a time.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rl/rewards/reward.h"
+#include "rl/rewards/weighted_rewards.h"
+
+namespace ringside::rl {
+
+struct RewardScores {
+  NamedRewards raw;     // in the recipe's order; empty when there is no score
+  double total = 0.0;   // weighted_total(raw)
+  std::string failure;  // why there is no score (RewardUnavailable); "" when there is one
+};
+
+// Immutable; thread-safe.
+class RewardSet {
+ public:
+  // `spec` is the text of rollout.reward. Throws as parse_rewards and make_reward do.
+  RewardSet(std::string_view spec, const RewardOptions& options);
+
+  // Blocks for as long as the rewards do; never throws for what a completion holds.
+  RewardScores score(const RewardInput& input) const;
+
+  // The same for each input, by up to `threads` threads; rewards may wait for programs and servers. The inputs' views must
+  // live until it returns. An exception of a thread is rethrown after all have ended.
+  std::vector<RewardScores> score_all(std::span<const RewardInput> inputs, int64_t threads) const;
+
+  const std::vector<WeightedReward>& recipe() const { return recipe_; }
+
+ private:
+  std::vector<WeightedReward> recipe_;
+  std::vector<Reward> rewards_;
+};
+
+}  // namespace ringside::rl

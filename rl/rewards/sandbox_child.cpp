@@ -1,0 +1,166 @@
+#include "rl/rewards/sandbox_child.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "rl/rewards/sandbox.h"
+
+namespace ringside::rl {
+namespace {
+
+// fork without the C library's handlers, which take locks that another thread may have held.
+pid_t raw_clone(uint64_t flags) {
+  return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+}
+
+void limit(int resource, int64_t value) {
+  const struct rlimit both = {static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+  ::setrlimit(static_cast<__rlimit_resource_t>(resource), &both);
+}
+
+// Ids by system call: the C library's functions would first ask all threads, which are not here.
+bool become(uint32_t user) {
+  return ::syscall(SYS_setgroups, 0, nullptr) == 0 && ::syscall(SYS_setresgid, user, user, user) == 0 &&
+         ::syscall(SYS_setresuid, user, user, user) == 0;
+}
+
+// Every handler and mask of the parent goes; exec keeps ignored signals ignored.
+void reset_signals() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    ::signal(signal, SIG_DFL);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+[[noreturn]] void run_program(const ChildPlan& plan) {
+  ::setsid();
+  const bool wired = ::dup2(plan.input, 0) >= 0 && ::dup2(plan.output, 1) >= 0 && ::dup2(plan.null, 2) >= 0;
+  ::syscall(SYS_close_range, 3U, ~0U, 0U);
+  if (!wired || ::chdir(plan.directory) != 0) {
+    ::_exit(kSandboxCannotStart);
+  }
+  limit(RLIMIT_CORE, 0);
+  limit(RLIMIT_NOFILE, 64);
+  limit(RLIMIT_FSIZE, plan.file_bytes);
+  limit(RLIMIT_CPU, plan.milliseconds / 1000 + 1);
+  limit(RLIMIT_AS, plan.memory_bytes);
+  limit(RLIMIT_NPROC, plan.processes);  // counted by user, or within the user namespace
+  ::setpriority(PRIO_PROCESS, 0, 10);
+  if (plan.change_user && !become(plan.user)) {
+    ::_exit(kSandboxCannotStart);
+  }
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::execve(plan.argv[0], plan.argv, plan.environment);
+  ::_exit(kSandboxCannotStart);
+}
+
+int64_t now_ms() {
+  struct timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+// Kills each present child by its number in /proc. Those whose parent dies become ours (PR_SET_CHILD_SUBREAPER), so calls
+// until no child is left reach all descendants.
+void kill_children() {
+  const int file = ::open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return;
+  }
+  char text[4096];
+  const ssize_t length = ::read(file, text, sizeof text);
+  ::close(file);
+  pid_t child = 0;
+  for (ssize_t i = 0; i < length; ++i) {
+    if (text[i] >= '0' && text[i] <= '9') {
+      child = child * 10 + (text[i] - '0');
+    } else if (child > 0) {
+      ::kill(child, SIGKILL);
+      child = 0;
+    }
+  }
+}
+
+// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are hunted for a second.
+void kill_descendants() {
+  const int64_t until = now_ms() + 1000;
+  const struct timespec pause = {0, 1000000};
+  while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0 && now_ms() < until) {
+    kill_children();
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+[[noreturn]] void keep(const ChildPlan& plan, bool own_processes) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  ::setsid();
+  reset_signals();
+  const int64_t until = now_ms() + plan.milliseconds;
+  const pid_t program = raw_clone(0);
+  if (program == 0) {
+    run_program(plan);
+  }
+  if (program < 0) {
+    ::_exit(kSandboxCannotStart);
+  }
+  ChildReport report;
+  const struct timespec pause = {0, 1000000};
+  for (;;) {
+    const pid_t ended = ::waitpid(-1, &report.status, WNOHANG | __WALL);
+    if (ended == program) {
+      break;
+    }
+    if (ended > 0) {
+      continue;  // an orphan
+    }
+    if (now_ms() >= until) {
+      report.timed_out = 1;
+      ::kill(program, SIGKILL);
+      break;
+    }
+    ::nanosleep(&pause, nullptr);
+  }
+  if (!own_processes) {
+    kill_descendants();
+  }
+  [[maybe_unused]] const ssize_t written = ::write(plan.report, &report, sizeof report);
+  ::_exit(0);
+}
+
+}  // namespace
+
+pid_t start_keeper(const ChildPlan& plan) {
+  const uint64_t user = plan.change_user ? 0 : CLONE_NEWUSER;
+  const std::array<uint64_t, 3> tries = {CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET, CLONE_NEWPID, 0};
+  pid_t keeper = -1;
+  for (const uint64_t apart : tries) {
+    if (apart == 0 && !plan.change_user) {
+      break;
+    }
+    keeper = raw_clone(apart == 0 ? 0 : apart | user);
+    if (keeper == 0) {
+      keep(plan, apart != 0);
+    }
+    if (keeper > 0) {
+      break;
+    }
+  }
+  return keeper;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,56 @@
+// One step of reinforcement learning on one rank, in the parts that the trainer's loop calls in order: what is learned from
+// (policy, reference, critic) and how. Every method is collective over the world unless it says otherwise.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "rl/critic.h"
+#include "rl/data/training_batch.h"
+#include "rl/reference_policy.h"
+#include "rl/score_step.h"
+#include "rl/training_run.h"
+
+namespace ringside::rl {
+
+// What the optimizer steps of one training step reported.
+struct StepUpdates {
+  std::vector<UpdateResult> policy;  // empty while only the critic learns
+  std::vector<CriticUpdate> critic;  // empty without a critic
+  CorrectionResult correction;       // what correction_weights said of the step; without weights when nothing is corrected
+};
+
+class Learner {
+ public:
+  // Loads the reference and the critic where the configuration has them, from the checkpoint that `run` went on from or
+  // from their own directories, and has `run` keep them in its checkpoints. `run` must outlive it. Not collective. Throws
+  // std::runtime_error when one cannot be loaded.
+  explicit Learner(TrainingRun& run);
+
+  // This rank's shards of every mini-batch.
+  StepShards collate(const StepBatch& batch) const;
+
+  // Old and reference log-probs and values into the shards, and what needs the whole step into the batch's table.
+  void score(StepShards& shards, StepBatch& batch) const;
+
+  // Advantages, returns and corrections into the shards. Not collective: every rank computes the same.
+  StepAdvantages attach_advantages(StepShards& shards, const StepBatch& batch);
+
+  // The passes over the mini-batches: the critic's step, then the policy's.
+  StepUpdates update(const StepShards& shards, const StepBatch& batch);
+
+  // Moves what follows the policy from step to step: an adaptive KL coefficient, the reference. Not collective.
+  void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
+
+ private:
+  LossFunction policy_loss(const MiniBatch& mini_batch) const;
+  void observe_entropy(const UpdateResult& update);
+
+  TrainingRun& run_;
+  const Config& config_;
+  std::unique_ptr<ReferencePolicy> reference_;
+  std::unique_ptr<Critic> critic_;
+  CorrectionResult correction_;
+};
+
+}  // namespace ringside::rl

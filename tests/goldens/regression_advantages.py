@@ -1,0 +1,204 @@
+"""Rewards, advantages and corrections of a step in PyTorch fp64, sample by sample: the part of regression.py's step before the
+updates. `c` is a recipe: a dict with the keys of regression.DEFAULTS.
+"""
+
+import dataclasses
+
+import torch
+
+F64 = torch.float64
+
+
+def tensor(numbers):
+    return torch.tensor(numbers, dtype=F64)
+
+
+def total_of(c, s):
+    return c["weights"]["exact_match"] * s.text[2] + c["weights"]["math_answer"] * s.text[3]
+
+
+def shaped(c, s):
+    """scale, clip, then DAPO's soft overlong penalty (Yu et al. 2025, eq. 13)."""
+    total = total_of(c, s) * c["reward.scale"]
+    if c["reward.clip"]:
+        total = max(-c["reward.clip"], min(c["reward.clip"], total))
+    buffer, longest, n = c["reward.overlong_buffer_tokens"], c["rollout.max_completion_tokens"], len(s.completion)
+    if buffer and n > longest - buffer:
+        total += c["reward.overlong_factor"] * ((longest - buffer) - n) / buffer if n <= longest else -1.0
+    return total
+
+
+@dataclasses.dataclass
+class Token:
+    sample: int
+    branch: int
+    position: int  # in the completion
+
+
+class Batch:
+    """The loss tokens of a step in order, and each sample's rewards."""
+
+    def __init__(self, c, samples):
+        self.samples, size = samples, c["rollout.group_size"]
+        raw = [total_of(c, s) + sum(s.turn_rewards) for s in samples]
+        groups = [raw[i : i + size] for i in range(0, len(raw), size)]
+        dropped = [c["dynamic_sampling"] == "drop" and len(set(g)) == 1 for g in groups]
+        self.trained = [not dropped[i // size] for i in range(len(samples))]
+        self.tokens = []
+        for i, s in enumerate(samples):
+            if self.trained[i] and not (c["mask_truncated"] and s.truncated):
+                for b, (_, begin, end) in enumerate(s.documents()):
+                    self.tokens += [Token(i, b, p) for p in range(begin, end) if s.mask[p]]
+        self.total = tensor([shaped(c, s) for s in samples])
+        self.turn = tensor([c["reward.scale"] * sum(s.turn_rewards) for s in samples])
+        for i, s in enumerate(samples):
+            if not self.of_sample(i):  # nothing for a turn's reward to stand at: part of the total
+                self.total[i] += self.turn[i]
+                self.turn[i] = 0.0
+        self.score = self.total + self.turn
+        self.rollout = tensor([samples[t.sample].logprobs[t.position] for t in self.tokens])
+
+    def of_sample(self, i):
+        return [n for n, t in enumerate(self.tokens) if t.sample == i]
+
+    def of_branch(self, i, b):
+        return [n for n, t in enumerate(self.tokens) if (t.sample, t.branch) == (i, b)]
+
+
+def kl_of(name, d):
+    """Value of an estimate of d = log-prob - other log-prob (Schulman 2020)."""
+    name = name.split("_")[0]
+    return {"k1": d, "abs": d.abs(), "k2": d**2 / 2, "k3": torch.exp(-d) - 1 + d}[name]
+
+
+def std_of(x, unbiased):
+    return x.std(correction=1 if unbiased else 0)
+
+
+def equal(x):
+    return len(set(x.tolist())) == 1
+
+
+def group_advantages(c, scores, estimator):
+    """grpo: Shao et al. 2024; rloo: Ahmadian et al. 2024; pass_at_k: verl's grpo_passk; max_rl: prime-rl's."""
+    eps, unbiased, out = c["advantage.eps"], c["advantage.unbiased"], []
+    for group in scores.split(c["rollout.group_size"]):
+        for i, r in enumerate(group):
+            others = torch.cat([group[:i], group[i + 1 :]])
+            if equal(group):
+                out.append(tensor(0.0))
+                continue
+            divisor = {
+                "group": lambda: std_of(group, unbiased) + eps,
+                "batch": lambda: std_of(scores, unbiased) + eps,
+                "leave_one_out": lambda: tensor(1.0) if equal(others) else std_of(others, unbiased) + eps,
+                "none": lambda: 1.0,
+            }[c["advantage.std"]]()
+            best = i == int(group.argmax())
+            advantage = {
+                "grpo": lambda: (r - group.mean()) / divisor,
+                "rloo": lambda: (r - others.mean()) / divisor,
+                "pass_at_k": lambda: (r - others.max()) / divisor if best else tensor(0.0),
+                "max_rl": lambda: (r - group.mean()) / group.mean() if group.mean() > 0 else tensor(0.0),
+            }[estimator]()
+            out.append(advantage)
+    return torch.stack(out)
+
+
+def gdpo(c, batch, costs):
+    """TRL's normalize_then_sum: every reward normalised in its group, their weighted sum over the batch."""
+    parts = [(tensor([s.text[k] for s in batch.samples]), c["weights"][name])
+             for k, name in ((2, "exact_match"), (3, "math_answer"))]  # fmt: skip
+    parts.append((batch.turn - costs, 1.0))
+    total = sum(weight * group_advantages(c, values, "grpo") for values, weight in parts)
+    return (total - total.mean()) / (std_of(total, c["advantage.unbiased"]) + c["advantage.eps"])
+
+
+def token_rewards(c, batch, cost):
+    """The total at the sample's last loss token, a turn's reward at the turn's last one; less the cost of each."""
+    reward = -cost
+    for i, s in enumerate(batch.samples):
+        mine = batch.of_sample(i)
+        if not mine:
+            continue
+        reward[mine[-1]] += batch.total[i]
+        for value, end in zip(s.turn_rewards, s.turn_offsets[1:] + [len(s.completion)]):
+            before = [n for n in mine if batch.tokens[n].position < end]
+            reward[before[-1] if before else mine[0]] += c["reward.scale"] * value
+    return reward
+
+
+def by_token(c, batch, reward, value):
+    """Returns-to-go (Williams 1992), or GAE (Schulman et al. 2015); time runs over the loss tokens alone, as in verl."""
+    gamma, own = c["advantage.gamma"], torch.zeros_like(reward)
+    for i in range(len(batch.samples)):
+        carried = next_value = 0.0
+        for n in reversed(batch.of_sample(i)):
+            if c["advantage.estimator"] == "gae":
+                delta = reward[n] + gamma * next_value - value[n]
+                carried, next_value = delta + gamma * c["advantage.lambda"] * carried, value[n]
+            else:
+                carried = reward[n] + gamma * carried
+            own[n] = carried
+    return own
+
+
+def by_sample(c, batch, kl):
+    """One number a sample, less the discounted KL still to come with kl_in advantage (OpenRLHF)."""
+    taken = c["kl_coef"] if c["kl_in"] == "reward" else 0.0
+    costs = tensor([taken * float(kl[batch.of_sample(i)].sum()) for i in range(len(batch.samples))])
+    estimator = c["advantage.estimator"]
+    numbers = gdpo(c, batch, costs) if estimator == "gdpo" else group_advantages(c, batch.score - costs, estimator)
+    own = torch.zeros_like(kl)
+    for i in range(len(batch.samples)):
+        mine = batch.of_sample(i)
+        for k, n in enumerate(mine):
+            own[n] = numbers[i]
+            if c["kl_in"] == "advantage":
+                own[n] -= c["kl_coef"] * sum(c["advantage.gamma"] ** (j - k) * kl[mine[j]] for j in range(k, len(mine)))
+    return own
+
+
+def whiten(c, batch, advantage):
+    """verl's masked_whiten; over sequences: of their means."""
+    x = advantage
+    if c["advantage.whiten"] == "sequences":
+        x = torch.stack([advantage[m].mean() for m in map(batch.of_sample, range(len(batch.samples))) if m])
+    return (advantage - x.mean()) * torch.rsqrt(std_of(x, c["advantage.unbiased"]) ** 2 + c["advantage.whiten_eps"])
+
+
+def advantages(c, batch, old, reference, value):
+    """Advantage and return of each token, and the mean KL that was taken off."""
+    kl = torch.zeros(len(batch.tokens), dtype=F64)
+    if c["kl_coef"] and c["kl_in"] != "loss":
+        kl = kl_of(c["kl_estimator"], old - (reference if c["kl_to"] == "reference" else batch.rollout))
+    returns = None
+    if c["advantage.estimator"] in ("reinforce", "gae"):
+        own = by_token(c, batch, token_rewards(c, batch, c["kl_coef"] * kl), value)
+        returns = own + value if value is not None else None
+    else:
+        own = by_sample(c, batch, kl)
+    if c["advantage.whiten"] != "none":
+        own = whiten(c, batch, own)
+    return own, returns, float(kl.mean())
+
+
+def corrections(c, batch, old):
+    """Constant weight of each token, of ratio = exp(old - rollout); mode none: 1."""
+    weight = torch.ones_like(old)
+    low, high = c["correction.low"], c["correction.high"]
+    for i in range(len(batch.samples) if c["correction.mode"] != "none" else 0):
+        mine = batch.of_sample(i)
+        log_ratio = (old - batch.rollout)[mine]
+        geometric = torch.exp(log_ratio.mean())
+        for k, n in enumerate(mine):
+            ratio = {"token": torch.exp(log_ratio[k]), "sequence": torch.exp(log_ratio.sum()), "geometric": geometric}[
+                c["correction.level"]]  # fmt: skip
+            inside = low <= ratio <= high
+            weight[n] = {
+                "tis": min(max(float(ratio), low), high),
+                "icepop": ratio if inside else 0.0,
+                "mask": 1.0 if inside else 0.0,
+                "seq_mask_tis": ratio if low <= geometric <= high else 0.0,
+            }[c["correction.mode"]]
+    return weight

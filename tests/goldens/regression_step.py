@@ -1,0 +1,282 @@
+"""One training step in PyTorch fp64, sample by sample on whole sequences: what regression.py's goldens are.
+
+Written from the papers' and systems' formulas, with torch's AdamW and clip_grad_norm_. Everything of a step lies in one process;
+nothing is packed, sharded or accumulated. `c` is a recipe: a dict with the keys of regression.DEFAULTS.
+"""
+
+import math
+
+import regression_advantages as adv
+import torch
+
+F64 = torch.float64
+
+
+# --- Forward passes --------------------------------------------------------------------------------------------------------
+
+
+def by_branch(batch, members, of_document):
+    """of_document(ids, [places in ids of the loss tokens], sample) for each branch; in the order of the step's tokens."""
+    parts = [torch.zeros((0, 2), dtype=F64)]
+    for i in members:
+        s = batch.samples[i]
+        for b, (context, begin, end) in enumerate(s.documents()):
+            at = [batch.tokens[n].position - begin + len(context) for n in batch.of_branch(i, b)]
+            if at:
+                parts.append(of_document(torch.tensor(context + s.completion[begin:end]), torch.tensor(at), s))
+    return torch.cat(parts)
+
+
+def log_probs(model, batch, members):
+    """Log-prob and entropy of each loss token at the sample's temperature."""
+
+    def of_document(ids, at, s):
+        scores = (model(input_ids=ids[None]).logits[0, at - 1] / s.temperature).log_softmax(-1)
+        return torch.stack([scores.gather(-1, ids[at][:, None])[:, 0], -(scores.exp() * scores).sum(-1)], -1)
+
+    columns = by_branch(batch, members, of_document)
+    return columns[:, 0], columns[:, 1]
+
+
+def values_of(model, batch, members):
+    def of_document(ids, at, s):
+        return model(input_ids=ids[None]).logits[0, at - 1, :1].expand(-1, 2)  # of the state that the token is sampled in
+
+    return by_branch(batch, members, of_document)[:, 0]
+
+
+# --- Policy loss -----------------------------------------------------------------------------------------------------------
+
+
+def ratios(c, lp, old, advantage):
+    """Of one branch. Of whole sequences it is one number with the gradient of their mean, as the papers have it."""
+    x = lp - old
+    if c["loss"] == "gmpo":
+        sign = advantage.sign()
+        bounded = sign * torch.minimum(sign * x, sign * x.clamp(-c["clip_low"], c["clip_high"]))
+        return torch.exp(bounded.mean()).expand(len(x))
+    return torch.exp(x.mean()).expand(len(x)) if c["importance_level"] == "sequence" else torch.exp(x)
+
+
+def bounds(c):
+    absolute = c["loss"] == "cispo" and c["cispo_bounds"] == "absolute"
+    return (c["clip_low"], c["clip_high"]) if absolute else (1 - c["clip_low"], 1 + c["clip_high"])
+
+
+def objective(c, lp, old, r, a):
+    low, high = bounds(c)
+    if c["loss"] == "ppo_clip":
+        free = r.clamp(max=c["delta"]) if c["delta"] else r
+        loss = -torch.minimum(free * a, r.clamp(low, high) * a)
+        return torch.where(a < 0, torch.minimum(loss, -a * c["dual_clip"]), loss) if c["dual_clip"] else loss
+    if c["loss"] == "cispo":
+        return -r.detach().clamp(low, high) * a * lp
+    if c["loss"] == "sapo":
+        tau = torch.where(a > 0, c["sapo_tau_positive"], c["sapo_tau_negative"]).to(F64)
+        return -a * 4 / (tau * (1 + torch.exp(-tau * (r - 1))))
+    if c["loss"] == "dppo_tv":
+        moved = (lp.exp() - old.exp()).detach()
+        masked = ((a > 0) & (moved > c["clip_high"])) | ((a <= 0) & (moved < -c["clip_low"]))
+        return torch.where(masked, 0.0, -a * r)
+    return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
+
+
+def kl_term(c, lp, other, r):
+    d = lp - other
+    value, name = adv.kl_of(c["kl_estimator"], d), c["kl_estimator"]
+    if name.endswith("straight"):
+        return value.detach() + d**2 / 2 - (d**2 / 2).detach()
+    if name == "k3_score":
+        return value * torch.exp(lp - lp.detach())
+    return value * r if name == "k3_unbiased" else value
+
+
+def weight_of(c, batch, members, i):
+    """What each loss token of sample i weighs in its optimizer step."""
+    counts = {j: len(batch.of_sample(j)) for j in members if batch.trained[j]}
+    n = counts.get(i, 0)
+    if n == 0:
+        return 0.0
+    tokens, sequences = sum(counts.values()), len(counts)
+    return {
+        "token_mean": 1 / tokens,
+        "micro_batch_token_mean": 1 / tokens,  # of the one micro-batch that everything is
+        "token_sum": 1.0,
+        "seq_mean_token_mean": 1 / (sequences * n),
+        "seq_mean_token_sum": 1 / sequences,
+        "constant": 1 / (sequences * (c["loss_divisor"] or c["rollout.max_completion_tokens"])),
+    }[c["loss_aggregation"]]
+
+
+def branch_loss(c, batch, i, mine, lp, columns, sums):
+    """Policy and KL terms of the tokens `mine`, a branch of sample i; adds to the sums of the metrics."""
+    old, a, rollout = columns["old"][mine], columns["advantage"][mine], batch.rollout[mine]
+    r = ratios(c, lp, old, a)
+    loss = columns["correction"][mine] * objective(c, lp, old, r, a)
+    if c["correction.opsm_delta"]:
+        masked = (a < 0) & ((rollout - lp.detach()).mean() > c["correction.opsm_delta"])
+        loss = torch.where(masked, 0.0, loss)
+        sums["opsm"] += int(masked.sum())
+    kl = torch.zeros((), dtype=F64)
+    if c["kl_coef"] and c["kl_in"] == "loss":
+        kl = kl_term(c, lp, rollout if c["kl_to"] == "rollout" else columns["reference"][mine], r).sum()
+    low, high = bounds(c)
+    sums["kl"] += float(kl)
+    sums["clip_low"] += int(((a < 0) & (r < low)).sum())
+    sums["clip_high"] += int(((a > 0) & (r > high)).sum())
+    sums["old_kl"] += float((old - lp).sum())
+    sums["mismatch"] += float((rollout - lp).sum())
+    sums["error"] += float((lp - rollout).abs().exp().sum())
+    return loss.sum(), kl
+
+
+def entropy_bonus(c, state, entropy):
+    """Acts while the entropy seen last is not above its target, and moves towards it (Skywork-OR1, He et al. 2025)."""
+    acts = not c["entropy_target"] or state["entropy"] <= c["entropy_target"]
+    bonus = state["entropy_coef"] * entropy.mean() if acts else 0.0
+    state["entropy"] = float(entropy.mean())
+    if c["entropy_target"]:
+        step = c["entropy_step"] if state["entropy"] <= c["entropy_target"] else -c["entropy_step"]
+        state["entropy_coef"] = max(0.0, state["entropy_coef"] + step)
+    return bonus
+
+
+def step(c, state, model, optimizer, loss, max_norm):
+    """Backward, clip, AdamW; returns the norm before the clip."""
+    optimizer.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    total = c["train.steps"] * c["num_iterations"] * c["train.num_mini_batches"]
+    decay = 1 - state["updates"] / total if c["optimizer.lr_schedule"] == "linear" else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * decay
+    optimizer.step()
+    return float(norm)
+
+
+def policy_update(c, state, batch, members, columns):
+    """Loss and metrics of one optimizer step; columns: of all loss tokens, by name."""
+    chosen = [n for i in members for n in batch.of_sample(i)]
+    lp, entropy = log_probs(state["policy"], batch, members)
+    sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error"], 0)
+    policy_loss = kl_loss = torch.zeros((), dtype=F64)
+    for i in members:
+        for b in range(len(batch.samples[i].documents())):
+            mine = batch.of_branch(i, b)
+            if mine:
+                here = [chosen.index(n) for n in mine]
+                of_policy, of_kl = branch_loss(c, batch, i, mine, lp[here], columns, sums)
+                policy_loss = policy_loss + weight_of(c, batch, members, i) * of_policy
+                kl_loss = kl_loss + weight_of(c, batch, members, i) * of_kl
+    loss = policy_loss + state["kl_coef"] * kl_loss - entropy_bonus(c, state, entropy)
+    norm = step(c, state, state["policy"], state["optimizer"], loss, c["optimizer.max_grad_norm"])
+    state["updates"] += 1
+    return sums | dict(loss=float(loss), policy_loss=float(policy_loss), tokens=len(chosen), entropy=float(entropy.sum()),
+                       grad_norm=norm)  # fmt: skip
+
+
+def critic_update(c, state, batch, members, columns):
+    """PPO2's clipped value loss (Schulman et al. 2017)."""
+    chosen = [n for i in members for n in batch.of_sample(i)]
+    v, old, target = values_of(state["critic"], batch, members), columns["value"][chosen], columns["returns"][chosen]
+    error, clip = (v - target) ** 2, c["critic.value_clip"]
+    if clip:
+        error = torch.maximum(error, (torch.minimum(torch.maximum(v, old - clip), old + clip) - target) ** 2)
+    loss = 0.5 * error.mean()
+    norm = step(c, state, state["critic"], state["critic_optimizer"], loss, c["critic.max_grad_norm"])
+    return dict(loss=float(loss), grad_norm=norm)
+
+
+# --- The step --------------------------------------------------------------------------------------------------------------
+
+
+def adamw(c, model, rate):
+    """Weight decay on matrices alone, as transformers' Trainer."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    rest = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [dict(params=matrices, weight_decay=c["optimizer.weight_decay"], peak=rate),
+              dict(params=rest, weight_decay=0.0, peak=rate)]  # fmt: skip
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=c["optimizer.eps"])
+
+
+def prepare(c, batch, state, load):
+    """Old, reference and value of every loss token, and what follows of them; the KL that was taken off."""
+    everyone = range(len(batch.samples))
+    columns = dict(old=batch.rollout, reference=None, value=None)
+    if c["old_logprobs"] == "recompute":
+        columns["old"] = log_probs(state["policy"], batch, everyone)[0]
+    if c["kl_coef"] and c["kl_to"] == "reference":
+        columns["reference"] = log_probs(load("reference"), batch, everyone)[0]
+    if "critic" in state:
+        columns["value"] = values_of(state["critic"], batch, everyone)
+    own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"])
+    return columns | dict(advantage=own, returns=returns, correction=adv.corrections(c, batch, columns["old"])), kl
+
+
+def adapted_kl_coef(c, coef, kl, samples):
+    """Ziegler et al. 2019, section 2.2."""
+    if not c["kl_target"]:
+        return coef
+    return coef * (1 + max(-0.2, min(0.2, kl / c["kl_target"] - 1)) * min(1.0, samples / c["kl_horizon"]))
+
+
+def train(c, samples, load):
+    """One step of recipe c on the samples. load(name) gives a model of its own."""
+    batch = adv.Batch(c, samples)
+    state = dict(policy=load("policy"), updates=0, entropy=0.0, entropy_coef=c["entropy_coef"], kl_coef=c["kl_coef"])
+    state["optimizer"] = adamw(c, state["policy"], c["optimizer.learning_rate"])
+    if c["advantage.estimator"] == "gae":
+        state["critic"] = load("critic")
+        state["critic_optimizer"] = adamw(c, state["critic"], c["critic.learning_rate"])
+    with torch.no_grad():
+        columns, kl = prepare(c, batch, state, load)
+    parts = c["train.num_mini_batches"]
+    assert len(samples) % parts == 0
+    size, policy, critic = len(samples) // parts, [], []
+    for _ in range(c["num_iterations"]):
+        for part in range(parts):
+            members = range(part * size, (part + 1) * size)
+            if "critic" in state:
+                critic.append(critic_update(c, state, batch, members, columns))
+            policy.append(policy_update(c, state, batch, members, columns))
+    if c["kl_in"] == "loss":
+        kl = sum(u["kl"] for u in policy) / sum(u["tokens"] for u in policy)
+    state["kl_coef"] = adapted_kl_coef(c, state["kl_coef"], kl, len(samples))
+    return dict(batch=batch, columns=columns, policy=policy, critic=critic, state=state, kl=kl)
+
+
+def metrics_of(c, done):
+    """What a step logs, under the names of the systems that log it."""
+    batch, policy, first, critic = done["batch"], done["policy"], done["policy"][0], done["critic"]
+    own, groups = done["columns"]["advantage"], batch.score.split(c["rollout.group_size"])
+
+    def mean(updates, key):
+        return sum(u[key] for u in updates) / len(updates)
+
+    def per_token(key):
+        return sum(u[key] for u in policy) / sum(u["tokens"] for u in policy)
+
+    metrics = {
+        "reward": float(batch.score.mean()),
+        "reward_std": math.fsum(float(g.std()) for g in groups) / len(groups),
+        "frac_reward_zero_std": sum(len(set(g.tolist())) == 1 for g in groups) / len(groups),
+        "loss": mean(policy, "loss"), "policy_loss": mean(policy, "policy_loss"), "grad_norm": mean(policy, "grad_norm"),
+        "kl": per_token("kl"), "entropy": per_token("entropy"), "actor/ppo_kl": per_token("old_kl"),
+        "clip_ratio/low_mean": per_token("clip_low"), "clip_ratio/high_mean": per_token("clip_high"),
+        "critic/advantages/mean": float(own.mean()), "critic/advantages/min": float(own.min()),
+        "critic/advantages/max": float(own.max()),
+        "rollout_corr/kl": first["mismatch"] / first["tokens"], "token_mult_prob_error": first["error"] / first["tokens"],
+    }  # fmt: skip
+    if c["correction.mode"] != "none":
+        metrics["rollout_corr/rollout_rs_masked_fraction"] = float((done["columns"]["correction"] == 0).double().mean())
+    if c["correction.opsm_delta"]:
+        metrics["opsm_clipfrac"] = per_token("opsm")
+    if c["kl_coef"]:
+        metrics["actor/kl_coef"] = done["state"]["kl_coef"]
+    if c["kl_coef"] and c["kl_in"] != "loss":
+        metrics["critic/kl"] = done["kl"]
+    if c["entropy_coef"] or c["entropy_target"]:
+        metrics["entropy_coef"] = done["state"]["entropy_coef"]
+    if critic:
+        metrics |= {"critic/vf_loss": mean(critic, "loss"), "critic/grad_norm": mean(critic, "grad_norm")}
+    return metrics

@@ -1,0 +1,2 @@
+#include "tests/support/catch.h"
+TEST_CASE("placeholder") { CHECK(true); }

@@ -1,0 +1,127 @@
+// Supervised examples that learn the wrong tokens - a user's words, a marker too few, another conversation's - lower the loss all
+// the same. Ids and masks are compared with transformers' in chat_oracle.py; here is what needs no Python.
+#include <catch2/catch.hpp>
+
+#include "rl/sft_examples.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ringside::rl {
+namespace {
+
+using Catch::Contains;
+using Ids = std::vector<int64_t>;
+using Mask = std::vector<bool>;
+
+// Characters a to f, the roles' letters, line ends alone and as a pair, chatml's markers.
+constexpr const char* kTokenizer = R"({
+  "added_tokens": [{"id": 0, "content": "<|im_start|>", "special": true, "normalized": false},
+                   {"id": 1, "content": "<|im_end|>", "special": true, "normalized": false},
+                   {"id": 2, "content": ";", "special": true, "normalized": false}],
+  "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+  "model": {"type": "BPE", "unk_token": "?", "merges": ["\n \n"],
+            "vocab": {"<|im_start|>": 0, "<|im_end|>": 1, ";": 2, "?": 3, "a": 4, "b": 5, "c": 6, "s": 7, "i": 8, "t": 9, "n": 10,
+                      "u": 11, "e": 12, "r": 13, "\n": 14, "\n\n": 15}}})";
+
+class Files {
+ public:
+  Files() { test::write_file(directory_.path() / "tokenizer.json", kTokenizer); }
+  engine::Tokenizer tokenizer() const { return engine::Tokenizer::load(directory_.path()); }
+  Config config(const std::string& lines, ChatTemplate chat_template = ChatTemplate::kChatml) const {
+    test::write_file(directory_.path() / "data.jsonl", lines);
+    Config config;
+    config.data.sft = (directory_.path() / "data.jsonl").string();
+    config.data.chat_template = chat_template;
+    return config;
+  }
+  std::vector<TokenizedExample> read(const std::string& lines, ChatTemplate chat_template = ChatTemplate::kChatml) const {
+    return tokenize_examples(config(lines, chat_template), tokenizer(), {2});
+  }
+
+ private:
+  test::TemporaryDirectory directory_;
+};
+
+TEST_CASE("every assistant's turn is learned with its end marker, and nothing else") {
+  const auto examples = Files().read(
+      R"({"messages": [{"role": "u", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "u", "content": "c"}, )"
+      R"({"role": "assistant", "content": "\nc"}]})" "\n");
+  REQUIRE(examples.size() == 1);
+  const Ids assistant = {4, 7, 7, 8, 7, 9, 4, 10, 9};
+  Ids ids = {0, 11, 14, 4, 1, 14, 0};
+  Mask learned(7, false);
+  const auto add = [&](const Ids& more, bool value) {
+    ids.insert(ids.end(), more.begin(), more.end());
+    learned.insert(learned.end(), more.size(), value);
+  };
+  add(assistant, false);
+  add({14}, false);
+  add({5, 1}, true);
+  add({14, 0, 11, 14, 6, 1, 14, 0}, false);
+  add(assistant, false);
+  add({15, 6, 1}, true);  // the pair of line ends belongs to both; as in transformers it is learned
+  add({14}, false);
+  CHECK(examples[0].ids == ids);
+  CHECK(examples[0].learned == learned);
+  const sp::Document document = make_sft_document(examples[0], 0.5);
+  CHECK(document.ids.size() == ids.size() - 1);
+  REQUIRE(document.entries.size() == 5);
+  for (std::size_t e = 0; e < 5; ++e) {
+    const auto source = document.entries.source[e];
+    CHECK(learned[source + 1]);
+    CHECK(document.entries.target[e] == ids[source + 1]);
+    CHECK(document.entries.weight[e] == 0.5);
+  }
+  document.entries.check();
+}
+
+TEST_CASE("a completion is learned with its end of sequence") {
+  const auto examples = Files().read("{\"prompt\": \"ab\", \"completion\": \"c\"}\n{\"prompt\": \"a\", \"completion\": \"b;\"}\n", ChatTemplate::kNone);
+  REQUIRE(examples.size() == 2);
+  CHECK(examples[0].ids == Ids{4, 5, 6, 2});
+  CHECK(examples[0].learned == Mask{false, false, true, true});
+  CHECK(examples[1].ids == Ids{4, 5, 2});
+  CHECK(examples[1].learned == Mask{false, true, true});
+}
+
+TEST_CASE("examples that cannot be learned from are errors that name the line") {
+  const Files files;
+  const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+  const auto message = [](const std::string& messages) { return "{\"messages\": " + messages + "}\n"; };
+  CHECK_THROWS_WITH(files.read(good + "{\"prompt\": \"\", \"completion\": \"b\"}\n"), Contains("data.jsonl, line 2") && Contains("prompt is empty"));
+  CHECK_THROWS_WITH(files.read(good + message(R"([{"role": "u", "content": "a"}])")), Contains("line 2") && Contains("nothing to learn"));
+  CHECK_THROWS_WITH(files.read(good + message("[]")), Contains("data.jsonl:2"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u"}])")), Contains("data.jsonl:1") && Contains("content"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "", "content": "a"}])")), Contains("empty role"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a", "tool_calls": [1]}])")), Contains("tool_calls"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a"}])"), ChatTemplate::kNone), Contains("data.jsonl:1") && Contains("data.chat_template is none"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "assistant", "content": "a"}])"), ChatTemplate::kLlama3), Contains("<|begin_of_text|>") && Contains("not one token"));
+}
+
+TEST_CASE("a document longer than a micro-batch is an error that names the line and both numbers") {
+  const Files files;
+  Config config = files.config("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aaaa\", \"completion\": \"b\"}\n", ChatTemplate::kNone);
+  config.train.tokens_per_micro_batch = 5;
+  CHECK(tokenize_examples(config, files.tokenizer(), {2}).size() == 2);
+  config.train.tokens_per_micro_batch = 4;
+  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}), Contains("line 2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
+}
+
+TEST_CASE("a prompt of messages is rendered up to the assistant's turn") {
+  const Files files;
+  const Config config = files.config("{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"answer\": 5}\n{\"prompt\": \"plain\"}\n");
+  auto prompts = read_prompts(config.data.sft, config.data);
+  REQUIRE(prompts.size() == 2);
+  CHECK(prompts[0].prompt == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(prompts[0].answer == "5");
+  CHECK(prompts[1].prompt == "plain");
+  DataConfig none = config.data;
+  none.chat_template = ChatTemplate::kNone;
+  CHECK_THROWS_WITH(read_prompts(config.data.sft, none), Contains("data.jsonl:1") && Contains("data.chat_template"));
+  DataConfig llama = config.data;
+  llama.chat_template = ChatTemplate::kLlama3;
+  CHECK(read_prompts(config.data.sft, llama)[0].prompt ==
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
+}  // namespace
+}  // namespace ringside::rl
