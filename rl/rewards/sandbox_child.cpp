@@ -95,11 +95,26 @@ void kill_children() {
   }
 }
 
-// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are hunted for a second.
-void kill_descendants() {
-  const int64_t until = now_ms() + 1000;
+// A process of the program's own user may signal all that user's processes at once, which hunting one by one may lose to a
+// program that forks as fast.
+void kill_user(uint32_t user) {
+  const pid_t killer = raw_clone(0);
+  if (killer == 0) {
+    ::_exit(become(user) && ::kill(-1, SIGKILL) == 0 ? 0 : 1);
+  }
+  if (killer > 0) {
+    ::waitpid(killer, nullptr, __WALL);
+  }
+}
+
+// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are hunted for a moment.
+void kill_descendants(const ChildPlan& plan) {
+  const int64_t until = now_ms() + 1500;
   const struct timespec pause = {0, 1000000};
   while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0 && now_ms() < until) {
+    if (plan.change_user) {
+      kill_user(plan.user);
+    }
     kill_children();
     ::nanosleep(&pause, nullptr);
   }
@@ -136,7 +151,7 @@ void kill_descendants() {
     ::nanosleep(&pause, nullptr);
   }
   if (!own_processes) {
-    kill_descendants();
+    kill_descendants(plan);
   }
   [[maybe_unused]] const ssize_t written = ::write(plan.report, &report, sizeof report);
   ::_exit(0);

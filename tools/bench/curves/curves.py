@@ -1,0 +1,174 @@
+"""Whether sequence parallelism and asynchrony change what is learnt, drawn as curves.
+
+  recorded   500 steps of GRPO over one recorded order of rollouts, on one rank and on two: the losses side by side.
+  live       the quickstart task for three seeds: one rank, two ranks, and asynchronously with rollouts up to four
+             versions old (one rank, truncated importance sampling): training reward and exact match on the test set.
+
+Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|live [--out DIRECTORY] [--seeds 1,2,3] [--steps N]
+Writes curves-WHAT-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part: losses by more
+than 1 %, final rewards by more than two standard errors.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/oracle"))
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import ringside_cli
+import tiny_models
+
+FINAL_STEPS = 20  # the last steps' mean training reward is the final reward
+RECORDED_GROUPS, PROMPTS_PER_STEP, GROUP_SIZE = 48, 4, 4
+TWO_RANKS = ringside_cli.layout(ulysses=2)
+LIVE_RUNS = {
+    "1 rank": ringside_cli.layout(),
+    "2 ranks, Ulysses": TWO_RANKS,
+    "asynchronous, staleness 4": [
+        *ringside_cli.layout(),
+        "algorithm.max_staleness=4",
+        "algorithm.correction.mode=tis",
+        "algorithm.correction.high=2",
+    ],
+}
+
+
+def recorded(steps: int, _seeds: list[int]) -> tuple[dict, bool]:
+    """Every step's losses on one and on two ranks; the file is repeated until there are `steps`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True, layers=2), 3)
+        tiny_models.save(model, folder / "model")
+        tiny_models.record_rollouts(model, folder / "rollouts.jsonl", RECORDED_GROUPS, GROUP_SIZE, 3)
+        recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 4096, learning_rate=1e-5)
+        curves = {}
+        for ranks, layout in {"1": ringside_cli.layout(), "2": TWO_RANKS}.items():
+            run_dir = folder / f"run{ranks}"
+            words = ["--rollouts", folder / "rollouts.jsonl", "--steps", steps, "--run-dir", run_dir, *layout]
+            ringside_cli.run("train", recipe, *words, timeout=3600)
+            updates = [u for step in ringside_cli.read_steps(run_dir) for u in step["updates"]]
+            curves[ranks] = {key: [u[key] for u in updates] for key in ("loss", "kl", "entropy", "grad_norm")}
+    worst = {
+        key: max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(curves["1"][key], curves["2"][key], strict=True))
+        for key in curves["1"]
+    }
+    print("largest relative difference of any optimizer step:", {k: f"{v:.2e}" for k, v in worst.items()})
+    return {"steps": steps, "worst_relative_difference": worst, "curves": curves}, worst["loss"] <= 0.01
+
+
+def warm_start(folder: pathlib.Path, seed: int) -> pathlib.Path:
+    task = ["python3", "tools/quickstart_task.py", "--out", folder / "data", "--variant", "short", "--flawed"]
+    subprocess.run([*map(str, task), "--seed", str(seed)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    words = [f"seed={seed}", f"model.path={folder}/data/model", f"data.sft={folder}/data/sft.jsonl"]
+    recipe = ROOT / "recipes/quickstart/sft.yaml"
+    ringside_cli.run("train", recipe, "--run-dir", folder / "sft", *words, *TWO_RANKS, timeout=1800)
+    return folder / "sft/checkpoint-final"
+
+
+def exact_match(model: pathlib.Path, folder: pathlib.Path) -> float:
+    words = ["--model", model, "--input", folder / "data/test.jsonl", "--output", folder / "test.jsonl"]
+    output = ringside_cli.run("generate", *words, ROOT / "recipes/quickstart/grpo.yaml", timeout=600)
+    return json.loads(output[output.rindex("{") :])["mean"]
+
+
+def live_run(folder: pathlib.Path, start: pathlib.Path, name: str, seed: int, steps: int) -> dict:
+    run_dir = folder / name.replace(" ", "-").replace(",", "")
+    words = [f"seed={seed}", f"model.path={start}", f"data.train={folder}/data/train.jsonl", f"train.steps={steps}"]
+    # `run` starts the worker beside as many trainer ranks as the layout asks for.
+    layout = LIVE_RUNS[name][2:]
+    ringside_cli.run(
+        "run", ROOT / "recipes/quickstart/grpo.yaml", "--run-dir", run_dir, *words, *layout, timeout=3600
+    )
+    lines = ringside_cli.read_steps(run_dir)
+    reward = [line["reward"] for line in lines]
+    result = {
+        "run": name,
+        "seed": seed,
+        "reward": reward,
+        "final_reward": sum(reward[-FINAL_STEPS:]) / FINAL_STEPS,
+        "staleness": max(line["staleness/max"] for line in lines),
+        "dropped_stale": lines[-1]["rollouts/dropped_stale"],
+        "step_time": sorted(line["step_time"] for line in lines)[len(lines) // 2],
+        "exact_match": exact_match(run_dir / "checkpoint-final", folder),
+    }
+    print({key: value for key, value in result.items() if key != "reward"}, flush=True)
+    return result
+
+
+def live(steps: int, seeds: list[int]) -> tuple[dict, bool]:
+    runs = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            start = warm_start(folder, seed)
+            runs += [live_run(folder, start, run, seed, steps) for run in LIVE_RUNS]
+    finals = {name: [r["final_reward"] for r in runs if r["run"] == name] for name in LIVE_RUNS}
+    mean = {name: sum(values) / len(values) for name, values in finals.items()}
+    spread = {
+        name: sum((v - mean[name]) ** 2 for v in values) / max(1, len(values) - 1) / len(values)
+        for name, values in finals.items()
+    }
+    base = "1 rank"
+    distances = {
+        name: abs(mean[name] - mean[base]) / math.sqrt(max(1e-12, spread[name] + spread[base]))
+        for name in LIVE_RUNS
+        if name != base
+    }
+    print("final rewards:", mean, "distance from one rank in standard errors:", distances)
+    return {"steps": steps, "final": mean, "standard_errors": distances, "runs": runs}, max(distances.values()) <= 2
+
+
+def draw(what: str, result: dict, path: pathlib.Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5))
+    if what == "recorded":
+        one, two = result["curves"]["1"], result["curves"]["2"]
+        axes[0].plot(one["loss"], label="1 rank")
+        axes[0].plot(two["loss"], "--", label="2 ranks, Ulysses")
+        axes[0].set(title="loss over one recorded order", xlabel="optimizer step")
+        axes[1].semilogy([abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one["loss"], two["loss"], strict=True)])
+        axes[1].set(title="relative difference of the losses", xlabel="optimizer step")
+    else:
+        for name, colour in zip(LIVE_RUNS, ("C0", "C1", "C2"), strict=True):
+            rewards = [run["reward"] for run in result["runs"] if run["run"] == name]
+            mean = [sum(step) / len(step) for step in zip(*rewards, strict=True)]
+            smooth = [sum(mean[max(0, i - 9) : i + 1]) / len(mean[max(0, i - 9) : i + 1]) for i in range(len(mean))]
+            axes[0].plot(smooth, colour, label=name)
+            matches = [run["exact_match"] for run in result["runs"] if run["run"] == name]
+            axes[1].plot([name] * len(matches), matches, colour + "o" if len(colour) == 1 else "o", color=colour)
+        axes[0].set(title="training reward, mean of the seeds over ten steps", xlabel="step")
+        axes[1].set(title="greedy exact match on the test set, a dot a seed", ylim=(0, 1))
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["recorded", "live"])
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tools/bench/results")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--steps", type=int, default=0, help="default: 500 recorded, 100 live")
+    options = parser.parse_args()
+    steps = options.steps or (500 if options.what == "recorded" else 100)
+    measure = recorded if options.what == "recorded" else live
+    result, passed = measure(steps, [int(seed) for seed in options.seeds.split(",")])
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = options.out / f"curves-{options.what}-{datetime.date.today()}"
+    stem.with_suffix(".json").write_text(json.dumps(result) + "\n")
+    draw(options.what, result, stem.with_suffix(".png"))
+    print("passed" if passed else "FAILED")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
