@@ -60,6 +60,16 @@ SequenceFigures sequence_figures(const std::vector<sp::Shard>& shards, double pr
 
 }  // namespace
 
+double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum) {
+  double total = 0.0;
+  double tokens = 0.0;
+  for (const UpdateResult& update : updates) {
+    total += update.sums.*sum;
+    tokens += update.sums.tokens;
+  }
+  return tokens > 0.0 ? total / tokens : 0.0;
+}
+
 std::unique_ptr<engine::AttentionBackend> shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms) {
   sp::AttentionContext context{shard.plan, comms.ulysses, comms.ring};
   if (shard.async_ulysses) {

@@ -34,6 +34,9 @@ struct UpdateResult {
   double grad_norm = 0.0;  // of the summed gradient, before the clip
 };
 
+// Mean over the loss tokens of all updates together; 0 without one.
+double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum);
+
 // The attention of a shard's micro-batch over the mesh.
 std::unique_ptr<engine::AttentionBackend> shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms);
 

@@ -23,17 +23,6 @@ double mean_over(const std::vector<UpdateResult>& updates,
   return updates.empty() ? 0.0 : sum / static_cast<double>(updates.size());
 }
 
-// Mean over all loss tokens of the optimizer steps together.
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum) {
-  double total = 0.0;
-  double tokens = 0.0;
-  for (const UpdateResult& update : updates) {
-    total += update.sums.*sum;
-    tokens += update.sums.tokens;
-  }
-  return tokens > 0 ? total / tokens : 0.0;
-}
-
 double share_of(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 // Means and standard deviations of each reward by its name, as TRL logs them.

@@ -10,17 +10,6 @@ namespace {
 constexpr const char* kReferencePart = "reference";
 constexpr const char* kCriticPart = "critic";
 
-// Sums over the loss tokens of all updates.
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum) {
-  double total = 0.0;
-  double tokens = 0.0;
-  for (const UpdateResult& update : updates) {
-    total += update.sums.*sum;
-    tokens += update.sums.tokens;
-  }
-  return tokens > 0.0 ? total / tokens : 0.0;
-}
-
 }  // namespace
 
 Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference_(make_reference(config_)) {

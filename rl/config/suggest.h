@@ -8,9 +8,6 @@
 
 namespace ringside::rl {
 
-// Levenshtein distance in bytes. O(|a| |b|) time, O(|b|) memory.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-
 // The known key nearest to a dotted unknown one, "" when none is near: the whole dotted names and
 // the last components are compared, so a right name in the wrong section is found too.
 std::string nearest_key(std::string_view unknown);

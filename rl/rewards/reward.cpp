@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "rl/rewards/code_tests.h"
 #include "rl/rewards/exact_match.h"
@@ -13,6 +12,7 @@
 #include "rl/rewards/multiple_choice.h"
 #include "rl/rewards/regex_reward.h"
 #include "rl/rewards/repetition.h"
+#include "rl/text/edit_distance.h"
 
 namespace ringside::rl {
 namespace {
@@ -33,22 +33,6 @@ const std::map<std::string_view, RewardFactory>& factories() {
       {"repetition", repetition_reward},
   };
   return kFactories;
-}
-
-// Levenshtein distance; the one of configuration keys lies above this library.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -73,9 +57,9 @@ std::string unknown_reward(std::string_view name) {
   const std::string_view shown = name.substr(0, 64);
   const auto names = reward_names();
   const auto nearest = *std::min_element(
-      names.begin(), names.end(), [&](auto a, auto b) { return distance(a, shown) < distance(b, shown); });
+      names.begin(), names.end(), [&](auto a, auto b) { return edit_distance(a, shown) < edit_distance(b, shown); });
   std::string text = "reward '" + std::string(shown) + "' is unknown";
-  if (distance(nearest, shown) <= std::max<std::size_t>(2, shown.size() / 3)) {
+  if (edit_distance(nearest, shown) <= std::max<std::size_t>(2, shown.size() / 3)) {
     text.append("; did you mean ").append(nearest).append("?");
   }
   text += " Expected one of: ";
