@@ -1,5 +1,6 @@
 #include "rl/worker/embedded_worker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <stdexcept>
@@ -23,11 +24,16 @@ constexpr milliseconds kPollInterval{100};
 constexpr milliseconds kSendTimeout{60000};
 constexpr milliseconds kByeTimeout{5000};
 
+int64_t samples_per_step(const Config& config) {
+  return config.rollout.prompts_per_step * config.rollout.group_size;
+}
+
 // The trainer's addresses: fixed ones of the configuration, or those in the endpoint file as soon as it is there.
 bridge::WorkerOptions endpoint_options(const Config& config, const WorkerSettings& settings) {
   bridge::WorkerOptions options;
   options.worker_id = settings.worker_id;
-  options.capacity_samples = config.rollout.prompts_per_step * config.rollout.group_size;
+  // Asynchronously a step's samples wait while another's are made: the next batch is then as large.
+  options.capacity_samples = samples_per_step(config) * (config.algorithm.max_staleness > 0 ? 2 : 1);
   if (settings.endpoint_file.empty()) {
     options.rollout_address = config.bridge.rollout_address;
     options.weights_address = config.bridge.weights_address;
@@ -119,8 +125,9 @@ class EmbeddedWorker {
   void handle(const bridge::Disconnected& disconnected) { log::warn("disconnected: " + disconnected.why); }
 
   void sample_batch() {
-    const std::vector<Sample> batch(work_.begin(), work_.end());
-    work_.clear();
+    const auto end = work_.begin() + std::min(static_cast<int64_t>(work_.size()), samples_per_step(config_));
+    const std::vector<Sample> batch(work_.begin(), end);
+    work_.erase(work_.begin(), end);
     std::vector<Prompt> prompts;
     std::vector<uint64_t> seeds;
     for (const Sample& sample : batch) {
