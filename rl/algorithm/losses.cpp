@@ -118,7 +118,8 @@ PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, c
     sums.kl = total(kl.detach());
   }
   if (context.entropy_coef != 0.0) {
-    result.loss = result.loss - context.entropy_coef / static_cast<double>(context.loss_tokens) * entropy_n.sum();
+    const auto tokens = static_cast<double>(std::max<int64_t>(1, context.loss_tokens));
+    result.loss = result.loss - context.entropy_coef / tokens * entropy_n.sum();
   }
   add_policy_sums(sums, log_ratio.detach(), logprob_n.detach(), shard, config);
   add_mismatch(sums, logprob_n.detach(), shard.rollout_logprob_n);
