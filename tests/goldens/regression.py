@@ -81,7 +81,8 @@ PRESET_KEYS = {
     "dapo": {"dynamic_sampling": "drop", "reward.overlong_buffer_tokens": 4},
     "gspo": HALVES, "ppo": HALVES, "trl_dr_grpo": HALVES, "verl": HALVES, "areal": HALVES, "skyrl": HALVES,
     # A KL term shows what the estimator is for.
-    "trl": {"kl_coef": 0.05}, "trl_gspo": {"kl_coef": 0.05} | HALVES,
+    "trl": {"kl_coef": 0.05, "train.num_mini_batches": 2, "train.steps": 2},  # four updates, so that the schedule shows
+    "trl_gspo": {"kl_coef": 0.05} | HALVES,
 }  # fmt: skip
 
 CORRECTED = {"correction.low": 0.7, "correction.high": 1.3}
@@ -92,7 +93,7 @@ OPTIONS = {
     for mode in ("tis", "icepop", "mask") for level in ("token", "sequence", "geometric")
 } | {
     "seq_mask_tis": CORRECTED | {"correction.mode": "seq_mask_tis", "correction.low": 0.9, "correction.high": 1.1},
-    "opsm": {"correction.opsm_delta": 0.1},
+    "opsm": {"correction.opsm_delta": 1.6},
     "kl_in_reward": {"kl_in": "reward", "kl_coef": 0.1},
     "kl_in_advantage": {"kl_in": "advantage", "kl_coef": 0.1, "kl_estimator": "k2", "advantage.gamma": 0.9},
     "kl_abs_straight": {"kl_coef": 0.1, "kl_estimator": "abs_straight"},
@@ -132,8 +133,8 @@ def make_case(name, preset, keys, files):
     file = keys.get("file", "plain.jsonl")
     done = train(c, files[file], suite.load)
     columns = done["columns"]
-    print(f"{name:24} " + "  ".join(f"loss {u['loss']:8.4f} norm {u['grad_norm']:7.4f} clipped {u['clip_low']:2} {u['clip_high']:2}"
-                                    f" opsm {u['opsm']:2}" for u in done["policy"]))  # fmt: skip
+    print(name, *(f"  loss {u['loss']:.4f} norm {u['grad_norm']:.4f} clipped {u['clip_low']} {u['clip_high']} opsm {u['opsm']}"
+                  for u in done["policy"]))  # fmt: skip
     per_token = ("kl", "entropy", "clip_low", "clip_high")
     updates = [{k: u[k] for k in ("loss", "policy_loss", "grad_norm")} | {k: u[k] / u["tokens"] for k in per_token}
                for u in done["policy"]]  # fmt: skip

@@ -72,7 +72,7 @@ def objective(c, lp, old, r, a):
     if c["loss"] == "cispo":
         return -r.detach().clamp(low, high) * a * lp
     if c["loss"] == "sapo":
-        tau = torch.where(a > 0, c["sapo_tau_positive"], c["sapo_tau_negative"]).to(F64)
+        tau = torch.full_like(a, c["sapo_tau_negative"]).masked_fill(a > 0, c["sapo_tau_positive"])
         return -a * 4 / (tau * (1 + torch.exp(-tau * (r - 1))))
     if c["loss"] == "dppo_tv":
         moved = (lp.exp() - old.exp()).detach()

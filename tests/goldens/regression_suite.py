@@ -27,7 +27,7 @@ modeling_qwen3.Qwen3RMSNorm.forward = norm_in_own_dtype
 
 SHAPE = dict(
     vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=None, eos_token_id=1, pad_token_id=None,
     rope_parameters={"rope_type": "default", "rope_theta": 1e4},
 )  # fmt: skip
 
@@ -108,25 +108,28 @@ class Sample:
 RIGHT, WRONG = ("12", "12", 1.0, 1.0), ("eleven", "12", 0.0, 0.0)
 TEXTS = [
     ("0.5", "1/2", 0.0, 1.0), RIGHT, WRONG, ("so it is \\boxed{\\frac{1}{2}}", "0.5", 0.0, 1.0),
-    ("x = 3", "3", 0.0, 1.0), ("(1, 2)", "(1,2)", 0.0, 1.0), ("(2, 1)", "(1,2)", 0.0, 0.0), ("7", "7", 1.0, 1.0),
+    ("x = 3", "3", 0.0, 1.0), ("\\boxed{(1, 2)}", "(1,2)", 0.0, 1.0), ("\\boxed{(2, 1)}", "(1,2)", 0.0, 0.0),
+    ("7", "7", 1.0, 1.0),
     RIGHT, RIGHT, RIGHT, RIGHT,
     WRONG, ("\\boxed{4}", "5", 0.0, 0.0), RIGHT, ("1,000", "1000", 0.0, 1.0),
 ]  # fmt: skip
 LENGTHS = [5, 12, 1, 8, 9, 6, 12, 3, 7, 2, 4, 10, 11, 6, 3, 9]
 ALL_MASKED, TRUNCATED = 3, 6
+FAR_OFF = (12, 3, -1.9)  # sample, token, what its rollout log-prob is off by: a ratio of 6.7
 
 
 def sample(policy, generator, prompt, length, temperature):
-    """Tokens of the policy, with the log-probs of a policy that is a little off, here and there by much."""
-    ids, logprobs = list(prompt), []
+    """Tokens of the policy, log-probs of a policy that is a little off, here and there by much, and the true ones."""
+    ids, logprobs, true = list(prompt), [], []
     for _ in range(length):
         with torch.no_grad():
             scores = (policy(torch.tensor([ids])).logits[0, -1] / temperature).log_softmax(-1)
         ids.append(int(torch.multinomial(scores.exp(), 1, generator=generator)))
         noise = torch.randn((), generator=generator, dtype=torch.float64)
         wild = torch.rand((), generator=generator) < 0.15
+        true.append(float(scores[ids[-1]]))
         logprobs.append(min(float((scores[ids[-1]] + (1.2 if wild else 0.12) * noise).float()), -1e-3))
-    return ids[len(prompt) :], [float(torch.tensor(x, dtype=torch.float32)) for x in logprobs]
+    return ids[len(prompt) :], [float(torch.tensor(x, dtype=torch.float32)) for x in logprobs], true
 
 
 def make_samples(policy):
@@ -136,7 +139,9 @@ def make_samples(policy):
         if i % GROUP == 0:
             prompt = torch.randint(2, VOCAB, ([7, 4, 11, 2][i // GROUP],), generator=generator).tolist()
         turns = i // GROUP == 1
-        completion, logprobs = sample(policy, generator, prompt, length, 0.75 if turns else 1.0)
+        completion, logprobs, true = sample(policy, generator, prompt, length, 0.75 if turns else 1.0)
+        if i == FAR_OFF[0]:
+            logprobs[FAR_OFF[1]] = float(torch.tensor(true[FAR_OFF[1]] + FAR_OFF[2], dtype=torch.float32))
         mask = [int(not turns or t % 5 not in (2, 3)) for t in range(length)]  # the environment speaks in between
         mask = [0] * length if i == ALL_MASKED else mask
         offsets = [t for t in range(length) if t % 5 in (0, 2)] if turns else []
@@ -151,7 +156,7 @@ def make_forked(policy):
     for i, length in enumerate([9, 5, 12, 7, 4, 11, 8, 6]):
         if i % GROUP == 0:
             prompt = torch.randint(2, VOCAB, (5 + i,), generator=generator).tolist()
-        completion, logprobs = sample(policy, generator, prompt, length, 1.0)
+        completion, logprobs, _ = sample(policy, generator, prompt, length, 1.0)
         s = Sample(i // GROUP, prompt, completion, logprobs, [int(t != 3) for t in range(length)], 1.0, False,
                    TEXTS[(5 * i) % len(TEXTS)], [0, 2, 4] if length > 4 else [0, 2])  # fmt: skip
         s.turn_rewards = [round(0.25 * ((i + t) % 3) - 0.2, 2) for t in range(len(s.turn_offsets))]

@@ -1,2 +1,260 @@
+// Guards: a preset or an option of the algorithm whose step is not what its paper or system computes, and a step that
+// depends on how it lies over the ranks. The trainer's own step (rewards, collation, scores, advantages, updates, metrics) of
+// recorded rollouts at one rank, at every kind of sequence parallelism and at micro-batches of one sample, three and all.
+// Oracle: PyTorch fp64 (tests/goldens/regression.py); in fp32 one rank too.
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "rl/config/load.h"
+#include "rl/config/presets.h"
+#include "rl/data/rollout_file.h"
+#include "rl/rewards/reward_set.h"
+#include "rl/step_metrics.h"
+#include "rl/step_update.h"
+#include "rl/training_run.h"
+#include "tests/rl/regression_figures.h"
 #include "tests/support/catch.h"
-TEST_CASE("placeholder") { CHECK(true); }
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace ringside;
+
+namespace {
+
+using nlohmann::json;
+using test::Figures;
+namespace fs = std::filesystem;
+
+const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
+constexpr int64_t kGroupSize = 4;
+
+const json& golden_cases() {
+  static const auto cases = json::parse(std::ifstream(kGoldens / "cases.json"));
+  return cases;
+}
+
+const json& golden_case(const std::string& name) {
+  const json& cases = golden_cases();
+  return *std::find_if(cases.begin(), cases.end(), [&](const json& golden) { return golden["name"] == name; });
+}
+
+std::vector<json> lines_of(const std::string& file) {
+  std::vector<json> lines;
+  std::ifstream in(kGoldens / file);
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(json::parse(line));
+  }
+  return lines;
+}
+
+// What a line's completion says, scored by the recipe's rewards.
+rl::RewardScores score_text(const json& line, const std::string& recipe) {
+  const std::string completion = line["text"]["completion"], answer = line["text"]["answer"];
+  return rl::RewardSet(recipe, {}).score({.prompt = "", .completion = completion, .answer = answer});
+}
+
+// Recorded rollouts with the rewards of their texts.
+std::vector<bridge::Rollout> scored_rollouts(const std::string& file, const std::string& recipe) {
+  auto rollouts = rl::read_rollout_file(kGoldens / file, kGroupSize);
+  const auto lines = lines_of(file);
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    rollouts[r].rewards = score_text(lines[r], recipe).raw;
+  }
+  return rollouts;
+}
+
+// How a step lies over the ranks and over micro-batches.
+struct Layout {
+  std::string name;
+  sp::MeshShape shape;
+  std::vector<std::string> words;  // of the configuration
+  bool whole = true;               // a mini-batch is one micro-batch
+  bool every_case = true;          // else those that is_distinct() names, to save time
+};
+
+std::vector<Layout> layouts() {
+  const std::string gather = "sp.ring_impl=all_gather";
+  const std::string one_sample = "train.tokens_per_micro_batch=1";  // a longer document has a micro-batch of its own
+  const std::string three_samples = "train.tokens_per_micro_batch=40";
+  return {{"one rank", {1, 1, 1}, {}},
+          {"ulysses 2", {1, 1, 2}, {}},
+          {"ulysses 4", {1, 1, 4}, {}},
+          {"ring 2", {1, 2, 1}, {}},
+          {"ring 4", {1, 4, 1}, {}},
+          {"ring 2, all-gather", {1, 2, 1}, {gather}},
+          {"ring 4, all-gather", {1, 4, 1}, {gather}},
+          {"ring 2 x ulysses 2", {1, 2, 2}, {}},
+          {"dp 2", {2, 1, 1}, {}, false},
+          {"dp 2 x ulysses 2", {2, 1, 2}, {}, false},
+          {"dp 2 x ring 2", {2, 2, 1}, {}, false, false},
+          {"one rank, micro-batches of 1", {1, 1, 1}, {one_sample}, false, false},
+          {"one rank, micro-batches of 3", {1, 1, 1}, {three_samples}, false},
+          {"ring 2, micro-batches of 1", {1, 2, 1}, {one_sample}, false, false},
+          {"ulysses 2, micro-batches of 3", {1, 1, 2}, {three_samples}, false},
+          {"ring 2 cut in zigzag, micro-batches of 3", {1, 2, 1}, {three_samples, "sp.placement=zigzag"}, false, false}};
+}
+
+// One case of each way in which tokens of a step depend on each other.
+bool is_distinct(const std::string& name) {
+  static const std::set<std::string> kDistinct{"dapo", "gspo", "ppo", "trl_gspo", "nemo_rl", "areal", "kl_in_reward",
+                                               "seq_mask_tis", "opsm", "entropy_bonus", "gmpo", "mask_truncated", "gae_turns", "gspo_forks"};
+  return kDistinct.contains(name);
+}
+
+struct Case {
+  std::string name;
+  rl::Config config;
+  std::vector<bridge::Rollout> rollouts;
+};
+
+Case make_case(const json& golden, const Layout& layout, const std::string& dtype) {
+  std::vector<std::string> words{"algorithm.preset=" + golden["preset"].get<std::string>(),
+                                 "model.path=" + (kGoldens / "policy").string(),
+                                 "model.reference_path=" + (kGoldens / "reference").string(),
+                                 "algorithm.critic.model_path=" + (kGoldens / "critic").string(),
+                                 "model.dtype=" + dtype,
+                                 "parallel.data_parallel_replicate_size=" + std::to_string(layout.shape.dp_replicate),
+                                 "parallel.ringattn_parallel_size=" + std::to_string(layout.shape.ring),
+                                 "parallel.ulysses_parallel_size=" + std::to_string(layout.shape.ulysses)};
+  for (const std::string word : golden["overrides"]) {
+    words.push_back(word);
+  }
+  words.insert(words.end(), layout.words.begin(), layout.words.end());
+  Case one{golden["name"], rl::load_config_or_throw({}, words), {}};
+  one.rollouts = scored_rollouts(golden["rollouts"], one.config.rollout.reward);
+  return one;
+}
+
+std::vector<Case> cases_of(const Layout& layout, const std::string& dtype) {
+  std::vector<Case> cases;
+  for (const json& golden : golden_cases()) {
+    // The mean of each micro-batch is defined by the packing: another packing is another loss.
+    const bool by_packing = golden["name"] == "trl_bnpo";
+    if ((layout.every_case || is_distinct(golden["name"])) && (layout.whole || !by_packing)) {
+      cases.push_back(make_case(golden, layout, dtype));
+    }
+  }
+  return cases;
+}
+
+void add_updates(Figures& figures, const rl::StepUpdates& updates) {
+  for (std::size_t u = 0; u < updates.policy.size(); ++u) {
+    const rl::LossSums& sums = updates.policy[u].sums;
+    const std::string name = "updates[" + std::to_string(u) + "].";
+    figures[name + "loss"] = {sums.loss};
+    figures[name + "policy_loss"] = {sums.policy_loss};
+    figures[name + "kl"] = {sums.kl / sums.tokens};
+    figures[name + "entropy"] = {sums.entropy / sums.tokens};
+    figures[name + "clip_low"] = {sums.ratio_clipped_low / sums.tokens};
+    figures[name + "clip_high"] = {sums.ratio_clipped_high / sums.tokens};
+    figures[name + "grad_norm"] = {updates.policy[u].grad_norm};
+  }
+  for (std::size_t u = 0; u < updates.critic.size(); ++u) {
+    figures["critic[" + std::to_string(u) + "].loss"] = {updates.critic[u].sums.loss};
+    figures["critic[" + std::to_string(u) + "].grad_norm"] = {updates.critic[u].grad_norm};
+  }
+}
+
+// One training step as rl/trainer.cpp takes it. Collective.
+Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& mesh,
+                     const sp::MeshCommunicators& comms) {
+  rl::TrainingRun run({one.config, run_dir / one.name, 1}, mesh, comms);
+  rl::Learner learner(run);
+  rl::StepBatch batch = rl::make_step_batch(one.rollouts, one.config);
+  rl::StepShards shards = learner.collate(batch);
+  learner.score(shards, batch);
+  const rl::StepAdvantages advantages = learner.attach_advantages(shards, batch);
+  const rl::StepUpdates updates = learner.update(shards, batch);
+  learner.adapt(updates, advantages);
+  Figures figures;
+  figures["rewards"] = advantages.sample_score;
+  figures["advantages"] = advantages.advantage;
+  figures["correction"] = updates.correction.weight;
+  figures["values"] = batch.table.value;
+  figures["returns"] = advantages.returns;
+  add_updates(figures, updates);
+  for (const auto& [name, value] :
+       rl::grpo_step_metrics(one.rollouts, batch, advantages, updates, run.state(), one.config)) {
+    figures["metric " + name] = {value};
+  }
+  return figures;
+}
+
+// Of every case on every rank, by the case's name.
+using CaseFigures = std::map<std::string, std::vector<Figures>>;
+
+CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
+  const test::TemporaryDirectory dir;
+  const auto cases = cases_of(layout, dtype);
+  CaseFigures figures;
+  for (const Case& one : cases) {
+    fs::create_directories(dir.path() / one.name);
+    figures[one.name].resize(static_cast<std::size_t>(layout.shape.world_size()));
+  }
+  test::run_ranks(layout.shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    for (const Case& one : cases) {
+      figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] = step_figures(one, dir.path(), mesh, comms);
+    }
+  });
+  return figures;
+}
+
+}  // namespace
+
+TEST_CASE("regression: rewards of texts are those found by hand") {
+  for (const char* file : {"plain.jsonl", "forked.jsonl"}) {
+    for (const json& line : lines_of(file)) {
+      const json& text = line["text"];
+      CAPTURE(text);
+      const auto scores = score_text(line, "math_answer, exact_match * 0.5");
+      REQUIRE(scores.raw.size() == 2);
+      CHECK(scores.raw[0].second == text["math_answer"].get<double>());
+      CHECK(scores.raw[1].second == text["exact_match"].get<double>());
+      CHECK(scores.total == text["math_answer"].get<double>() + 0.5 * text["exact_match"].get<double>());
+    }
+  }
+}
+
+TEST_CASE("regression: every preset has a case") {
+  for (const auto name : rl::preset_names()) {
+    const bool found = std::any_of(golden_cases().begin(), golden_cases().end(),
+                                   [&](const json& golden) { return golden["preset"] == name; });
+    CAPTURE(name);
+    CHECK(found);
+  }
+}
+
+TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
+  for (const Layout& layout : layouts()) {
+    DYNAMIC_SECTION(layout.name) {
+      std::string wrong;
+      for (const auto& [name, found] : run_cases(layout, "float64")) {
+        wrong += test::differences(name, found, test::golden_figures(golden_case(name)), {1e-12, 1e-9, false});
+      }
+      CHECK(wrong == "");
+    }
+  }
+}
+
+TEST_CASE("regression: a step in fp32 on one rank is PyTorch's in fp64, and at every layout that of one rank") {
+  static const CaseFigures one_rank = run_cases(layouts().front(), "float32");
+  SECTION("PyTorch") {
+    std::string wrong;
+    for (const auto& [name, found] : one_rank) {
+      wrong += test::differences(name, found, test::golden_figures(golden_case(name)), {1e-6, 1e-5, true});
+    }
+    CHECK(wrong == "");
+  }
+  for (Layout layout : layouts()) {
+    layout.every_case = layout.every_case && layout.shape.world_size() <= 2;  // fp64 runs them all
+    DYNAMIC_SECTION(layout.name) {
+      std::string wrong;
+      for (const auto& [name, found] : run_cases(layout, "float32")) {
+        wrong += test::differences(name, found, one_rank.at(name).front(), {1e-6, 1e-5, true});
+      }
+      CHECK(wrong == "");
+    }
+  }
+}

@@ -6,6 +6,8 @@
 #include "rl/policy_update.h"
 #include "rl/score_documents.h"
 #include "rl/weight_sync.h"
+#include "rollout_bridge/receiver.h"
+#include "rollout_bridge/weights.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -72,6 +74,36 @@ TEST_CASE("a snapshot is independent of later training; bf16 is read back in bf1
   rl::install_weights(worker, *snapshot);
   CHECK(rl::installed_root_hash(worker, snapshot->manifest) == snapshot->manifest.root_hash);
   CHECK_FALSE(same_parameters(trainer, worker));
+}
+
+TEST_CASE("a version received as changes installs to the trainer's bits, and its root proves it") {
+  auto trainer = make_decoder(1);
+  auto worker = make_decoder(2);
+  engine::AdamW optimizer(trainer.units(), {});
+  bridge::DeltaChain chain({});
+  std::shared_ptr<const bridge::WeightSnapshot> held;
+  for (int64_t version = 0; version < 3; ++version) {
+    const auto sent = chain.extend(rl::snapshot_weights(trainer, at::kBFloat16, "run", 1, version));
+    CHECK((sent->delta != nullptr) == (version > 0));
+    bridge::WeightReceiver receiver(sent->delta ? sent->delta->manifest : sent->manifest, {}, held);
+    bool changes_came = false;
+    while (!receiver.complete()) {
+      for (const bridge::ChunkBody& c : receiver.requests({})) {
+        const bool changes = c.base_version >= 0;
+        changes_came = changes_came || changes;
+        const auto& from = changes ? sent->delta->payloads[c.tensor] : sent->tensors[c.tensor];
+        REQUIRE(receiver.accept(c, from.bytes.subspan(c.offset, c.bytes)).ok());
+      }
+    }
+    CHECK(changes_came == (version > 0));
+    held = receiver.take();
+    rl::install_weights(worker, *held);
+    CHECK(rl::installed_root_hash(worker, held->manifest) == sent->manifest.root_hash);
+    for (engine::ParamUnit* unit : trainer.units()) {  // a small step moves few bf16 values
+      unit->grad().copy_(at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
+    }
+    optimizer.step(1e-5);
+  }
 }
 
 TEST_CASE("weights of another model are refused and change nothing") {

@@ -1,0 +1,108 @@
+// Guards: alarms that stay silent or cry without cause, staleness that is not counted token by token, a mismatch figure
+// that is another than its name says. Oracle: closed forms.
+#include "rl/step_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/catch.h"
+
+using namespace ringside;
+
+namespace {
+
+double value_of(const rl::Metrics& metrics, const std::string& name) {
+  const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+  REQUIRE(found != metrics.end());
+  return found->second;
+}
+
+bool has(const rl::Metrics& metrics, const std::string& name) {
+  return std::any_of(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+}
+
+bridge::Rollout make_rollout(double reward, std::vector<bridge::VersionSpan> versions) {
+  bridge::Rollout r;
+  r.prompt_ids = {1};
+  r.completion_ids.assign(static_cast<std::size_t>(versions.back().end), 2);
+  r.logprobs.assign(r.completion_ids.size(), -1.0F);
+  r.versions = std::move(versions);
+  r.rewards = {{"exact_match", reward}};
+  return r;
+}
+
+// The metrics of a step of two samples whose log-probs the trainer finds off by `difference`, one token up, one down.
+rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollouts) {
+  rl::Config config;
+  config.rollout.group_size = 2;
+  const auto batch = rl::make_step_batch(rollouts, config);
+  const auto advantages = rl::step_advantages(batch.table, batch.rewards, 2, config.algorithm, 0.0);
+  sp::Shard shard;
+  shard.sample_n = at::tensor(std::vector<int64_t>{0, 1}, at::kLong);
+  shard.rollout_logprob_n = at::tensor({-1.0, -1.0}, at::kDouble);
+  const at::Tensor logprob = at::tensor({-1.0 + difference, -1.0 - difference}, at::kDouble);
+  shard.old_logprob_n = logprob;
+  shard.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
+  shard.weight_n = shard.correction_n = at::ones({2}, at::kDouble);
+  rl::StepUpdates updates;
+  updates.policy.push_back({rl::grpo_loss(logprob, at::zeros({2}, at::kDouble), shard, config.algorithm, {}).sums, {}, 1.0});
+  rl::TrainingState state;
+  state.weight_version = 7;
+  return rl::grpo_step_metrics(rollouts, batch, advantages, updates, state, config);
+}
+
+}  // namespace
+
+TEST_CASE("alarms ring above a ratio error of 1.05 and a KL of 1e-3, for current samples alone") {
+  const auto current = [] { return std::vector{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})}; };
+  auto quiet = step_metrics(0.01, current());
+  CHECK(rl::add_alarms(quiet).empty());
+  CHECK(value_of(quiet, "alarm/mult_prob_error") == 0.0);
+  auto drifting = step_metrics(0.047, current());  // exp is below 1.05, the KL 1.1e-3
+  CHECK(rl::add_alarms(drifting).size() == 1);
+  CHECK(value_of(drifting, "alarm/mismatch_kl") == 1.0);
+  auto wrong = step_metrics(0.2, current());
+  CHECK(rl::add_alarms(wrong).size() == 2);
+  CHECK(value_of(wrong, "alarm/mult_prob_error") == 1.0);
+  auto stale = step_metrics(0.2, {make_rollout(1, {{6, 0, 1}}), make_rollout(0, {{7, 0, 1}})});
+  CHECK(rl::add_alarms(stale).empty());
+  CHECK_FALSE(has(stale, "alarm/mult_prob_error"));
+  auto unknown = step_metrics(std::nan(""), current());
+  CHECK(rl::add_alarms(unknown).size() == 2);
+}
+
+TEST_CASE("the mismatch of trainer and rollout engine by its names") {
+  const auto metrics = step_metrics(0.2, {make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})});
+  const double up = std::exp(0.2), down = std::exp(-0.2);
+  CHECK(value_of(metrics, "token_mult_prob_error") == Approx(up));
+  CHECK(value_of(metrics, "sampling/sampling_logp_difference/max") == Approx(0.2));
+  CHECK(value_of(metrics, "rollout_corr/kl") == Approx(0.0).margin(1e-12));
+  CHECK(value_of(metrics, "rollout_corr/k3_kl") == Approx((up + down) / 2 - 1));
+  CHECK(value_of(metrics, "rollout_corr/chi2_token") == Approx((up * up + down * down) / 2 - 1));
+  CHECK(value_of(metrics, "rollout_corr/rollout_is_mean") == Approx((up + down) / 2));
+  CHECK(value_of(metrics, "rollout_corr/rollout_is_eff_sample_size") ==
+        Approx((up + down) * (up + down) / (2 * (up * up + down * down))));
+}
+
+TEST_CASE("staleness goes by each token's own version") {
+  const auto metrics =
+      step_metrics(0.0, {make_rollout(1, {{4, 0, 1}, {6, 1, 4}}), make_rollout(0, {{7, 0, 4}})});
+  CHECK(value_of(metrics, "staleness/max") == 3.0);
+  CHECK(value_of(metrics, "staleness/mean") == Approx((3.0 + 3 * 1.0) / 8));
+  CHECK(value_of(metrics, "staleness/spans_mean") == 1.5);
+  CHECK(value_of(metrics, "rewards/exact_match/mean") == 0.5);
+  CHECK(value_of(metrics, "frac_reward_zero_std") == 0.0);
+}
+
+TEST_CASE("a step in which only the critic learns has no figures of the policy") {
+  rl::Config config;
+  config.rollout.group_size = 2;
+  const std::vector rollouts{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
+  const auto batch = rl::make_step_batch(rollouts, config);
+  const auto advantages = rl::step_advantages(batch.table, batch.rewards, 2, config.algorithm, 0.0);
+  auto metrics = rl::grpo_step_metrics(rollouts, batch, advantages, {}, {}, config);
+  CHECK_FALSE(has(metrics, "loss"));
+  CHECK(rl::add_alarms(metrics).empty());
+  CHECK(value_of(metrics, "reward") == 0.5);
+  CHECK(rl::sequence_metrics({}).size() == 6);
+}
