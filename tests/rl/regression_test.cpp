@@ -89,7 +89,7 @@ std::vector<Layout> layouts() {
           {"dp 2", {2, 1, 1}, {}, false},
           {"dp 2 x ulysses 2", {2, 1, 2}, {}, false},
           {"dp 2 x ring 2", {2, 2, 1}, {}, false, false},
-          {"one rank, micro-batches of 1", {1, 1, 1}, {one_sample}, false, false},
+          {"one rank, micro-batches of 1", {1, 1, 1}, {one_sample}, false},
           {"one rank, micro-batches of 3", {1, 1, 1}, {three_samples}, false},
           {"ring 2, micro-batches of 1", {1, 2, 1}, {one_sample}, false, false},
           {"ulysses 2, micro-batches of 3", {1, 1, 2}, {three_samples}, false},
