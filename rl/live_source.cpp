@@ -9,6 +9,8 @@
 #include "rl/training_run.h"
 #include "rl/weight_sync.h"
 #include "rollout_bridge/run_epoch.h"
+#include "rollout_bridge/keys.h"
+#include "rollout_bridge/weights.h"
 
 namespace ringside::rl {
 namespace {
@@ -40,6 +42,11 @@ bridge::TrainerOptions endpoint_options(const Config& config, const std::string&
   options.fsync = fsync_policy(config.bridge.journal_fsync);
   options.heartbeat_interval = from_seconds(config.bridge.heartbeat_s);
   options.worker_timeout = from_seconds(config.bridge.worker_timeout_s);
+  const CurveConfig& curve = config.bridge.curve;
+  if (!curve.trainer_secret.empty()) {
+    options.curve = bridge::CurveServer{bridge::read_secret_key(curve.trainer_secret).secret_key,
+                                        bridge::read_allowed_keys(curve.allowed_workers)};
+  }
   return options;
 }
 
@@ -83,6 +90,7 @@ class LiveSource final : public RolloutSource {
         run_id_(options.run_id),
         run_epoch_(options.run_epoch),
         last_step_(last_step),
+        chain_({config.weights.encoding == WeightEncoding::kAuto, config.weights.full_every}),
         intake_(options, rules, last_step) {
     write_endpoint_file(directory / "endpoint.json",
                         {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_});
@@ -92,7 +100,9 @@ class LiveSource final : public RolloutSource {
     if (next_step > last_step_) {
       return;  // nothing will be sampled under these weights
     }
-    intake_.publish(snapshot_weights(decoder, dtype_, run_id_, run_epoch_, version), next_step);
+    auto snapshot = snapshot_weights(decoder, dtype_, run_id_, run_epoch_, version);
+    // Here and not in the endpoint: comparing and compressing must not hold its lock.
+    intake_.publish(chain_.extend(std::move(snapshot)), next_step);
   }
 
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
@@ -109,6 +119,7 @@ class LiveSource final : public RolloutSource {
   std::string run_id_;
   int64_t run_epoch_;
   int64_t last_step_;
+  bridge::DeltaChain chain_;  // holds the newest published version: one copy in host memory
   RolloutIntake intake_;
 };
 

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "rollout_bridge/messages.h"
@@ -15,6 +16,13 @@ constexpr char kBatchMagic[8] = {'R', 'S', 'B', 'A', 'T', 'C', 'H', '1'};
 
 std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is undefined.
+float to_float(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  if (value > kMax || value < -kMax) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(value);
 }
 
 // Copies frame `name` of the given dtype into `out`. Absent and `required` false: leaves it empty.
@@ -176,8 +184,8 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   r.group_size = body.group_size;
   r.sample_index = body.sample_index;
   r.prompt_id = std::move(body.prompt_id);
-  r.temperature = static_cast<float>(body.temperature);
-  r.top_p = static_cast<float>(body.top_p);
+  r.temperature = to_float(body.temperature);
+  r.top_p = to_float(body.top_p);
   r.top_k = body.top_k;
   r.run_epoch = body.run_epoch;
   r.finish_reason = *finish;
@@ -238,7 +246,8 @@ std::vector<uint8_t> encode_manifest(const Manifest& m) {
   ManifestBody body{m.run_id,   m.run_epoch, m.version,  m.base_version.value_or(-1),
                     m.encoding, {},          m.root_hash};
   for (const TensorEntry& t : m.tensors) {
-    body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3});
+    body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3, t.encoding,
+                            t.changed, t.payload_bytes});
   }
   msgpack::sbuffer out;
   msgpack::pack(out, body);
@@ -254,10 +263,19 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
   try {
     const msgpack::unpack_limit unpack_limit(limits.max_tensors, 64, limits.max_string_bytes, 0, 0,
                                              8);
-    msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(), nullptr, nullptr,
-                    unpack_limit)
-        .get()
-        .convert(body);
+    std::size_t end = 0;
+    const auto handle = msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(),
+                                        end, nullptr, nullptr, unpack_limit);
+    if (end != bytes.size()) {
+      return Error{Reason::kMalformed, "manifest: map ends at byte " + std::to_string(end) +
+                                           " of " + std::to_string(bytes.size())};
+    }
+    if (handle.get().type != msgpack::type::MAP) {
+      return Error{Reason::kMalformed, "manifest: not a msgpack map"};
+    }
+    handle.get().convert(body);
+  } catch (const msgpack::size_overflow& e) {
+    return Error{Reason::kLimit, std::string("manifest: ") + e.what()};
   } catch (const msgpack::unpack_error& e) {
     return Error{Reason::kMalformed, std::string("manifest: ") + e.what()};
   } catch (const msgpack::type_error&) {
@@ -271,7 +289,8 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
   m.encoding = std::move(body.encoding);
   for (TensorBody& t : body.tensors) {
     m.tensors.push_back({std::move(t.name), std::move(t.dtype), std::move(t.shape), t.offset,
-                         t.bytes, std::move(t.xxh3)});
+                         t.bytes, std::move(t.xxh3), std::move(t.encoding), t.changed,
+                         t.payload_bytes});
   }
   m.root_hash = std::move(body.root_hash);
   if (Status s = validate(m, limits); !s) return s.error();

@@ -26,8 +26,7 @@ Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes,
 
 // The manifest frame of WEIGHTS_OFFER: one msgpack map.
 std::vector<uint8_t> encode_manifest(const Manifest& manifest);
-// Checks lengths, dtypes, shape x dtype == bytes, offsets without gaps, the sum against
-// limits.max_weight_bytes, and the root hash.
+// Checks what validate() of weights.h checks, and lengths before anything is allocated.
 Result<Manifest> decode_manifest(Frame bytes, const Limits& limits = {});
 
 }  // namespace ringside::bridge

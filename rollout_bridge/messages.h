@@ -83,11 +83,20 @@ struct HeartbeatBody {
   MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms);
 };
 
-// WEIGHTS_OFFER (frame "manifest"), STAGED, COMMIT and COMMITTED.
+// WEIGHTS_OFFER (frame "manifest"), COMMIT and COMMITTED.
 struct WeightsBody {
   int64_t version = -1;
   std::string root_hash;
   MSGPACK_DEFINE_MAP(version, root_hash);
+};
+
+// STAGED.
+struct StagedBody {
+  int64_t version = -1;
+  std::string root_hash;
+  std::string encoding;   // "overwrite" when tensors were made from the base version
+  int64_t refetched = 0;  // tensors fetched dense because what an overwrite made was wrong
+  MSGPACK_DEFINE_MAP(version, root_hash, encoding, refetched);
 };
 
 struct StageFailedBody {
@@ -100,9 +109,10 @@ struct StageFailedBody {
 struct ChunkBody {
   int64_t version = -1;
   uint64_t tensor = 0;  // index into the manifest's list
-  uint64_t offset = 0;  // bytes into the tensor
+  uint64_t offset = 0;  // bytes into the tensor or payload
   uint64_t bytes = 0;
-  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes);
+  int64_t base_version = -1;  // of the tensor's overwrite payload; -1: of the tensor itself
+  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes, base_version);
 };
 
 struct EndBody {  // END and BYE
@@ -123,7 +133,9 @@ struct TensorBody {
   std::vector<int64_t> shape;
   uint64_t offset = 0, bytes = 0;
   std::string xxh3;
-  MSGPACK_DEFINE_MAP(name, dtype, shape, offset, bytes, xxh3);
+  std::string encoding = "dense";
+  uint64_t changed = 0, payload_bytes = 0;
+  MSGPACK_DEFINE_MAP(name, dtype, shape, offset, bytes, xxh3, encoding, changed, payload_bytes);
 };
 
 struct ManifestBody {

@@ -4,30 +4,59 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "rollout_bridge/delta_codec.h"
 #include "rollout_bridge/weights.h"
 
 namespace ringside::bridge {
+namespace {
 
-WeightReceiver::WeightReceiver(Manifest manifest, Options options)
+bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
+  const Manifest& b = base.manifest;
+  if (m.base_version != b.version || m.run_id != b.run_id || m.run_epoch != b.run_epoch) {
+    return false;
+  }
+  return std::equal(m.tensors.begin(), m.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const TensorEntry& x, const TensorEntry& y) {
+                      return x.name == y.name && x.dtype == y.dtype && x.bytes == y.bytes;
+                    });
+}
+
+}  // namespace
+
+WeightReceiver::WeightReceiver(Manifest manifest, Options options,
+                               std::shared_ptr<const WeightSnapshot> base)
     : manifest_(std::move(manifest)), options_(options), tensors_(manifest_.tensors.size()) {
+  if (base && is_base_of(manifest_, *base)) base_ = std::move(base);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (manifest_.tensors[i].bytes == 0) {  // nothing to ask for
-      tensors_[i].bytes = std::make_shared<std::vector<std::byte>>();
-      ++verified_;
+    const TensorEntry& entry = manifest_.tensors[i];
+    if (entry.bytes == 0) {  // nothing to ask for
+      verify(tensors_[i], Buffer{});
+    } else if (base_ && entry.encoding == "same" && base_->manifest.tensors[i].xxh3 == entry.xxh3) {
+      verify(tensors_[i], base_->tensors[i]);  // immutable since its hash was checked
+    } else {
+      tensors_[i].overwrite = base_ && entry.encoding == "overwrite";
     }
   }
 }
 
+void WeightReceiver::verify(Tensor& tensor, Buffer bytes) {
+  tensor.verified = std::move(bytes);
+  tensor.bytes.reset();
+  ++verified_;
+}
+
 void WeightReceiver::enqueue(uint64_t index) {
   Tensor& tensor = tensors_[index];
-  const uint64_t bytes = manifest_.tensors[index].bytes;
-  if (bytes == 0) return;
+  const TensorEntry& entry = manifest_.tensors[index];
+  if (entry.bytes == 0 || tensor.verified.owner) return;
+  const uint64_t bytes = tensor.overwrite ? entry.payload_bytes : entry.bytes;
   if (!tensor.bytes) tensor.bytes = std::make_shared<std::vector<std::byte>>(bytes);
   tensor.missing = bytes;
-  ++tensor.tries;
+  if (!tensor.overwrite) ++tensor.tries;
+  const int64_t base_version = tensor.overwrite ? *manifest_.base_version : -1;
   for (uint64_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
-    waiting_.push_back(
-        {manifest_.version, index, offset, std::min(options_.chunk_bytes, bytes - offset)});
+    waiting_.push_back({manifest_.version, index, offset,
+                        std::min(options_.chunk_bytes, bytes - offset), base_version});
   }
 }
 
@@ -62,7 +91,8 @@ void WeightReceiver::unsent(const ChunkBody& request) {
 Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const auto it = under_way_.find({chunk.tensor, chunk.offset});
   if (chunk.version != manifest_.version || it == under_way_.end() ||
-      it->second.first.bytes != data.size()) {
+      it->second.first.bytes != data.size() ||
+      it->second.first.base_version != chunk.base_version) {
     return Success{};  // late, or not what was asked for
   }
   under_way_.erase(it);
@@ -70,9 +100,36 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   std::memcpy(tensor.bytes->data() + chunk.offset, data.data(), data.size());
   tensor.missing -= data.size();
   if (tensor.missing > 0) return Success{};
-  const TensorEntry& entry = manifest_.tensors[chunk.tensor];
+  if (!tensor.overwrite) return finish(chunk.tensor);
+  finish_overwrite(chunk.tensor);
+  return Success{};
+}
+
+// A payload is complete: makes the tensor beside the base, or turns to fetching it dense. The
+// payload is not fetched again: its chunks carried hashes, so it is what the trainer serves.
+void WeightReceiver::finish_overwrite(uint64_t index) {
+  Tensor& tensor = tensors_[index];
+  const TensorEntry& entry = manifest_.tensors[index];
+  const auto old = base_->tensors[index].bytes;
+  auto made = std::make_shared<std::vector<std::byte>>(old.begin(), old.end());
+  const Status applied =
+      apply_overwrite(*tensor.bytes, entry.changed, dtype_size(entry.dtype), *made);
+  if (applied && tensor_hash(*made) == entry.xxh3) {
+    const std::span<const std::byte> bytes(*made);
+    return verify(tensor, Buffer{std::move(made), bytes});
+  }
+  ++refetched_;
+  tensor.overwrite = false;
+  tensor.bytes.reset();
+  enqueue(index);
+}
+
+Status WeightReceiver::finish(uint64_t index) {
+  Tensor& tensor = tensors_[index];
+  const TensorEntry& entry = manifest_.tensors[index];
   if (tensor_hash(*tensor.bytes) == entry.xxh3) {
-    ++verified_;
+    const std::span<const std::byte> bytes(*tensor.bytes);
+    verify(tensor, Buffer{tensor.bytes, bytes});
     return Success{};
   }
   ++mismatches_;
@@ -80,19 +137,17 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
     return Error{Reason::kChecksum, "tensor '" + entry.name + "' does not match its hash after " +
                                         std::to_string(tensor.tries) + " fetches"};
   }
-  enqueue(chunk.tensor);
+  enqueue(index);
   return Success{};
 }
 
 std::shared_ptr<const WeightSnapshot> WeightReceiver::take() {
   if (!complete()) throw std::logic_error("WeightReceiver::take before every tensor was verified");
   auto snapshot = std::make_shared<WeightSnapshot>();
-  snapshot->manifest = std::move(manifest_);
-  for (Tensor& tensor : tensors_) {
-    const std::span<const std::byte> bytes(*tensor.bytes);
-    snapshot->tensors.push_back(Buffer{std::move(tensor.bytes), bytes});
-  }
+  snapshot->manifest = dense_manifest(std::move(manifest_));
+  for (Tensor& tensor : tensors_) snapshot->tensors.push_back(std::move(tensor.verified));
   tensors_.clear();
+  base_.reset();
   return snapshot;
 }
 

@@ -1,5 +1,7 @@
 // Pulls the tensors of one manifest together, verifies them, and only then gives them out: no
-// torn set of weights can leave here. Pure state without sockets; not thread-safe.
+// torn set of weights can leave here. With the bytes of the manifest's base version at hand it
+// takes what changed only; those bytes are copied, never written to. Pure state without sockets;
+// not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -26,8 +28,11 @@ class WeightReceiver {
     int max_tries = 3;  // fetches of one tensor before staging fails
   };
 
-  // The manifest must have passed validate().
-  WeightReceiver(Manifest manifest, Options options);
+  // The manifest must have passed validate(). `base`: verified bytes of an earlier version, or
+  // null. If they are not those of manifest.base_version, of this run and epoch and with these
+  // tensors, every tensor is fetched dense.
+  WeightReceiver(Manifest manifest, Options options,
+                 std::shared_ptr<const WeightSnapshot> base = nullptr);
 
   const Manifest& manifest() const { return manifest_; }
 
@@ -39,32 +44,43 @@ class WeightReceiver {
 
   // Takes a chunk. One that nobody waits for is ignored. When it completes a tensor, the tensor's
   // hash is checked; on a mismatch the tensor is fetched anew, and kChecksum is returned once
-  // max_tries fetches have failed.
+  // max_tries fetches have failed. A payload that cannot be applied, or makes bytes with another
+  // hash, is dropped and its tensor fetched dense.
   Status accept(const ChunkBody& chunk, Frame data);
 
   bool complete() const { return verified_ == manifest_.tensors.size(); }
   uint64_t mismatches() const { return mismatches_; }  // tensors whose hash was wrong
-  // The staged weights. Throws std::logic_error unless complete(). Leaves the receiver empty.
+  bool builds_on_base() const { return base_ != nullptr; }
+  uint64_t refetched() const { return refetched_; }  // tensors whose overwrite was wrong
+  // The staged weights under a dense manifest; tensors without a change share the base's bytes.
+  // Throws std::logic_error unless complete(). Leaves the receiver empty.
   std::shared_ptr<const WeightSnapshot> take();
 
  private:
   using Key = std::pair<uint64_t, uint64_t>;  // tensor, offset
   struct Tensor {
-    std::shared_ptr<std::vector<std::byte>> bytes;  // allocated at its first request
+    std::shared_ptr<std::vector<std::byte>> bytes;  // being fetched; allocated at first request
+    Buffer verified;
     uint64_t missing = 0;
     int tries = 0;
+    bool overwrite = false;  // `bytes` is a payload
   };
 
   void enqueue(uint64_t tensor);
+  void verify(Tensor& tensor, Buffer bytes);
+  Status finish(uint64_t tensor);
+  void finish_overwrite(uint64_t tensor);
 
   Manifest manifest_;
   Options options_;
+  std::shared_ptr<const WeightSnapshot> base_;  // null: everything dense
   std::vector<Tensor> tensors_;
   std::deque<ChunkBody> waiting_;
   std::map<Key, std::pair<ChunkBody, Clock::time_point>> under_way_;
   std::size_t next_tensor_ = 0;  // first that was never enqueued
   std::size_t verified_ = 0;
   uint64_t mismatches_ = 0;
+  uint64_t refetched_ = 0;
 };
 
 }  // namespace ringside::bridge

@@ -26,13 +26,18 @@ enum class Reason {
   kGone,            // the weight version is not held any more
   kTimeout,
   kClosed,
+  kDenied,  // another key's session
 };
-inline constexpr std::size_t kReasonCount = 14;
+inline constexpr std::size_t kReasonCount = 15;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);
 // The reason of a wire name; kMalformed for an unknown name.
 Reason reason_from_name(const std::string& name);
+
+// `text` as it may stand in a log line or travel in a message: a peer's words may be in it. Control
+// characters become '?'; what is longer than `limit` bytes is cut, never within a UTF-8 character.
+std::string clip_text(const std::string& text, std::size_t limit = 1024);
 
 struct Error {
   Reason reason;

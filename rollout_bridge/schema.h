@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,6 +98,12 @@ struct TensorEntry {
   uint64_t offset = 0;  // of the tensor in the concatenation of all tensors
   uint64_t bytes = 0;
   std::string xxh3;  // XXH3-128 of the bytes, 32 lower-case hex digits, high half first
+  // How to come by the bytes. "dense": fetch them. Only in a manifest with a base version also
+  // "same" (those of the base) and "overwrite" (those of the base with `changed` elements replaced
+  // by a payload of `payload_bytes`, see delta_codec.h). Hashes are of the bytes in every case.
+  std::string encoding = "dense";
+  uint64_t changed = 0;
+  uint64_t payload_bytes = 0;
   bool operator==(const TensorEntry&) const = default;
 };
 
@@ -104,18 +111,26 @@ struct Manifest {
   std::string run_id;
   int64_t run_epoch = -1;
   int64_t version = -1;
-  std::optional<int64_t> base_version;  // set for encodings that build on an earlier version
-  std::string encoding = "dense";
+  std::optional<int64_t> base_version;  // set exactly with encoding "overwrite"
+  std::string encoding = "dense";       // or "overwrite": some tensors build on base_version
   std::vector<TensorEntry> tensors;
   std::string root_hash;  // root_hash(tensors), see weights.h
   bool operator==(const Manifest&) const = default;
 };
 
+// A version as what changed since another: the same tensors and root hash as the version's dense
+// manifest, and a payload for each tensor that is encoded "overwrite" (empty for the others).
+struct WeightDelta {
+  Manifest manifest;  // encoding "overwrite"
+  std::vector<Buffer> payloads;
+};
+
 // A manifest and the bytes it describes, tensor by tensor in the manifest's order. Immutable once
 // shared; the bytes must not change while any endpoint holds it.
 struct WeightSnapshot {
-  Manifest manifest;
+  Manifest manifest;  // encoding "dense"
   std::vector<Buffer> tensors;
+  std::shared_ptr<const WeightDelta> delta;  // a shorter way to the same bytes; may be null
 };
 
 // Bytes of one element of a dtype; 0 for a name that is not known.

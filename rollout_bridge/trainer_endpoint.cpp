@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "rollout_bridge/gate.h"
 #include "rollout_bridge/trainer_state.h"
 #include "rollout_bridge/weight_server.h"
 #include "rollout_bridge/zmq_io.h"
@@ -34,9 +35,13 @@ const TrainerOptions& checked(const TrainerOptions& o) {
                                 " ms) above heartbeat_interval (" +
                                 std::to_string(o.heartbeat_interval.count()) + " ms)");
   }
-  check_bind_address(o.rollout_address);
-  check_bind_address(o.weights_address);
+  check_bind_address(o.rollout_address, o.curve.has_value());
+  check_bind_address(o.weights_address, o.curve.has_value());
   return o;
+}
+
+std::unique_ptr<Gate> make_gate(zmq::context_t& context, const std::optional<CurveServer>& curve) {
+  return curve ? std::make_unique<Gate>(context, *curve) : nullptr;
 }
 
 }  // namespace
@@ -44,10 +49,12 @@ const TrainerOptions& checked(const TrainerOptions& o) {
 struct TrainerEndpoint::Impl {
   explicit Impl(const TrainerOptions& o)
       : options(checked(o)),
-        weights(context, o.weights_address, o.run_id, o.run_epoch, o.limits),
+        gate(make_gate(context, o.curve)),
+        weights(context, o.weights_address, o.run_id, o.run_epoch, o.limits, gate.get()),
         state(o, weights.address()),
         router(
-            bind_router(context, o.rollout_address, {.max_frame_bytes = o.limits.max_frame_bytes})),
+            bind_router(context, o.rollout_address, {.max_frame_bytes = o.limits.max_frame_bytes},
+                        gate.get())),
         address(bound_address(router)),
         thread([this](const std::stop_token& stop) { loop(stop); }) {}
 
@@ -75,10 +82,11 @@ struct TrainerEndpoint::Impl {
     for (int i = 0; i < kMessagesPerRound && receive(router, true, options.limits, incoming); ++i) {
       const auto message = incoming.parse(options.limits);  // hashes the frames: outside the lock
       const std::lock_guard lock(mutex);
-      state.on_message(incoming.identity, message, Clock::now());
+      state.on_message(incoming.identity, incoming.user, message, Clock::now());
     }
     {
       const std::lock_guard lock(mutex);
+      if (gate) state.on_denials(gate->drain_denials());
       state.tick(Clock::now());
       flush();
     }
@@ -110,6 +118,7 @@ struct TrainerEndpoint::Impl {
   void check() {  // under the mutex
     if (failure) std::rethrow_exception(failure);
     weights.check();
+    if (gate) gate->check();
   }
 
   // Runs `action` on the state under the mutex and wakes the thread to send what came of it.
@@ -126,6 +135,7 @@ struct TrainerEndpoint::Impl {
   Waker waker;
   std::mutex mutex;                 // guards state, failure, closed
   std::condition_variable changed;  // after every round
+  std::unique_ptr<Gate> gate;       // null: plain; outlives the sockets it guards
   WeightServer weights;
   TrainerState state;
   std::exception_ptr failure;
@@ -194,6 +204,7 @@ BridgeCounters TrainerEndpoint::counters() const {
   return impl_->act([&] {
     BridgeCounters counters = impl_->state.counters();
     counters.weight_bytes = impl_->weights.bytes_served();
+    if (impl_->gate) counters.denied = impl_->gate->denied();
     return counters;
   });
 }

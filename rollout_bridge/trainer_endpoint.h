@@ -15,12 +15,13 @@
 #include <vector>
 
 #include "rollout_bridge/journal.h"
+#include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
 
 namespace ringside::bridge {
 
 struct TrainerOptions {
-  // Loopback TCP or ipc; port * or 0 picks one, see rollout_address().
+  // Loopback TCP or ipc, with `curve` any tcp; port * or 0 picks one, see rollout_address().
   std::string rollout_address = "tcp://127.0.0.1:*";
   std::string weights_address = "tcp://127.0.0.1:*";
   std::string run_id;      // not empty
@@ -37,6 +38,7 @@ struct TrainerOptions {
   uint64_t max_queued_bytes = uint64_t{4} << 30;
   std::size_t max_workers = 256;
   int64_t window_bytes = 64 << 20;  // unacknowledged rollout bytes per worker
+  std::optional<CurveServer> curve;  // absent: plain, for this machine only
   Limits limits;
 };
 
@@ -59,7 +61,10 @@ struct BridgeCounters {
   uint64_t lost_workers = 0;
   uint64_t rollout_bytes = 0;
   uint64_t weight_bytes = 0;
+  uint64_t delta_staged = 0;     // versions staged as changes to the one before
+  uint64_t delta_refetched = 0;  // tensors fetched whole because their changes did not verify
   uint64_t dropped_events = 0;
+  uint64_t denied = 0;  // connections without the right keys
   std::array<uint64_t, kReasonCount> rejected{};  // messages by Reason
 };
 
@@ -72,7 +77,7 @@ struct BridgeEvent {
 class TrainerEndpoint {
  public:
   // Opens the journal (its rollouts are the first that pop() returns), binds, starts the threads.
-  // Throws std::invalid_argument on bad options or an unsafe address, std::runtime_error or
+  // Throws std::invalid_argument on bad options, keys or an unsafe address, std::runtime_error or
   // std::system_error on journal trouble, zmq::error_t when an address is taken.
   explicit TrainerEndpoint(TrainerOptions options);
   ~TrainerEndpoint();  // close() with 2 s

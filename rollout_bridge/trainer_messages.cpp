@@ -6,11 +6,17 @@ namespace ringside::bridge {
 namespace {
 
 constexpr int64_t kMaxCapacity = 1 << 20;
+constexpr std::size_t kMaxWorkerIdBytes = 128;
+
+// It goes into logs, file names and metrics.
+bool is_worker_id(const std::string& text) {
+  return !text.empty() && text.size() <= kMaxWorkerIdBytes && clip_text(text) == text;
+}
 
 }  // namespace
 
-void TrainerState::on_message(const std::string& identity, const Result<Message>& received,
-                              Clock::time_point now) {
+void TrainerState::on_message(const std::string& identity, const std::string& user,
+                              const Result<Message>& received, Clock::time_point now) {
   if (!received) return refuse(identity, received.error(), false, nullptr);
   const Message& message = received.value();
   const Header& header = message.header();
@@ -20,12 +26,15 @@ void TrainerState::on_message(const std::string& identity, const Result<Message>
                    "message of run '" + header.run_id + "', this is run '" + options_.run_id + "'"},
                   true, &header);
   }
-  if (header.type == MessageType::kHello) return on_hello(identity, message, now);
+  if (header.type == MessageType::kHello) return on_hello(identity, user, message, now);
   const auto it = sessions_.find(identity);
   if (it == sessions_.end()) {
     return refuse(identity, {Reason::kUnknownSession, "say HELLO first"}, false, &header);
   }
   Session& session = it->second;
+  if (session.user != user) {
+    return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+  }
   if (header.seq != session.received_seq + 1) {
     const Error gap{Reason::kSequenceGap, "received seq " + std::to_string(header.seq) +
                                               ", expected " +
@@ -71,24 +80,33 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
   hand_out_work();
 }
 
-void TrainerState::on_hello(const std::string& identity, const Message& message,
-                            Clock::time_point now) {
+void TrainerState::on_hello(const std::string& identity, const std::string& user,
+                            const Message& message, Clock::time_point now) {
   const Header& header = message.header();
   const auto hello = message.body<HelloBody>();
   if (!hello) return refuse(identity, hello.error(), true, &header);
   const HelloBody& body = hello.value();
-  if (header.worker_id.empty() || body.capacity_samples < 1 ||
+  if (!is_worker_id(header.worker_id) || body.capacity_samples < 1 ||
       body.capacity_samples > kMaxCapacity || header.seq != 1) {
     return refuse(
         identity,
         {Reason::kInvalidField, "HELLO: worker_id '" + header.worker_id + "', capacity_samples " +
                                     std::to_string(body.capacity_samples) + ", seq " +
-                                    std::to_string(header.seq) + "; expected a name, 1 to " +
+                                    std::to_string(header.seq) + "; expected 1 to " +
+                                    std::to_string(kMaxWorkerIdBytes) +
+                                    " bytes without control characters, 1 to " +
                                     std::to_string(kMaxCapacity) + ", 1"},
         true, &header);
   }
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.worker_id != header.worker_id) continue;
+    if (it->second.user != user) {
+      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
+                                  key_name(user) + "' refused: its session is of key '" +
+                                  key_name(it->second.user) + "'");
+      return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true,
+                    &header);
+    }
     if (it->second.incarnation >= header.incarnation && it->first != identity) {
       return refuse(identity,
                     {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) +
@@ -107,6 +125,7 @@ void TrainerState::on_hello(const std::string& identity, const Message& message,
   }
   Session& session = sessions_[identity];
   session.worker_id = header.worker_id;
+  session.user = user;
   session.incarnation = header.incarnation;
   session.capacity_samples = body.capacity_samples;
   session.received_seq = header.seq;
@@ -127,7 +146,8 @@ void TrainerState::on_hello(const std::string& identity, const Message& message,
   if (session.installed_version != version) offer(session);
   event(session.worker_id,
         "worker " + session.worker_id + " joined" +
-            (known ? " at version " + std::to_string(session.installed_version) : ""));
+            (known ? " at version " + std::to_string(session.installed_version) : "") +
+            (user.empty() ? "" : " with key '" + key_name(user) + "'"));
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
 }
 
@@ -139,7 +159,7 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
     const auto body = message.body<RolloutBody>();
     ++counters_.rejected[static_cast<std::size_t>(decoded.error().reason)];
     ack = {body ? body.value().rollout_id : "", "REJECTED", reason_name(decoded.error().reason),
-           decoded.error().detail};
+           clip_text(decoded.error().detail)};
     if (body) board_.give_back(body.value().group_id, body.value().sample_index);
     event(session.worker_id,
           "rollout of worker " + session.worker_id + " rejected: " + decoded.error().detail);
@@ -159,7 +179,7 @@ AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
     ++counters_.rejected[static_cast<std::size_t>(error.reason)];
     ack.status = "REJECTED";
     ack.reason = reason_name(error.reason);
-    ack.detail = error.detail;
+    ack.detail = clip_text(error.detail);
     return ack;
   };
   if (rollout.run_epoch > options_.run_epoch) {
@@ -204,9 +224,15 @@ AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
   return ack;
 }
 
+void TrainerState::malformed(const Session& session, const Error& error) {
+  ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+  event(session.worker_id, "message of worker " + session.worker_id + " refused: " + error.detail);
+}
+
 void TrainerState::on_ready(Session& session, const Message& message) {
   const auto body = message.body<ReadyBody>();
-  if (!body || body.value().version != session.installed_version) return;
+  if (!body) return malformed(session, body.error());
+  if (body.value().version != session.installed_version) return;
   if (session.state == SessionState::kSynced) session.state = SessionState::kReady;
 }
 
@@ -223,21 +249,31 @@ void TrainerState::on_heartbeat(const std::string& identity, Session& session,
 }
 
 void TrainerState::on_staged(Session& session, const Message& message) {
-  const auto body = message.body<WeightsBody>();
-  if (!body) return;
-  if (!is_published(body.value().version, body.value().root_hash)) {
-    return sync_failed(session, "staged version " + std::to_string(body.value().version) +
-                                    " with root " + body.value().root_hash +
-                                    ", which was never published");
+  const auto parsed = message.body<StagedBody>();
+  if (!parsed) return malformed(session, parsed.error());
+  const StagedBody& body = parsed.value();
+  if (!is_published(body.version, body.root_hash)) {
+    return sync_failed(session, "staged version " + std::to_string(body.version) + " with root " +
+                                    body.root_hash + ", which was never published");
   }
-  queue(session, make_payload(MessageType::kCommit, body.value()));
+  if (body.encoding == "overwrite") ++counters_.delta_staged;
+  if (body.refetched > 0) {
+    counters_.delta_refetched += static_cast<uint64_t>(body.refetched);
+    event(session.worker_id, "worker " + session.worker_id + " fetched " +
+                                 std::to_string(body.refetched) + " tensors of version " +
+                                 std::to_string(body.version) +
+                                 " whole: what their changes made did not match its hash");
+  }
+  queue(session, make_payload(MessageType::kCommit, WeightsBody{body.version, body.root_hash}));
 }
 
 void TrainerState::on_stage_failed(Session& session, const Message& message) {
   const auto body = message.body<StageFailedBody>();
-  if (!body || !newest_ || body.value().version != newest_->manifest.version) return;
+  if (!body) return malformed(session, body.error());
+  if (!newest_ || body.value().version != newest_->manifest.version) return;
   // The old weights still run and are whole: the worker keeps working at its version.
   ++session.failed_syncs;
+  session.failed_version = body.value().version;
   ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
   event(session.worker_id, "worker " + session.worker_id + " could not stage version " +
                                std::to_string(body.value().version) + ": " + body.value().detail);
@@ -246,7 +282,7 @@ void TrainerState::on_stage_failed(Session& session, const Message& message) {
 
 void TrainerState::on_committed(Session& session, const Message& message) {
   const auto body = message.body<WeightsBody>();
-  if (!body) return;
+  if (!body) return malformed(session, body.error());
   // It may be behind the newest by now: whether that is fresh enough, min_version decides.
   if (!is_published(body.value().version, body.value().root_hash)) {
     return sync_failed(session, "installed version " + std::to_string(body.value().version) +
@@ -264,7 +300,7 @@ void TrainerState::on_committed(Session& session, const Message& message) {
 
 void TrainerState::sync_failed(Session& session, const std::string& why) {
   session.state = SessionState::kQuarantined;
-  session.installed_version = -1;
+  session.installed_version = session.offered_version = -1;
   ++session.failed_syncs;
   ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
   event(session.worker_id, "worker " + session.worker_id + " quarantined: " + why);

@@ -32,6 +32,17 @@ uint64_t approximate_bytes(const Rollout& r) {
          r.branches.size() * sizeof(Branch);
 }
 
+// The manifest's wire form; throws std::invalid_argument when it is not valid or too long.
+Buffer packed_manifest(const Manifest& m, const Limits& limits) {
+  if (Status s = validate(m, limits); !s) throw std::invalid_argument(s.error().detail);
+  std::vector<uint8_t> packed = encode_manifest(m);
+  if (packed.size() > limits.max_manifest_bytes) {
+    throw std::invalid_argument("publish: manifest of " + std::to_string(packed.size()) +
+                                " bytes, limit " + std::to_string(limits.max_manifest_bytes));
+  }
+  return Buffer::own(std::move(packed));
+}
+
 }  // namespace
 
 const char* session_state_name(SessionState state) {
@@ -75,8 +86,9 @@ void TrainerState::refuse(const std::string& identity, const Error& error, bool 
                           const Header* to) {
   ++counters_.rejected[static_cast<std::size_t>(error.reason)];
   if (strays_.size() >= kMaxStrays) return;
-  Payload payload = make_payload(MessageType::kError,
-                                 ErrorBody{reason_name(error.reason), error.detail, fatal, -1});
+  Payload payload =
+      make_payload(MessageType::kError,
+                   ErrorBody{reason_name(error.reason), clip_text(error.detail), fatal, -1});
   const Header header = to ? header_for(to->worker_id, to->incarnation, 0) : header_for("", 0, 0);
   std::string packed = pack_header(header, payload);
   strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
@@ -87,7 +99,7 @@ void TrainerState::event(const std::string& worker_id, std::string text, bool ro
     events_.pop_front();
     ++counters_.dropped_events;
   }
-  events_.push_back({worker_id, std::move(text), routine});
+  events_.push_back({worker_id, clip_text(text), routine});
 }
 
 void TrainerState::lose(const std::string& identity, const std::string& why) {
@@ -100,14 +112,33 @@ void TrainerState::lose(const std::string& identity, const std::string& why) {
   sessions_.erase(it);
 }
 
+void TrainerState::on_denials(const std::vector<std::string>& sentences) {
+  for (const std::string& sentence : sentences) event("", sentence);
+}
+
+std::string TrainerState::key_name(const std::string& user) const {
+  if (!options_.curve) return "";
+  for (const AllowedKey& allowed : options_.curve->allowed) {
+    if (allowed.public_key == user) return allowed.name;
+  }
+  return "";
+}
+
 void TrainerState::on_unreachable(const std::string& identity) { lose(identity, "disconnected"); }
 
 void TrainerState::offer(Session& session) {
   if (!newest_ || session.failed_syncs >= kMaxFailedSyncs) return;
   const Manifest& m = newest_->manifest;
   Payload payload = make_payload(MessageType::kWeightsOffer, WeightsBody{m.version, m.root_hash});
-  payload.add("manifest", "U8", {static_cast<int64_t>(newest_manifest_.bytes.size())},
-              newest_manifest_);
+  // Changes go to whoever has the base, or is about to. A worker that turns out not to have it
+  // fetches this version dense: the manifest says all that is needed.
+  const WeightDelta* delta = newest_->delta.get();
+  const bool changes = delta && session.failed_version != m.version &&
+                       (session.installed_version == delta->manifest.base_version ||
+                        session.offered_version == delta->manifest.base_version);
+  const Buffer& manifest = changes ? newest_delta_manifest_ : newest_manifest_;
+  payload.add("manifest", "U8", {static_cast<int64_t>(manifest.bytes.size())}, manifest);
+  session.offered_version = m.version;
   queue(session, std::move(payload));
   if (session.state == SessionState::kJoined) session.state = SessionState::kSyncing;
 }
@@ -169,14 +200,17 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
                                 " does not rise above " +
                                 std::to_string(newest_->manifest.version));
   }
-  if (Status s = validate(m, options_.limits); !s) throw std::invalid_argument(s.error().detail);
-  std::vector<uint8_t> manifest = encode_manifest(m);
-  if (manifest.size() > options_.limits.max_manifest_bytes) {
-    throw std::invalid_argument("publish: manifest of " + std::to_string(manifest.size()) +
-                                " bytes, limit " +
-                                std::to_string(options_.limits.max_manifest_bytes));
+  if (m.encoding != "dense") throw std::invalid_argument("publish: the manifest is not dense");
+  Buffer dense = packed_manifest(m, options_.limits);
+  Buffer changes;
+  if (snapshot->delta) {
+    if (dense_manifest(snapshot->delta->manifest) != m) {
+      throw std::invalid_argument("publish: the delta makes another version or other tensors");
+    }
+    changes = packed_manifest(snapshot->delta->manifest, options_.limits);
   }
-  newest_manifest_ = Buffer::own(std::move(manifest));
+  newest_manifest_ = std::move(dense);
+  newest_delta_manifest_ = std::move(changes);
   newest_ = std::move(snapshot);
   roots_[newest_->manifest.version] = newest_->manifest.root_hash;
   if (roots_.size() > kMaxRoots) roots_.erase(roots_.begin());

@@ -31,10 +31,13 @@ enum class SessionState { kJoined, kSyncing, kSynced, kReady, kQuarantined };
 
 struct Session {
   std::string worker_id;
+  std::string user;  // the public key it came in with; "" on a plain connection
   uint64_t incarnation = 0;
   SessionState state = SessionState::kJoined;
   int64_t capacity_samples = 0;
   int64_t installed_version = -1;  // verified, of this run_epoch
+  int64_t offered_version = -1;    // staging or staged since
+  int64_t failed_version = -1;     // could not be staged: offered dense from then on
   int64_t queue_depth = 0;
   int failed_syncs = 0;  // in a row
   uint64_t received_seq = 0;
@@ -49,9 +52,11 @@ class TrainerState {
   // Throws like Journal. Rollouts of the journal are queued and recorded on the board.
   TrainerState(const TrainerOptions& options, std::string weights_address);
 
-  // From the socket thread. `identity` is the ROUTER identity of the sender.
-  void on_message(const std::string& identity, const Result<Message>& message,
-                  Clock::time_point now);
+  // From the socket thread. `identity` is the ROUTER identity of the sender, `user` its public key.
+  // A session takes messages of the key that opened it only.
+  void on_message(const std::string& identity, const std::string& user,
+                  const Result<Message>& message, Clock::time_point now);
+  void on_denials(const std::vector<std::string>& sentences);  // connections turned away
   void on_unreachable(const std::string& identity);
   void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
 
@@ -73,7 +78,9 @@ class TrainerState {
 
  private:
   // trainer_messages.cpp: one handler a message type.
-  void on_hello(const std::string& identity, const Message& message, Clock::time_point now);
+  void on_hello(const std::string& identity, const std::string& user, const Message& message,
+                Clock::time_point now);
+  void malformed(const Session& session, const Error& error);
   void on_session_message(const std::string& identity, Session& session, const Message& message);
   void on_rollout(Session& session, const Message& message);
   AckBody take(Session& session, Rollout rollout, uint64_t bytes);
@@ -93,6 +100,7 @@ class TrainerState {
   bool is_published(int64_t version, const std::string& root_hash) const;
   void hand_out_work();
   void event(const std::string& worker_id, std::string text, bool routine = false);
+  std::string key_name(const std::string& user) const;
   Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
 
   TrainerOptions options_;
@@ -101,6 +109,7 @@ class TrainerState {
   GroupBoard board_;
   std::shared_ptr<const WeightSnapshot> newest_;
   Buffer newest_manifest_;
+  Buffer newest_delta_manifest_;          // empty without a delta
   std::map<int64_t, std::string> roots_;  // of the latest versions
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity

@@ -13,12 +13,12 @@ constexpr std::chrono::milliseconds kPoll{500};
 }  // namespace
 
 WeightServer::WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
-                           int64_t run_epoch, const Limits& limits)
+                           int64_t run_epoch, const Limits& limits, Gate* gate)
     : run_id_(std::move(run_id)),
       run_epoch_(run_epoch),
       limits_(limits),
       // Requests are headers only.
-      socket_(bind_router(context, address, {.max_frame_bytes = limits.max_header_bytes})),
+      socket_(bind_router(context, address, {.max_frame_bytes = limits.max_header_bytes}, gate)),
       address_(bound_address(socket_)),
       thread_([this](const std::stop_token& stop) { loop(stop); }) {}
 
@@ -105,7 +105,14 @@ Result<Payload> WeightServer::chunk(const Message& request) {
     return Error{Reason::kInvalidField, "tensor " + std::to_string(body.tensor) + " of " +
                                             std::to_string(snapshot->tensors.size())};
   }
-  const Buffer& tensor = snapshot->tensors[body.tensor];
+  const WeightDelta* delta = snapshot->delta.get();
+  if (body.base_version >= 0 && (!delta || delta->manifest.base_version != body.base_version)) {
+    return Error{Reason::kGone, "version " + std::to_string(body.version) +
+                                    " is not held as changes to version " +
+                                    std::to_string(body.base_version)};
+  }
+  const Buffer& tensor =
+      body.base_version >= 0 ? delta->payloads[body.tensor] : snapshot->tensors[body.tensor];
   if (body.bytes == 0 || body.bytes > limits_.max_chunk_bytes ||
       body.offset > tensor.bytes.size() || body.bytes > tensor.bytes.size() - body.offset) {
     return Error{Reason::kInvalidField,

@@ -19,9 +19,9 @@ namespace ringside::bridge {
 
 class WeightServer {
  public:
-  // Binds at once (throws like bind_router) and starts the thread.
+  // Binds at once (throws like bind_router) and starts the thread. The gate, if any, outlives it.
   WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
-               int64_t run_epoch, const Limits& limits);
+               int64_t run_epoch, const Limits& limits, Gate* gate = nullptr);
   ~WeightServer();  // stops and joins
 
   const std::string& address() const { return address_; }

@@ -2,9 +2,12 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <stdexcept>
+
+#include "rollout_bridge/delta_codec.h"
 
 namespace ringside::bridge {
 namespace {
@@ -59,12 +62,30 @@ std::vector<TensorEntry> hash_all(const std::vector<NamedBuffer>& tensors) {
   return entries;
 }
 
+// The rules of TensorEntry's encodings; only a manifest with a base may have others than "dense".
+bool encoding_fits(const TensorEntry& t, bool has_base) {
+  if (t.encoding == "overwrite") {
+    return has_base && t.changed >= 1 && t.changed <= t.bytes / dtype_size(t.dtype) &&
+           t.payload_bytes >= 1 && t.payload_bytes < t.bytes;
+  }
+  return (t.encoding == "dense" || (has_base && t.encoding == "same")) && t.changed == 0 &&
+         t.payload_bytes == 0;
+}
+
+bool same_layout(const Manifest& a, const Manifest& b) {
+  return a.run_id == b.run_id && a.run_epoch == b.run_epoch &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const TensorEntry& x, const TensorEntry& y) {
+                      return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
+                    });
+}
+
 bool is_hex128(const std::string& text) {
   return text.size() == kHexDigits &&
          text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-Status check_tensor(const TensorEntry& t, uint64_t offset) {
+Status check_tensor(const TensorEntry& t, uint64_t offset, bool has_base) {
   const auto bytes = shape_bytes(t.name, t.dtype, t.shape);
   if (!bytes) return bytes.error();
   if (bytes.value() != t.bytes) {
@@ -79,6 +100,13 @@ Status check_tensor(const TensorEntry& t, uint64_t offset) {
   }
   if (!is_hex128(t.xxh3)) {
     return Error{Reason::kInvalidField, "tensor '" + t.name + "': xxh3 is not 32 hex digits"};
+  }
+  if (!encoding_fits(t, has_base)) {
+    return Error{Reason::kInvalidField,
+                 "tensor '" + t.name + "': encoding '" + t.encoding + "' with " +
+                     std::to_string(t.changed) + " changes in " + std::to_string(t.payload_bytes) +
+                     " bytes, for a tensor of " + std::to_string(t.bytes) + " bytes " +
+                     (has_base ? "with" : "without") + " a base"};
   }
   return Success{};
 }
@@ -121,6 +149,64 @@ std::string root_hash_of(const std::vector<NamedBuffer>& tensors) {
   return root_hash(hash_all(tensors));
 }
 
+std::shared_ptr<const WeightDelta> make_delta(const WeightSnapshot& base,
+                                              const WeightSnapshot& next) {
+  if (!same_layout(base.manifest, next.manifest) ||
+      base.manifest.version >= next.manifest.version) {
+    return nullptr;
+  }
+  auto delta = std::make_shared<WeightDelta>();
+  delta->manifest = next.manifest;
+  delta->manifest.encoding = "overwrite";
+  delta->manifest.base_version = base.manifest.version;
+  bool useful = false;
+  for (std::size_t i = 0; i < next.tensors.size(); ++i) {
+    TensorEntry& t = delta->manifest.tensors[i];
+    Buffer payload;
+    auto changes =
+        encode_overwrite(base.tensors[i].bytes, next.tensors[i].bytes, dtype_size(t.dtype));
+    if (changes) {
+      t.encoding = changes->changed == 0 ? "same" : "overwrite";
+      t.changed = changes->changed;
+      t.payload_bytes = changes->payload.size();
+      payload = Buffer::own(std::move(changes->payload));
+      useful = true;
+    }
+    delta->payloads.push_back(std::move(payload));
+  }
+  return useful ? delta : nullptr;
+}
+
+Manifest dense_manifest(Manifest manifest) {
+  manifest.encoding = "dense";
+  manifest.base_version.reset();
+  for (TensorEntry& t : manifest.tensors) {
+    t.encoding = "dense";
+    t.changed = t.payload_bytes = 0;
+  }
+  return manifest;
+}
+
+DeltaChain::DeltaChain(Options options) : options_(options) {
+  if (options.full_every < 1) {
+    throw std::invalid_argument("DeltaChain: full_every " + std::to_string(options.full_every) +
+                                ", expected >= 1");
+  }
+}
+
+std::shared_ptr<const WeightSnapshot> DeltaChain::extend(
+    std::shared_ptr<const WeightSnapshot> next) {
+  if (!options_.deltas) return next;
+  if (base_ && since_full_ + 1 < options_.full_every) {
+    auto with_delta = std::make_shared<WeightSnapshot>(*next);  // shares the bytes
+    with_delta->delta = make_delta(*base_, *next);
+    next = std::move(with_delta);
+  }
+  since_full_ = next->delta ? since_full_ + 1 : 0;
+  base_ = next;
+  return next;
+}
+
 Status validate(const Manifest& m, const Limits& limits) {
   const auto bad = [&](const std::string& what) {
     return Error{Reason::kInvalidField,
@@ -129,8 +215,16 @@ Status validate(const Manifest& m, const Limits& limits) {
   if (m.version < 0 || m.run_epoch < 0) {
     return bad("run_epoch " + std::to_string(m.run_epoch) + ", both must be >= 0");
   }
-  if (m.encoding != "dense") return bad("encoding '" + m.encoding + "', expected 'dense'");
-  if (m.base_version) return bad("base_version with encoding dense");
+  if (m.encoding != "dense" && m.encoding != "overwrite") {
+    return bad("encoding '" + m.encoding + "', expected 'dense' or 'overwrite'");
+  }
+  const bool has_base = m.encoding == "overwrite";
+  if (m.base_version.has_value() != has_base) {
+    return bad("encoding '" + m.encoding + (has_base ? "' without" : "' with") + " base_version");
+  }
+  if (has_base && (*m.base_version < 0 || *m.base_version >= m.version)) {
+    return bad("base_version " + std::to_string(*m.base_version));
+  }
   if (m.tensors.empty() || m.tensors.size() > limits.max_tensors) {
     return bad(std::to_string(m.tensors.size()) + " tensors, expected 1 to " +
                std::to_string(limits.max_tensors));
@@ -142,7 +236,7 @@ Status validate(const Manifest& m, const Limits& limits) {
       return bad("tensor name '" + t.name + "' is empty or repeated");
     }
     if (t.name.find_first_of("\t\n") != std::string::npos) return bad("TAB or LF in a tensor name");
-    if (Status s = check_tensor(t, offset); !s) return s;
+    if (Status s = check_tensor(t, offset, has_base); !s) return s;
     if (t.bytes > limits.max_weight_bytes - offset) {
       return bad("more than " + std::to_string(limits.max_weight_bytes) + " bytes");
     }

@@ -31,6 +31,12 @@ const WorkerOptions& checked(const WorkerOptions& o) {
                                 std::to_string(o.chunk_bytes) +
                                 " <= " + std::to_string(o.limits.max_chunk_bytes));
   }
+  if (o.curve && (!is_key(o.curve->server_key) || !is_key(o.curve->own.public_key) ||
+                  public_key_of(o.curve->own.secret_key) != o.curve->own.public_key)) {
+    throw std::invalid_argument(
+        "WorkerOptions: curve needs the trainer's public key and a pair of one's own, 40 characters "
+        "of Z85 each");
+  }
   return o;
 }
 
@@ -105,14 +111,15 @@ struct WorkerEndpoint::Impl {
       opened_for = state.incarnation();
       control =
           connect_dealer(context, options.rollout_address, state.identity(),
-                         {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max);
+                         {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max,
+                         curve());
       state.open_session();
     }
     const bool staging = state.receiver() != nullptr && state.link() == Link::kJoined;
     if (staging && !bulk) {
       bulk = connect_dealer(context, state.weights_address(), "",
                             {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
-                            options.backoff_max);
+                            options.backoff_max, curve());
     } else if (!staging) {
       bulk.reset();
     }
@@ -133,6 +140,8 @@ struct WorkerEndpoint::Impl {
       }
     }
   }
+
+  const CurveClient* curve() const { return options.curve ? &*options.curve : nullptr; }
 
   void check() {  // under the mutex
     if (failure) std::rethrow_exception(failure);

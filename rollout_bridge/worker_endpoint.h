@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
 
 namespace ringside::bridge {
@@ -35,6 +36,7 @@ struct WorkerOptions {
   int stage_tries = 3;  // fetches of a tensor before staging fails
   std::chrono::milliseconds backoff_max{5000};
   std::chrono::milliseconds busy_retry{1000};  // wait after ACK(BUSY)
+  std::optional<CurveClient> curve;            // absent: plain, for a trainer on this machine
   Limits limits;
 };
 
@@ -75,7 +77,8 @@ using WorkerEvent =
 
 class WorkerEndpoint {
  public:
-  // Starts connecting; does not wait. Throws std::invalid_argument on empty ids or sizes below 1.
+  // Starts connecting; does not wait. Throws std::invalid_argument on empty ids, sizes below 1
+  // or keys that are none.
   explicit WorkerEndpoint(WorkerOptions options);
   ~WorkerEndpoint();  // stops without BYE: the trainer takes the worker for lost
 

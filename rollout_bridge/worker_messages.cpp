@@ -86,15 +86,19 @@ void WorkerState::start_staging() {
   o.window = options_.chunk_window;
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
-  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o);
+  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o, base_);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }
 
 void WorkerState::finish_staging() {
-  staged_ = receiver_->take();
-  outbox_.push_back(make_payload(
-      MessageType::kStaged, WeightsBody{staged_->manifest.version, staged_->manifest.root_hash}));
+  StagedBody body;
+  body.encoding = receiver_->builds_on_base() ? "overwrite" : "dense";
+  body.refetched = static_cast<int64_t>(receiver_->refetched());
+  base_ = staged_ = receiver_->take();
+  body.version = staged_->manifest.version;
+  body.root_hash = staged_->manifest.root_hash;
+  outbox_.push_back(make_payload(MessageType::kStaged, body));
   receiver_.reset();
 }
 

@@ -103,6 +103,9 @@ class WorkerState {
   std::unique_ptr<WeightReceiver> receiver_;
   std::optional<Manifest> next_offer_;  // came while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;
+  // What was staged last: the base of the next version's changes. One copy of the weights in host
+  // memory, shared with the owner while it holds that WeightsReady.
+  std::shared_ptr<const WeightSnapshot> base_;
   WeightsBody installed_;
   int64_t installed_epoch_ = -1;
 };

@@ -10,6 +10,9 @@
 #include <string_view>
 #include <system_error>
 
+#include "rollout_bridge/gate.h"
+#include "rollout_bridge/keys.h"
+
 namespace ringside::bridge {
 namespace {
 
@@ -20,8 +23,8 @@ constexpr int kReconnectMs = 100;
 void set_common(zmq::socket_t& socket, const SocketLimits& limits) {
   socket.set(zmq::sockopt::linger, static_cast<int>(limits.linger.count()));
   socket.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(limits.max_frame_bytes));
-  socket.set(zmq::sockopt::sndhwm, limits.high_water_mark);
-  socket.set(zmq::sockopt::rcvhwm, limits.high_water_mark);
+  socket.set(zmq::sockopt::sndhwm, limits.send_high_water_mark);
+  socket.set(zmq::sockopt::rcvhwm, limits.receive_high_water_mark);
   socket.set(zmq::sockopt::heartbeat_ivl, kHeartbeatMs);
   socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
   socket.set(zmq::sockopt::heartbeat_ttl, kHeartbeatTimeoutMs);
@@ -38,30 +41,37 @@ zmq::message_t share(const Buffer& buffer) {
   return message;
 }
 
-}  // namespace
-
-void check_bind_address(const std::string& address) {
+bool is_loopback(const std::string& address) {
   for (const char* prefix : {"ipc://", "inproc://", "tcp://localhost:", "tcp://[::1]:"}) {
-    if (address.starts_with(prefix)) return;
+    if (address.starts_with(prefix)) return true;
   }
   constexpr std::string_view kLoopbackNet = "tcp://127.";
   if (address.starts_with(kLoopbackNet)) {
     const auto host_end = address.find_first_not_of("0123456789.", kLoopbackNet.size());
-    if (host_end != std::string::npos && address[host_end] == ':') return;
+    if (host_end != std::string::npos && address[host_end] == ':') return true;
   }
-  throw std::invalid_argument(
-      "refusing to bind '" + address +
-      "': the bridge is plain and takes loopback TCP (tcp://127.0.0.1:PORT) "
-      "or ipc:// only; a network address needs CURVE");
+  return false;
+}
+
+}  // namespace
+
+void check_bind_address(const std::string& address, bool curve) {
+  if (is_loopback(address) || (curve && address.starts_with("tcp://"))) return;
+  const std::string refusing = "refusing to bind '" + address + "': ";
+  if (curve) throw std::invalid_argument(refusing + "CURVE protects tcp:// and ipc:// only");
+  throw std::invalid_argument(refusing +
+                              "the bridge is plain and takes loopback TCP (tcp://127.0.0.1:PORT) "
+                              "or ipc:// only; a network address needs CURVE keys");
 }
 
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
-                          const SocketLimits& limits) {
-  check_bind_address(address);
+                          const SocketLimits& limits, Gate* gate) {
+  check_bind_address(address, gate != nullptr);
   zmq::socket_t socket(context, zmq::socket_type::router);
   set_common(socket, limits);
   socket.set(zmq::sockopt::router_mandatory, true);
   socket.set(zmq::sockopt::router_handover, false);
+  if (gate != nullptr) gate->guard(socket);
   socket.bind(address);
   return socket;
 }
@@ -72,13 +82,18 @@ std::string bound_address(const zmq::socket_t& socket) {
 
 zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address,
                              const std::string& routing_id, const SocketLimits& limits,
-                             std::chrono::milliseconds backoff_max) {
+                             std::chrono::milliseconds backoff_max, const CurveClient* curve) {
   zmq::socket_t socket(context, zmq::socket_type::dealer);
   set_common(socket, limits);
   socket.set(zmq::sockopt::immediate, true);
   socket.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
   socket.set(zmq::sockopt::reconnect_ivl_max,
              std::max(kReconnectMs, static_cast<int>(backoff_max.count())));
+  if (curve != nullptr) {
+    socket.set(zmq::sockopt::curve_serverkey, curve->server_key);
+    socket.set(zmq::sockopt::curve_publickey, curve->own.public_key);
+    socket.set(zmq::sockopt::curve_secretkey, curve->own.secret_key);
+  }
   if (!routing_id.empty()) socket.set(zmq::sockopt::routing_id, routing_id);
   socket.connect(address);
   return socket;
@@ -98,6 +113,7 @@ Result<Message> Incoming::parse(const Limits& limits) const {
 
 bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Incoming& out) {
   out.identity.clear();
+  out.user.clear();
   out.frames.clear();
   out.too_many_frames = false;
   zmq::message_t part;
@@ -112,6 +128,8 @@ bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Inco
     zmq::message_t next;
     if (!socket.recv(next, zmq::recv_flags::dontwait)) break;
     more = next.more();
+    if (from_router && out.frames.empty())
+      out.user = user_of(next);  // the identity has no metadata
     if (out.frames.size() > limits.max_frames) {
       out.too_many_frames = true;
     } else {

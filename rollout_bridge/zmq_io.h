@@ -11,32 +11,40 @@
 
 namespace ringside::bridge {
 
-// Only loopback TCP, ipc and inproc may be bound: the connection is plain. Throws
-// std::invalid_argument otherwise; binding to a network needs CURVE.
-void check_bind_address(const std::string& address);
+class Gate;
+struct CurveClient;
+
+// Without CURVE only loopback TCP (127.*, [::1], localhost; any other host name counts as a network
+// address), ipc and inproc may be bound; with it any tcp, ipc or inproc address, wildcards too.
+// Throws std::invalid_argument with the reason otherwise.
+void check_bind_address(const std::string& address, bool curve = false);
 
 struct SocketLimits {
-  std::size_t max_frame_bytes = 0;  // ZMQ_MAXMSGSIZE: a peer that sends more is disconnected
-  int high_water_mark = 1000;       // messages
+  std::size_t max_frame_bytes = 0;    // ZMQ_MAXMSGSIZE: a peer that sends more is disconnected
+  int send_high_water_mark = 1000;    // messages
+  int receive_high_water_mark = 128;  // messages held for us before TCP pushes back
   std::chrono::milliseconds linger{1000};
 };
 
-// ROUTER with MANDATORY and without HANDOVER. Throws std::invalid_argument for an unsafe address,
-// zmq::error_t when it cannot be bound.
+// ROUTER with MANDATORY and without HANDOVER; a CURVE server when there is a gate, which must
+// outlive it. Throws std::invalid_argument for an unsafe address, zmq::error_t when it cannot be
+// bound.
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
-                          const SocketLimits& limits);
+                          const SocketLimits& limits, Gate* gate = nullptr);
 // The address a socket is really bound to (port filled in).
 std::string bound_address(const zmq::socket_t& socket);
 
 // DEALER that queues nothing before it is connected, with capped reconnect backoff. An empty
-// routing id lets the peer invent one.
+// routing id lets the peer invent one. With keys it talks to the holder of that server key only.
 zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address,
                              const std::string& routing_id, const SocketLimits& limits,
-                             std::chrono::milliseconds backoff_max);
+                             std::chrono::milliseconds backoff_max,
+                             const CurveClient* curve = nullptr);
 
 // A message as it came: the bytes stay here while a Message looks at them.
 struct Incoming {
   std::string identity;  // ROUTER only
+  std::string user;      // public key of the sender; "" on a plain connection
   std::vector<zmq::message_t> frames;
   bool too_many_frames = false;  // the rest was read and dropped
 

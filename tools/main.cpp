@@ -5,6 +5,7 @@
 
 #include "tools/cmd_check.h"
 #include "tools/cmd_generate.h"
+#include "tools/cmd_keygen.h"
 #include "tools/cmd_logprobs.h"
 #include "tools/cmd_rollout.h"
 #include "tools/cmd_run.h"
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
   add_generate_command(context);
+  add_keygen_command(context);
   add_logprobs_command(context);
   add_rollout_command(context);
   add_run_command(context);

@@ -2,9 +2,10 @@
 # Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
 # build/ringside.
 #
-# Usage: tools/setup.sh [--oracle] [--cuda]
+# Usage: tools/setup.sh [--oracle] [--cuda] [--fuzz]
 #   --oracle  also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
 #   --cuda    also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
+#   --fuzz    also clang, for tools/fuzz.sh
 #
 # Safe to run again at any time, after an interruption too: an environment counts as complete once
 # its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
@@ -12,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly kPackages=(
+kPackages=(
   g++ cmake ninja-build ccache pkg-config git
   libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
@@ -26,11 +27,12 @@ die() {
   exit 1
 }
 
+# install_packages MORE...: kPackages and the packages named.
 install_packages() {
   command -v dpkg-query >/dev/null ||
-    die "no dpkg here; install what these Debian packages hold yourself: ${kPackages[*]}"
+    die "no dpkg here; install what these Debian packages hold yourself: ${kPackages[*]} $*"
   local missing=() package status
-  for package in "${kPackages[@]}"; do
+  for package in "${kPackages[@]}" "$@"; do
     status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=absent
     [[ $status == installed ]] || missing+=("$package")
   done
@@ -98,16 +100,17 @@ build() {
 }
 
 main() {
-  local oracle=0 cuda=0 option
+  local oracle=0 cuda=0 option more=()
   for option in "$@"; do
     case $option in
       --oracle) oracle=1 ;;
       --cuda) cuda=1 ;;
+      --fuzz) more+=(clang) ;;
       -h | --help)
-        sed -n "2,9s/^# \{0,1\}//p" tools/setup.sh
+        sed -n "2,10s/^# \{0,1\}//p" tools/setup.sh
         return
         ;;
-      *) die "unknown option '$option'; expected --oracle, --cuda or --help" ;;
+      *) die "unknown option '$option'; expected --oracle, --cuda, --fuzz or --help" ;;
     esac
   done
   mkdir -p .env
@@ -116,7 +119,7 @@ main() {
     say "waiting for another setup in $PWD"
     flock 9
   }
-  install_packages
+  install_packages "${more[@]}"
   make_env build 4 --no-deps
   ((oracle)) && make_env oracle 14
   ((cuda)) && make_env cuda 13

@@ -39,10 +39,26 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
 
 }  // namespace
 
+namespace {
+
+void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
+  if (curve.trainer_secret.empty() != curve.allowed_workers.empty()) {
+    mistakes.push_back({"bridge.curve.allowed_workers", "and bridge.curve.trainer_secret go together: a trainer with keys needs "
+                                                        "to know whose it takes; expected both or neither"});
+  }
+  if (curve.worker_secret.empty() != curve.trainer_public.empty()) {
+    mistakes.push_back({"bridge.curve.trainer_public", "and bridge.curve.worker_secret go together: a worker with keys needs to "
+                                                       "know its trainer's; expected both or neither"});
+  }
+}
+
+}  // namespace
+
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
+  check_curve(c.bridge.curve, mistakes);
   if (c.eval.every > 0 && c.data.eval.empty()) {
     mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
                                           ", but data.eval is empty; expected data.eval to name "

@@ -47,6 +47,7 @@ enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
 enum class AllgatherLogits { kNever, kOnDemand, kAlways };
 enum class JournalFsync { kAlways, kBatch, kNever };
+enum class WeightEncoding { kAuto, kDense };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class ProgressStyle { kAuto, kBar, kLines };
 
@@ -169,6 +170,10 @@ struct EnumNames<sp::Placement> {
 template <>
 struct EnumNames<JournalFsync> {
   static constexpr std::array<std::string_view, 3> kNames = {"always", "batch", "never"};
+};
+template <>
+struct EnumNames<WeightEncoding> {
+  static constexpr std::array<std::string_view, 2> kNames = {"auto", "dense"};
 };
 template <>
 struct EnumNames<LogLevel> {
@@ -356,16 +361,27 @@ struct SpConfig {
   AllgatherLogits allgather_logits = AllgatherLogits::kNever;
 };
 
+// Key files of CURVE; empty = plain, for one machine.
+struct CurveConfig {
+  std::string trainer_secret;
+  std::string allowed_workers;
+  std::string worker_secret;
+  std::string trainer_public;
+};
+
 struct BridgeConfig {
   std::string rollout_address = "tcp://127.0.0.1:0";
   std::string weights_address = "tcp://127.0.0.1:0";
   double heartbeat_s = 1.0;
   double worker_timeout_s = 10.0;
   JournalFsync journal_fsync = JournalFsync::kBatch;
+  CurveConfig curve;
 };
 
 struct WeightsConfig {
   PublishDType publish_dtype = PublishDType::kModel;
+  WeightEncoding encoding = WeightEncoding::kAuto;
+  std::int64_t full_every = 16;
 };
 
 struct CheckpointConfig {

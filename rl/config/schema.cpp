@@ -216,7 +216,13 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
   fields.real("bridge.heartbeat_s", bridge.heartbeat_s, above(0));
   fields.real("bridge.worker_timeout_s", bridge.worker_timeout_s, above(0));
   fields.choice("bridge.journal_fsync", bridge.journal_fsync);
+  fields.path("bridge.curve.trainer_secret", bridge.curve.trainer_secret);
+  fields.path("bridge.curve.allowed_workers", bridge.curve.allowed_workers);
+  fields.path("bridge.curve.worker_secret", bridge.curve.worker_secret);
+  fields.path("bridge.curve.trainer_public", bridge.curve.trainer_public);
   fields.choice("weights.publish_dtype", weights.publish_dtype);
+  fields.choice("weights.encoding", weights.encoding);
+  fields.integer("weights.full_every", weights.full_every, at_least(1));
 }
 
 void add_outputs(FieldList& fields, Config& config) {

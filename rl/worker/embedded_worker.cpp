@@ -13,6 +13,7 @@
 #include "rl/training_run.h"
 #include "rl/weight_sync.h"
 #include "rl/worker/prompt_sampler.h"
+#include "rollout_bridge/keys.h"
 #include "rollout_bridge/worker_endpoint.h"
 
 namespace ringside::rl {
@@ -34,6 +35,11 @@ bridge::WorkerOptions endpoint_options(const Config& config, const WorkerSetting
   options.worker_id = settings.worker_id;
   // Asynchronously a step's samples wait while another's are made: the next batch is then as large.
   options.capacity_samples = samples_per_step(config) * (config.algorithm.max_staleness > 0 ? 2 : 1);
+  const CurveConfig& curve = config.bridge.curve;
+  if (!curve.worker_secret.empty()) {
+    options.curve = bridge::CurveClient{bridge::read_secret_key(curve.worker_secret),
+                                        bridge::read_public_key(curve.trainer_public)};
+  }
   if (settings.endpoint_file.empty()) {
     options.rollout_address = config.bridge.rollout_address;
     options.weights_address = config.bridge.weights_address;

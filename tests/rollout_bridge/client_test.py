@@ -11,6 +11,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 PYTHON_DIR = pathlib.Path(__file__).resolve().parents[2] / "rollout_bridge" / "python"
 sys.path.insert(0, str(PYTHON_DIR))
 
-from ringside_bridge import (Client, Ended, Granted, Rollout, WeightsReady,  # noqa: E402
+from ringside_bridge import (Client, CurveKeys, Ended, Granted, Rollout, WeightsReady,  # noqa: E402
                              root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
@@ -36,8 +37,8 @@ def rollout_of(group, sample, version):
                    turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)])
 
 
-def start_peer(test):
-    peer = subprocess.Popen([PEER], stdout=subprocess.PIPE, text=True)
+def start_peer(test, *arguments):
+    peer = subprocess.Popen([PEER, *arguments], stdout=subprocess.PIPE, text=True)
     test.addCleanup(peer.stdout.close)
     return peer, json.loads(peer.stdout.readline())
 
@@ -45,8 +46,28 @@ def start_peer(test):
 class EndToEnd(unittest.TestCase):
     def test_weights_and_rollouts(self):
         peer, hello = start_peer(self)
+        self.assertEqual(self.work(peer, hello, None)["denied"], 0)
+
+    def test_curve(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        peer, hello = start_peer(self, folder.name)
+        secret, server = (pathlib.Path(folder.name, name) for name in ("worker.key", "trainer.pub"))
+        keys = CurveKeys.load(secret, server)
+        with Client(hello["address"], "stranger") as stranger:  # plain
+            self.assertIsNone(stranger.poll(timeout=1))
+        self.assertGreaterEqual(self.work(peer, hello, keys)["denied"], 1)
+        secret.chmod(0o640)
+        with self.assertRaisesRegex(ValueError, "0640.*0600"):
+            CurveKeys.load(secret, server)
+        secret.chmod(0o600)
+        with self.assertRaisesRegex(ValueError, "one key"):
+            CurveKeys.load(secret, pathlib.Path(__file__))
+
+    def work(self, peer, hello, keys):
         seen = []
-        with Client(hello["address"], "py", capacity_samples=6, chunk_bytes=100_000) as client:
+        with Client(hello["address"], "py", capacity_samples=6, chunk_bytes=100_000,
+                    curve=keys) as client:
             while True:
                 event = client.poll(timeout=20)
                 self.assertIsNotNone(event, "the trainer went silent")
@@ -65,6 +86,7 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(peer.wait(20), 0)
         self.check_weights(seen, hello)
         self.check_rollouts(result)
+        return result
 
     def check_weights(self, seen, hello):
         self.assertEqual([w.version for w in seen], [0, 1])
@@ -75,6 +97,12 @@ class EndToEnd(unittest.TestCase):
         norm = seen[1].tensors["norm.weight"]  # BF16 as its bits
         np.testing.assert_array_equal(norm, np.array([[0x3F80, 0x4000, 1], [7, 8, 9]], np.uint16))
         self.assertEqual(seen[1].tensors["scale"].item(), 0.25)
+        sparse = (7 * np.arange(200000)).astype(np.uint16)
+        np.testing.assert_array_equal(seen[0].tensors["sparse.weight"].ravel(), sparse)
+        sparse[13::401] ^= 0x8001
+        np.testing.assert_array_equal(seen[1].tensors["sparse.weight"].ravel(), sparse)
+        still = np.array([1, -0.0, 3])
+        self.assertEqual(seen[1].tensors["still.weight"].tobytes(), still.tobytes())
 
     def check_rollouts(self, result):
         rollouts = {(r["group"], r["sample"]): r for r in result["rollouts"]}
@@ -89,6 +117,8 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual((r["epoch"], r["finish"], r["prompt"]), (3, "length", [1, group]))
             self.assertGreaterEqual(r["version"], 1 if group >= 6 else 0)
         self.assertTrue(result["committed"] and result["left"])
+        self.assertEqual(result["delta_staged"], 1 if weights_module.zstandard else 0)
+        self.assertEqual(result["delta_refetched"], 0)
         self.assertEqual((result["accepted"], result["duplicate"], result["lost"]), (24, 0, 0))
         self.assertEqual(sum(result["rejected"]), 0)
 
@@ -168,6 +198,89 @@ class Refusals(unittest.TestCase):
             except wire.WireError:
                 pass
             self.assertEqual(receiver.complete, completes)
+
+
+def overwrite_payload(positions, values):
+    """What the trainer encodes, written down a second time from PROTOCOL.md."""
+    gaps = np.diff(np.asarray(positions, "<u4"), prepend=np.uint32(2**32 - 1)) - 1
+    planes = [*gaps.astype("<u4").view("u1").reshape(-1, 4).T,
+              *values.view("u1").reshape(len(positions), -1).T]
+    frames = [weights_module.zstandard.ZstdCompressor(level=1).compress(plane.tobytes())
+              for plane in planes]
+    lengths = np.array([len(frame) for frame in frames], "<u4")
+    return bytes([4]) + lengths.tobytes() + b"".join(frames)
+
+
+@unittest.skipUnless(weights_module.zstandard, "needs zstandard")
+class Overwrites(unittest.TestCase):
+    def setUp(self):
+        rng = np.random.default_rng(2)
+        self.base = rng.integers(0, 2**16, 5000, dtype=np.uint16)
+        self.positions = np.flatnonzero(rng.random(5000) < 0.02)
+        self.next = self.base.copy()
+        self.next[self.positions] ^= 0x8000
+        self.payload = overwrite_payload(self.positions, self.next[self.positions])
+
+    def apply(self, payload, changed=None):
+        return weights_module.apply_overwrite(payload, changed or len(self.positions),
+                                              self.base.tobytes(), 2)
+
+    def test_applies(self):
+        self.assertEqual(self.apply(self.payload), self.next.tobytes())
+
+    def test_damaged_payloads(self):
+        rng, refused = random.Random(5), 0
+        for _ in range(3000):
+            payload = bytearray(self.payload)
+            payload[rng.randrange(len(payload))] ^= rng.randrange(1, 256)
+            if rng.random() < 0.3:
+                del payload[rng.randrange(len(payload)):]
+            changed = len(self.positions) + (rng.randrange(-1, 2) if rng.random() < 0.3 else 0)
+            try:
+                made = self.apply(bytes(payload), changed)
+            except wire.WireError:
+                refused += 1
+                continue
+            self.assertEqual(len(made), self.base.nbytes)
+        self.assertGreater(refused, 1000)
+        for changed in (5001, 2**40):
+            with self.assertRaises(wire.WireError):
+                self.apply(self.payload, changed)
+        with self.assertRaisesRegex(wire.WireError, "position"):
+            self.apply(overwrite_payload([5000], self.next[:1]), 1)
+
+    def receiver(self, base, payload_bytes):
+        def entry(data, **more):
+            return {"name": "w", "dtype": "BF16", "shape": [5000], "offset": 0, "bytes": 10000,
+                    "xxh3": weights_module.tensor_hash(data.tobytes()), **more}
+
+        run = {"run_id": "r", "run_epoch": 1}
+        old = weights_module.Receiver({**run, "version": 1, "encoding": "dense", "base_version": -1,
+                                       "tensors": [entry(self.base)]}, 10000)
+        for request in old.requests():
+            old.accept(request, self.base.view("u1"))
+        manifest = {**run, "version": 2, "encoding": "overwrite", "base_version": base, "tensors": [
+            entry(self.next, encoding="overwrite", changed=len(self.positions),
+                  payload_bytes=payload_bytes)]}
+        return weights_module.Receiver(manifest, 100, base=old)
+
+    def pull(self, receiver, payload):
+        while not receiver.complete:
+            for request in receiver.requests():
+                source = (np.frombuffer(payload, "u1") if request["base_version"] >= 0
+                          else self.next.view("u1"))
+                end = request["offset"] + request["bytes"]
+                receiver.accept(request, source[request["offset"]:end])
+        np.testing.assert_array_equal(receiver.tensors()["w"], self.next)
+
+    def test_receiver_takes_the_way_that_fits(self):
+        wrong = overwrite_payload(self.positions, self.base[self.positions])
+        for base, payload, builds, refetched in ((1, self.payload, True, 0), (0, self.payload, False, 0),
+                                                 (1, wrong, True, 1), (1, b"\7" * 50, True, 1)):
+            receiver = self.receiver(base, len(payload))
+            self.assertEqual(receiver.builds_on_base, builds)
+            self.pull(receiver, payload)
+            self.assertEqual(receiver.refetched, refetched)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include "rollout_bridge/codec.h"
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/zmq_io.h"
+#include "tests/rollout_bridge/bare_worker.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge {
@@ -182,50 +183,6 @@ TEST_CASE("noise on the sockets is counted and answered, and work goes on", "[en
   CHECK(rejected == 200);
 }
 
-// A worker as bare as PROTOCOL.md allows: messages are sent and read one by one.
-class BareWorker {
- public:
-  explicit BareWorker(const std::string& address)
-      : socket_(connect_dealer(context_, address, "bare/1", {.max_frame_bytes = 1 << 20},
-                               std::chrono::milliseconds(100))) {
-    socket_.set(zmq::sockopt::sndtimeo, static_cast<int>(kPatience.count()));
-    socket_.set(zmq::sockopt::linger, 0);
-    send(make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "bare"}), 1);
-  }
-  void send(const Payload& payload, uint64_t seq) {
-    const Header header{payload.type, "run", 1, "bare", 1, seq};
-    const std::string packed = pack_header(header, payload);
-    const bool buffers = !payload.buffers.empty();
-    socket_.send(zmq::buffer(packed), buffers ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    for (std::size_t i = 0; i < payload.buffers.size(); ++i) {
-      const bool more = i + 1 < payload.buffers.size();
-      socket_.send(
-          zmq::const_buffer(payload.buffers[i].bytes.data(), payload.buffers[i].bytes.size()),
-          more ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    }
-  }
-  // The body of the next message of `type`, skipping others; nullopt when none comes.
-  template <class Body>
-  std::optional<Body> await(MessageType type) {
-    std::optional<Body> found;
-    eventually([&] {
-      Incoming incoming;
-      while (!found && receive(socket_, false, {}, incoming)) {
-        const auto message = incoming.parse({});
-        if (message && message.value().header().type == type) {
-          found = message.value().body<Body>().value();
-        }
-      }
-      return found.has_value();
-    });
-    return found;
-  }
-
- private:
-  zmq::context_t context_;
-  zmq::socket_t socket_;
-};
-
 TEST_CASE("a worker that falls silent on a live connection is lost", "[endpoint]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
@@ -282,7 +239,8 @@ TEST_CASE("an invalid rollout is rejected by name and its sample asked for again
 TEST_CASE("unsafe addresses and bad options are refused", "[endpoint]") {
   const TempDir dir;
   for (const char* address : {"tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:5555",
-                              "tcp://127.example.com:5555", "pgm://eth0;1.2.3.4:5"}) {
+                              "tcp://[::]:5555", "tcp://127.example.com:5555",
+                              "tcp://localhost.example.com:5555", "pgm://eth0;1.2.3.4:5"}) {
     TrainerOptions options = trainer_options(dir);
     options.rollout_address = address;
     CHECK_THROWS_WITH(TrainerEndpoint(options), Catch::Contains("CURVE"));

@@ -28,21 +28,43 @@ nlohmann::json describe(const Rollout& r) {
           {"finish", finish_reason_name(r.finish_reason)}};
 }
 
-bool serve() {
+// One tensor that changes everywhere, two small ones, one with few changes and one with none.
+std::vector<NamedBuffer> python_tensors(int64_t version) {
+  std::vector<NamedBuffer> out = make_tensors(version, 300000);
+  std::vector<uint16_t> sparse(200000);
+  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = static_cast<uint16_t>(i * 7);
+  for (std::size_t i = 13; version > 0 && i < sparse.size(); i += 401) sparse[i] ^= 0x8001;
+  out.push_back({"sparse.weight", "BF16", {1000, 200}, Buffer::own(std::move(sparse))});
+  out.push_back({"still.weight", "F64", {3}, Buffer::own(std::vector<double>{1, -0.0, 3})});
+  return out;
+}
+
+// With a folder: CURVE, the trainer's keys and the worker's from the files ringside keygen would write.
+std::optional<CurveServer> keys_in(const std::string& folder) {
+  if (folder.empty()) return std::nullopt;
+  for (const char* name : {"trainer", "worker"}) write_key_pair(folder, name, make_key_pair());
+  const std::filesystem::path path(folder);
+  return CurveServer{read_secret_key(path / "trainer.key").secret_key,
+                     read_allowed_keys(path / "worker.pub")};
+}
+
+bool serve(const std::string& key_folder) {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.run_epoch = 3;
   options.worker_timeout = std::chrono::milliseconds(5000);
+  options.curve = keys_in(key_folder);
   TrainerEndpoint trainer(options);
-  const auto first = make_snapshot("run", 3, 0, make_tensors(0, 300000));
-  trainer.publish(first);
+  DeltaChain chain({});
+  const auto first = make_snapshot("run", 3, 0, python_tensors(0));
+  trainer.publish(chain.extend(first));
   trainer.grant(groups(0, 6, 3, 0));
   std::cout << nlohmann::json{{"address", trainer.rollout_address()},
                               {"root_hash", first->manifest.root_hash}}
             << std::endl;
   std::vector<Rollout> got = collect(trainer, 18);
   const bool committed = trainer.wait_for_commit(0, 1, kPatience);
-  trainer.publish(make_snapshot("run", 3, 1, make_tensors(1, 300000)));
+  trainer.publish(chain.extend(make_snapshot("run", 3, 1, python_tensors(1))));
   trainer.grant(groups(6, 2, 3, 1));
   for (Rollout& r : collect(trainer, 6)) got.push_back(std::move(r));
   trainer.end("finished");
@@ -55,8 +77,11 @@ bool serve() {
   out["committed"] = committed;
   out["accepted"] = counters.accepted;
   out["duplicate"] = counters.duplicate;
+  out["delta_staged"] = counters.delta_staged;
+  out["delta_refetched"] = counters.delta_refetched;
   out["rejected"] = counters.rejected;
   out["lost"] = counters.lost_workers;
+  out["denied"] = counters.denied;
   out["left"] = trainer.workers().empty();
   std::cout << out << std::endl;
   return got.size() == 24;
@@ -65,4 +90,6 @@ bool serve() {
 }  // namespace
 }  // namespace ringside::bridge::test
 
-int main() { return ringside::bridge::test::serve() ? 0 : 1; }
+int main(int argc, char** argv) {
+  return ringside::bridge::test::serve(argc > 1 ? argv[1] : "") ? 0 : 1;
+}

@@ -1,8 +1,10 @@
 """Rollout worker's side of Ringside's bridge. See PROTOCOL.md for what goes over the wire."""
 
-from .client import Client, Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
+from .client import Client
+from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
 from .schema import GrantedGroup, Rollout
+from .sockets import CurveKeys
 from .weights import root_hash_of
 
-__all__ = ["Client", "Disconnected", "Ended", "Failed", "Granted", "GrantedGroup", "Rollout",
+__all__ = ["Client", "CurveKeys", "Disconnected", "Ended", "Failed", "Granted", "GrantedGroup", "Rollout",
            "RolloutRejected", "WeightsReady", "root_hash_of"]

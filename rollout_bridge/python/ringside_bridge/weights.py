@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import time
 
 import numpy as np
@@ -10,8 +11,14 @@ import xxhash
 
 from .wire import DTYPES, WireError, unpack_map
 
+try:
+    import zstandard
+except ImportError:  # the extra "delta": without it every version is fetched whole
+    zstandard = None
+
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_TENSORS = 65536
+MAX_CHANGED = 1 << 31
 
 
 def tensor_hash(data) -> str:
@@ -33,39 +40,133 @@ def root_hash_of(manifest: dict, tensors: dict[str, np.ndarray]) -> str:
 
 def parse_manifest(frame: np.ndarray) -> dict:
     manifest = unpack_map(frame.tobytes(), MAX_MANIFEST_BYTES, MAX_TENSORS)
-    if manifest.get("encoding") != "dense":
-        raise WireError(f"manifest: encoding {manifest.get('encoding')}, expected dense")
+    encoding, base = manifest.get("encoding"), manifest.get("base_version", -1)
+    if encoding not in ("dense", "overwrite"):
+        raise WireError(f"manifest: encoding {encoding}, expected dense or overwrite")
+    if (0 <= base < manifest["version"]) != (encoding == "overwrite"):
+        raise WireError(f"manifest: base_version {base} with encoding {encoding}")
     offset = 0
     for entry in manifest["tensors"]:
         size = np.dtype(DTYPES[entry["dtype"]]).itemsize * math.prod(entry["shape"])
         if min(entry["shape"], default=0) < 0 or size != entry["bytes"] or offset != entry["offset"]:
             raise WireError(f"manifest: tensor {entry['name']} contradicts itself")
+        _check_encoding(entry, size, encoding == "overwrite")
         offset += size
     if root_hash(manifest["tensors"]) != manifest["root_hash"]:
         raise WireError("manifest: the root hash does not follow from the tensors")
     return manifest
 
 
+def _check_encoding(entry: dict, size: int, has_base: bool) -> None:
+    encoding, changed, payload = (entry.get("encoding", "dense"), entry.get("changed", 0),
+                                  entry.get("payload_bytes", 0))
+    if encoding == "overwrite":
+        elements = math.prod(entry["shape"])
+        fits = has_base and 1 <= changed <= elements and 1 <= payload < size
+    else:
+        fits = (encoding == "dense" or has_base and encoding == "same") and changed == payload == 0
+    if not fits:
+        raise WireError(f"manifest: tensor {entry['name']}: encoding {encoding} with {changed} "
+                        f"changes in {payload} bytes")
+
+
+def _plane(data, changed: int) -> np.ndarray:
+    # Its frame states the size, so it is known before anything is allocated.
+    if zstandard.frame_content_size(data) != changed:
+        raise WireError("overwrite payload: a plane does not hold one byte a changed element")
+    plane = np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.uint8)
+    if plane.size != changed:
+        raise WireError("overwrite payload: damaged zstd frame")
+    return plane
+
+
+def apply_overwrite(payload, changed: int, base, element_bytes: int) -> bytearray:
+    """A copy of the bytes `base` with the `changed` elements of the payload written over it. Raises
+    WireError for a payload that is none."""
+    payload = memoryview(payload)
+    elements = len(base) // element_bytes
+    if not 1 <= changed <= min(elements, MAX_CHANGED):
+        raise WireError(f"overwrite payload: {changed} changes of {elements} elements")
+    gap_bytes = payload[0] if len(payload) else 0
+    table = struct.Struct(f"<{gap_bytes + element_bytes}I")
+    if gap_bytes not in (1, 2, 4) or len(payload) < 1 + table.size:
+        raise WireError("overwrite payload: no table of planes")
+    planes, at = [], 1 + table.size
+    try:
+        for length in table.unpack_from(payload, 1):
+            planes.append(_plane(payload[at:at + length], changed))
+            at += length
+    except zstandard.ZstdError as error:
+        raise WireError(f"overwrite payload: {error}") from error
+    if at != len(payload):
+        raise WireError(f"overwrite payload: planes end at byte {at} of {len(payload)}")
+    positions = np.full(changed, 1, np.int64)
+    for k in range(gap_bytes):
+        positions += planes[k].astype(np.int64) << (8 * k)
+    positions = np.cumsum(positions) - 1
+    if positions[-1] >= elements:
+        raise WireError(f"overwrite payload: position {positions[-1]} of {elements}")
+    out = bytearray(base)
+    np.frombuffer(out, np.uint8).reshape(elements, element_bytes)[positions] = np.stack(
+        planes[gap_bytes:], axis=1)
+    return out
+
+
 class Receiver:
-    """Pulls the tensors of a manifest chunk by chunk and verifies each before it counts."""
+    """Pulls the tensors of a manifest chunk by chunk and verifies each before it counts.
+
+    `base` is the Receiver that completed the version before, or None. If it holds the manifest's
+    base_version, changes are fetched and applied to copies of its tensors; otherwise, and where a
+    change does not make bytes with the manifest's hash, tensors are fetched whole."""
 
     def __init__(self, manifest: dict, chunk_bytes: int, window: int = 4, timeout: float = 5.0,
-                 max_tries: int = 3):
+                 max_tries: int = 3, base: Receiver | None = None):
         self.manifest = manifest
         self._chunk, self._window, self._timeout, self._max_tries = (chunk_bytes, window, timeout,
                                                                      max_tries)
-        self._data = [bytearray(e["bytes"]) for e in manifest["tensors"]]
-        self._missing = [e["bytes"] for e in manifest["tensors"]]
-        self._tries = [1] * len(self._data)
-        self._waiting = [r for i in range(len(self._data)) for r in self._chunks(i)]
+        self.builds_on_base = zstandard is not None and self._is_base(base)
+        self.refetched = 0  # tensors whose changes made the wrong bytes
+        entries = manifest["tensors"]
+        self._base = base._data if self.builds_on_base else [None] * len(entries)
+        self._overwrite = [self.builds_on_base and e.get("encoding") == "overwrite" for e in entries]
+        self._data: list = [self._unchanged(i) for i in range(len(entries))]
+        self._missing = [0 if data is not None else self._size(i)
+                         for i, data in enumerate(self._data)]
+        self._unverified = sum(1 for m in self._missing if m > 0)
+        self._data = [bytearray(m) if data is None else data
+                      for data, m in zip(self._data, self._missing)]
+        self._tries = [1] * len(entries)
+        self._waiting = [r for i, m in enumerate(self._missing) if m for r in self._chunks(i)]
         self._waiting.reverse()  # taken from the end
         self._under_way: dict[tuple[int, int], tuple[dict, float]] = {}
-        self._unverified = sum(1 for m in self._missing if m > 0)
+
+    def _is_base(self, base: Receiver | None) -> bool:
+        if base is None or self.manifest.get("encoding") != "overwrite" or not base.complete:
+            return False
+        layout = [[(e["name"], e["dtype"], e["shape"]) for e in m["tensors"]]
+                  for m in (self.manifest, base.manifest)]
+        return (base.manifest["version"] == self.manifest["base_version"]
+                and all(base.manifest[k] == self.manifest[k] for k in ("run_id", "run_epoch"))
+                and layout[0] == layout[1])
+
+    def _unchanged(self, tensor: int):
+        """The base's bytes of a tensor that is the same, hashed anew: callers hold them too."""
+        entry = self.manifest["tensors"][tensor]
+        if self.builds_on_base and entry.get("encoding") == "same":
+            if tensor_hash(self._base[tensor]) == entry["xxh3"]:
+                return self._base[tensor]
+        return None
+
+    def _size(self, tensor: int) -> int:
+        entry = self.manifest["tensors"][tensor]
+        return entry["payload_bytes"] if self._overwrite[tensor] else entry["bytes"]
 
     def _chunks(self, tensor: int) -> list[dict]:
-        total = len(self._data[tensor])
+        total = self._size(tensor)
+        base = self.manifest["base_version"] if self._overwrite[tensor] else -1
         return [{"version": self.manifest["version"], "tensor": tensor, "offset": at,
-                 "bytes": min(self._chunk, total - at)} for at in range(0, total, self._chunk)]
+                 "bytes": min(self._chunk, total - at), "base_version": base}
+                for at in range(0, total, self._chunk)]
 
     def requests(self) -> list[dict]:
         """Chunks to ask for now."""
@@ -90,7 +191,9 @@ class Receiver:
         key = (body.get("tensor"), body.get("offset"))
         if key not in self._under_way or body.get("version") != self.manifest["version"]:
             return
-        if self._under_way[key][0]["bytes"] != data.nbytes:
+        request = self._under_way[key][0]
+        if (request["bytes"] != data.nbytes
+                or request["base_version"] != body.get("base_version", -1)):
             return
         del self._under_way[key]
         tensor, offset = key
@@ -99,6 +202,9 @@ class Receiver:
         if self._missing[tensor] > 0:
             return
         entry = self.manifest["tensors"][tensor]
+        if self._overwrite[tensor]:
+            self._finish_overwrite(tensor, entry)
+            return
         if tensor_hash(self._data[tensor]) == entry["xxh3"]:
             self._unverified -= 1
             return
@@ -108,9 +214,30 @@ class Receiver:
         self._missing[tensor] = entry["bytes"]
         self._waiting.extend(reversed(self._chunks(tensor)))
 
+    def _finish_overwrite(self, tensor: int, entry: dict) -> None:
+        """Makes the tensor beside the base, or turns to fetching it whole."""
+        try:
+            made = apply_overwrite(self._data[tensor], entry["changed"], self._base[tensor],
+                                   np.dtype(DTYPES[entry["dtype"]]).itemsize)
+            if tensor_hash(made) == entry["xxh3"]:
+                self._data[tensor] = made
+                self._unverified -= 1
+                return
+        except WireError:
+            pass  # counted like bytes with the wrong hash
+        self.refetched += 1
+        self._overwrite[tensor] = False
+        self._data[tensor] = bytearray(entry["bytes"])
+        self._missing[tensor] = entry["bytes"]
+        self._waiting.extend(reversed(self._chunks(tensor)))
+
     @property
     def complete(self) -> bool:
         return self._unverified == 0
+
+    def release(self) -> None:
+        """Lets go of the base; this receiver may be the base of the next."""
+        self._base = []
 
     def tensors(self) -> dict[str, np.ndarray]:
         """name -> array; BF16 as the uint16 of its bits. Only when complete."""

@@ -11,6 +11,7 @@ import xxhash
 PROTO_VERSION = 1
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FRAMES = 16
+MAX_DIMS = 8
 # BF16 has no numpy type: it arrives as its bits.
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
           "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
@@ -71,11 +72,17 @@ def unpack(parts: list) -> Message:
         frames = {}
         for spec, part in zip(specs, parts[1:]):
             data = memoryview(part)
+            if spec["name"] in frames:
+                raise WireError(f"two frames are named {spec['name']}")
+            if len(spec["shape"]) > MAX_DIMS or min(spec["shape"], default=0) < 0:
+                raise WireError(f"frame {spec['name']}: shape {spec['shape']}")
             if spec["bytes"] != data.nbytes:
                 raise WireError(f"frame {spec['name']}: {data.nbytes} bytes, not {spec['bytes']}")
             if xxhash.xxh3_64_intdigest(data) != spec["xxh3"]:
                 raise WireError(f"frame {spec['name']}: bytes do not match their xxh3")
             frames[spec["name"]] = np.frombuffer(data, DTYPES[spec["dtype"]]).reshape(spec["shape"])
+        if not isinstance(header["type"], str) or not isinstance(header["body"], dict):
+            raise WireError("malformed header: type or body")
         return Message(header["type"], header["run_id"], header["run_epoch"], header["seq"],
                        dict(header["body"]), frames)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,46 @@
+// One tensor as the elements that changed since an earlier version: positions and new values.
+// Values, not differences: applying a payload twice gives the same bytes, and nothing drifts.
+//
+// Reinforcement learning at usual learning rates leaves about 99 % of bf16 weights as they were
+// from one step to the next (PULSE, arXiv 2602.03839). What counts as changed is the bytes, so
+// -0.0, NaN payloads and every dtype survive bit for bit.
+//
+// Payload: u8 G in {1, 2, 4}; G + E times u32, the lengths of what follows; G + E zstd frames, each
+// of `changed` bytes. Frame g < G holds byte g of every gap, frame G + e byte e of every new
+// element of E bytes (both little-endian). A gap is the number of unchanged elements since the
+// changed one before, or since the start. Bytes of one significance lie together because their
+// statistics differ: a bf16's sign and exponent shrink to a third, its mantissa not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rollout_bridge/result.h"
+
+namespace ringside::bridge {
+
+struct Overwrite {
+  uint64_t changed = 0;            // elements
+  std::vector<std::byte> payload;  // empty exactly when nothing changed
+};
+
+// What turns `base` into `next`, compared in elements of `element_bytes` (1, 2, 4 or 8); nullopt
+// when sending `next` itself is no longer than the payload, or so much changed (more than 3/4) that
+// it is not worth trying. Uses up to (element_bytes + 5) bytes of memory a changed element. Throws
+// std::invalid_argument when the lengths differ or are no multiple of element_bytes. Pure,
+// thread-safe.
+std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
+                                          std::span<const std::byte> next,
+                                          std::size_t element_bytes);
+
+// Writes the `changed` new elements of a payload into `target`, which holds the base. The payload
+// may be hostile: nothing beyond (4 + element_bytes) x changed bytes is allocated, `changed` above
+// the elements of `target` is refused, and on any error `target` is as it was. Errors: kMalformed.
+// Pure, thread-safe for different targets.
+Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
+                       std::size_t element_bytes, std::span<std::byte> target);
+
+}  // namespace ringside::bridge

@@ -1,0 +1,312 @@
+"""The client's thread: keeps one session after the other alive and does what the trainer says."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass
+
+import zmq
+
+from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
+from .schema import GrantedGroup, Rollout
+from .sockets import CurveKeys, open_dealer
+from .weights import Receiver, parse_manifest
+from .wire import Message, WireError, pack, unpack
+
+_REJOIN = {"unknown_session", "sequence_gap", "timeout"}
+
+
+class _Rejoin(Exception):
+    pass
+
+
+@dataclass
+class Pending:
+    rollout: Rollout
+    sent: bool = False
+    not_before: float = 0.0
+
+
+class SessionLoop:
+    """What runs in the thread. Fields without a note are the thread's own; `_lock` guards `_pending`,
+    `_in_flight`, `_installed`, `_commits` and `_leaving`, which the caller's side shares."""
+
+    def __init__(self, address: str, worker_id: str, capacity_samples: int, max_pending: int,
+                 chunk_bytes: int, curve: CurveKeys | None):
+        self._address, self._worker_id, self._curve = address, worker_id, curve
+        self._capacity, self._max_pending, self._chunk_bytes = (capacity_samples, max_pending,
+                                                                chunk_bytes)
+        self._incarnation = time.time_ns() // 1000
+        self._events: queue.Queue = queue.Queue()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._pending: dict[str, Pending] = {}
+        self._in_flight: set[tuple[int, int]] = set()
+        self._installed = {"epoch": -1, "version": -1, "root": ""}
+        self._commits: list[dict] = []
+        self._leaving: str | None = None
+        self._over = False
+        self._progress = time.monotonic()
+        self._context = zmq.Context()
+        # What was staged last, the base of the next version's changes: a copy of the weights in
+        # host memory, shared with the WeightsReady that was made of it.
+        self._base: Receiver | None = None
+
+    def _run(self) -> None:
+        backoff = 0.1
+        try:
+            while not self._over:
+                try:
+                    self._session()
+                    return
+                except _Rejoin as why:
+                    if self._joined:
+                        self._events.put(Disconnected(str(why)))
+                        backoff = 0.1
+                    self._incarnation += 1  # part of the identity: the old one may linger
+                    time.sleep(backoff)
+                    backoff = min(2 * backoff, 5.0)
+                finally:
+                    self._control.close(linger=500)
+                    self._close_bulk()
+        except Exception as error:  # noqa: BLE001 - handed to the caller by poll()
+            self._events.put(error)
+        finally:
+            with self._room:
+                self._over = True
+                self._room.notify_all()
+
+    def _session(self) -> None:
+        self._joined, self._run_id, self._epoch = False, "", -1
+        self._sent_seq = self._received_seq = 0
+        self._receiver: Receiver | None = None
+        self._offer = self._staged = self._bulk = None
+        self._unacked = 0
+        self._outbox: list[tuple] = []
+        with self._lock:
+            self._commits.clear()
+            for pending in self._pending.values():
+                pending.sent = False
+            installed = self._installed
+        self._control = open_dealer(self._context, self._address,
+                                    f"{self._worker_id}/{self._incarnation}", self._curve)
+        self._queue("HELLO", {"capacity_samples": self._capacity,
+                              "installed_epoch": installed["epoch"],
+                              "installed_version": installed["version"],
+                              "installed_root": installed["root"], "client": "ringside-python/1"})
+        self._welcome: dict = {}
+        self._last_message = self._last_heartbeat = time.monotonic()
+        hello_waits = True
+        while not self._over:
+            if hello_waits and not self._outbox:  # HELLO is on its way: the answer is due in 5 s
+                hello_waits, self._last_message = False, time.monotonic()
+            self._receive()
+            if self._over:
+                return
+            if self._joined:
+                self._work()
+            self._flush()
+            limit = self._welcome.get("timeout_ms", 5000) / 1000
+            if not hello_waits and time.monotonic() - self._last_message > limit:
+                raise _Rejoin(f"no message for {limit:.1f} s")
+
+    def _queue(self, kind: str, body: dict, buffers: list[tuple] = ()) -> None:
+        self._outbox.append((kind, body, buffers))
+
+    def _pack(self, kind: str, body: dict, seq: int, buffers: list[tuple] = ()) -> list[bytes]:
+        return pack(kind, body, run_id=self._run_id, run_epoch=self._epoch,
+                    worker_id=self._worker_id, incarnation=self._incarnation, seq=seq,
+                    buffers=buffers)
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                kind, body, buffers = self._outbox[0]
+                parts = self._pack(kind, body, self._sent_seq + 1, buffers)
+                self._control.send_multipart(parts, zmq.DONTWAIT)
+                self._sent_seq += 1
+                self._outbox.pop(0)
+            for request in self._receiver.requests() if self._receiver else ():
+                try:
+                    self._bulk.send_multipart(self._pack("CHUNK_REQUEST", request, 0), zmq.DONTWAIT)
+                except zmq.Again:
+                    self._receiver.unsent(request)
+        except zmq.Again:
+            pass  # not connected, or the peer is slow: later
+
+    def _receive(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._control, zmq.POLLIN)
+        if self._bulk:
+            poller.register(self._bulk, zmq.POLLIN)
+        for socket, _ in poller.poll(20):
+            if socket is self._control:
+                try:
+                    message = unpack(socket.recv_multipart())
+                except WireError as error:
+                    raise _Rejoin(f"trainer sent what cannot be read: {error}") from error
+                self._on_message(message)
+            elif socket is self._bulk:
+                try:
+                    self._on_bulk(unpack(socket.recv_multipart()))
+                except WireError:
+                    pass  # a damaged chunk is missed and asked for again
+
+    def _on_message(self, message: Message) -> None:
+        self._last_message = time.monotonic()
+        if message.type == "ERROR":
+            body = message.body
+            if body.get("fatal"):
+                self._events.put(Failed(body["reason"], body["detail"]))
+                self._over = True
+            elif not self._joined or body.get("reason") in _REJOIN:
+                raise _Rejoin(f"trainer: {body.get('reason')}: {body.get('detail')}")
+            return
+        if message.type == "BYE":
+            self._over = True
+            return
+        self._received_seq += 1
+        if message.seq != self._received_seq:
+            raise _Rejoin(f"received seq {message.seq}, expected {self._received_seq}")
+        handler = getattr(self, "_on_" + message.type.lower(), None)
+        if handler is None or (not self._joined and message.type != "WELCOME"):
+            raise _Rejoin(f"unexpected {message.type}")
+        handler(message)
+
+    def _on_welcome(self, message: Message) -> None:
+        self._joined, self._welcome = True, message.body
+        self._run_id, self._epoch = message.run_id, message.run_epoch
+        if self._installed["epoch"] == self._epoch:
+            self._queue("READY", {"version": self._installed["version"]})
+
+    def _on_heartbeat(self, _: Message) -> None:
+        pass
+
+    def _on_end(self, message: Message) -> None:
+        self._events.put(Ended(message.body.get("reason", "")))
+
+    def _on_credit(self, message: Message) -> None:
+        groups = []
+        with self._lock:
+            busy = {(p.rollout.group_id, p.rollout.sample_index) for p in self._pending.values()}
+            for body in message.body["groups"]:
+                group = GrantedGroup(**{name: body[name] for name in
+                                        GrantedGroup.__dataclass_fields__})
+                keys = {(group.group_id, s) for s in group.sample_indices}
+                fresh = keys - busy - self._in_flight
+                self._in_flight |= fresh
+                group.sample_indices = sorted(s for _, s in fresh)
+                if fresh:
+                    groups.append(group)
+        if groups:
+            self._events.put(Granted(groups))
+
+    def _on_ack(self, message: Message) -> None:
+        body = message.body
+        with self._room:
+            pending = self._pending.get(body["rollout_id"])
+            if pending is None:
+                return
+            if pending.sent:
+                self._unacked -= sum(a.nbytes for _, _, a in pending.rollout.buffers())
+            if body["status"] == "BUSY":
+                pending.sent, pending.not_before = False, time.monotonic() + 1.0
+                return
+            del self._pending[body["rollout_id"]]
+            self._room.notify_all()
+        if body["status"] == "REJECTED":
+            self._events.put(RolloutRejected(body["rollout_id"], body["reason"], body["detail"]))
+
+    def _on_weights_offer(self, message: Message) -> None:
+        try:
+            self._offer = parse_manifest(message.frames["manifest"])
+        except (WireError, KeyError, TypeError) as error:
+            self._queue("STAGE_FAILED", {"version": message.body.get("version", -1),
+                                         "detail": str(error)})
+            return
+        if self._receiver is None:  # a version under way is finished first
+            self._start_staging()
+
+    def _start_staging(self) -> None:
+        self._receiver = None
+        if self._offer is not None:
+            chunk = min(self._chunk_bytes, self._welcome["chunk_bytes"])
+            self._receiver, self._offer = Receiver(self._offer, chunk, base=self._base), None
+            self._bulk = self._bulk or open_dealer(self._context, self._welcome["weights_address"],
+                                                   None, self._curve)
+            if self._receiver.complete:  # nothing changed
+                self._finish_staging()
+        else:
+            self._close_bulk()
+
+    def _close_bulk(self) -> None:
+        if getattr(self, "_bulk", None) is not None:
+            self._bulk.close(linger=0)
+        self._bulk = None
+
+    def _on_bulk(self, message: Message) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        failure = None
+        if message.type == "ERROR":
+            if (message.body.get("reason") == "gone"
+                    and message.body.get("version") == receiver.manifest["version"]):
+                failure = "gone"
+        elif message.type == "CHUNK" and message.run_epoch == self._epoch:
+            try:
+                receiver.accept(message.body, message.frames["data"])
+            except WireError as error:
+                failure = str(error)
+        manifest = receiver.manifest
+        if failure is not None:
+            self._queue("STAGE_FAILED", {"version": manifest["version"], "detail": failure})
+            self._start_staging()
+        elif receiver.complete:
+            self._finish_staging()
+
+    def _finish_staging(self) -> None:
+        receiver = self._base = self._receiver
+        manifest = receiver.manifest
+        receiver.release()
+        self._staged = WeightsReady(manifest["version"], manifest, receiver.tensors())
+        self._queue("STAGED", {"version": manifest["version"], "root_hash": manifest["root_hash"],
+                               "encoding": "overwrite" if receiver.builds_on_base else "dense",
+                               "refetched": receiver.refetched})
+        self._start_staging()
+
+    def _on_commit(self, message: Message) -> None:
+        staged = self._staged
+        if staged is not None and staged.version == message.body["version"]:
+            self._events.put(staged)
+            self._staged = None
+
+    def _work(self) -> None:
+        """Heartbeat, commits, rollouts within the window, BYE."""
+        now = time.monotonic()
+        with self._lock:
+            for body in self._commits:
+                self._queue("COMMITTED", body)
+                self._queue("READY", {"version": body["version"]})
+            self._commits.clear()
+            if now - self._last_heartbeat >= self._welcome["heartbeat_ms"] / 1000:
+                self._last_heartbeat = now
+                self._queue("HEARTBEAT", {
+                    "state": "staging" if self._receiver else "running",
+                    "version": self._installed["version"], "queue_depth": len(self._in_flight),
+                    "progress_age_ms": int(1000 * (now - self._progress))})
+            for pending in self._pending.values():
+                if pending.sent or pending.not_before > now:
+                    continue
+                buffers = pending.rollout.buffers()
+                size = sum(array.nbytes for _, _, array in buffers)
+                if self._unacked and self._unacked + size > self._welcome["window_bytes"]:
+                    break
+                self._queue("ROLLOUT", pending.rollout.body(), buffers)
+                pending.sent = True
+                self._unacked += size
+            if self._leaving is not None:
+                self._queue("BYE", {"reason": self._leaving})
+                self._leaving = None

@@ -1,0 +1,71 @@
+// Guards the fuzzers' findings without a fuzzer: every file of the corpus, and mutations of it, go
+// through the same entry points; a broken rule ends the test by abort().
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <vector>
+
+#include "rollout_bridge/codec.h"
+#include "tests/fuzz/entries.h"
+
+namespace ringside::bridge {
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::vector<uint8_t>;
+using Entry = void (*)(std::span<const uint8_t>);
+
+std::vector<Bytes> files_of(const std::string& name) {
+  std::vector<Bytes> out;
+  for (const auto& file : fs::directory_iterator(fs::path(RINGSIDE_FUZZ_CORPUS) / name)) {
+    std::ifstream in(file.path(), std::ios::binary);
+    out.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  return out;
+}
+
+void replay(const std::string& name, Entry entry, std::size_t at_least) {
+  const std::vector<Bytes> files = files_of(name);
+  REQUIRE(files.size() >= at_least);
+  std::mt19937 rng(7);
+  for (const Bytes& bytes : files) {
+    entry(bytes);
+    for (int i = 0; i < 300 && !bytes.empty(); ++i) {
+      Bytes changed = bytes;
+      for (uint32_t k = rng() % 4; k > 0; --k) {
+        changed[rng() % changed.size()] = static_cast<uint8_t>(rng());
+      }
+      if (rng() % 4 == 0) changed.resize(rng() % changed.size());
+      entry(changed);
+    }
+  }
+}
+
+TEST_CASE("the corpus and its mutations break no rule", "[fuzz]") {
+  replay("wire", fuzz::wire, 12);
+  replay("codec", fuzz::codec, 7);
+  replay("manifest", fuzz::manifest, 2);
+  SUCCEED("no abort");
+}
+
+TEST_CASE("the seeds are valid: a fuzzer starts from what is accepted", "[fuzz]") {
+  for (const Bytes& bytes : files_of("wire")) {
+    CHECK(parse_flat(std::as_bytes(std::span(bytes)), {}).ok());
+  }
+  std::size_t accepted = 0;
+  for (const Bytes& bytes : files_of("codec")) {
+    const auto message = parse_flat(std::as_bytes(std::span(bytes)), {});
+    if (message && decode_rollout(message.value()).ok()) ++accepted;
+  }
+  CHECK(accepted >= 6);
+  accepted = 0;
+  for (const Bytes& bytes : files_of("manifest")) {
+    if (decode_manifest(std::as_bytes(std::span(bytes))).ok()) ++accepted;
+  }
+  CHECK(accepted >= 2);
+}
+
+}  // namespace
+}  // namespace ringside::bridge
