@@ -211,6 +211,15 @@ TEST_CASE("parts of an algorithm that do not go together are refused") {
   CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
 }
 
+TEST_CASE("half a set of the bridge's keys is refused") {
+  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  CHECK_THAT(error({"bridge.curve.trainer_secret=t.key"}), Contains("expected both or neither"));
+  CHECK_THAT(error({"bridge.curve.trainer_public=t.pub"}), Contains("expected both or neither"));
+  CHECK(load_config({}, {"bridge.curve.trainer_secret=t.key", "bridge.curve.allowed_workers=allowed"}).ok());
+  CHECK(load_config({}, {"bridge.curve.worker_secret=w.key", "bridge.curve.trainer_public=t.pub"}).ok());
+  CHECK_FALSE(load_config({}, {"weights.full_every=0"}).ok());
+}
+
 TEST_CASE("every preset is a set of known keys with valid values, and each changes something") {
   for (const std::string_view name : preset_names()) {
     CAPTURE(std::string(name));
