@@ -1,0 +1,176 @@
+#include "rollout_bridge/servers/http_json.h"
+
+#include <httplib.h>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+namespace ringside::bridge {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kExcerptBytes = 200;
+
+// Cuts the connection at the deadline. The library's timeouts are those of one read, so a server
+// that sends a byte of its header now and then would hold the caller for good.
+class Watchdog {
+ public:
+  Watchdog(httplib::Client& client, Deadline deadline)
+      : thread_([this, &client, deadline](const std::stop_token& stop) {
+          std::unique_lock lock(mutex_);
+          const auto never = [] { return false; };
+          ended_.wait_until(lock, stop, deadline, never);
+          // More than once: the first may have come before the connection was there.
+          while (!stop.stop_requested()) {
+            client.stop();
+            ended_.wait_for(lock, stop, std::chrono::milliseconds(20), never);
+          }
+        }) {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread thread_;  // last: it uses the others, and is joined first
+};
+
+Reason reason_of_status(int status) {
+  switch (status) {
+    case 401:
+    case 403:
+      return Reason::kDenied;
+    case 404:
+    case 405:
+    case 501:
+      return Reason::kUnsupported;
+    case 429:
+    case 503:
+      return Reason::kBusy;
+    default:
+      return status >= 500 ? Reason::kClosed : Reason::kInvalidField;
+  }
+}
+
+int port_of(const std::string& text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool read = error == std::errc{} && end == text.data() + text.size();
+  return read && port >= 1 && port <= 65535 ? port : 0;
+}
+
+bool graphic(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+HttpJson::HttpJson(const std::string& url, std::string api_key, std::size_t max_bytes)
+    : url_(url), api_key_(std::move(api_key)), max_bytes_(max_bytes) {
+  const std::string scheme = "http://";
+  const std::size_t path = std::min(url.find('/', scheme.size()), url.size());
+  std::string place = url.substr(0, path);
+  bool good = graphic(url) && place.starts_with(scheme) && url.find_first_of("@?#") == url.npos;
+  if (good) {
+    place.erase(0, scheme.size());
+    const std::size_t colon = place.find(':', place.starts_with('[') ? place.find(']') : 0);
+    if (colon != place.npos) {
+      port_ = port_of(place.substr(colon + 1));
+      place.erase(colon);
+    }
+    host_ =
+        place.starts_with('[') && place.ends_with(']') ? place.substr(1, place.size() - 2) : place;
+    good = !host_.empty() && port_ != 0 && host_.find_first_of("[]") == host_.npos;
+  }
+  if (!good) {
+    throw std::invalid_argument("'" + clip_text(url, kExcerptBytes) +
+                                "' is not of the form http://host[:port][/prefix]");
+  }
+  prefix_ = url.substr(path);
+  while (prefix_.ends_with('/')) prefix_.pop_back();
+  while (url_.ends_with('/')) url_.pop_back();
+  if (!graphic(api_key_)) throw std::invalid_argument("the API key holds control characters");
+  if (max_bytes == 0) throw std::invalid_argument("an answer's limit is 0 bytes; expected more");
+}
+
+Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& path,
+                                  const std::string& body, Deadline deadline) const {
+  const std::string name = method + " " + url_ + path;
+  const auto left = deadline - Clock::now();
+  if (left.count() <= 0) return Error{Reason::kTimeout, name + ": no time is left"};
+  httplib::Client client(host_, port_);
+  // The library drops fractions of a millisecond; an end before the deadline would not be a
+  // timeout.
+  const auto whole = std::chrono::ceil<std::chrono::milliseconds>(left);
+  client.set_connection_timeout(whole);
+  client.set_read_timeout(whole);
+  client.set_write_timeout(whole);
+
+  HttpAnswer answer;
+  bool too_long = false;
+  httplib::Request request;
+  request.method = method;
+  request.path = prefix_ + path;
+  if (!body.empty()) request.set_header("Content-Type", "application/json");
+  if (!api_key_.empty()) request.set_header("Authorization", "Bearer " + api_key_);
+  request.body = body;
+  request.content_receiver = [&](const char* data, std::size_t length, uint64_t, uint64_t) {
+    too_long = length > max_bytes_ - answer.text.size();
+    if (!too_long) answer.text.append(data, length);
+    return !too_long && Clock::now() < deadline;
+  };
+  const httplib::Result result = [&] {
+    const Watchdog watchdog(client, deadline);
+    return client.send(request);
+  }();
+  if (too_long) {
+    return Error{Reason::kLimit,
+                 name + ": the answer is longer than " + std::to_string(max_bytes_) + " bytes"};
+  }
+  if (!result) {
+    if (Clock::now() >= deadline) return Error{Reason::kTimeout, name + ": no answer in time"};
+    return Error{Reason::kClosed, name + ": " + httplib::to_string(result.error())};
+  }
+  answer.context = name + ": status " + std::to_string(result->status) + ": " +
+                   clip_text(answer.text.substr(0, kExcerptBytes), kExcerptBytes);
+  if (result->status != 200) return Error{reason_of_status(result->status), answer.context};
+  return answer;
+}
+
+Result<HttpAnswer> HttpJson::get(const std::string& path, Deadline deadline) const {
+  return send("GET", path, "", deadline);
+}
+
+Result<HttpAnswer> HttpJson::post(const std::string& path, const std::string& body,
+                                  Deadline deadline) const {
+  return send("POST", path, body, deadline);
+}
+
+namespace {
+
+Result<JsonAnswer> parsed(const Result<HttpAnswer>& got) {
+  if (!got) return got.error();
+  JsonAnswer answer{json::parse(got.value().text, nullptr, /*allow_exceptions=*/false),
+                    got.value().context};
+  if (answer.value.is_discarded()) return answer.wrong(Reason::kMalformed, "no JSON");
+  return answer;
+}
+
+}  // namespace
+
+Result<JsonAnswer> HttpJson::get_json(const std::string& path, Deadline deadline) const {
+  return parsed(get(path, deadline));
+}
+
+Result<JsonAnswer> HttpJson::post_json(const std::string& path, const json& body,
+                                       Deadline deadline) const {
+  // An API's own text may hold bytes that are not UTF-8; ours does not, and dump would throw.
+  return parsed(post(path, body.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
+}
+
+}  // namespace ringside::bridge

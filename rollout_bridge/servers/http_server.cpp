@@ -1,0 +1,95 @@
+#include "rollout_bridge/servers/http_server.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+#include "rollout_bridge/servers/answer.h"
+
+namespace ringside::bridge {
+namespace {
+
+bool worth_another_try(const Error& error) {
+  return error.reason == Reason::kClosed || error.reason == Reason::kBusy;
+}
+
+}  // namespace
+
+HttpServer::HttpServer(ServerOptions options)
+    : options_(std::move(options)),
+      http_(options_.url, options_.api_key, options_.max_response_bytes) {
+  const auto need = [](bool good, const char* name, int64_t value) {
+    if (good) return;
+    throw std::invalid_argument(std::string("ServerOptions::") + name + " is " +
+                                std::to_string(value) + "; expected more");
+  };
+  need(options_.vocab_size > 0, "vocab_size", options_.vocab_size);
+  need(options_.generate_tries >= 1, "generate_tries", options_.generate_tries);
+  need(options_.generate_deadline.count() > 0, "generate_deadline",
+       options_.generate_deadline.count());
+  need(options_.control_deadline.count() > 0, "control_deadline",
+       options_.control_deadline.count());
+  need(options_.pause_deadline.count() > 0, "pause_deadline", options_.pause_deadline.count());
+  need(options_.load_deadline.count() > 0, "load_deadline", options_.load_deadline.count());
+}
+
+Deadline HttpServer::in(std::chrono::milliseconds span) {
+  return std::chrono::steady_clock::now() + span;
+}
+
+Status HttpServer::command(const std::string& path, const std::string& body,
+                           Deadline deadline) const {
+  const Result<HttpAnswer> answer = http_.post(path, body, deadline);
+  if (!answer) return answer.error();
+  return Success{};
+}
+
+Status HttpServer::check_server_limits(const GenerateRequest&) const { return Success{}; }
+
+Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
+  if (doubt_) {
+    return Error{Reason::kClosed, options_.url + ": loading weights of version " +
+                                      std::to_string(*doubt_) +
+                                      " failed; which ones it holds is not known"};
+  }
+  for (const Status& status : {check_request(request, options_.vocab_size),
+                               check_sampling(request.sampling), check_server_limits(request)}) {
+    if (!status) return status.error();
+  }
+  const Deadline deadline = in(options_.generate_deadline);
+  auto pause = options_.first_pause;
+  for (int i = 0;; ++i) {
+    const std::string id = request.request_id + (i == 0 ? "" : "-try" + std::to_string(i));
+    Result<GenerateResult> result = try_generate(request, id, deadline);
+    if (result) return result;
+    const bool last = i + 1 == options_.generate_tries;
+    if (last || !worth_another_try(result.error()) ||
+        std::chrono::steady_clock::now() + pause >= deadline) {
+      return result;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 4, options_.longest_pause);
+  }
+}
+
+Status HttpServer::load_weights_from_disk(const std::string& path, int64_t version) {
+  if (!path.starts_with('/') || version < 0) {
+    return Error{Reason::kInvalidField, "weights of version " + std::to_string(version) + " at '" +
+                                            path +
+                                            "'; expected a version of 0 or more and an "
+                                            "absolute path"};
+  }
+  if (!capabilities().hot_weights) return load(path, version, in(options_.load_deadline));
+  doubt_ = version;
+  Status status = load(path, version, in(options_.load_deadline));
+  if (status) doubt_.reset();
+  return status;
+}
+
+Status HttpServer::health() {
+  const Result<HttpAnswer> answer = http_.get("/health", in(options_.control_deadline));
+  if (!answer) return answer.error();
+  return Success{};
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,35 @@
+// llama.cpp's llama-server. Written from its tools/server/README.md (commit 00dc805) and server
+// source; never run against a server.
+//
+//   llama-server --model MODEL.gguf --no-context-shift
+//
+// Log-probs are a softmax of the raw logits, so only temperature 1 without truncation or penalties
+// is taken. A token whose bytes end within a UTF-8 character has no log-prob of its own: such
+// results come back with logprobs_complete false. There is no pause and no change of weights.
+#pragma once
+
+#include "rollout_bridge/servers/http_server.h"
+
+namespace ringside::bridge {
+
+class LlamaCppServer final : public HttpServer {
+ public:
+  // Throws std::invalid_argument, see HttpServer.
+  explicit LlamaCppServer(ServerOptions options);
+
+  Status connect() override;  // health()
+  Status check_sampling(const SamplingSettings& settings) const override;
+  // kUnsupported, all of them; load_weights_from_disk too.
+  Status pause(PausePolicy policy) override;
+  Status resume() override;
+  Result<std::string> weight_version() override;
+  Capabilities capabilities() const override;
+
+ private:
+  Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
+                                      Deadline deadline) const override;
+  Status check_server_limits(const GenerateRequest& request) const override;
+  Status load(const std::string& path, int64_t version, Deadline deadline) override;
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,286 @@
+#include "rollout_bridge/servers/vllm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "rollout_bridge/servers/answer.h"
+
+namespace ringside::bridge {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCompletions = "/v1/completions";
+// Less than any difference the probe looks for, more than rounding of a model in bfloat16.
+constexpr float kProbeNoise = 0.02F;
+
+std::optional<FinishReason> finish_of(const std::string& text) {
+  if (text == "stop") return FinishReason::kStop;
+  if (text == "length") return FinishReason::kLength;
+  if (text == "abort") return FinishReason::kAborted;
+  if (text == "error") return FinishReason::kError;
+  return std::nullopt;
+}
+
+// The one choice of an answer.
+Result<const json*> only_choice(const JsonAnswer& answer) {
+  const json* choices = member(answer.value, "choices");
+  if (choices == nullptr || !choices->is_array() || choices->size() != 1) {
+    return answer.wrong(Reason::kMalformed, "not one choice");
+  }
+  return &(*choices)[0];
+}
+
+// logprobs.tokens are "token_id:N" when asked for; they must be the very ids of token_ids.
+bool same_tokens(const json& logprobs, const std::vector<int64_t>& ids) {
+  const json* tokens = member(logprobs, "tokens");
+  if (tokens == nullptr) return true;
+  if (!tokens->is_array() || tokens->size() != ids.size()) return false;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if ((*tokens)[i] != "token_id:" + std::to_string(ids[i])) return false;
+  }
+  return true;
+}
+
+Result<std::vector<LabelSpan>> read_spans(const json& choice) {
+  std::vector<LabelSpan> spans;
+  const json* list = member(choice, "weight_versions");
+  if (list == nullptr) return spans;
+  const Error error{Reason::kMalformed, "weight_versions is no list of {version, start, end}"};
+  if (!list->is_array()) return error;
+  for (const json& item : *list) {
+    const auto label = text_member(item, "version");
+    const json* start = member(item, "start");
+    const json* end = member(item, "end");
+    if (!label || start == nullptr || end == nullptr || !start->is_number_integer() ||
+        !end->is_number_integer()) {
+      return error;
+    }
+    spans.push_back({*label, start->get<int64_t>(), end->get<int64_t>()});
+  }
+  return spans;
+}
+
+// The error without its place in the answer.
+Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& request,
+                                   int64_t vocab_size) {
+  GenerateResult result;
+  const auto finish = finish_of(text_member(choice, "finish_reason").value_or(""));
+  if (!finish) return Error{Reason::kMalformed, "no finish_reason that is known"};
+  result.finish_reason = *finish;
+  const json* prompt = member(choice, "prompt_token_ids");
+  if (prompt != nullptr && *prompt != json(request.prompt_ids)) {
+    return Error{Reason::kInvalidField, "prompt_token_ids is not the prompt that was sent"};
+  }
+  const json* ids = member(choice, "token_ids");
+  const json* logprobs = member(choice, "logprobs");
+  if (ids == nullptr && *finish == FinishReason::kAborted && logprobs == nullptr) return result;
+  if (ids == nullptr) {
+    return Error{Reason::kMalformed, "no token_ids although return_token_ids was set"};
+  }
+  auto read = read_ids(*ids, "token_ids", vocab_size);
+  if (!read) return read.error();
+  result.completion_ids = std::move(read).value();
+  const json* values = logprobs == nullptr ? nullptr : member(*logprobs, "token_logprobs");
+  if (values != nullptr) {
+    auto numbers = read_logprobs(*values, "token_logprobs");
+    if (!numbers) return numbers.error();
+    result.logprobs = std::move(numbers).value();
+    if (!same_tokens(*logprobs, result.completion_ids)) {
+      return Error{Reason::kMalformed, "logprobs.tokens are not the tokens of token_ids"};
+    }
+  }
+  auto spans = read_spans(choice);
+  if (!spans) return spans.error();
+  result.versions = std::move(spans).value();
+  const Status status = check_result(result, request);
+  if (!status) return status.error();
+  return result;
+}
+
+}  // namespace
+
+VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights weights)
+    : HttpServer(std::move(options)), model_(std::move(model)), weights_(weights) {}
+
+json VllmServer::completion(const GenerateRequest& request) const {
+  const SamplingSettings& sampling = request.sampling;
+  return {{"model", model_},
+          {"prompt", json::array({request.prompt_ids})},
+          {"n", 1},
+          {"max_tokens", request.max_tokens},
+          {"temperature", sampling.temperature},
+          {"top_p", sampling.top_p},
+          {"top_k", sampling.top_k},
+          {"min_p", 0.0},
+          {"repetition_penalty", 1.0},
+          {"presence_penalty", 0.0},
+          {"frequency_penalty", 0.0},
+          {"stop_token_ids", request.stop_ids},
+          {"logprobs", 0},
+          {"return_token_ids", true},
+          {"return_tokens_as_token_ids", true},
+          {"seed", request.seed},
+          {"stream", false},
+          {"cache_salt", request.cache_salt},
+          {"request_id", request.request_id}};
+}
+
+Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,
+                                                const std::string& request_id,
+                                                Deadline deadline) const {
+  json body = completion(request);
+  body["request_id"] = request_id;
+  const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
+  if (!answer) return answer.error();
+  const Result<const json*> choice = only_choice(answer.value());
+  if (!choice) return choice.error();
+  Result<GenerateResult> result = read_choice(*choice.value(), request, options().vocab_size);
+  if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  result.value().label = text_member(answer.value().value, "weight_version");
+  return result;
+}
+
+Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadline deadline) const {
+  GenerateRequest request;
+  request.prompt_ids = {1 % options().vocab_size};
+  request.max_tokens = 1;
+  request.sampling.temperature = temperature;
+  request.sampling.top_k = top_k;
+  request.request_id =
+      "probe-t" + std::to_string(static_cast<int>(temperature)) + "-k" + std::to_string(top_k);
+  // A salt of its own: nothing of a probe stays for later requests.
+  request.cache_salt = "probe";
+  json body = completion(request);
+  body["logprobs"] = 1;
+  const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
+  if (!answer) return answer.error();
+  const Result<const json*> choice = only_choice(answer.value());
+  if (!choice) return choice.error();
+  const json* logprobs = member(*choice.value(), "logprobs");
+  const json* tops = logprobs == nullptr ? nullptr : member(*logprobs, "top_logprobs");
+  if (tops == nullptr || !tops->is_array() || tops->size() != 1 || !(*tops)[0].is_object() ||
+      (*tops)[0].empty()) {
+    return answer.value().wrong(Reason::kMalformed, "no logprobs.top_logprobs of one token");
+  }
+  // The sampled token stands beside the top one.
+  std::optional<float> top;
+  for (const json& value : (*tops)[0]) {
+    const Result<float> number = read_logprob(value, "top_logprobs");
+    if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
+    top = std::max(top.value_or(number.value()), number.value());
+  }
+  return *top;
+}
+
+Status VllmServer::connect() {
+  logprobs_of_ = LogprobsOf::kUnknown;
+  const Status alive = health();
+  if (!alive) return alive;
+  const Deadline deadline = in(options().control_deadline);
+  const Result<HttpAnswer> label = http().get("/weight_info", deadline);
+  if (!label && label.error().reason != Reason::kUnsupported) return label.error();
+  has_label_ = label.ok();
+  const Result<float> plain = top_logprob(1.0, 0, deadline);
+  if (!plain) return plain.error();
+  const Result<float> hot = top_logprob(2.0, 0, deadline);
+  if (!hot) return hot.error();
+  const Result<float> cut = top_logprob(2.0, 1, deadline);
+  if (!cut) return cut.error();
+  const bool colder = hot.value() < plain.value() - kProbeNoise;
+  if (colder && std::abs(cut.value()) < 1e-3F && plain.value() < -kProbeNoise) {
+    logprobs_of_ = LogprobsOf::kSampled;
+  } else if (std::abs(hot.value() - plain.value()) < kProbeNoise &&
+             std::abs(cut.value() - plain.value()) < kProbeNoise) {
+    logprobs_of_ = LogprobsOf::kModel;
+  } else {
+    return Error{Reason::kUnsupported, options().url + ": the top token's log-prob is " +
+                                           std::to_string(plain.value()) + " at temperature 1, " +
+                                           std::to_string(hot.value()) + " at 2 and " +
+                                           std::to_string(cut.value()) +
+                                           " at 2 with top_k 1; that is neither "
+                                           "--logprobs-mode processed_logprobs nor raw_logprobs"};
+  }
+  return Success{};
+}
+
+Status VllmServer::check_sampling(const SamplingSettings& settings) const {
+  const Status ranges = check_settings(settings);
+  if (!ranges) return ranges;
+  if (logprobs_of_ == LogprobsOf::kUnknown) {
+    return Error{Reason::kUnsupported,
+                 options().url + ": connect() has not found out what its log-probs are of"};
+  }
+  const bool plain = settings.temperature == 1 && settings.top_p == 1 && settings.top_k == 0;
+  if (logprobs_of_ == LogprobsOf::kSampled || plain) return Success{};
+  return Error{
+      Reason::kUnsupported,
+      options().url +
+          ": its log-probs are those before temperature, top_p and top_k; start "
+          "it with --logprobs-mode processed_logprobs, or sample at temperature 1 without top_p "
+          "and top_k"};
+}
+
+Status VllmServer::pause(PausePolicy policy) {
+  // Requests that are kept go on with their own cache; the prefix cache is told apart by its salt.
+  const char* query = policy == PausePolicy::kDrain   ? "/pause?mode=wait&clear_cache=true"
+                      : policy == PausePolicy::kAbort ? "/pause?mode=abort&clear_cache=true"
+                                                      : "/pause?mode=keep&clear_cache=false";
+  return command(query, "", in(options().pause_deadline));
+}
+
+Status VllmServer::resume() { return command("/resume", "", in(options().control_deadline)); }
+
+Status VllmServer::reload(const std::string& path, Deadline deadline) const {
+  const auto limit = std::chrono::ceil<std::chrono::seconds>(options().load_deadline);
+  const json body{{"method", "reload_weights"},
+                  {"args", json::array()},
+                  {"kwargs", {{"weights_path", path}}},
+                  {"timeout", limit.count()}};
+  return command("/collective_rpc", body.dump(), deadline);
+}
+
+Status VllmServer::load(const std::string& path, int64_t version, Deadline deadline) {
+  const std::string label = std::to_string(version);
+  const auto run = [&](const char* route, const json& body) {
+    return command(route, body.is_null() ? "" : body.dump(), deadline);
+  };
+  Status status = Success{};
+  if (weights_ == VllmWeights::kReload) {
+    status = reload(path, deadline);
+    if (status && has_label_) status = run("/update_weight_version", {{"new_version", label}});
+  } else {
+    status = run("/start_weight_update", {});
+    if (status) status = run("/update_weights", {{"update_info", {{"path", path}}}});
+    if (status) status = run("/finish_weight_update", {{"weight_version", label}});
+  }
+  if (status) status = run("/reset_prefix_cache", {});
+  if (!status || !has_label_) return status;
+  const Result<std::string> now = weight_version();
+  if (!now) return now.error();
+  if (now.value() == label) return Success{};
+  return Error{Reason::kInvalidField, options().url + ": its weights are labelled '" +
+                                          clip_text(now.value(), 200) + "' after loading version " +
+                                          label};
+}
+
+Result<std::string> VllmServer::weight_version() {
+  const Result<JsonAnswer> answer = http().get_json("/weight_info", in(options().control_deadline));
+  if (!answer) return answer.error();
+  const auto label = text_member(answer.value().value, "weight_version");
+  if (!label) return answer.value().wrong(Reason::kMalformed, "no weight_version");
+  return *label;
+}
+
+Capabilities VllmServer::capabilities() const {
+  return {.hot_weights = true,
+          .pause_drain = true,
+          .pause_abort = true,
+          .pause_keep = true,
+          .version_label = has_label_,
+          .cache_salt = true,
+          .stop_ids = true,
+          .seed = true};
+}
+
+}  // namespace ringside::bridge

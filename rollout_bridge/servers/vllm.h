@@ -1,0 +1,55 @@
+// vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
+// (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
+// completions protocol; never run against a server.
+//
+//   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
+//
+// Dev mode for pause, resume and weights. Its control routes take no key (docs/usage/security.md),
+// so the server belongs on loopback or a private network. Without processed_logprobs the log-probs
+// are those before temperature and truncation.
+#pragma once
+
+#include "rollout_bridge/servers/http_server.h"
+
+namespace ringside::bridge {
+
+enum class VllmWeights {
+  kReload,       // /collective_rpc reload_weights with weights_path
+  kDiskBackend,  // /start_weight_update, /update_weights with a path, /finish_weight_update; for a
+                 // server started with --weight-transfer-config '{"backend":"disk"}'
+};
+
+class VllmServer final : public HttpServer {
+ public:
+  // `model` is the served model's name. Throws std::invalid_argument, see HttpServer.
+  VllmServer(ServerOptions options, std::string model, VllmWeights weights = VllmWeights::kReload);
+
+  // Asks for the top token of one prompt at temperature 1, at 2, and at 2 with top_k 1. Log-probs
+  // are those sampled from if the second is below the first and the third 0; those of the model if
+  // all are the same. The top token is the same in all three, so the draws do not matter.
+  Status connect() override;
+  // With the model's own log-probs, temperature 1 without truncation is all there is.
+  Status check_sampling(const SamplingSettings& settings) const override;
+  Status pause(PausePolicy policy) override;
+  Status resume() override;
+  // /weight_info; kUnsupported where the server has none.
+  Result<std::string> weight_version() override;
+  Capabilities capabilities() const override;
+
+ private:
+  enum class LogprobsOf { kUnknown, kModel, kSampled };
+
+  Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
+                                      Deadline deadline) const override;
+  Status load(const std::string& path, int64_t version, Deadline deadline) override;
+  Status reload(const std::string& path, Deadline deadline) const;
+  Result<float> top_logprob(double temperature, int64_t top_k, Deadline deadline) const;
+  nlohmann::json completion(const GenerateRequest& request) const;
+
+  std::string model_;
+  VllmWeights weights_;
+  bool has_label_ = false;
+  LogprobsOf logprobs_of_ = LogprobsOf::kUnknown;
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,186 @@
+// The client of vLLM against exchanges written from vLLM's documentation. Never run against vLLM.
+#include "rollout_bridge/servers/vllm.h"
+
+#include "tests/rollout_bridge/servers/contract.h"
+
+namespace ringside::bridge::test {
+namespace {
+
+using nlohmann::json;
+
+VllmServer make(const ServerOptions& options) { return {options, "M"}; }
+
+std::vector<Exchange> script(const std::string& generate,
+                             const std::string& connect = "connect_processed") {
+  return joined(exchanges("vllm", connect), exchanges("vllm", generate));
+}
+
+json& choice(json& answer) { return answer["choices"][0]; }
+
+TEST_CASE("vllm: one completion with ids, log-probs and spans of weights") {
+  const auto result = generate_against(script("generate"), make, request_at(0.7, {9}));
+  REQUIRE(result);
+  CHECK(result.value().completion_ids == std::vector<int64_t>{5, 6, 9});
+  CHECK(result.value().logprobs == std::vector<float>{-0.5F, -1.25F, -2.0F});
+  CHECK(result.value().logprobs_complete);
+  CHECK(result.value().finish_reason == FinishReason::kStop);
+  CHECK(result.value().versions == std::vector<LabelSpan>{{"6", 0, 1}, {"7", 1, 3}});
+}
+
+TEST_CASE("vllm: aborted before the first token") {
+  for (const char* name : {"abort_before_prefill", "abort_without_fields"}) {
+    const auto result = generate_against(script(name), make, request_at(0.7, {9}));
+    REQUIRE(result);
+    CHECK(result.value().finish_reason == FinishReason::kAborted);
+    CHECK(result.value().completion_ids.empty());
+    CHECK(result.value().logprobs.empty());
+  }
+}
+
+TEST_CASE("vllm: broken transport") {
+  check_broken_transport(script("generate"), make, request_at(0.7, {9}));
+}
+
+TEST_CASE("vllm: an answer that does not hold is refused") {
+  const auto refused = [](Reason reason, const std::string& why, const Edit& edit) {
+    check_refused(script("generate"), make, request_at(0.7, {9}), reason, why, edit);
+  };
+  refused(Reason::kMalformed, "no token_ids", [](json& a) { choice(a).erase("token_ids"); });
+  refused(Reason::kMalformed, "0 log-probs for 3", [](json& a) { choice(a).erase("logprobs"); });
+  refused(Reason::kMalformed, "2 log-probs for 3",
+          [](json& a) { choice(a)["logprobs"]["token_logprobs"].erase(2); });
+  refused(Reason::kInvalidField, "token_logprobs[1]",
+          [](json& a) { choice(a)["logprobs"]["token_logprobs"][1] = nullptr; });
+  refused(Reason::kInvalidField, "token_logprobs[1]",
+          [](json& a) { choice(a)["logprobs"]["token_logprobs"][1] = 0.5; });
+  refused(Reason::kInvalidField, "-9999",
+          [](json& a) { choice(a)["logprobs"]["token_logprobs"][1] = -9999.0; });
+  for (const json& id : {json(1000), json(-1), json(~0ULL)}) {
+    refused(Reason::kInvalidField, "token_ids[0]",
+            [&](json& a) { choice(a)["token_ids"][0] = id; });
+  }
+  refused(Reason::kMalformed, "token_ids[0]", [](json& a) { choice(a)["token_ids"][0] = 5.0; });
+  refused(Reason::kMalformed, "logprobs.tokens", [](json& a) { choice(a)["token_ids"][0] = 4; });
+  refused(Reason::kInvalidField, "prompt_token_ids", [](json& a) {
+    choice(a)["prompt_token_ids"] = {0, 1, 2, 3};
+  });
+  refused(Reason::kMalformed, "finish_reason",
+          [](json& a) { choice(a)["finish_reason"] = nullptr; });
+  refused(Reason::kInvalidField, "span of weights",
+          [](json& a) { choice(a)["weight_versions"][1]["start"] = 2; });
+  refused(Reason::kInvalidField, "end at 2 of 3",
+          [](json& a) { choice(a)["weight_versions"][1]["end"] = 2; });
+  refused(Reason::kMalformed, "not one choice", [](json& a) { a["choices"].push_back(choice(a)); });
+}
+
+TEST_CASE("vllm: more tokens than asked for are refused") {
+  auto request = request_at(0.7, {9});
+  request.max_tokens = 2;
+  auto list = script("generate");
+  list.back().body["max_tokens"] = 2;
+  const auto result = generate_against(list, make, request);
+  REQUIRE_FALSE(result);
+  CHECK_THAT(result.error().detail, Catch::Contains("3 token ids; at most 2"));
+}
+
+TEST_CASE("vllm: the probe tells what log-probs are of") {
+  const auto check = [](const char* connect, const SamplingSettings& settings) {
+    ExchangeServer server(exchanges("vllm", connect));
+    VllmServer client = make(server.options());
+    CHECK_FALSE(client.check_sampling({}));  // before connect nothing is known
+    CHECK(client.connect());
+    CHECK(server.differences() == "");
+    return client.check_sampling(settings);
+  };
+  CHECK(check("connect_processed", {.temperature = 0.7, .top_p = 0.9, .top_k = 20}));
+  CHECK(check("connect_raw", {}));
+  CHECK_FALSE(check("connect_raw", {.temperature = 0.7}));
+  CHECK_FALSE(check("connect_raw", {.top_p = 0.9}));
+  CHECK_FALSE(check("connect_raw", {.top_k = 20}));
+  CHECK_FALSE(check("connect_processed", {.min_p = 0.1}));
+  CHECK_FALSE(check("connect_processed", {.repetition_penalty = 1.1}));
+  const auto raw = check("connect_raw", {.temperature = 0.7});
+  CHECK_THAT(raw.error().detail, Catch::Contains("processed_logprobs"));
+
+  // Logits, and log-probs that follow the temperature but not top_k, are neither.
+  for (const char* connect : {"connect_logits", "connect_scaled"}) {
+    ExchangeServer server(exchanges("vllm", connect));
+    VllmServer client = make(server.options());
+    const Status connected = client.connect();
+    REQUIRE_FALSE(connected);
+    CHECK_THAT(connected.error().detail, Catch::Contains("neither"));
+    CHECK_FALSE(client.check_sampling({}));
+  }
+}
+
+TEST_CASE("vllm: pause and resume") {
+  ExchangeServer server(exchanges("vllm", "pause"));
+  VllmServer client = make(server.options());
+  CHECK(client.pause(PausePolicy::kDrain));
+  CHECK(client.pause(PausePolicy::kAbort));
+  CHECK(client.pause(PausePolicy::kKeep));
+  CHECK(client.resume());
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: weights from disk, both ways") {
+  for (const bool reload : {true, false}) {
+    ExchangeServer server(
+        joined(exchanges("vllm", "connect_processed"),
+               exchanges("vllm", reload ? "load_by_reload" : "load_by_disk_backend")));
+    ServerOptions options = server.options();
+    options.load_deadline = std::chrono::seconds(300);
+    VllmServer client(options, "M", reload ? VllmWeights::kReload : VllmWeights::kDiskBackend);
+    REQUIRE(client.connect());
+    CHECK(client.capabilities().version_label);
+    const Status loaded = client.load_weights_from_disk("/w/step-7", 7);
+    INFO((loaded ? "" : loaded.error().detail));
+    CHECK(loaded);
+    CHECK(server.differences() == "");
+  }
+}
+
+TEST_CASE("vllm: without a label route weights are loaded and not labelled") {
+  auto load = exchanges("vllm", "load_by_reload");
+  load.erase(load.begin() + 3);
+  load.erase(load.begin() + 1);
+  load[0].body["timeout"] = 600;
+  ExchangeServer server(joined(exchanges("vllm", "connect_without_label"), load));
+  VllmServer client = make(server.options());
+  REQUIRE(client.connect());
+  CHECK_FALSE(client.capabilities().version_label);
+  CHECK(client.load_weights_from_disk("/w/step-7", 7));
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: a failed load is not tried again, and nothing is sampled until one succeeds") {
+  const auto load = exchanges("vllm", "load_by_disk_backend");
+  const std::vector<Exchange> failed = answering({load[0], load[1]}, 500, "half applied");
+  auto all = joined(joined(joined(exchanges("vllm", "connect_processed"), failed), load),
+                    exchanges("vllm", "generate"));
+  ExchangeServer server(all);
+  VllmServer client(server.options(), "M", VllmWeights::kDiskBackend);
+  REQUIRE(client.connect());
+  const Status first = client.load_weights_from_disk("/w/step-7", 7);
+  REQUIRE_FALSE(first);
+  CHECK(first.error().reason == Reason::kClosed);
+  const auto refused = client.generate(request_at(0.7, {9}));
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().detail, Catch::Contains("version 7"));
+  CHECK(client.load_weights_from_disk("/w/step-7", 7));
+  CHECK(client.generate(request_at(0.7, {9})));
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: a label that is not the one that was set is an error") {
+  auto load = exchanges("vllm", "load_by_reload");
+  load[0].body["timeout"] = 600;
+  ExchangeServer server(joined(exchanges("vllm", "connect_processed"),
+                               edited(load, [](json& a) { a["weight_version"] = "6"; })));
+  VllmServer client = make(server.options());
+  REQUIRE(client.connect());
+  CHECK_FALSE(client.load_weights_from_disk("/w/step-7", 7));
+}
+
+}  // namespace
+}  // namespace ringside::bridge::test
