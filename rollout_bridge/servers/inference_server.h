@@ -1,9 +1,8 @@
 // An inference server that knows nothing of Ringside, as a rollout worker sees it: token ids in,
 // token ids and the log-probs of the distribution they were sampled from out, weights from disk.
 //
-// None of the clients behind this interface has been run against the real server yet. They are
-// written from the servers' documentation and source (named in each header) and tested against
-// exchanges written from the same places.
+// What of each client has been run against its real server stands in its header; the rest is written
+// from the servers' documentation and source, and tested against exchanges written from there.
 #pragma once
 
 #include <cstdint>

