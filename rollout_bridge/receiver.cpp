@@ -1,7 +1,11 @@
 #include "rollout_bridge/receiver.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "rollout_bridge/delta_codec.h"
@@ -9,6 +13,18 @@
 
 namespace ringside::bridge {
 namespace {
+
+// Memory for a tensor, not zeroed. In huge pages where the kernel has them to give: in small ones
+// the first touch costs more than the transfer.
+std::shared_ptr<std::byte[]> tensor_memory(std::size_t bytes) {
+  constexpr std::size_t kHugePage = 2 << 20;
+  if (bytes < kHugePage) return std::make_shared_for_overwrite<std::byte[]>(bytes);
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  (void)::madvise(memory, rounded, MADV_HUGEPAGE);  // advice: without it the memory is as good
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+}
 
 bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
   const Manifest& b = base.manifest;
@@ -50,7 +66,8 @@ void WeightReceiver::enqueue(uint64_t index) {
   const TensorEntry& entry = manifest_.tensors[index];
   if (entry.bytes == 0 || tensor.verified.owner) return;
   const uint64_t bytes = tensor.overwrite ? entry.payload_bytes : entry.bytes;
-  if (!tensor.bytes) tensor.bytes = std::make_shared<std::vector<std::byte>>(bytes);
+  // Not zeroed: that would touch every page in one go while no chunk is taken off the socket.
+  if (!tensor.bytes) tensor.bytes = tensor_memory(bytes);
   tensor.missing = bytes;
   if (!tensor.overwrite) ++tensor.tries;
   const int64_t base_version = tensor.overwrite ? *manifest_.base_version : -1;
@@ -97,7 +114,7 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   }
   under_way_.erase(it);
   Tensor& tensor = tensors_[chunk.tensor];
-  std::memcpy(tensor.bytes->data() + chunk.offset, data.data(), data.size());
+  std::memcpy(tensor.bytes.get() + chunk.offset, data.data(), data.size());
   tensor.missing -= data.size();
   if (tensor.missing > 0) return Success{};
   if (!tensor.overwrite) return finish(chunk.tensor);
@@ -111,11 +128,12 @@ void WeightReceiver::finish_overwrite(uint64_t index) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
   const auto old = base_->tensors[index].bytes;
-  auto made = std::make_shared<std::vector<std::byte>>(old.begin(), old.end());
-  const Status applied =
-      apply_overwrite(*tensor.bytes, entry.changed, dtype_size(entry.dtype), *made);
-  if (applied && tensor_hash(*made) == entry.xxh3) {
-    const std::span<const std::byte> bytes(*made);
+  auto made = tensor_memory(old.size());
+  std::memcpy(made.get(), old.data(), old.size());
+  const std::span<std::byte> bytes(made.get(), old.size());
+  const Status applied = apply_overwrite({tensor.bytes.get(), entry.payload_bytes}, entry.changed,
+                                         dtype_size(entry.dtype), bytes);
+  if (applied && tensor_hash(bytes) == entry.xxh3) {
     return verify(tensor, Buffer{std::move(made), bytes});
   }
   ++refetched_;
@@ -127,8 +145,8 @@ void WeightReceiver::finish_overwrite(uint64_t index) {
 Status WeightReceiver::finish(uint64_t index) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
-  if (tensor_hash(*tensor.bytes) == entry.xxh3) {
-    const std::span<const std::byte> bytes(*tensor.bytes);
+  const std::span<const std::byte> bytes(tensor.bytes.get(), entry.bytes);
+  if (tensor_hash(bytes) == entry.xxh3) {
     verify(tensor, Buffer{tensor.bytes, bytes});
     return Success{};
   }

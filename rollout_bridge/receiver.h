@@ -59,7 +59,7 @@ class WeightReceiver {
  private:
   using Key = std::pair<uint64_t, uint64_t>;  // tensor, offset
   struct Tensor {
-    std::shared_ptr<std::vector<std::byte>> bytes;  // being fetched; allocated at first request
+    std::shared_ptr<std::byte[]> bytes;  // being fetched; allocated, not zeroed, at first request
     Buffer verified;
     uint64_t missing = 0;
     int tries = 0;

@@ -94,7 +94,9 @@ struct WorkerEndpoint::Impl {
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
     if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
-    if (bulk) items.push_back({bulk->handle(), 0, ZMQ_POLLIN, 0});
+    // A request that found no room, as any before the connection stands, goes out when there is some.
+    const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
+    if (bulk) items.push_back({bulk->handle(), 0, events, 0});
     zmq::poll(items, kTick);
     waker.clear();
   }
@@ -131,12 +133,14 @@ struct WorkerEndpoint::Impl {
       if (send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
       state.sent_front(now);
     }
+    bulk_full = false;
     if (!bulk || state.receiver() == nullptr) return;
     for (const ChunkBody& request : state.receiver()->requests(now)) {
       const Payload payload = make_payload(MessageType::kChunkRequest, request);
       if (send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
           SendResult::kSent) {
         state.receiver()->unsent(request);
+        bulk_full = true;
       }
     }
   }
@@ -156,6 +160,7 @@ struct WorkerEndpoint::Impl {
   std::exception_ptr failure;
   std::optional<zmq::socket_t> control;
   std::optional<zmq::socket_t> bulk;
+  bool bulk_full = false;  // the thread's
   uint64_t opened_for = 0;
   Incoming incoming;
   std::jthread thread;

@@ -1,0 +1,97 @@
+// What the parts of bench_bridge share: options, timing, the controls, one row of figures.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/keys.h"
+#include "rollout_bridge/trainer_endpoint.h"
+#include "rollout_bridge/worker_endpoint.h"
+
+namespace ringside::bench {
+
+struct Options {
+  int repetitions = 5;  // after one of warm-up
+  std::size_t snapshot_mib = 512;
+  std::vector<int> workers = {1, 4};
+  double scale = 1;  // of the number of rollouts in a repetition
+};
+
+struct Keys {
+  bridge::KeyPair trainer = bridge::make_key_pair();
+  bridge::KeyPair worker = bridge::make_key_pair();
+};
+
+// A folder for a journal, removed with its content.
+class ScratchFolder {
+ public:
+  ScratchFolder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("ringside-bench-" + std::to_string(::getpid()) + "-" + std::to_string(count()++))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  static int& count() {
+    static int made = 0;
+    return made;
+  }
+  std::filesystem::path path_;
+};
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Processor seconds of this process so far, all threads, user and system.
+inline double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// The median of all but the first, which is the warm-up. At least two values.
+inline double median_after_warm_up(std::vector<double> values) {
+  values.erase(values.begin());
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Endpoints on loopback with the library's own defaults; keys null: plain.
+bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, const Keys* keys);
+bridge::WorkerOptions worker_options(const std::string& address, const std::string& id,
+                                     const Keys* keys);
+
+using Frames = std::vector<std::span<const std::byte>>;
+
+// Controls, in seconds. All block.
+// Copies the frames `times` times into memory that has been touched before.
+double memcpy_seconds(const std::vector<Frames>& messages, int times);
+// Allocates, zeroes and frees blocks of `block` bytes, `bytes` in all, all alive together: what new
+// memory costs whoever keeps what it receives.
+double first_touch_seconds(std::size_t bytes, std::size_t block);
+// `clients` DEALERs pull every chunk from one ROUTER that sends without copying, each with `window`
+// requests under way; what arrives is dropped. From the first request to the last chunk.
+double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys);
+// One DEALER sends the messages to a ROUTER as fast as it takes them, without copying.
+double raw_push_seconds(const std::vector<Frames>& messages, const Keys* keys);
+
+// Each appends rows to a JSON array; see README.md for the fields. Throw std::runtime_error when an
+// endpoint did not do what is being measured.
+void run_ingress(const Options& options, const Keys* keys, nlohmann::json& rows);
+void run_publish(const Options& options, const Keys* keys, nlohmann::json& rows);
+
+}  // namespace ringside::bench
