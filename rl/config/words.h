@@ -1,0 +1,186 @@
+// The words of the configuration: every enumeration that a key can take, with its values as YAML writes them. Torch-free.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "sp/layout/placement.h"
+#include "sp/plan/attention_plan.h"
+
+namespace ringside::rl {
+
+enum class DType { kFloat32, kBFloat16, kFloat64 };
+// kModel: whatever model.dtype says.
+enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
+enum class ModelInit { kPretrained, kRandom };
+enum class AlgorithmName { kGrpo, kSft };
+enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kAbsStraight, kK3Straight, kK3Score, kK3Unbiased };
+enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce };
+enum class ImportanceLevel { kToken, kSequence };
+enum class CispoBounds { kRelative, kAbsolute };
+enum class KlTo { kReference, kRollout };
+enum class KlIn { kLoss, kReward, kAdvantage };
+enum class LossAggregation {
+  kTokenMean, kTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant, kMicroBatchTokenMean
+};
+enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae };
+enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
+enum class Whiten { kNone, kTokens, kSequences };
+enum class OldLogprobs { kRecompute, kRollout };
+enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
+enum class CorrectionLevel { kToken, kSequence, kGeometric };
+enum class DynamicSampling { kNone, kDrop, kRefill };
+enum class LrSchedule { kConstant, kLinear, kCosine };
+enum class RolloutServer { kEmbedded };
+enum class ChatTemplate { kNone, kChatml, kLlama3 };
+enum class SpMethod { kAuto, kUlysses, kRing };
+enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
+enum class GroupScope { kLocalNode, kGlobal };
+enum class AllgatherLogits { kNever, kOnDemand, kAlways };
+enum class JournalFsync { kAlways, kBatch, kNever };
+enum class WeightEncoding { kAuto, kDense };
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+enum class ProgressStyle { kAuto, kBar, kLines };
+
+// The words of an enumeration in YAML, in the order of its values.
+template <class E>
+struct EnumNames;
+
+template <>
+struct EnumNames<DType> {
+  static constexpr std::array<std::string_view, 3> kNames = {"float32", "bfloat16", "float64"};
+};
+template <>
+struct EnumNames<PublishDType> {
+  static constexpr std::array<std::string_view, 4> kNames = {"model", "float32", "bfloat16",
+                                                             "float64"};
+};
+template <>
+struct EnumNames<ModelInit> {
+  static constexpr std::array<std::string_view, 2> kNames = {"pretrained", "random"};
+};
+template <>
+struct EnumNames<AlgorithmName> {
+  static constexpr std::array<std::string_view, 2> kNames = {"grpo", "sft"};
+};
+template <>
+struct EnumNames<KlEstimator> {
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"};
+};
+template <>
+struct EnumNames<PolicyLossName> {
+  static constexpr std::array<std::string_view, 6> kNames = {"ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce"};
+};
+template <>
+struct EnumNames<ImportanceLevel> {
+  static constexpr std::array<std::string_view, 2> kNames = {"token", "sequence"};
+};
+template <>
+struct EnumNames<KlTo> {
+  static constexpr std::array<std::string_view, 2> kNames = {"reference", "rollout"};
+};
+template <>
+struct EnumNames<KlIn> {
+  static constexpr std::array<std::string_view, 3> kNames = {"loss", "reward", "advantage"};
+};
+template <>
+struct EnumNames<CispoBounds> {
+  static constexpr std::array<std::string_view, 2> kNames = {"relative", "absolute"};
+};
+template <>
+struct EnumNames<LossAggregation> {
+  static constexpr std::array<std::string_view, 6> kNames = {
+      "token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "micro_batch_token_mean"};
+};
+template <>
+struct EnumNames<AdvantageEstimator> {
+  static constexpr std::array<std::string_view, 7> kNames = {"grpo",      "rloo",   "reinforce", "gdpo",
+                                                             "pass_at_k", "max_rl", "gae"};
+};
+template <>
+struct EnumNames<AdvantageStd> {
+  static constexpr std::array<std::string_view, 4> kNames = {"group", "batch", "leave_one_out", "none"};
+};
+template <>
+struct EnumNames<Whiten> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "tokens", "sequences"};
+};
+template <>
+struct EnumNames<OldLogprobs> {
+  static constexpr std::array<std::string_view, 2> kNames = {"recompute", "rollout"};
+};
+template <>
+struct EnumNames<CorrectionMode> {
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "tis", "icepop", "mask", "seq_mask_tis"};
+};
+template <>
+struct EnumNames<CorrectionLevel> {
+  static constexpr std::array<std::string_view, 3> kNames = {"token", "sequence", "geometric"};
+};
+template <>
+struct EnumNames<DynamicSampling> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "drop", "refill"};
+};
+template <>
+struct EnumNames<LrSchedule> {
+  static constexpr std::array<std::string_view, 3> kNames = {"constant", "linear", "cosine"};
+};
+template <>
+struct EnumNames<RolloutServer> {
+  static constexpr std::array<std::string_view, 1> kNames = {"embedded"};
+};
+template <>
+struct EnumNames<ChatTemplate> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "chatml", "llama3"};
+};
+template <>
+struct EnumNames<SpMethod> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "ulysses", "ring"};
+};
+template <>
+struct EnumNames<CpFsdpMode> {
+  static constexpr std::array<std::string_view, 4> kNames = {"all", "ulysses_only", "ring_only", "none"};
+};
+template <>
+struct EnumNames<GroupScope> {
+  static constexpr std::array<std::string_view, 2> kNames = {"local_node", "global"};
+};
+template <>
+struct EnumNames<AllgatherLogits> {
+  static constexpr std::array<std::string_view, 3> kNames = {"never", "on_demand", "always"};
+};
+template <>
+struct EnumNames<sp::RingImpl> {
+  static constexpr std::array<std::string_view, 2> kNames = {"p2p", "all_gather"};
+};
+template <>
+struct EnumNames<sp::Placement> {
+  static constexpr std::array<std::string_view, 3> kNames = {"document_aware", "zigzag", "contiguous"};
+};
+template <>
+struct EnumNames<JournalFsync> {
+  static constexpr std::array<std::string_view, 3> kNames = {"always", "batch", "never"};
+};
+template <>
+struct EnumNames<WeightEncoding> {
+  static constexpr std::array<std::string_view, 2> kNames = {"auto", "dense"};
+};
+template <>
+struct EnumNames<LogLevel> {
+  static constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warn", "error"};
+};
+template <>
+struct EnumNames<ProgressStyle> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "bar", "lines"};
+};
+
+// The YAML word of an enumerator, e.g. "token_mean". Throws std::out_of_range for a value outside
+// the enumeration.
+template <class E>
+constexpr std::string_view to_string(E value) {
+  return EnumNames<E>::kNames.at(static_cast<std::size_t>(value));
+}
+
+}  // namespace ringside::rl
