@@ -16,11 +16,13 @@
 
 #include "rollout_bridge/delta_codec.h"
 #include "rollout_bridge/weights.h"
+#include "tools/bench/bridge/words.h"
 
 namespace {
 
 using namespace ringside;
-using Words = std::vector<uint16_t>;
+using bench::normal_words;
+using bench::Words;
 
 constexpr std::size_t kElements = std::size_t{32} << 20;
 
@@ -40,19 +42,6 @@ double median_seconds(int repetitions, const std::function<void()>& action) {
 
 double megabytes_per_second(double seconds) {
   return static_cast<double>(kElements * sizeof(uint16_t)) / seconds / 1e6;
-}
-
-Words normal_weights() {
-  std::mt19937 rng(1);
-  std::normal_distribution<float> weight(0.0F, 0.02F);
-  Words out(kElements);
-  for (uint16_t& w : out) {
-    const float value = weight(rng);
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    w = static_cast<uint16_t>(bits >> 16);
-  }
-  return out;
 }
 
 void run_density(const Words& base, double density, int repetitions) {
@@ -93,7 +82,7 @@ void run_density(const Words& base, double density, int repetitions) {
 
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
-  const Words base = normal_weights();
+  const Words base = normal_words(kElements);
   Words copy(kElements);
   std::string hash;
   const double memcpy_s = median_seconds(

@@ -7,28 +7,15 @@
 
 #include "rollout_bridge/weights.h"
 #include "tools/bench/bridge/bench.h"
+#include "tools/bench/bridge/words.h"
 
 namespace ringside::bench {
 namespace {
 
 using namespace bridge;
 using Snapshot = std::shared_ptr<const WeightSnapshot>;
-using Words = std::vector<uint16_t>;
 constexpr std::chrono::seconds kPatience{120};
 constexpr std::size_t kTensorElements = std::size_t{16} << 20;  // 32 MiB
-
-Words normal_words() {
-  std::mt19937 rng(1);
-  std::normal_distribution<float> weight(0.0F, 0.02F);
-  Words out(kTensorElements);
-  for (uint16_t& w : out) {
-    const float value = weight(rng);
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    w = static_cast<uint16_t>(bits >> 16);
-  }
-  return out;
-}
 
 // Single steps of the last bf16 digit at random places, a share `density` of all.
 Words changed(Words words, double density, uint32_t seed) {
@@ -229,7 +216,7 @@ void run_delta(Session& session, const Snapshot& base, const Pair& pair, int rep
 }  // namespace
 
 void run_publish(const Options& options, const Keys* keys, nlohmann::json& rows) {
-  const Words words = normal_words();
+  const Words words = normal_words(kTensorElements);
   const Snapshot base = make_weights(words, options.snapshot_mib, 0);
   std::vector<Pair> pairs;
   for (const double density : {0.01, 0.03}) {
