@@ -10,6 +10,7 @@
 
 #include "rl/log/log.h"
 #include "rl/worker/embedded_worker.h"
+#include "rl/worker/server_worker.h"
 
 namespace ringside::tools {
 namespace {
@@ -18,6 +19,7 @@ struct RolloutOptions {
   std::vector<std::string> words;
   std::filesystem::path run_dir;
   std::string worker_id;
+  std::string server;
 };
 
 // Set by SIGTERM and SIGINT, which a signal handler can do only through a variable of static storage.
@@ -33,7 +35,11 @@ void leave_on_signals() {
 }
 
 int rollout(const RolloutOptions& options) {
-  const auto loaded = load_or_print_errors(split_inputs(options.words));
+  ConfigInputs inputs = split_inputs(options.words);
+  if (!options.server.empty()) {
+    inputs.overrides.push_back("rollout.server=" + options.server);
+  }
+  const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
   leave_on_signals();
   at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads));
@@ -44,7 +50,11 @@ int rollout(const RolloutOptions& options) {
   }
   settings.should_stop = [] { return stop_requested != 0; };
   rl::log::set_prefix(settings.worker_id);
-  rl::run_embedded_worker(loaded->config, settings);
+  if (loaded->config.rollout.server == rl::RolloutServer::kEmbedded) {
+    rl::run_embedded_worker(loaded->config, settings);
+  } else {
+    rl::run_server_worker(loaded->config, settings);
+  }
   return kExitOk;
 }
 
@@ -52,9 +62,11 @@ int rollout(const RolloutOptions& options) {
 
 void add_rollout_command(CommandContext& context) {
   const auto options = std::make_shared<RolloutOptions>();
-  CLI::App* command = context.app.add_subcommand("rollout", "A rollout worker with the embedded generator");
+  CLI::App* command = context.app.add_subcommand("rollout", "A rollout worker: with the embedded generator, or driving an inference server");
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
   command->add_option("--run-dir", options->run_dir, "run directory of the trainer, on the same machine");
+  command->add_option("--server", options->server,
+                      "embedded, vllm, sglang, llama_cpp or python: short for rollout.server=...; see rollout.server_options");
   command->add_option("--worker-id", options->worker_id, "name of this worker, kept over restarts (default: by process id)");
   command->callback([options, &context] { context.exit_code = rollout(*options); });
 }

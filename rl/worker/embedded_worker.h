@@ -1,21 +1,9 @@
 // A rollout worker with our own generator inside: takes grants and weights from the bridge, sends rollouts back.
 #pragma once
 
-#include <filesystem>
-#include <functional>
-#include <string>
-
-#include "rl/config/config.h"
+#include "rl/worker/worker_link.h"
 
 namespace ringside::rl {
-
-struct WorkerSettings {
-  std::string worker_id;
-  // Where the trainer writes its addresses; empty when the configuration's bridge.* name them.
-  std::filesystem::path endpoint_file;
-  // Asked between messages and batches; true leaves with BYE.
-  std::function<bool()> should_stop;
-};
 
 // Runs until the trainer ends the run or should_stop says so. Samples group g of the trainer's data order, sample i, with a
 // seed made of (config.seed, g, i, attempt), so a rollout sampled again by another worker is the same one under the same

@@ -1,87 +1,11 @@
 #include "rl/worker/prompt_sampler.h"
 
-#include <filesystem>
-#include <stdexcept>
+#include <utility>
 
 namespace ringside::rl {
-namespace {
-
-// Rewards that wait for a server or a program keep no core busy.
-constexpr int64_t kRewardThreads = 8;
-
-engine::Tokenizer load_tokenizer(const Config& config) {
-  return engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
-}
-
-// The text of the stop token: it ends the completion and is no part of the answer.
-std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer, const std::vector<int64_t>& stops) {
-  return config.rollout.stop.empty() ? tokenizer.decode(std::vector<int64_t>{stops.front()}, false)
-                                     : config.rollout.stop;
-}
-
-}  // namespace
-
-std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
-                              const engine::Tokenizer& tokenizer) {
-  if (config.rollout.stop.empty()) {
-    if (model.eos_token_ids.empty()) {
-      throw std::runtime_error("the model names no end-of-sequence token and rollout.stop is empty");
-    }
-    return model.eos_token_ids;
-  }
-  const auto ids = tokenizer.encode(config.rollout.stop);
-  if (ids.size() != 1) {
-    throw std::runtime_error("rollout.stop \"" + config.rollout.stop + "\" is " + std::to_string(ids.size()) +
-                             " tokens, expected exactly one");
-  }
-  return ids;
-}
-
-RewardOptions reward_options(const RolloutConfig& config, const std::string& stop) {
-  const RewardOptionsConfig& from = config.reward_options;
-  RewardOptions options;
-  options.separator = config.reward_separator;
-  options.stop = stop;
-  options.tolerance = from.tolerance;
-  options.regex = from.regex;
-  options.json_schema = from.json_schema;
-  options.repetition_ngram = from.repetition_ngram;
-  options.code_command = from.code_command;
-  options.code_timeout_s = from.code_timeout_s;
-  options.code_memory_mb = from.code_memory_mb;
-  options.http_url = from.http_url;
-  options.http_timeout_s = from.http_timeout_s;
-  return options;
-}
 
 PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
-    : config_(config),
-      tokenizer_(load_tokenizer(config)),
-      stop_ids_(stop_ids(config, model, tokenizer_)),
-      rewards_(config.rollout.reward, reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
-
-std::vector<int64_t> PromptSampler::encode(const Prompt& prompt) const {
-  auto ids = tokenizer_.encode(prompt.prompt);
-  const auto length = static_cast<int64_t>(ids.size());
-  if (length < 1 || length > config_.rollout.max_prompt_tokens) {
-    throw std::runtime_error("prompt " + prompt.id + " has " + std::to_string(length) +
-                             " tokens, expected 1 to rollout.max_prompt_tokens = " +
-                             std::to_string(config_.rollout.max_prompt_tokens));
-  }
-  return ids;
-}
-
-std::vector<RewardScores> PromptSampler::score(const std::vector<Prompt>& prompts,
-                                               const std::vector<ScoredCompletion>& completions) const {
-  std::vector<RewardInput> inputs;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const engine::Completion& completion = completions[i].completion;
-    inputs.push_back({prompts[i].prompt, completions[i].text, prompts[i].answer,
-                      static_cast<int64_t>(completion.ids.size()), config_.rollout.max_completion_tokens,
-                      completion.finish == engine::FinishReason::kLength});
-  }
-  return rewards_.score_all(inputs, kRewardThreads);
-}
+    : config_(config.rollout), scorer_(config, model) {}
 
 std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
                                                     const std::vector<Prompt>& prompts,
@@ -89,28 +13,18 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
                                                     double temperature) const {
   std::vector<std::vector<int64_t>> prompt_ids;
   for (const Prompt& prompt : prompts) {
-    prompt_ids.push_back(encode(prompt));
+    prompt_ids.push_back(scorer_.encode(prompt));
   }
   engine::SamplingParams params;
   params.temperature = temperature;
-  params.top_p = config_.rollout.top_p;
-  params.top_k = config_.rollout.top_k;
-  params.max_new_tokens = config_.rollout.max_completion_tokens;
-  params.stop_ids = stop_ids_;
+  params.top_p = config_.top_p;
+  params.top_k = config_.top_k;
+  params.max_new_tokens = config_.max_completion_tokens;
+  params.stop_ids = scorer_.stops();
   engine::GenerateOptions options;
   options.seeds = seeds;
   auto completions = engine::generate(decoder, prompt_ids, params, options);
-  std::vector<ScoredCompletion> scored;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    ScoredCompletion s{std::move(prompt_ids[i]), std::move(completions[i]), {}, {}};
-    s.text = tokenizer_.decode(s.completion.ids, /*skip_special=*/true);
-    scored.push_back(std::move(s));
-  }
-  auto scores = score(prompts, scored);
-  for (std::size_t i = 0; i < scored.size(); ++i) {
-    scored[i].scores = std::move(scores[i]);
-  }
-  return scored;
+  return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
 }
 
 }  // namespace ringside::rl

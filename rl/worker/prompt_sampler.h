@@ -1,37 +1,18 @@
-// Samples completions of prompts and scores them: what a rollout worker and `ringside generate` share.
+// Samples completions of prompts from our own decoder and scores them: what the embedded worker, the trainer's evaluation and
+// `ringside generate` share.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "engine/generate/generator.h"
 #include "engine/model/decoder.h"
-#include "engine/tokenizer/tokenizer.h"
-#include "rl/config/config.h"
-#include "rl/data/text_data.h"
-#include "rl/rewards/reward_set.h"
+#include "rl/worker/prompt_scorer.h"
 
 namespace ringside::rl {
 
-struct ScoredCompletion {
-  std::vector<int64_t> prompt_ids;
-  engine::Completion completion;
-  std::string text;  // of the completion, without special tokens
-  RewardScores scores;  // without any value, and a failure that says why, where a reward was not to be had
-};
-
-// The token ids that end a completion: of config.rollout.stop, else of the model. Throws std::runtime_error when there is
-// none, or when rollout.stop is not one token.
-std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
-                              const engine::Tokenizer& tokenizer);
-
-// What the rewards of config.rollout look at; `stop` is the text that ends a completion.
-RewardOptions reward_options(const RolloutConfig& config, const std::string& stop);
-
 class PromptSampler {
  public:
-  // Reads the tokenizer of config.model.path. Throws std::runtime_error or std::invalid_argument naming what is wrong.
+  // Throws what PromptScorer's constructor throws.
   PromptSampler(const Config& config, const engine::ModelConfig& model);
 
   // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths. temperature 0 is greedy.
@@ -41,13 +22,8 @@ class PromptSampler {
                                        const std::vector<uint64_t>& seeds, double temperature) const;
 
  private:
-  std::vector<int64_t> encode(const Prompt& prompt) const;
-  std::vector<RewardScores> score(const std::vector<Prompt>& prompts, const std::vector<ScoredCompletion>& completions) const;
-
-  Config config_;
-  engine::Tokenizer tokenizer_;
-  std::vector<int64_t> stop_ids_;
-  RewardSet rewards_;
+  RolloutConfig config_;
+  PromptScorer scorer_;
 };
 
 }  // namespace ringside::rl

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "rollout_bridge/result.h"
@@ -26,6 +27,9 @@ struct JsonAnswer {
     return Error{reason, detail + " in " + context};
   }
 };
+
+// RFC 4648, with padding: bytes as a JSON string.
+std::string base64(std::span<const uint8_t> bytes);
 
 // Each call has a connection of its own, so nothing is left over from a call that was cut off.
 // Redirects are not followed. Blocks until the deadline at most, apart from name resolution, which

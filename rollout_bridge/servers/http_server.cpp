@@ -15,6 +15,14 @@ bool worth_another_try(const Error& error) {
 
 }  // namespace
 
+Result<std::string> InferenceServer::pull_weights(const WeightSource&) {
+  return Error{Reason::kUnsupported, "this server does not take weights from the bridge"};
+}
+
+Result<std::vector<float>> InferenceServer::score(const std::vector<int64_t>&) {
+  return Error{Reason::kUnsupported, "this server does not score texts"};
+}
+
 HttpServer::HttpServer(ServerOptions options)
     : options_(std::move(options)),
       http_(options_.url, options_.api_key, options_.max_response_bytes) {
@@ -84,6 +92,20 @@ Status HttpServer::load_weights_from_disk(const std::string& path, int64_t versi
   Status status = load(path, version, in(options_.load_deadline));
   if (status) doubt_.reset();
   return status;
+}
+
+Result<std::string> HttpServer::pull_weights(const WeightSource& source) {
+  if (!capabilities().pull) {
+    return Error{Reason::kUnsupported, options_.url + ": it does not take weights from the bridge"};
+  }
+  doubt_ = source.version;
+  auto root = pull(source, in(options_.load_deadline));
+  if (root) doubt_.reset();
+  return root;
+}
+
+Result<std::string> HttpServer::pull(const WeightSource&, Deadline) {
+  return Error{Reason::kUnsupported, options_.url + ": it does not take weights from the bridge"};
 }
 
 Status HttpServer::health() {

@@ -27,6 +27,7 @@ class HttpServer : public InferenceServer {
  public:
   Result<GenerateResult> generate(const GenerateRequest& request) final;
   Status load_weights_from_disk(const std::string& path, int64_t version) final;
+  Result<std::string> pull_weights(const WeightSource& source) final;
   Status health() override;
 
  protected:
@@ -39,6 +40,7 @@ class HttpServer : public InferenceServer {
                                               const std::string& request_id,
                                               Deadline deadline) const = 0;
   virtual Status load(const std::string& path, int64_t version, Deadline deadline) = 0;
+  virtual Result<std::string> pull(const WeightSource& source, Deadline deadline);
   // Other limits of the server at hand; called with a request that passed all other checks.
   virtual Status check_server_limits(const GenerateRequest& request) const;
 

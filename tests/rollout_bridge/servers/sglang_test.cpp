@@ -57,6 +57,30 @@ TEST_CASE("sglang: an answer that does not hold is refused") {
   refused(Reason::kMalformed, "finish_reason", [](json& m) { m["finish_reason"] = "stop"; });
 }
 
+TEST_CASE("sglang: log-probs of given tokens") {
+  const auto score = [](const std::vector<Exchange>& script) {
+    ExchangeServer server(script);
+    SglangServer client = make(server.options());
+    auto result = client.score({1, 2, 3});
+    CHECK(server.differences() == "");
+    return result;
+  };
+  const auto good = exchanges("sglang", "score");
+  const auto scores = score(good);
+  REQUIRE(scores);
+  CHECK(scores.value() == std::vector<float>{-0.75F, -1.5F});
+  const auto refused = [&](Reason reason, const Edit& edit) {
+    const auto result = score(edited(
+        good, [&](json& answer) { edit(answer["meta_info"]["input_token_logprobs"]); }));
+    REQUIRE_FALSE(result);
+    CHECK(result.error().reason == reason);
+  };
+  refused(Reason::kMalformed, [](json& list) { list.erase(0); });
+  refused(Reason::kMalformed, [](json& list) { list[2][1] = 4; });
+  refused(Reason::kInvalidField, [](json& list) { list[2][0] = nullptr; });
+  refused(Reason::kInvalidField, [](json& list) { list[1][0] = 0.5; });
+}
+
 TEST_CASE("sglang: the probe tells whether log-probs follow the temperature") {
   for (const bool follows : {true, false}) {
     ExchangeServer server(exchanges("sglang", follows ? "connect" : "connect_original_logprob"));

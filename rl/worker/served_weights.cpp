@@ -1,0 +1,112 @@
+#include "rl/worker/served_weights.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "rl/data/data_order.h"
+#include "rl/log/log.h"
+
+namespace ringside::rl {
+namespace {
+
+using bridge::Error;
+using bridge::Reason;
+using bridge::Status;
+using bridge::Success;
+
+// Any text will do as long as it is the same on both sides; random ids touch more of the embedding than words would.
+std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < tokens; ++i) {
+    ids.push_back(static_cast<int64_t>(mix_seed({uint64_t{17}, static_cast<uint64_t>(i)}) % static_cast<uint64_t>(vocab_size)));
+  }
+  return ids;
+}
+
+void check_pause(const ServerConfig& options, const bridge::Capabilities& can) {
+  if (options.pause == ServerPause::kKeep && !(can.pause_keep && can.version_spans)) {
+    throw std::runtime_error("rollout.server_options.pause = keep: the server at " + options.url +
+                             " does not say which token was sampled under which weights; use drain or abort");
+  }
+  if (options.pause == ServerPause::kAbort && !can.pause_abort) {
+    throw std::runtime_error("rollout.server_options.pause = abort: the server at " + options.url +
+                             " cannot abort requests; use drain");
+  }
+}
+
+}  // namespace
+
+ServedWeights::ServedWeights(const Config& config, bridge::InferenceServer& server)
+    : options_(config.rollout.server_options),
+      server_(server),
+      shadow_(config),
+      route_(make_weight_route(config, server)),
+      probe_ids_(probe_text(options_.probe_tokens, shadow_.decoder().config().vocab_size)) {
+  check_pause(options_, server.capabilities());
+}
+
+Status ServedWeights::pause() {
+  const bridge::Capabilities can = server_.capabilities();
+  if (options_.pause == ServerPause::kKeep) {
+    return server_.pause(bridge::PausePolicy::kKeep);
+  }
+  if (options_.pause == ServerPause::kDrain && can.pause_drain) {
+    return server_.pause(bridge::PausePolicy::kDrain);
+  }
+  // Nothing of ours runs any more when draining; whatever else does is not ours to wait for.
+  return can.pause_abort ? server_.pause(bridge::PausePolicy::kAbort) : Status(Success{});
+}
+
+Status ServedWeights::interrupt() { return server_.pause(bridge::PausePolicy::kAbort); }
+
+Status ServedWeights::install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
+  if (route_->restarts_server()) {
+    return load_and_probe(snapshot);
+  }
+  const Status paused = pause();
+  Status loaded = paused ? load_and_probe(snapshot) : paused;
+  // Whatever happened: a server that nobody resumes hangs everybody else who uses it.
+  const Status resumed = server_.resume();
+  if (!loaded) {
+    return loaded;
+  }
+  return resumed ? verify() : resumed;
+}
+
+Status ServedWeights::load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
+  try {
+    root_hash_ = shadow_.install(*snapshot);
+    if (root_hash_ != snapshot->manifest.root_hash) {
+      return Error{Reason::kChecksum, "installed weights have root " + root_hash_ + ", version " +
+                                          std::to_string(snapshot->manifest.version) + " has " +
+                                          snapshot->manifest.root_hash};
+    }
+    expected_ = shadow_.score(probe_ids_, 1.0);
+    return route_->load(server_, snapshot, shadow_);
+  } catch (const std::exception& error) {  // disk full, model of another shape
+    return Error{Reason::kInvalidField, error.what()};
+  }
+}
+
+Status ServedWeights::verify() {
+  if (!server_.capabilities().score) {
+    return server_.health();
+  }
+  const auto scores = server_.score(probe_ids_);
+  if (!scores) {
+    return scores.error();
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < expected_.size(); ++i) {
+    sum += std::abs(static_cast<double>(scores.value()[i]) - static_cast<double>(expected_[i]));
+  }
+  const double mean = sum / static_cast<double>(expected_.size());
+  if (mean <= options_.probe_tolerance) {
+    return Success{};
+  }
+  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " + std::to_string(mean) +
+                                      " from those of the published weights on average, allowed " +
+                                      std::to_string(options_.probe_tolerance)};
+}
+
+}  // namespace ringside::rl

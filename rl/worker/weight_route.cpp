@@ -1,0 +1,125 @@
+#include "rl/worker/weight_route.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <zmq.hpp>
+
+#include "rl/training_run.h"
+#include "rl/version_directories.h"
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/weight_server.h"
+#include "rollout_bridge/weights.h"
+
+namespace ringside::rl {
+namespace {
+
+using bridge::Error;
+using bridge::Reason;
+using bridge::Status;
+using bridge::Success;
+using Snapshot = std::shared_ptr<const bridge::WeightSnapshot>;
+
+constexpr int64_t kDirectoriesKept = 2;  // the one in use and the one before, which a server may still have open
+
+class PullRoute final : public WeightRoute {
+ public:
+  Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& /*shadow*/) override {
+    const bridge::Manifest& manifest = snapshot->manifest;
+    if (!publisher_ || manifest.run_id != run_id_ || manifest.run_epoch != run_epoch_) {
+      run_id_ = manifest.run_id;
+      run_epoch_ = manifest.run_epoch;
+      publisher_.reset();
+      // Loopback and not ipc: the server may live in another mount namespace of this machine.
+      publisher_.emplace(context_, "tcp://127.0.0.1:*", run_id_, run_epoch_, bridge::Limits{});
+    }
+    publisher_->hold(snapshot);
+    const auto root = server.pull_weights({publisher_->address(), bridge::encode_manifest(bridge::dense_manifest(manifest)), run_id_,
+                                           run_epoch_, manifest.version, manifest.root_hash});
+    if (!root) {
+      return root.error();
+    }
+    if (root.value() == manifest.root_hash) {
+      return Success{};
+    }
+    return Error{Reason::kChecksum, "the server staged weights of root " + root.value() + ", version " +
+                                        std::to_string(manifest.version) + " has " + manifest.root_hash};
+  }
+
+ private:
+  zmq::context_t context_;
+  std::string run_id_;
+  int64_t run_epoch_ = -1;
+  std::optional<bridge::WeightServer> publisher_;
+};
+
+// Ours until the process ends; nothing of it is worth keeping.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "ringside-weights-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw std::system_error(errno, std::generic_category(), "cannot make " + name);
+    }
+    path_ = name;
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class DiskRoute final : public WeightRoute {
+ public:
+  explicit DiskRoute(const Config& config) {
+    std::filesystem::path root = config.rollout.server_options.weights_directory;
+    if (root.empty()) {
+      scratch_.emplace();
+      root = scratch_->path();
+    }
+    directories_.emplace(std::filesystem::absolute(root), kDirectoriesKept, scalar_type(config.model.dtype),
+                         config.model.path);
+  }
+
+  Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& shadow) override {
+    const bridge::Manifest& manifest = snapshot->manifest;
+    const auto path = directories_->write(shadow.decoder(), manifest.run_epoch, manifest.version);
+    return server.load_weights_from_disk(path.string(), manifest.version);
+  }
+
+ private:
+  std::optional<ScratchDirectory> scratch_;
+  std::optional<VersionDirectories> directories_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightRoute> make_pull_route() { return std::make_unique<PullRoute>(); }
+
+std::unique_ptr<WeightRoute> make_disk_route(const Config& config) { return std::make_unique<DiskRoute>(config); }
+
+std::unique_ptr<WeightRoute> make_weight_route(const Config& config, const bridge::InferenceServer& server) {
+  const ServerConfig& options = config.rollout.server_options;
+  const bridge::Capabilities can = server.capabilities();
+  const bool any = options.weights == ServerWeights::kAuto;
+  if (can.pull && (any || options.weights == ServerWeights::kPull)) {
+    return make_pull_route();
+  }
+  if (can.hot_weights && (any || options.weights == ServerWeights::kDisk || options.weights == ServerWeights::kEngine)) {
+    return make_disk_route(config);
+  }
+  throw std::runtime_error("the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
+                           std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +
+                           ", disk " + (can.hot_weights ? "works" : "does not work"));
+}
+
+}  // namespace ringside::rl
