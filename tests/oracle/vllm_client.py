@@ -26,7 +26,7 @@ import transformers
 import tiny_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VOCAB, START_TIMEOUT_S, MEAN_BOUND = 384, 300, 1e-4
+VOCAB, START_TIMEOUT_S, MEAN_BOUND = 384, 600, 1e-4
 
 
 def save_model(folder: pathlib.Path, seed: int):
@@ -56,14 +56,16 @@ def save_model(folder: pathlib.Path, seed: int):
 
 
 @contextlib.contextmanager
-def vllm_server(model: pathlib.Path, log: pathlib.Path):
-    """The URL of a vLLM that serves `model` in fp32, ended with the block."""
+def vllm_server(model: pathlib.Path, log: pathlib.Path, arguments: tuple = (), environment: tuple = ()):
+    """The URL of a vLLM that serves `model` in fp32, ended with the block. More arguments and (name, value) pairs of its
+    environment may be given."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [os.environ["VLLM_PYTHON"], "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", "policy", "--dtype", "float32", "--enforce-eager", "--max-model-len", "256"]
     command += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1", "--host", "127.0.0.1", "--port", str(port)]
+    command += arguments
     settings = {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -73,8 +75,9 @@ def vllm_server(model: pathlib.Path, log: pathlib.Path):
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
     }
+    settings = os.environ | settings | dict(environment)
     with log.open("w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | settings, start_new_session=True)
+        server = subprocess.Popen(command, stdout=output, stderr=output, env=settings, start_new_session=True)
         try:
             url = f"http://127.0.0.1:{port}"
             deadline = time.monotonic() + START_TIMEOUT_S
@@ -84,8 +87,17 @@ def vllm_server(model: pathlib.Path, log: pathlib.Path):
                 time.sleep(1)
             yield url
         finally:
-            os.killpg(server.pid, 15)
+            stop(server)
+
+
+def stop(server: subprocess.Popen) -> None:
+    """Ends the server's whole process group, by force after a minute."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, 15)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(60)
+        os.killpg(server.pid, 9)  # whatever the server left behind
+    server.wait(60)
 
 
 def is_up(url: str) -> bool:

@@ -63,6 +63,20 @@ class Client(SessionLoop):
                                "root": body["root_hash"]}
             self._commits.append(body)
 
+    def pause(self) -> None:
+        """Keep what was granted, take no more: the server restarts or takes weights. Returns at
+        once, as resume() does."""
+        self._progress = time.monotonic()
+        with self._lock:
+            self._paused = True
+            self._last_heartbeat = 0.0  # the next round says it
+
+    def resume(self) -> None:
+        self._progress = time.monotonic()
+        with self._lock:
+            if self._paused:
+                self._paused, self._resumed, self._last_heartbeat = False, True, 0.0
+
     def close(self, reason: str = "", timeout: float = 10.0) -> bool:
         """Waits for acknowledgements, says BYE. False when `timeout` ran out before."""
         deadline = time.monotonic() + timeout

@@ -43,6 +43,7 @@ class Rollout:
     loss_mask: list[int] | None = None  # None: all ones
     turn_offsets: list[int] | None = None  # starts of turns, strictly rising
     turn_rewards: list[float] | None = None  # one per turn
+    advantages: list[float] | None = None  # one per token, for a trainer whose estimator is `given`
     # Forks of the conversation as (begin, context_end): completion tokens from begin on continue the
     # token before position context_end (0: the prompt) and what that one continues.
     branches: list[tuple[int, int]] | None = None
@@ -61,13 +62,16 @@ class Rollout:
             raise ValueError("prompt_ids has 0 tokens, expected at least 1")
         if length == 0 and self.finish_reason in ("stop", "length"):
             raise ValueError(f"completion_ids has 0 tokens with finish_reason {self.finish_reason}")
-        for name in ("logprobs", "loss_mask"):
+        for name in ("logprobs", "loss_mask", "advantages"):
             values = getattr(self, name)
             if values is not None and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries, completion_ids {length}")
         for value in self.logprobs:
             if not math.isfinite(value) or value > MAX_LOGPROB:
                 raise ValueError(f"logprobs holds {value}, expected finite and <= {MAX_LOGPROB}")
+        for value in self.advantages or []:
+            if not math.isfinite(value):
+                raise ValueError(f"advantages holds {value}, expected finite values")
         covered = 0
         for version, begin, end in self.versions:
             if version < 0 or begin != covered or end <= begin:
@@ -132,6 +136,8 @@ class Rollout:
             out.append(("turn_offsets", "I32", np.asarray(self.turn_offsets, "<i4")))
         if self.turn_rewards:
             out.append(("turn_rewards", "F64", np.asarray(self.turn_rewards, "<f8")))
+        if self.advantages:
+            out.append(("advantages", "F32", np.asarray(self.advantages, "<f4")))
         if self.branches:
             out.append(("branches", "I64", np.asarray(self.branches, "<i8").reshape(-1, 2)))
         return out

@@ -31,7 +31,8 @@ class Pending:
 
 class SessionLoop:
     """What runs in the thread. Fields without a note are the thread's own; `_lock` guards `_pending`,
-    `_in_flight`, `_installed`, `_commits` and `_leaving`, which the caller's side shares."""
+    `_in_flight`, `_installed`, `_commits`, `_paused` and `_leaving`, which the caller's side
+    shares."""
 
     def __init__(self, address: str, worker_id: str, capacity_samples: int, max_pending: int,
                  chunk_bytes: int, curve: CurveKeys | None):
@@ -46,9 +47,11 @@ class SessionLoop:
         self._in_flight: set[tuple[int, int]] = set()
         self._installed = {"epoch": -1, "version": -1, "root": ""}
         self._commits: list[dict] = []
+        self._paused = self._resumed = False
         self._leaving: str | None = None
         self._over = False
         self._progress = time.monotonic()
+        self._hung_since: float | None = None
         self._context = zmq.Context()
         # What was staged last, the base of the next version's changes: a copy of the weights in
         # host memory, shared with the WeightsReady that was made of it.
@@ -67,6 +70,7 @@ class SessionLoop:
                         backoff = 0.1
                     self._incarnation += 1  # part of the identity: the old one may linger
                     time.sleep(backoff)
+                    self._await_progress()
                     backoff = min(2 * backoff, 5.0)
                 finally:
                     self._control.close(linger=500)
@@ -78,24 +82,36 @@ class SessionLoop:
                 self._over = True
                 self._room.notify_all()
 
+    def _await_progress(self) -> None:
+        """Given up because the caller's code was silent, stay away until it is not: a worker that
+        hangs would only take work."""
+        while self._hung_since is not None and self._progress == self._hung_since:
+            if self._over:
+                return
+            time.sleep(0.05)
+        self._hung_since = None
+
     def _session(self) -> None:
         self._joined, self._run_id, self._epoch = False, "", -1
         self._sent_seq = self._received_seq = 0
         self._receiver: Receiver | None = None
         self._offer = self._staged = self._bulk = None
         self._unacked = 0
+        self._window = 0  # bytes that may be sent and not acknowledged; 0: none now
+        self._leave_said = False
         self._outbox: list[tuple] = []
         with self._lock:
             self._commits.clear()
             for pending in self._pending.values():
                 pending.sent = False
-            installed = self._installed
+            installed, pending_count = self._installed, len(self._pending)
         self._control = open_dealer(self._context, self._address,
                                     f"{self._worker_id}/{self._incarnation}", self._curve)
         self._queue("HELLO", {"capacity_samples": self._capacity,
                               "installed_epoch": installed["epoch"],
                               "installed_version": installed["version"],
-                              "installed_root": installed["root"], "client": "ringside-python/1"})
+                              "installed_root": installed["root"], "client": "ringside-python/1",
+                              "pending": pending_count})
         self._welcome: dict = {}
         self._last_message = self._last_heartbeat = time.monotonic()
         hello_waits = True
@@ -162,6 +178,8 @@ class SessionLoop:
                 self._events.put(Failed(body["reason"], body["detail"]))
                 self._over = True
             elif not self._joined or body.get("reason") in _REJOIN:
+                if body.get("reason") == "timeout":
+                    self._hung_since = self._progress
                 raise _Rejoin(f"trainer: {body.get('reason')}: {body.get('detail')}")
             return
         if message.type == "BYE":
@@ -178,7 +196,18 @@ class SessionLoop:
     def _on_welcome(self, message: Message) -> None:
         self._joined, self._welcome = True, message.body
         self._run_id, self._epoch = message.run_id, message.run_epoch
-        if self._installed["epoch"] == self._epoch:
+        self._set_window(message.body)
+        with self._lock:
+            self._say_ready()
+
+    def _set_window(self, body: dict) -> None:
+        window = body.get("window_bytes", -1)
+        if window >= 0:
+            self._window = window
+
+    def _say_ready(self) -> None:
+        """Wants work, unless paused. Under the lock."""
+        if not self._paused and self._installed["epoch"] == self._epoch:
             self._queue("READY", {"version": self._installed["version"]})
 
     def _on_heartbeat(self, _: Message) -> None:
@@ -188,6 +217,7 @@ class SessionLoop:
         self._events.put(Ended(message.body.get("reason", "")))
 
     def _on_credit(self, message: Message) -> None:
+        self._set_window(message.body)
         groups = []
         with self._lock:
             busy = {(p.rollout.group_id, p.rollout.sample_index) for p in self._pending.values()}
@@ -205,6 +235,7 @@ class SessionLoop:
 
     def _on_ack(self, message: Message) -> None:
         body = message.body
+        self._set_window(body)
         with self._room:
             pending = self._pending.get(body["rollout_id"])
             if pending is None:
@@ -289,24 +320,37 @@ class SessionLoop:
         with self._lock:
             for body in self._commits:
                 self._queue("COMMITTED", body)
-                self._queue("READY", {"version": body["version"]})
+                self._say_ready()
             self._commits.clear()
+            if self._resumed and not self._paused:
+                self._resumed = False
+                self._say_ready()
             if now - self._last_heartbeat >= self._welcome["heartbeat_ms"] / 1000:
                 self._last_heartbeat = now
                 self._queue("HEARTBEAT", {
-                    "state": "staging" if self._receiver else "running",
+                    "state": self._state_word(),
                     "version": self._installed["version"], "queue_depth": len(self._in_flight),
-                    "progress_age_ms": int(1000 * (now - self._progress))})
-            for pending in self._pending.values():
+                    "progress_age_ms": int(1000 * (now - self._progress)),
+                    "pending": len(self._pending)})
+            for pending in self._pending.values() if self._window else ():
                 if pending.sent or pending.not_before > now:
                     continue
                 buffers = pending.rollout.buffers()
                 size = sum(array.nbytes for _, _, array in buffers)
-                if self._unacked and self._unacked + size > self._welcome["window_bytes"]:
+                if self._unacked and self._unacked + size > self._window:
                     break
                 self._queue("ROLLOUT", pending.rollout.body(), buffers)
                 pending.sent = True
                 self._unacked += size
             if self._leaving is not None:
                 self._queue("BYE", {"reason": self._leaving})
-                self._leaving = None
+                self._leaving, self._leave_said = None, True
+
+    def _state_word(self) -> str:
+        if self._leave_said:
+            return "bye"
+        if self._paused:
+            return "paused"
+        if self._installed["epoch"] == self._epoch:
+            return "ready"
+        return "sync" if self._receiver or self._staged else "join"

@@ -29,6 +29,14 @@ class CurveKeys:
         public = zmq.curve_public(secret.encode()).decode()
         return cls(public, secret, _read_key(server_key_file, secret=False))
 
+    @classmethod
+    def with_server_key(cls, secret_key_file: str | os.PathLike, server_key: str) -> "CurveKeys":
+        """The server's key as text. ValueError as for load(), or when the text is no key."""
+        if len(server_key) != _KEY_CHARACTERS:
+            raise ValueError(f"server_key has {len(server_key)} characters, expected {_KEY_CHARACTERS}")
+        secret = _read_key(secret_key_file, secret=True)
+        return cls(zmq.curve_public(secret.encode()).decode(), secret, server_key)
+
 
 def _read_key(path: str | os.PathLike, secret: bool) -> str:
     with open(path, encoding="ascii") as file:

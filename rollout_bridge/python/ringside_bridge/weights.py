@@ -197,7 +197,7 @@ class Receiver:
             return
         del self._under_way[key]
         tensor, offset = key
-        self._data[tensor][offset:offset + data.nbytes] = data.tobytes()
+        memoryview(self._data[tensor])[offset:offset + data.nbytes] = data.data.cast("B")
         self._missing[tensor] -= data.nbytes
         if self._missing[tensor] > 0:
             return
@@ -205,11 +205,13 @@ class Receiver:
         if self._overwrite[tensor]:
             self._finish_overwrite(tensor, entry)
             return
-        if tensor_hash(self._data[tensor]) == entry["xxh3"]:
+        got = tensor_hash(self._data[tensor])
+        if got == entry["xxh3"]:
             self._unverified -= 1
             return
         if self._tries[tensor] >= self._max_tries:
-            raise WireError(f"tensor {entry['name']} does not match its hash")
+            raise WireError(f"version {self.manifest['version']}: tensor {entry['name']} has hash {got} after "
+                            f"{self._max_tries} fetches, expected {entry['xxh3']}")
         self._tries[tensor] += 1
         self._missing[tensor] = entry["bytes"]
         self._waiting.extend(reversed(self._chunks(tensor)))
@@ -230,6 +232,11 @@ class Receiver:
         self._data[tensor] = bytearray(entry["bytes"])
         self._missing[tensor] = entry["bytes"]
         self._waiting.extend(reversed(self._chunks(tensor)))
+
+    @property
+    def unverified(self) -> int:
+        """Tensors that are not here yet."""
+        return self._unverified
 
     @property
     def complete(self) -> bool:
