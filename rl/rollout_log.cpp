@@ -1,0 +1,82 @@
+#include "rl/rollout_log.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "rl/endpoint_file.h"
+
+namespace ringside::rl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json line_of(const bridge::Rollout& rollout, int64_t step, int64_t trainer_epoch) {
+  Json versions = Json::array();
+  for (const bridge::VersionSpan& span : rollout.versions) {
+    versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
+  }
+  Json rewards = Json::array();
+  for (const auto& [name, value] : rollout.rewards) {
+    rewards.push_back(Json::array({name, value}));
+  }
+  return {{"step", step},
+          {"trainer_epoch", trainer_epoch},
+          {"rollout_id", rollout.rollout_id},
+          {"group_id", rollout.group_id},
+          {"sample_index", rollout.sample_index},
+          {"attempt", rollout.attempt},
+          {"prompt_ids", rollout.prompt_ids},
+          {"completion_ids", rollout.completion_ids},
+          {"logprobs", rollout.logprobs},
+          {"temperature", rollout.temperature},
+          {"versions", std::move(versions)},
+          {"run_epoch", rollout.run_epoch},
+          {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
+          {"rewards", std::move(rewards)}};
+}
+
+// The length of the file up to and including its last line end.
+uint64_t end_of_last_line(const bridge::PosixFile& file) {
+  std::array<char, 65536> block;
+  uint64_t end = file.size();
+  while (end > 0) {
+    const uint64_t begin = end - std::min<uint64_t>(end, block.size());
+    const std::span<char> part(block.data(), end - begin);
+    file.read_at(begin, std::as_writable_bytes(part));
+    const auto found = std::find(part.rbegin(), part.rend(), '\n');
+    if (found != part.rend()) {
+      return begin + static_cast<uint64_t>(part.rend() - found);
+    }
+    end = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t trainer_epoch)
+    : file_(path, O_RDWR | O_CREAT | O_APPEND), trainer_epoch_(trainer_epoch) {
+  if (const uint64_t end = end_of_last_line(file_); end < file_.size()) {
+    file_.truncate(end);
+  }
+}
+
+void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts) {
+  std::string text;
+  for (const bridge::Rollout& rollout : rollouts) {
+    text += line_of(rollout, step, trainer_epoch_).dump() + "\n";
+  }
+  file_.append(std::as_bytes(std::span(text)));
+}
+
+RolloutLog open_rollout_log(const std::filesystem::path& run_dir) {
+  const auto endpoint = read_endpoint_file(run_dir / "bridge" / "endpoint.json");
+  return RolloutLog(run_dir / "rollouts.jsonl", endpoint ? endpoint->run_epoch : -1);
+}
+
+}  // namespace ringside::rl

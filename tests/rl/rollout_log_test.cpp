@@ -1,0 +1,93 @@
+// The log of consumed rollouts: every field as it was, appended over restarts, a torn last line cut.
+#include "rl/rollout_log.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "rl/endpoint_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ringside::rl {
+namespace {
+
+namespace fs = std::filesystem;
+
+bridge::Rollout make_rollout(int32_t sample) {
+  bridge::Rollout r;
+  r.rollout_id = "7/" + std::to_string(sample);
+  r.attempt = 2;
+  r.group_id = 7;
+  r.group_size = 2;
+  r.sample_index = sample;
+  r.prompt_ids = {3, 4};
+  r.completion_ids = {5, 6, 7};
+  r.logprobs = {-0.1F, -2.5F, 0.0F};
+  r.temperature = 0.7F;
+  r.versions = {{8, 0, 1}, {9, 1, 3}};
+  r.run_epoch = 4;
+  r.finish_reason = bridge::FinishReason::kLength;
+  r.rewards = {{"exact_match", 1.0}, {"length", -0.25}};
+  return r;
+}
+
+std::vector<nlohmann::json> lines_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  return lines;
+}
+
+TEST_CASE("a logged rollout reads back as it was") {
+  const test::TemporaryDirectory folder;
+  fs::create_directories(folder.path() / "bridge");
+  write_endpoint_file(folder.path() / "bridge" / "endpoint.json", {"a", "b", "run", 5});
+  const bridge::Rollout rollout = make_rollout(1);
+  open_rollout_log(folder.path()).write(10, std::vector{rollout});
+  const auto lines = lines_of(folder.path() / "rollouts.jsonl");
+  REQUIRE(lines.size() == 1);
+  const nlohmann::json& line = lines[0];
+  CHECK(line.at("step") == 10);
+  CHECK(line.at("trainer_epoch") == 5);
+  CHECK(line.at("rollout_id") == rollout.rollout_id);
+  CHECK(line.at("group_id") == rollout.group_id);
+  CHECK(line.at("sample_index") == rollout.sample_index);
+  CHECK(line.at("attempt") == rollout.attempt);
+  CHECK(line.at("prompt_ids").get<std::vector<int64_t>>() == rollout.prompt_ids);
+  CHECK(line.at("completion_ids").get<std::vector<int64_t>>() == rollout.completion_ids);
+  CHECK(line.at("logprobs").get<std::vector<float>>() == rollout.logprobs);
+  CHECK(line.at("temperature").get<float>() == rollout.temperature);
+  CHECK(line.at("versions") == nlohmann::json::parse(R"([{"version":8,"begin":0,"end":1},{"version":9,"begin":1,"end":3}])"));
+  CHECK(line.at("run_epoch") == rollout.run_epoch);
+  CHECK(line.at("finish_reason") == "length");
+  CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
+}
+
+TEST_CASE("a restart appends behind the last whole line") {
+  const test::TemporaryDirectory folder;
+  const fs::path path = folder.path() / "rollouts.jsonl";
+  RolloutLog(path, 1).write(3, std::vector{make_rollout(0), make_rollout(1)});
+  const std::string torn_tail(GENERATE(0, 1, 65536, 200000), 'x');  // below, at and above what is read at a time
+  std::ofstream(path, std::ios::app) << torn_tail;
+  RolloutLog(path, 2).write(3, std::vector{make_rollout(0)});
+  const auto lines = lines_of(path);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1].at("trainer_epoch") == 1);
+  CHECK(lines[1].at("sample_index") == 1);
+  CHECK(lines[2].at("trainer_epoch") == 2);
+}
+
+TEST_CASE("a file without a whole line is emptied, and a run without a bridge has no epoch") {
+  const test::TemporaryDirectory folder;
+  std::ofstream(folder.path() / "rollouts.jsonl") << "{\"step\": 1";
+  open_rollout_log(folder.path()).write(1, std::vector{make_rollout(0)});
+  const auto lines = lines_of(folder.path() / "rollouts.jsonl");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].at("trainer_epoch") == -1);
+}
+
+}  // namespace
+}  // namespace ringside::rl
