@@ -10,7 +10,8 @@ void write_endpoint_file(const std::filesystem::path& path, const EndpointAddres
   const nlohmann::json content{{"rollout_address", addresses.rollout_address},
                                {"weights_address", addresses.weights_address},
                                {"run_id", addresses.run_id},
-                               {"run_epoch", addresses.run_epoch}};
+                               {"run_epoch", addresses.run_epoch},
+                               {"ended", addresses.ended}};
   const std::filesystem::path temporary = path.string() + ".tmp";
   {
     std::ofstream file(temporary, std::ios::trunc);
@@ -31,7 +32,7 @@ std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path&
   try {
     const auto content = nlohmann::json::parse(file);
     return EndpointAddresses{content.at("rollout_address"), content.at("weights_address"),
-                             content.at("run_id"), content.at("run_epoch")};
+                             content.at("run_id"), content.at("run_epoch"), content.value("ended", false)};
   } catch (const nlohmann::json::exception& error) {
     throw std::runtime_error(path.string() + ": " + error.what());
   }

@@ -13,6 +13,7 @@ struct EndpointAddresses {
   std::string weights_address;
   std::string run_id;
   int64_t run_epoch = 0;
+  bool ended = false;  // the run is over; nobody listens there any more
 };
 
 // Replaces the file atomically. Throws std::runtime_error when it cannot be written.

@@ -1,12 +1,18 @@
 #include "rl/live_source.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #include "rl/data/rollout_rewards.h"
 #include "rl/endpoint_file.h"
 #include "rl/epoch_history.h"
+#include "rl/job_thread.h"
 #include "rl/rollout_intake.h"
 #include "rl/training_run.h"
+#include "rl/version_directories.h"
 #include "rl/weight_sync.h"
 #include "rollout_bridge/run_epoch.h"
 #include "rollout_bridge/keys.h"
@@ -16,6 +22,10 @@ namespace ringside::rl {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
+constexpr milliseconds kFinish{30000};      // for a version that is being encoded
 
 bridge::FsyncPolicy fsync_policy(JournalFsync policy) {
   switch (policy) {
@@ -50,18 +60,11 @@ bridge::TrainerOptions endpoint_options(const Config& config, const std::string&
   return options;
 }
 
-DType published(const Config& config) {
-  switch (config.weights.publish_dtype) {
-    case PublishDType::kModel:
-      return config.model.dtype;
-    case PublishDType::kFloat32:
-      return DType::kFloat32;
-    case PublishDType::kBFloat16:
-      return DType::kBFloat16;
-    case PublishDType::kFloat64:
-      return DType::kFloat64;
+std::optional<VersionDirectories> version_directories(const Config& config) {
+  if (config.weights.directory.empty()) {
+    return std::nullopt;
   }
-  throw std::invalid_argument("unknown publish dtype");
+  return VersionDirectories(config.weights.directory, config.weights.keep, scalar_type(published_dtype(config)), config.model.path);
 }
 
 QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored_version,
@@ -82,48 +85,159 @@ QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored
   return rules;
 }
 
+// How long something took, over a run.
+class Durations {
+ public:
+  void add(Clock::duration span) {
+    const double ms = std::chrono::duration<double, std::milli>(span).count();
+    total_ms_ += ms;
+    longest_ms_ = std::max(longest_ms_, ms);
+    last_ms_ = ms;
+    ++count_;
+  }
+  double last_seconds() const { return last_ms_ / 1000; }
+  // E.g. "copying took 1.25 ms on average and 3.50 ms at most for each of 100 versions".
+  std::string sentence(const std::string& what) const {
+    char figures[96];
+    std::snprintf(figures, sizeof figures, " %.2f ms on average and %.2f ms at most for each of %lld versions",
+                  total_ms_ / static_cast<double>(std::max<int64_t>(count_, 1)), longest_ms_,
+                  static_cast<long long>(count_));
+    return what + figures;
+  }
+
+ private:
+  double total_ms_ = 0;
+  double longest_ms_ = 0;
+  double last_ms_ = 0;
+  int64_t count_ = 0;
+};
+
+// Thread: LiveSource::offer runs on one thread of its own (hashing, comparing, compressing). Blocks on: nothing of the
+// trainer's but mutex_ for a publish; unblocked by: publish() handing it a version, or destruction.
 class LiveSource final : public RolloutSource {
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
              const std::filesystem::path& directory, int64_t last_step)
-      : dtype_(scalar_type(published(config))),
+      : dtype_(scalar_type(published_dtype(config))),
         run_id_(options.run_id),
         run_epoch_(options.run_epoch),
         last_step_(last_step),
+        endpoint_file_(directory / "endpoint.json"),
+        directories_(version_directories(config)),
         chain_({config.weights.encoding == WeightEncoding::kAuto, config.weights.full_every}),
         intake_(options, rules, last_step) {
-    write_endpoint_file(directory / "endpoint.json",
-                        {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_});
+    say_where(/*ended=*/false);
   }
 
   void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
     if (next_step > last_step_) {
       return;  // nothing will be sampled under these weights
     }
-    auto snapshot = snapshot_weights(decoder, dtype_, run_id_, run_epoch_, version);
-    // Here and not in the endpoint: comparing and compressing must not hold its lock.
-    intake_.publish(chain_.extend(std::move(snapshot)), next_step);
+    const auto begin = Clock::now();
+    auto tensors = copy_weights(decoder, dtype_);
+    if (directories_) {
+      directories_->write(decoder, run_epoch_, version);
+    }
+    jobs_.submit([this, tensors = std::move(tensors), version, next_step]() mutable {
+      offer(std::move(tensors), version, next_step);
+    });
+    stalls_.add(Clock::now() - begin);
   }
 
+  // Rollouts that are here already are not held up by a version that is being encoded.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
-    return intake_.poll(step, timeout);
+    const auto deadline = Clock::now() + timeout;
+    for (;;) {
+      const auto left = std::max(milliseconds::zero(), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+      const bool encoded = jobs_.wait_idle(milliseconds::zero());
+      {
+        const std::lock_guard lock(mutex_);
+        if (auto rollouts = intake_.poll(step, encoded ? left : milliseconds::zero())) {
+          return rollouts;
+        }
+      }
+      if (encoded || left == milliseconds::zero()) {
+        return std::nullopt;
+      }
+      jobs_.wait_idle(std::min(left, kWhileEncoding));
+    }
   }
 
-  std::vector<std::string> drain_messages() override { return intake_.drain_messages(); }
-  SourceCounters counters() const override { return intake_.counters(); }
-  void checkpointed(int64_t step) override { intake_.checkpointed(step); }
-  void finish() override { intake_.finish(); }
+  std::vector<std::string> drain_messages() override {
+    const std::lock_guard lock(mutex_);
+    auto messages = intake_.drain_messages();
+    if (finished_) {
+      messages.push_back(stalls_.sentence("publishing held the training up for"));
+      messages.push_back(encoding_.sentence("hashing and comparing beside it took"));
+    }
+    return messages;
+  }
+  SourceCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    SourceCounters counters = intake_.counters();
+    counters.publish_seconds = stalls_.last_seconds();
+    return counters;
+  }
+  void checkpointed(int64_t step) override {
+    const std::lock_guard lock(mutex_);
+    intake_.checkpointed(step);
+  }
+  void finish() override {
+    jobs_.wait_idle(kFinish);
+    const std::lock_guard lock(mutex_);
+    intake_.finish();
+    say_where(/*ended=*/true);  // for a worker that END did not reach
+    finished_ = true;
+  }
 
  private:
+  void say_where(bool ended) const {
+    write_endpoint_file(endpoint_file_,
+                        {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_, ended});
+  }
+
+  // On the thread: hashing, comparing and compressing must hold up neither the training nor the endpoint. Versions go out
+  // in order, each of them, and its groups are granted after it: what is sampled under which weights does not depend on
+  // how fast this is.
+  void offer(std::vector<bridge::NamedBuffer> tensors, int64_t version, int64_t next_step) {
+    const auto begin = Clock::now();
+    auto snapshot = chain_.extend(bridge::make_snapshot(run_id_, run_epoch_, version, std::move(tensors)));
+    const auto took = Clock::now() - begin;
+    const std::lock_guard lock(mutex_);
+    encoding_.add(took);
+    intake_.publish(std::move(snapshot), next_step);
+  }
+
   at::ScalarType dtype_;
   std::string run_id_;
   int64_t run_epoch_;
   int64_t last_step_;
-  bridge::DeltaChain chain_;  // holds the newest published version: one copy in host memory
+  std::filesystem::path endpoint_file_;
+  std::optional<VersionDirectories> directories_;
+  bridge::DeltaChain chain_;  // the thread's; holds the newest published version: one copy in host memory
+  Durations stalls_;
+  bool finished_ = false;
+  mutable std::mutex mutex_;  // guards the two below
   RolloutIntake intake_;
+  Durations encoding_;
+  JobThread jobs_;  // last: its jobs use all of the above
 };
 
 }  // namespace
+
+DType published_dtype(const Config& config) {
+  switch (config.weights.publish_dtype) {
+    case PublishDType::kModel:
+      return config.model.dtype;
+    case PublishDType::kFloat32:
+      return DType::kFloat32;
+    case PublishDType::kBFloat16:
+      return DType::kBFloat16;
+    case PublishDType::kFloat64:
+      return DType::kFloat64;
+  }
+  throw std::invalid_argument("unknown publish dtype");
+}
 
 std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
                                                 const std::filesystem::path& run_dir,

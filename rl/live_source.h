@@ -9,6 +9,9 @@
 
 namespace ringside::rl {
 
+// What weights.publish_dtype comes to.
+DType published_dtype(const Config& config);
+
 // Binds the endpoints, replays the journal under run_dir/bridge, raises the run epoch, keeps which version it began with in
 // run_dir/bridge/run_epochs, and writes the bound addresses to run_dir/bridge/endpoint.json for workers that are started
 // beside the run. With algorithm.dynamic_sampling = refill, groups whose total rewards are all equal are replaced.

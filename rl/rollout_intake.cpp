@@ -49,6 +49,13 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
   const int64_t version = snapshot->manifest.version;
   endpoint_.publish(std::move(snapshot));
   queue_.published(version);
+  // What is being trained on now stays until it is done: a version may be published late.
+  const auto trained = std::find_if(unrestorable_.begin(), unrestorable_.end(),
+                                    [&](int64_t slot) { return queue_.step_of(slot) >= next_step; });
+  if (trained != unrestorable_.begin()) {
+    endpoint_.mark_consumed(all_rounds({unrestorable_.begin(), trained}));
+    unrestorable_.erase(unrestorable_.begin(), trained);
+  }
   grant_to_step(std::min(last_step_, next_step + queue_.rules().max_staleness));
 }
 
@@ -56,6 +63,7 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     if (auto rollouts = queue_.take(step)) {
+      note_unrestorable(*rollouts);
       return rollouts;
     }
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -66,6 +74,31 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
       admit(std::move(*rollout));
     }
   }
+}
+
+// A restart goes back to the last checkpoint, or to one of this step or a later one, which consumes the group. Behind the
+// first, versions that this start has made since are lost, and with one such rollout its whole group.
+void RolloutIntake::note_unrestorable(const std::vector<bridge::Rollout>& step) {
+  for (const bridge::Rollout& rollout : step) {
+    const int64_t slot = slot_of(rollout.group_id);
+    const bool lost = rollout.run_epoch == queue_.rules().run_epoch &&
+                      std::any_of(rollout.versions.begin(), rollout.versions.end(),
+                                  [&](const bridge::VersionSpan& span) { return span.version > consumed_to_step_; });
+    if (lost && (unrestorable_.empty() || unrestorable_.back() != slot)) {
+      unrestorable_.push_back(slot);
+    }
+  }
+}
+
+// Every round of every slot, granted or not: one contiguous range a round is what the journal keeps cheaply.
+std::vector<int64_t> RolloutIntake::all_rounds(const std::vector<int64_t>& slots) const {
+  std::vector<int64_t> groups;
+  for (int64_t round = 0; round < queue_.rules().refill_rounds; ++round) {
+    for (const int64_t slot : slots) {
+      groups.push_back(slot + round * kRoundStride);
+    }
+  }
+  return groups;
 }
 
 bridge::GroupGrant RolloutIntake::grant_of(int64_t group_id) const {
@@ -143,14 +176,11 @@ std::vector<std::string> RolloutIntake::drain_messages() {
 
 void RolloutIntake::checkpointed(int64_t step) {
   const int64_t per_step = queue_.rules().prompts_per_step;
-  std::vector<int64_t> groups;
-  // Every round of every slot, granted or not: one contiguous range a round is what the journal keeps cheaply.
-  for (int64_t round = 0; round < queue_.rules().refill_rounds; ++round) {
-    for (int64_t slot = consumed_to_step_ * per_step; slot < step * per_step; ++slot) {
-      groups.push_back(slot + round * kRoundStride);
-    }
+  std::vector<int64_t> slots;
+  for (int64_t slot = consumed_to_step_ * per_step; slot < step * per_step; ++slot) {
+    slots.push_back(slot);
   }
-  endpoint_.mark_consumed(groups);
+  endpoint_.mark_consumed(all_rounds(slots));
   consumed_to_step_ = step;
 }
 
@@ -165,6 +195,8 @@ SourceCounters RolloutIntake::counters() const {
   const bridge::BridgeCounters bridge = endpoint_.counters();
   counters.duplicates += static_cast<int64_t>(bridge.duplicate);
   counters.retried_samples = static_cast<int64_t>(bridge.requeued);
+  counters.waiting = queue_.size();
+  counters.bridge = bridge;
   return counters;
 }
 

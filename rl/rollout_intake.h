@@ -26,7 +26,9 @@ class RolloutIntake {
   const std::string& weights_address() const { return endpoint_.weights_address(); }
 
   // Offers the weights and grants the groups of the steps up to next_step + max_staleness: with a staleness of one or
-  // more, workers sample the steps after next_step while it is trained. Does not wait.
+  // more, workers sample the steps after next_step while it is trained. Does not wait. What the steps before next_step were
+  // trained on leaves the journal where no restart could use it, so that this grows with what is between two checkpoints
+  // only as far as staleness lets it.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
   // All rollouts of `step`, whole groups in order, or nothing when they are not there within `timeout`. Blocks up to
@@ -47,6 +49,8 @@ class RolloutIntake {
  private:
   bridge::GroupGrant grant_of(int64_t group_id) const;
   void grant_to_step(int64_t step);
+  void note_unrestorable(const std::vector<bridge::Rollout>& step);
+  std::vector<int64_t> all_rounds(const std::vector<int64_t>& slots) const;
   void admit(bridge::Rollout rollout);
   void say(std::string message);
 
@@ -54,6 +58,8 @@ class RolloutIntake {
   int64_t last_step_;
   int64_t granted_to_step_;   // groups of the steps up to here are granted
   int64_t consumed_to_step_;  // and of the steps up to here are part of a checkpoint
+  // Slots of the steps that were taken whose groups hold weights newer than the last checkpoint's.
+  std::vector<int64_t> unrestorable_;
   std::vector<std::string> messages_;
   bool said_alone_ = false;
   bool finished_ = false;

@@ -28,6 +28,9 @@ double share_of(double part, double whole) { return whole > 0 ? part / whole : 0
 // Means and standard deviations of each reward by its name, as TRL logs them.
 void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards, const StepAdvantages& advantages,
                            const Config& config) {
+  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() && rewards.turns.empty()) {
+    return;  // advantages came without rewards
+  }
   const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
   metrics.emplace_back("reward", stats.reward);
   metrics.emplace_back("reward_std", stats.reward_std);
@@ -185,24 +188,6 @@ Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepB
   append_completion_metrics(metrics, rollouts);
   append_staleness_metrics(metrics, rollouts, state.weight_version);
   return metrics;
-}
-
-void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
-  const std::pair<const char*, int64_t> named[] = {{"accepted", counters.accepted},
-                                                   {"duplicates", counters.duplicates},
-                                                   {"dropped_stale", counters.dropped_stale},
-                                                   {"dropped_siblings", counters.dropped_siblings},
-                                                   {"dropped_out_of_window", counters.dropped_out_of_window},
-                                                   {"dropped_zero_variance", counters.dropped_zero_variance},
-                                                   {"dropped_unneeded", counters.dropped_unneeded},
-                                                   {"regranted_groups", counters.regranted_groups},
-                                                   {"refilled_groups", counters.refilled_groups},
-                                                   {"kept_zero_variance", counters.kept_zero_variance},
-                                                   {"failed_samples", counters.failed_samples},
-                                                   {"retried_samples", counters.retried_samples}};
-  for (const auto& [name, count] : named) {
-    metrics.emplace_back(std::string("rollouts/") + name, static_cast<double>(count));
-  }
 }
 
 std::vector<std::string> add_alarms(Metrics& metrics) {

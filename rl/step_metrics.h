@@ -22,10 +22,6 @@ Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepB
                           const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
                           const Config& config);
 
-// What became of the rollouts that came in since this trainer started: rollouts/accepted, rollouts/dropped_stale and so on
-// (source_counters.h).
-void append_source_metrics(Metrics& metrics, const SourceCounters& counters);
-
 // Alarms of a trainer and rollout engine that do not compute the same policy: adds alarm/mult_prob_error (the ratio's error
 // above 1.05, as NeMo-RL advises) and alarm/mismatch_kl (above 1e-3), 1 where it rings, and returns a sentence for each that
 // does. Samples of older weights differ by nature: with one among them nothing is added.

@@ -11,9 +11,12 @@
 // what differs is only the shard that collate() cuts out.
 #include "rl/trainer.h"
 
+#include <optional>
+
 #include "rl/data/training_batch.h"
 #include "rl/evaluation.h"
 #include "rl/log/log.h"
+#include "rl/rollout_log.h"
 #include "rl/step_metrics.h"
 #include "rl/step_update.h"
 
@@ -43,9 +46,16 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
   if (source != nullptr) {
     source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
   }
+  std::optional<RolloutLog> rollout_log;
+  if (run.is_main_rank() && config.log.rollouts) {
+    rollout_log.emplace(open_rollout_log(run.run_dir()));
+  }
   while (run.state().step < run.steps()) {
     const auto rollouts = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
                                              [&] { log_messages(*source, run); });
+    if (rollout_log) {
+      rollout_log->write(run.state().step + 1, rollouts);
+    }
     StepBatch batch = make_step_batch(rollouts, config);
     StepShards shards = learner.collate(batch);
     learner.score(shards, batch);

@@ -1,9 +1,13 @@
 #include "rl/training_run.h"
 
 #include <ATen/ATen.h>
+#include <fcntl.h>
 
 #include <cstdio>
+#include <fstream>
 #include <random>
+#include <span>
+#include <stdexcept>
 
 #include "engine/optim/lr_schedule.h"
 #include "engine/weights/hf_directory.h"
@@ -11,6 +15,7 @@
 #include "rl/optimizer_step.h"
 #include "rl/sequence_parallel.h"
 #include "rl/step_metrics.h"
+#include "rollout_bridge/posix_file.h"
 #include "sp/grad_sync.h"
 
 namespace ringside::rl {
@@ -40,6 +45,31 @@ std::string new_run_id() {
   char text[17];
   std::snprintf(text, sizeof text, "%08x%08x", entropy(), entropy());
   return text;
+}
+
+// Drawn at a run's first start and kept in RUN_DIR/run_id: a start that finds no checkpoint yet must still know the journal
+// of the one before as its own. Renamed into place, so that a crash leaves no id or a whole one.
+std::string kept_run_id(const std::filesystem::path& run_dir) {
+  const auto path = run_dir / "run_id";
+  std::string id;
+  if (std::ifstream file(path); file) {
+    if (!std::getline(file, id) || id.empty()) {
+      throw std::runtime_error(path.string() + ": expected the id of the run and a newline");
+    }
+    return id;
+  }
+  id = new_run_id();
+  std::filesystem::create_directories(run_dir);
+  const auto fresh = run_dir / "run_id.new";
+  {
+    bridge::PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    const std::string text = id + "\n";
+    file.append(std::as_bytes(std::span(text)));
+    file.sync();
+  }
+  std::filesystem::rename(fresh, path);
+  bridge::sync_directory(run_dir);
+  return id;
 }
 
 double find(const Metrics& metrics, const std::string& name, double otherwise) {
@@ -104,7 +134,7 @@ void TrainingRun::resume_or_start() {
     }
   } else {
     state_.seed = config().seed;
-    state_.run_id = new_run_id();  // only rank 0's is ever used
+    state_.run_id = is_main_rank() ? kept_run_id(run_dir()) : "";
   }
   const AlgorithmConfig& algorithm = config().algorithm;
   if (!checkpoint || algorithm.kl_target == 0.0) {

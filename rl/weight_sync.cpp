@@ -54,6 +54,12 @@ bridge::Buffer lend(const at::Tensor& contiguous) {
   return {owner, {static_cast<const std::byte*>(owner->const_data_ptr()), owner->nbytes()}};
 }
 
+// The values in `dtype`: the master parameters' own memory where they have it already.
+bridge::NamedBuffer named_view(const NamedView& view, at::ScalarType dtype) {
+  const at::Tensor values = view.values.to(dtype).contiguous();
+  return {view.name, dtype_name(dtype), values.sizes().vec(), lend(values)};
+}
+
 bridge::NamedBuffer named_copy(const NamedView& view, at::ScalarType dtype) {
   const at::Tensor copy = view.values.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous();
   return {view.name, dtype_name(dtype), copy.sizes().vec(), lend(copy)};
@@ -61,15 +67,19 @@ bridge::NamedBuffer named_copy(const NamedView& view, at::ScalarType dtype) {
 
 }  // namespace
 
-std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
-                                                               at::ScalarType dtype,
-                                                               const std::string& run_id,
-                                                               int64_t run_epoch, int64_t version) {
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
   for (const NamedView& view : parameters(decoder)) {
     tensors.push_back(named_copy(view, dtype));
   }
-  return bridge::make_snapshot(run_id, run_epoch, version, std::move(tensors));
+  return tensors;
+}
+
+std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
+                                                               at::ScalarType dtype,
+                                                               const std::string& run_id,
+                                                               int64_t run_epoch, int64_t version) {
+  return bridge::make_snapshot(run_id, run_epoch, version, copy_weights(decoder, dtype));
 }
 
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {
@@ -99,7 +109,7 @@ std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Ma
               manifest.tensors.size(), " tensors, the model has ", views.size());
   std::vector<bridge::NamedBuffer> installed;
   for (std::size_t i = 0; i < views.size(); ++i) {
-    installed.push_back(named_copy(views[i], dtype_of(manifest.tensors[i])));
+    installed.push_back(named_view(views[i], dtype_of(manifest.tensors[i])));
   }
   return bridge::root_hash_of(installed);
 }

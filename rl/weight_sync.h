@@ -5,14 +5,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/model/decoder.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/weights.h"
 
 namespace ringside::rl {
 
-// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order, hashed. The copy is
-// independent of the decoder, which may be trained on at once.
+// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order. It is independent of the
+// decoder, which may be trained on at once. Throws c10::Error on another dtype.
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
+
+// The same, hashed.
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,

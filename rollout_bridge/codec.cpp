@@ -1,11 +1,10 @@
 #include "rollout_bridge/codec.h"
 
-#include <xxhash.h>
-
 #include <cstring>
 #include <limits>
 #include <stdexcept>
 
+#include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/weights.h"
 
@@ -84,6 +83,10 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
       !s) {
     return s;
   }
+  if (Status s = read_frame<float>(message, "advantages", "F32", false, 1, tokens, r.advantages);
+      !s) {
+    return s;
+  }
   std::vector<int64_t> forks;
   if (Status s =
           read_frame<int64_t>(message, "branches", "I64", false, 2, 2 * limits.max_branches, forks);
@@ -142,6 +145,7 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
   if (!r.loss_mask.empty()) add("loss_mask", "U8", r.loss_mask);
   if (!r.turn_offsets.empty()) add("turn_offsets", "I32", r.turn_offsets);
   if (!r.turn_rewards.empty()) add("turn_rewards", "F64", r.turn_rewards);
+  if (!r.advantages.empty()) add("advantages", "F32", r.advantages);
   if (!r.branches.empty()) {
     std::vector<int64_t> forks;
     for (const Branch& b : r.branches) forks.insert(forks.end(), {b.begin, b.context_end});
@@ -204,7 +208,7 @@ std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Li
     append(out, static_cast<uint64_t>(flat.size()));
     out.insert(out.end(), flat.begin(), flat.end());
   }
-  append(out, static_cast<uint64_t>(XXH3_64bits(out.data(), out.size())));
+  append(out, hash64(std::as_bytes(std::span(out))));
   return out;
 }
 
@@ -218,7 +222,7 @@ Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, con
     return malformed("no RSBATCH1 at the head of " + std::to_string(bytes.size()) + " bytes");
   }
   const std::span<const uint8_t> hashed = bytes.first(bytes.size() - kWord);
-  if (XXH3_64bits(hashed.data(), hashed.size()) != read_u64(bytes.last(kWord))) {
+  if (hash64(std::as_bytes(hashed)) != read_u64(bytes.last(kWord))) {
     return Error{Reason::kChecksum, "rollout batch: bytes do not match their xxh3"};
   }
   std::span<const uint8_t> rest = hashed.subspan(sizeof kBatchMagic);

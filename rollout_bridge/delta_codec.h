@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/result.h"
 
 namespace ringside::bridge {
@@ -42,5 +43,12 @@ std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
 // Pure, thread-safe for different targets.
 Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
                        std::size_t element_bytes, std::span<std::byte> target);
+
+// The same beside the base: fills `target`, as long as `base`, with the base and the new elements,
+// and feeds what it wrote to `hash`, block by block while it is in cache. After an error `target` and
+// `hash` hold anything. Throws std::invalid_argument when the lengths differ.
+Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
+                        std::size_t element_bytes, std::span<const std::byte> base,
+                        std::span<std::byte> target, Hash128& hash);
 
 }  // namespace ringside::bridge

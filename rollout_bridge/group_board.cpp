@@ -42,25 +42,45 @@ void GroupBoard::queue_if_missing(int64_t group_id, Group& group) {
   if (group.granted && missing) waiting_[group.place] = group_id;
 }
 
-Result<Verdict> GroupBoard::judge(const Rollout& rollout) const {
+bool GroupBoard::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
+                        Origin origin) {
+  if (sample.state == State::kAssigned) return sample.worker == worker;
+  // From before the grant it is no try; of a worker that was given up it is.
+  return origin == Origin::kThisStart && rollout.attempt == sample.attempt;
+}
+
+Result<Verdict> GroupBoard::judge(const Rollout& rollout, const std::string& worker,
+                                  Origin origin) const {
+  const auto error = [&](Reason reason, const std::string& what) {
+    return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
+  };
   if (consumed_.contains(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
     return Verdict::kDuplicate;
   }
   const bool failed = rollout.finish_reason == FinishReason::kAborted ||
                       rollout.finish_reason == FinishReason::kError;
   const auto it = groups_.find(rollout.group_id);
+  const std::string name = "group " + std::to_string(rollout.group_id);
+  if (origin == Origin::kThisStart && (it == groups_.end() || !it->second.granted)) {
+    return error(Reason::kUnknownGroup, name + " is granted to nobody");
+  }
   if (it == groups_.end()) return failed ? Verdict::kRetry : Verdict::kNew;
   const Group& group = it->second;
   if (group.size != rollout.group_size) {
-    return Error{Reason::kInvalidField, "rollout '" + rollout.rollout_id + "': group_size " +
-                                            std::to_string(rollout.group_size) + ", group " +
-                                            std::to_string(rollout.group_id) + " has " +
-                                            std::to_string(group.size)};
+    return error(Reason::kInvalidField, "group_size " + std::to_string(rollout.group_size) + ", " +
+                                            name + " has " + std::to_string(group.size));
   }
   const Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
   if (sample.state == State::kDelivered) return Verdict::kDuplicate;
-  // A failure from before the grant is no try of it.
-  if (failed && (!group.granted || sample.attempt + 1 < max_attempts_)) return Verdict::kRetry;
+  if (origin == Origin::kThisStart &&
+      std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
+    return error(Reason::kNotGranted, "sample " + std::to_string(rollout.sample_index) + " of " +
+                                          name + " was never granted to worker '" + worker + "'");
+  }
+  if (failed && (!group.granted || !is_try(sample, rollout, worker, origin) ||
+                 sample.attempt + 1 < max_attempts_)) {
+    return Verdict::kRetry;
+  }
   return Verdict::kNew;
 }
 
@@ -75,6 +95,12 @@ void GroupBoard::unassign(Sample& sample) {
 
 void GroupBoard::deliver(const Rollout& rollout) {
   Group& group = open(rollout.group_id, rollout.group_size);
+  if (rollout.group_size != group.size) {  // a journal's: judge() refuses it on the wire
+    throw std::invalid_argument("group " + std::to_string(rollout.group_id) +
+                                ": a rollout with group_size " +
+                                std::to_string(rollout.group_size) + ", known is " +
+                                std::to_string(group.size));
+  }
   Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
   unassign(sample);
   sample.state = State::kDelivered;
@@ -82,20 +108,21 @@ void GroupBoard::deliver(const Rollout& rollout) {
   rollout_ids_.insert(rollout.rollout_id);
 }
 
-void GroupBoard::retry(const Rollout& rollout) {
+void GroupBoard::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
   const auto it = groups_.find(rollout.group_id);
   if (it == groups_.end() || !it->second.granted) return;
   Sample& sample = it->second.samples[static_cast<size_t>(rollout.sample_index)];
+  if (!is_try(sample, rollout, worker, origin)) return;
   unassign(sample);
   ++sample.attempt;
   queue_if_missing(rollout.group_id, it->second);
 }
 
-void GroupBoard::give_back(int64_t group_id, int32_t sample_index) {
+void GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
   const auto it = groups_.find(group_id);
   if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return;
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state != State::kAssigned) return;
+  if (sample.state != State::kAssigned || sample.worker != worker) return;
   unassign(sample);
   ++sample.attempt;
   queue_if_missing(group_id, it->second);
@@ -108,6 +135,9 @@ GrantedGroup GroupBoard::hand_out(int64_t group_id, Group& group, const std::str
     if (sample.state != State::kMissing) continue;
     sample.state = State::kAssigned;
     sample.worker = worker;
+    if (std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
+      sample.asked.push_back(worker);
+    }
     granted.sample_indices.push_back(static_cast<int32_t>(i));
     granted.attempt = std::max(granted.attempt, sample.attempt);
     ++in_flight_;

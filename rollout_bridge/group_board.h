@@ -21,6 +21,9 @@ enum class Verdict {
   kRetry,      // aborted or failed, and tries are left: ask for this one sample again
 };
 
+// Which trainer start a rollout's weights are of. What was granted before this one, nobody knows.
+enum class Origin { kThisStart, kEarlierStart };
+
 class GroupBoard {
  public:
   // max_attempts: tries at one sample before an aborted or failed rollout is delivered as it is.
@@ -31,16 +34,20 @@ class GroupBoard {
   // differs from what is known of the group.
   void grant(const GroupGrant& grant);
 
-  // What to do with a validated rollout; an error when its group_size contradicts the grant.
-  Result<Verdict> judge(const Rollout& rollout) const;
-  // Records a rollout that judge() called kNew, from the journal or the wire.
+  // What to do with a validated rollout of `worker`. Errors: kInvalidField when its group_size
+  // contradicts the grant; of this start also kUnknownGroup for a group that is not granted, and
+  // kNotGranted for a sample that others were asked for and this worker never was.
+  Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
+  // Records a rollout that judge() called kNew, from the journal or the wire. Throws
+  // std::invalid_argument when its group_size is not the group's.
   void deliver(const Rollout& rollout);
-  // Puts the sample of a rollout that judge() called kRetry back in the queue; of a group that is
-  // not granted there is nothing to put back.
-  void retry(const Rollout& rollout);
+  // Counts the try of a rollout that judge() called kRetry and puts its sample back in the queue.
+  // Nothing for a sample that another worker holds by now, or of a group that is not granted.
+  void retry(const Rollout& rollout, const std::string& worker, Origin origin);
 
-  // The same for a sample whose rollout could not be read; nothing for one that is not asked for.
-  void give_back(int64_t group_id, int32_t sample_index);
+  // The same for a sample of `worker` whose rollout could not be taken; nothing for one that this
+  // worker does not hold.
+  void give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
 
   // Hands out missing samples to `worker`, lowest priority number and then oldest grant first,
   // whole groups (their missing part) while they fit into `free_samples`; a worker with nothing in
@@ -67,7 +74,8 @@ class GroupBoard {
   struct Sample {
     State state = State::kMissing;
     int32_t attempt = 0;
-    std::string worker;
+    std::string worker;              // who holds it
+    std::vector<std::string> asked;  // who was ever asked for it
     std::string rollout_id;
   };
   struct Group {
@@ -78,6 +86,9 @@ class GroupBoard {
     std::vector<Sample> samples;
   };
 
+  // True when a failure of the sample is a try of it, not an echo of a grant that is over.
+  static bool is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
+                     Origin origin);
   Group& open(int64_t group_id, int32_t size);
   void unassign(Sample& sample);
   void queue_if_missing(int64_t group_id, Group& group);

@@ -55,6 +55,22 @@ class IdSet {
     }
     if (id + 1 < end) ranges_[id + 1] = end;
   }
+  // All of [begin, end).
+  void erase_range(int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    auto it = ranges_.upper_bound(begin);
+    if (it != ranges_.begin()) --it;
+    while (it != ranges_.end() && it->first < end) {
+      const auto [old_begin, old_end] = *it;
+      if (old_end <= begin) {
+        ++it;
+        continue;
+      }
+      it = ranges_.erase(it);
+      if (old_begin < begin) ranges_[old_begin] = begin;
+      if (end < old_end) ranges_[end] = old_end;
+    }
+  }
   // begin -> end of each half-open range, in order.
   const std::map<int64_t, int64_t>& ranges() const { return ranges_; }
 

@@ -4,8 +4,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <system_error>
 
 #include "rollout_bridge/codec.h"
 
@@ -40,14 +42,31 @@ std::filesystem::path prepared(const std::filesystem::path& directory) {
 
 std::vector<int64_t> read_ranges(std::span<const std::byte> payload) {
   std::vector<int64_t> values(payload.size() / sizeof(int64_t));
-  std::memcpy(values.data(), payload.data(), values.size() * sizeof(int64_t));
+  if (!values.empty()) {
+    std::memcpy(values.data(), payload.data(), values.size() * sizeof(int64_t));
+  }
   return values;
+}
+
+// Whether a record of ranges is one: its hash says that it is as it was written, not what it means.
+bool are_ranges(std::span<const std::byte> payload, const std::vector<int64_t>& values) {
+  if (payload.size() % (2 * sizeof(int64_t)) != 0) return false;
+  for (size_t i = 0; i < values.size(); i += 2) {
+    if (values[i] < 0 || values[i] >= values[i + 1]) return false;
+  }
+  return true;
 }
 
 std::vector<int64_t> flat_ranges(const IdSet& ids) {
   std::vector<int64_t> values;
   for (const auto& [begin, end] : ids.ranges()) values.insert(values.end(), {begin, end});
   return values;
+}
+
+// Trouble that passes when somebody makes room.
+bool is_no_room(const std::system_error& error) {
+  const int code = error.code().value();
+  return code == ENOSPC || code == EDQUOT || code == EFBIG;
 }
 
 }  // namespace
@@ -59,7 +78,7 @@ Journal::Journal(Options options)
   if (file_.size() == 0) {
     file_.append(std::as_bytes(std::span(kMagic)));
     file_bytes_ = sizeof kMagic;
-    write_record(Kind::kRun, std::as_bytes(std::span(options_.run_id)));
+    write_run_id();
     file_.sync();
     sync_directory(options_.directory);
     return;
@@ -94,7 +113,7 @@ void Journal::replay() {
     truncated_bytes_ = size - at;
     file_.truncate(at);
     file_bytes_ = at;
-    write_record(Kind::kRun, std::as_bytes(std::span(options_.run_id)));
+    write_run_id();
     return;
   }
   truncated_bytes_ = size - at;
@@ -129,11 +148,15 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
                              ", written by a newer version");
   }
   const std::vector<int64_t> ranges = read_ranges(payload);
-  for (size_t i = 0; i + 1 < ranges.size(); i += 2) {
+  if (!are_ranges(payload, ranges)) {
+    throw std::runtime_error(file_.path().string() + ": a record of " +
+                             std::to_string(payload.size()) + " bytes holds no ranges of groups");
+  }
+  for (size_t i = 0; i < ranges.size(); i += 2) {
     const int64_t begin = ranges[i];
     const int64_t end = ranges[i + 1];
     if (kind == Kind::kReopened) {
-      for (int64_t id = begin; id < end; ++id) consumed_.erase(id);
+      consumed_.erase_range(begin, end);
       continue;
     }
     consumed_.insert_range(begin, end);
@@ -152,10 +175,25 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
 
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
 
-void Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
+Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
+  if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
+  if (Status s = write_deferred(); !s) return s;  // a reopened group must be so before its rollouts
   const uint64_t offset = file_bytes_;
-  write_record(Kind::kRollout, std::as_bytes(flat_rollout));
+  if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) return s;
   live_[group_id].push_back({offset, file_bytes_ - offset});
+  return Success{};
+}
+
+Status Journal::room_for(uint64_t record_bytes) {
+  const auto fits = [&] {
+    return options_.max_bytes == 0 || file_bytes_ + record_bytes <= options_.max_bytes;
+  };
+  // Rewriting the file costs its length: worth it where an eighth of it is dead.
+  if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) compact();
+  if (fits()) return Success{};
+  return Error{Reason::kBusy, file_.path().string() + ": has " + std::to_string(file_bytes_) +
+                                  " bytes, limit " + std::to_string(options_.max_bytes) +
+                                  "; a checkpoint makes room"};
 }
 
 void Journal::consume(std::span<const int64_t> group_ids) {
@@ -164,8 +202,8 @@ void Journal::consume(std::span<const int64_t> group_ids) {
     if (!consumed_.contains(id)) fresh.insert(id);
   }
   if (fresh.ranges().empty()) return;
-  const std::vector<int64_t> ranges = flat_ranges(fresh);
-  write_record(Kind::kConsumed, std::as_bytes(std::span(ranges)));
+  deferred_.emplace_back(Kind::kConsumed, flat_ranges(fresh));
+  (void)write_deferred();
   for (const int64_t id : group_ids) {
     consumed_.insert(id);
     const auto it = live_.find(id);
@@ -178,9 +216,17 @@ void Journal::consume(std::span<const int64_t> group_ids) {
 
 void Journal::reopen(int64_t group_id) {
   if (!consumed_.contains(group_id)) return;
-  const int64_t range[2] = {group_id, group_id + 1};
-  write_record(Kind::kReopened, std::as_bytes(std::span(range)));
+  deferred_.emplace_back(Kind::kReopened, std::vector<int64_t>{group_id, group_id + 1});
+  (void)write_deferred();
   consumed_.erase(group_id);
+}
+
+Status Journal::write_deferred() {
+  for (; !deferred_.empty(); deferred_.pop_front()) {
+    const auto& [kind, ranges] = deferred_.front();
+    if (Status s = write_record(kind, std::as_bytes(std::span(ranges))); !s) return s;
+  }
+  return Success{};
 }
 
 void Journal::tick(std::chrono::steady_clock::time_point now) {
@@ -193,28 +239,52 @@ void Journal::tick(std::chrono::steady_clock::time_point now) {
   last_sync_ = now;
 }
 
-void Journal::write_record(Kind kind, std::span<const std::byte> payload) {
+void Journal::write_run_id() {
+  const Status written = write_record(Kind::kRun, std::as_bytes(std::span(options_.run_id)));
+  if (!written) throw std::runtime_error(written.error().detail);
+}
+
+Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
   const std::vector<std::byte> record = make_record(static_cast<uint32_t>(kind), payload);
   try {
     file_.append(record);
-  } catch (...) {
+    if (options_.fsync == FsyncPolicy::kEvery) file_.sync();
+  } catch (const std::system_error& error) {
     file_.truncate(file_bytes_);  // no half record in front of the next one
-    throw;
+    if (!is_no_room(error)) throw;
+    return Error{Reason::kBusy, error.what()};
   }
   file_bytes_ += record.size();
-  unsynced_ = true;
-  if (options_.fsync == FsyncPolicy::kEvery) {
-    file_.sync();
-    unsynced_ = false;
-  }
+  unsynced_ = options_.fsync != FsyncPolicy::kEvery;
+  return Success{};
 }
 
 // Writes what is alive to a new file and renames it over the old one, so a crash leaves one of
-// both.
+// both. Without room for it the old one stays.
 void Journal::compact() {
   const std::filesystem::path fresh_path = options_.directory / "journal.new";
-  PosixFile fresh(fresh_path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND);
-  fresh.lock();
+  std::map<int64_t, std::vector<Extent>> moved;
+  try {
+    PosixFile fresh(fresh_path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND);
+    fresh.lock();
+    const uint64_t bytes = write_living(fresh, moved);
+    fresh.sync();
+    std::filesystem::rename(fresh_path, options_.directory / "journal.bin");
+    file_ = std::move(fresh);
+    file_bytes_ = bytes;
+  } catch (const std::system_error& error) {
+    if (!is_no_room(error)) throw;
+    std::filesystem::remove(fresh_path);
+    return;
+  }
+  sync_directory(options_.directory);
+  live_ = std::move(moved);
+  dead_bytes_ = 0;
+  deferred_.clear();  // the new file says it
+}
+
+uint64_t Journal::write_living(PosixFile& fresh,
+                               std::map<int64_t, std::vector<Extent>>& moved) const {
   fresh.append(std::as_bytes(std::span(kMagic)));
   uint64_t bytes = sizeof kMagic;
   const auto put = [&](std::span<const std::byte> record) {
@@ -225,20 +295,15 @@ void Journal::compact() {
   const std::vector<int64_t> ranges = flat_ranges(consumed_);
   put(make_record(static_cast<uint32_t>(Kind::kConsumed), std::as_bytes(std::span(ranges))));
   std::vector<std::byte> record;
-  for (auto& [group, extents] : live_) {
-    for (Extent& extent : extents) {
+  for (const auto& [group, extents] : live_) {
+    for (const Extent& extent : extents) {
       record.resize(extent.bytes);
       file_.read_at(extent.offset, record);
-      extent.offset = bytes;
+      moved[group].push_back({bytes, extent.bytes});
       put(record);
     }
   }
-  fresh.sync();
-  std::filesystem::rename(fresh_path, options_.directory / "journal.bin");
-  sync_directory(options_.directory);
-  file_ = std::move(fresh);
-  file_bytes_ = bytes;
-  dead_bytes_ = 0;
+  return bytes;
 }
 
 }  // namespace ringside::bridge

@@ -9,10 +9,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rollout_bridge/id_set.h"
@@ -33,6 +35,7 @@ class Journal {
     FsyncPolicy fsync = FsyncPolicy::kInterval;
     std::chrono::milliseconds fsync_interval{1000};
     uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
+    uint64_t max_bytes = 0;                      // of the file; 0: no limit but the disk's
     Limits limits;
   };
 
@@ -48,15 +51,19 @@ class Journal {
   const IdSet& consumed() const { return consumed_; }
   uint64_t file_bytes() const { return file_bytes_; }
 
-  // Appends a rollout's flat message. When it returns, the record is in the file. On trouble (a
-  // full disk) the file is cut back to its last whole record and std::system_error is thrown.
-  void append(int64_t group_id, std::span<const uint8_t> flat_rollout);
+  // Appends a rollout's flat message. On success the record is in the file. kBusy, with the file and
+  // the cause, when there is no room for it: at max_bytes, on a full disk, beyond a quota or
+  // RLIMIT_FSIZE (whose signal, SIGXFSZ, the process must ignore). The file is then as it was, and
+  // the same call may succeed later. Other trouble throws std::system_error.
+  [[nodiscard]] Status append(int64_t group_id, std::span<const uint8_t> flat_rollout);
   // The groups are part of a durable checkpoint: their rollouts are dropped, and remembered as used
-  // up.
+  // up. Without room for the record it is written before the next rollout, or lost with the process:
+  // then the groups' rollouts come back, which is no loss either.
   void consume(std::span<const int64_t> group_ids);
-  // The trainer went back behind this group: forget that it was consumed.
+  // The trainer went back behind this group: forget that it was consumed. Without room as above.
   void reopen(int64_t group_id);
-  // Calls fdatasync when the policy's interval has passed. Cheap otherwise.
+  // Calls fdatasync when the policy's interval has passed. Cheap otherwise. Throws
+  // std::system_error: records that were acknowledged may not reach the disk.
   void tick(std::chrono::steady_clock::time_point now);
 
  private:
@@ -69,8 +76,12 @@ class Journal {
   void replay();
   void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
                      std::vector<Rollout>& live);
-  void write_record(Kind kind, std::span<const std::byte> payload);
+  Status write_record(Kind kind, std::span<const std::byte> payload);
+  void write_run_id();
+  Status write_deferred();
+  Status room_for(uint64_t record_bytes);
   void compact();
+  uint64_t write_living(PosixFile& fresh, std::map<int64_t, std::vector<Extent>>& moved) const;
 
   Options options_;
   PosixFile file_;
@@ -80,6 +91,7 @@ class Journal {
   IdSet consumed_;
   std::map<int64_t, std::vector<Extent>> live_;  // group -> its records, whole
   std::vector<Rollout> replayed_;
+  std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records that found no room yet
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};
 };

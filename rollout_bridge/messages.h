@@ -15,8 +15,10 @@ struct HelloBody {
   int64_t installed_epoch = -1;  // what it runs now; -1: nothing of this trainer's
   int64_t installed_version = -1;
   std::string installed_root;
-  std::string client;  // name and version of the software, for people
-  MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client);
+  std::string client;    // name and version of the software, for people
+  int64_t pending = -1;  // rollouts made and not acknowledged; -1: not said
+  MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client,
+                     pending);
 };
 
 struct WelcomeBody {
@@ -25,7 +27,7 @@ struct WelcomeBody {
   std::string root_hash;
   int64_t heartbeat_ms = 0;
   int64_t timeout_ms = 0;    // silence after which either side gives the session up
-  int64_t window_bytes = 0;  // rollout bytes that may be sent and not yet acknowledged
+  int64_t window_bytes = 0;  // rollout bytes that may be sent and not acknowledged, until told anew
   int64_t chunk_bytes = 0;   // largest CHUNK the trainer serves
   MSGPACK_DEFINE_MAP(weights_address, version, root_hash, heartbeat_ms, timeout_ms, window_bytes,
                      chunk_bytes);
@@ -46,8 +48,9 @@ struct GrantBody {
 };
 
 struct CreditBody {
-  std::vector<GrantBody> groups;
-  MSGPACK_DEFINE_MAP(groups);
+  std::vector<GrantBody> groups;  // none: only the window is new
+  int64_t window_bytes = -1;      // from now on; -1: as before
+  MSGPACK_DEFINE_MAP(groups, window_bytes);
 };
 
 struct RolloutBody {
@@ -72,15 +75,17 @@ struct AckBody {
   std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED
   std::string reason;  // a reason name when REJECTED
   std::string detail;
-  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail);
+  int64_t window_bytes = -1;  // from now on; -1: as before
+  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail, window_bytes);
 };
 
 struct HeartbeatBody {
-  std::string state;
+  std::string state;  // join, sync, ready, paused, quarantined, bye
   int64_t version = -1;
   int64_t queue_depth = 0;      // samples granted and not yet sent
   int64_t progress_age_ms = 0;  // since the worker's own code last called in
-  MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms);
+  int64_t pending = -1;         // rollouts made and not acknowledged; -1: not said
+  MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms, pending);
 };
 
 // WEIGHTS_OFFER (frame "manifest"), COMMIT and COMMITTED.
@@ -112,7 +117,8 @@ struct ChunkBody {
   uint64_t offset = 0;  // bytes into the tensor or payload
   uint64_t bytes = 0;
   int64_t base_version = -1;  // of the tensor's overwrite payload; -1: of the tensor itself
-  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes, base_version);
+  uint64_t tensors = 1;       // more: the whole payloads of so many, one after another
+  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes, base_version, tensors);
 };
 
 struct EndBody {  // END and BYE

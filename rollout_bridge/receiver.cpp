@@ -1,11 +1,7 @@
 #include "rollout_bridge/receiver.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
 #include "rollout_bridge/delta_codec.h"
@@ -14,17 +10,7 @@
 namespace ringside::bridge {
 namespace {
 
-// Memory for a tensor, not zeroed. In huge pages where the kernel has them to give: in small ones
-// the first touch costs more than the transfer.
-std::shared_ptr<std::byte[]> tensor_memory(std::size_t bytes) {
-  constexpr std::size_t kHugePage = 2 << 20;
-  if (bytes < kHugePage) return std::make_shared_for_overwrite<std::byte[]>(bytes);
-  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* memory = std::aligned_alloc(kHugePage, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
-  (void)::madvise(memory, rounded, MADV_HUGEPAGE);  // advice: without it the memory is as good
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
-}
+constexpr std::size_t kCopyBytes = 256 * 1024;  // copied and hashed at once: fits the L2 cache
 
 bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
   const Manifest& b = base.manifest;
@@ -40,8 +26,14 @@ bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
 }  // namespace
 
 WeightReceiver::WeightReceiver(Manifest manifest, Options options,
-                               std::shared_ptr<const WeightSnapshot> base)
-    : manifest_(std::move(manifest)), options_(options), tensors_(manifest_.tensors.size()) {
+                               std::shared_ptr<const WeightSnapshot> base, WeightMemory memory)
+    : manifest_(std::move(manifest)),
+      options_(options),
+      memory_(std::move(memory)),
+      tensors_(manifest_.tensors.size()) {
+  uint64_t whole = 0;
+  for (const TensorEntry& t : manifest_.tensors) whole += WeightMemory::capacity(t.bytes);
+  memory_.keep(whole);
   if (base && is_base_of(manifest_, *base)) base_ = std::move(base);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorEntry& entry = manifest_.tensors[i];
@@ -58,6 +50,7 @@ WeightReceiver::WeightReceiver(Manifest manifest, Options options,
 void WeightReceiver::verify(Tensor& tensor, Buffer bytes) {
   tensor.verified = std::move(bytes);
   tensor.bytes.reset();
+  tensor.hash.reset();
   ++verified_;
 }
 
@@ -66,15 +59,39 @@ void WeightReceiver::enqueue(uint64_t index) {
   const TensorEntry& entry = manifest_.tensors[index];
   if (entry.bytes == 0 || tensor.verified.owner) return;
   const uint64_t bytes = tensor.overwrite ? entry.payload_bytes : entry.bytes;
-  // Not zeroed: that would touch every page in one go while no chunk is taken off the socket.
-  if (!tensor.bytes) tensor.bytes = tensor_memory(bytes);
+  if (!tensor.bytes) {
+    tensor.bytes = tensor.overwrite ? std::make_shared_for_overwrite<std::byte[]>(bytes)
+                                    : memory_.take(bytes);
+  }
   tensor.missing = bytes;
-  if (!tensor.overwrite) ++tensor.tries;
+  if (!tensor.overwrite) {
+    ++tensor.tries;
+    tensor.hash.emplace();
+    tensor.hashed = 0;
+  }
   const int64_t base_version = tensor.overwrite ? *manifest_.base_version : -1;
   for (uint64_t offset = 0; offset < bytes; offset += options_.chunk_bytes) {
     waiting_.push_back({manifest_.version, index, offset,
-                        std::min(options_.chunk_bytes, bytes - offset), base_version});
+                        std::min(options_.chunk_bytes, bytes - offset), base_version, 1});
   }
+}
+
+// Asks for the payloads of next_tensor_ and those after it, as many as fit into one chunk. Tensors
+// without a payload add nothing to it and are asked for by themselves.
+void WeightReceiver::enqueue_payloads() {
+  const std::size_t first = next_tensor_;
+  ChunkBody request{manifest_.version, first, 0, 0, *manifest_.base_version, 0};
+  for (; next_tensor_ < tensors_.size(); ++next_tensor_) {
+    if (tensors_[next_tensor_].overwrite) {
+      const uint64_t payload = manifest_.tensors[next_tensor_].payload_bytes;
+      if (request.bytes + payload > options_.chunk_bytes) break;
+      request.bytes += payload;
+      request.tensors = next_tensor_ + 1 - first;
+    } else {
+      enqueue(next_tensor_);
+    }
+  }
+  waiting_.push_back(request);
 }
 
 std::vector<ChunkBody> WeightReceiver::requests(Clock::time_point now) {
@@ -90,7 +107,12 @@ std::vector<ChunkBody> WeightReceiver::requests(Clock::time_point now) {
   while (under_way_.size() < options_.window) {
     if (waiting_.empty()) {
       if (next_tensor_ == tensors_.size()) break;
-      enqueue(next_tensor_++);
+      if (tensors_[next_tensor_].overwrite &&
+          manifest_.tensors[next_tensor_].payload_bytes <= options_.chunk_bytes) {
+        enqueue_payloads();
+      } else {
+        enqueue(next_tensor_++);
+      }
       continue;
     }
     const ChunkBody request = waiting_.front();
@@ -107,38 +129,60 @@ void WeightReceiver::unsent(const ChunkBody& request) {
 
 Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const auto it = under_way_.find({chunk.tensor, chunk.offset});
-  if (chunk.version != manifest_.version || it == under_way_.end() ||
-      it->second.first.bytes != data.size() ||
-      it->second.first.base_version != chunk.base_version) {
+  if (chunk.version != manifest_.version || it == under_way_.end()) return Success{};
+  const ChunkBody asked = it->second.first;
+  if (asked.bytes != data.size() || asked.base_version != chunk.base_version ||
+      asked.tensors != chunk.tensors) {
     return Success{};  // late, or not what was asked for
   }
   under_way_.erase(it);
+  const bool whole_payloads = asked.base_version >= 0 && asked.offset == 0 &&
+                              asked.bytes >= manifest_.tensors[asked.tensor].payload_bytes;
+  if (!whole_payloads) return place(asked, data);
+  for (uint64_t i = asked.tensor; i < asked.tensor + asked.tensors; ++i) {
+    if (!tensors_[i].overwrite) continue;
+    const uint64_t bytes = manifest_.tensors[i].payload_bytes;
+    finish_overwrite(i, data.first(bytes));
+    data = data.subspan(bytes);
+  }
+  return Success{};
+}
+
+// Puts a piece of a tensor, or of a payload of several chunks, where it belongs.
+Status WeightReceiver::place(const ChunkBody& chunk, Frame data) {
   Tensor& tensor = tensors_[chunk.tensor];
-  std::memcpy(tensor.bytes.get() + chunk.offset, data.data(), data.size());
+  const bool in_order = !tensor.overwrite && chunk.offset == tensor.hashed;
+  for (std::size_t at = 0; at < data.size(); at += kCopyBytes) {
+    const std::span<std::byte> block(tensor.bytes.get() + chunk.offset + at,
+                                     std::min(kCopyBytes, data.size() - at));
+    std::memcpy(block.data(), data.data() + at, block.size());
+    if (in_order) tensor.hash->update(block);
+  }
+  if (in_order) tensor.hashed += data.size();
   tensor.missing -= data.size();
   if (tensor.missing > 0) return Success{};
   if (!tensor.overwrite) return finish(chunk.tensor);
-  finish_overwrite(chunk.tensor);
+  const auto payload = std::move(tensor.bytes);
+  finish_overwrite(chunk.tensor, {payload.get(), manifest_.tensors[chunk.tensor].payload_bytes});
   return Success{};
 }
 
 // A payload is complete: makes the tensor beside the base, or turns to fetching it dense. The
 // payload is not fetched again: its chunks carried hashes, so it is what the trainer serves.
-void WeightReceiver::finish_overwrite(uint64_t index) {
+void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte> payload) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
   const auto old = base_->tensors[index].bytes;
-  auto made = tensor_memory(old.size());
-  std::memcpy(made.get(), old.data(), old.size());
+  auto made = memory_.take(old.size());
   const std::span<std::byte> bytes(made.get(), old.size());
-  const Status applied = apply_overwrite({tensor.bytes.get(), entry.payload_bytes}, entry.changed,
-                                         dtype_size(entry.dtype), bytes);
-  if (applied && tensor_hash(bytes) == entry.xxh3) {
+  Hash128 hash;
+  const Status applied =
+      copy_overwritten(payload, entry.changed, dtype_size(entry.dtype), old, bytes, hash);
+  if (applied && hash.hex() == entry.xxh3) {
     return verify(tensor, Buffer{std::move(made), bytes});
   }
   ++refetched_;
   tensor.overwrite = false;
-  tensor.bytes.reset();
   enqueue(index);
 }
 
@@ -146,7 +190,8 @@ Status WeightReceiver::finish(uint64_t index) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
   const std::span<const std::byte> bytes(tensor.bytes.get(), entry.bytes);
-  if (tensor_hash(bytes) == entry.xxh3) {
+  tensor.hash->update(bytes.subspan(tensor.hashed));  // what came out of order
+  if (tensor.hash->hex() == entry.xxh3) {
     verify(tensor, Buffer{tensor.bytes, bytes});
     return Success{};
   }

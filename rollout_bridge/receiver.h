@@ -1,7 +1,7 @@
 // Pulls the tensors of one manifest together, verifies them, and only then gives them out: no
 // torn set of weights can leave here. With the bytes of the manifest's base version at hand it
-// takes what changed only; those bytes are copied, never written to. Pure state without sockets;
-// not thread-safe.
+// takes what changed only; those bytes are copied, never written to. A tensor is hashed piece by
+// piece as it comes, while the piece is in cache. Pure state without sockets; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/weight_memory.h"
 #include "rollout_bridge/wire.h"
 
 namespace ringside::bridge {
@@ -30,14 +33,15 @@ class WeightReceiver {
 
   // The manifest must have passed validate(). `base`: verified bytes of an earlier version, or
   // null. If they are not those of manifest.base_version, of this run and epoch and with these
-  // tensors, every tensor is fetched dense.
+  // tensors, every tensor is fetched dense. `memory` is where the tensors lie: handed from version
+  // to version it keeps what an old one leaves, up to the size of this one.
   WeightReceiver(Manifest manifest, Options options,
-                 std::shared_ptr<const WeightSnapshot> base = nullptr);
+                 std::shared_ptr<const WeightSnapshot> base = nullptr, WeightMemory memory = {});
 
   const Manifest& manifest() const { return manifest_; }
 
   // Chunks to ask for now, so that `window` of them are under way. Those unanswered for
-  // chunk_timeout are asked for again.
+  // chunk_timeout are asked for again. Payloads of changes that are small together are one chunk.
   std::vector<ChunkBody> requests(Clock::time_point now);
   // A request could not be sent: it is next again.
   void unsent(const ChunkBody& request);
@@ -59,21 +63,26 @@ class WeightReceiver {
  private:
   using Key = std::pair<uint64_t, uint64_t>;  // tensor, offset
   struct Tensor {
-    std::shared_ptr<std::byte[]> bytes;  // being fetched; allocated, not zeroed, at first request
+    std::shared_ptr<std::byte[]> bytes;  // being fetched; not zeroed, taken at the first request
     Buffer verified;
     uint64_t missing = 0;
+    uint64_t hashed = 0;  // bytes from the start that `hash` has seen
+    std::optional<Hash128> hash;  // while it is fetched
     int tries = 0;
     bool overwrite = false;  // `bytes` is a payload
   };
 
   void enqueue(uint64_t tensor);
+  void enqueue_payloads();
   void verify(Tensor& tensor, Buffer bytes);
+  Status place(const ChunkBody& chunk, Frame data);
   Status finish(uint64_t tensor);
-  void finish_overwrite(uint64_t tensor);
+  void finish_overwrite(uint64_t tensor, std::span<const std::byte> payload);
 
   Manifest manifest_;
   Options options_;
   std::shared_ptr<const WeightSnapshot> base_;  // null: everything dense
+  WeightMemory memory_;
   std::vector<Tensor> tensors_;
   std::deque<ChunkBody> waiting_;
   std::map<Key, std::pair<ChunkBody, Clock::time_point>> under_way_;

@@ -26,9 +26,14 @@ enum class Reason {
   kGone,            // the weight version is not held any more
   kTimeout,
   kClosed,
-  kDenied,  // another key's session
+  kDenied,          // another key's session
+  kNotFinite,       // NaN or infinity where a rollout needs a number
+  kLengths,         // parts of a rollout that must be equally long are not
+  kUnknownGroup,    // a rollout of a group that this trainer start granted to nobody
+  kNotGranted,      // a rollout of a sample that was granted to other workers only
+  kUnknownVersion,  // a rollout of weights that this trainer start never published
 };
-inline constexpr std::size_t kReasonCount = 15;
+inline constexpr std::size_t kReasonCount = 20;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);
@@ -36,7 +41,7 @@ const char* reason_name(Reason reason);
 Reason reason_from_name(const std::string& name);
 
 // `text` as it may stand in a log line or travel in a message: a peer's words may be in it. Control
-// characters become '?'; what is longer than `limit` bytes is cut, never within a UTF-8 character.
+// characters and bytes that are no UTF-8 become '?'; what is longer than `limit` bytes is cut, never within a UTF-8 character.
 std::string clip_text(const std::string& text, std::size_t limit = 1024);
 
 struct Error {

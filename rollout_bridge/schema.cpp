@@ -9,8 +9,14 @@ namespace {
 
 constexpr std::array<const char*, 4> kFinishNames = {"stop", "length", "aborted", "error"};
 
-Error invalid(const Rollout& r, const std::string& what) {
-  return {Reason::kInvalidField, "rollout '" + r.rollout_id + "': " + what};
+Error invalid(const Rollout& r, const std::string& what, Reason reason = Reason::kInvalidField) {
+  return {reason, "rollout '" + r.rollout_id + "': " + what};
+}
+Error not_finite(const Rollout& r, const std::string& what) {
+  return invalid(r, what, Reason::kNotFinite);
+}
+Error lengths(const Rollout& r, const std::string& what) {
+  return invalid(r, what, Reason::kLengths);
 }
 
 std::string number(double value) { return std::to_string(value); }
@@ -69,7 +75,7 @@ Status check_completion_fields(const Rollout& r) {
                           finish_reason_name(r.finish_reason) + ", expected at least 1");
   }
   if (!r.loss_mask.empty() && r.loss_mask.size() != length) {
-    return invalid(
+    return lengths(
         r, "loss_mask has " + str(r.loss_mask.size()) + " entries, completion_ids " + str(length));
   }
   for (size_t i = 0; i < r.loss_mask.size(); ++i) {
@@ -79,11 +85,14 @@ Status check_completion_fields(const Rollout& r) {
     }
   }
   if (r.logprobs.size() != length) {
-    return invalid(
+    return lengths(
         r, "logprobs has " + str(r.logprobs.size()) + " entries, completion_ids " + str(length));
   }
   for (size_t i = 0; i < length; ++i) {
-    if (!std::isfinite(r.logprobs[i]) || r.logprobs[i] > kMaxLogprob) {
+    if (!std::isfinite(r.logprobs[i])) {
+      return not_finite(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]));
+    }
+    if (r.logprobs[i] > kMaxLogprob) {
       return invalid(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]) +
                             ", expected a finite value <= " + number(kMaxLogprob));
     }
@@ -106,16 +115,20 @@ Status check_versions(const Rollout& r, const Limits& limits) {
     covered = span.end;
   }
   if (covered != static_cast<int64_t>(r.completion_ids.size())) {
-    return invalid(r, "versions cover " + str(covered) + " tokens, completion_ids has " +
+    return lengths(r, "versions cover " + str(covered) + " tokens, completion_ids has " +
                           str(r.completion_ids.size()));
   }
   return Success{};
 }
 
 Status check_sampling(const Rollout& r) {
-  if (!std::isfinite(r.temperature) || r.temperature <= 0) {
+  if (!std::isfinite(r.temperature)) {
+    return not_finite(r, "temperature = " + number(r.temperature));
+  }
+  if (r.temperature <= 0) {
     return invalid(r, "temperature = " + number(r.temperature) + ", expected > 0");
   }
+  if (!std::isfinite(r.top_p)) return not_finite(r, "top_p = " + number(r.top_p));
   if (!(r.top_p > 0 && r.top_p <= 1)) {
     return invalid(r, "top_p = " + number(r.top_p) + ", expected in (0, 1]");
   }
@@ -133,7 +146,7 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
       return invalid(r, "rewards: a name of " + str(name.size()) + " bytes, expected 1 to " +
                             str(limits.max_string_bytes));
     }
-    if (!std::isfinite(value)) return invalid(r, "rewards['" + name + "'] is not finite");
+    if (!std::isfinite(value)) return not_finite(r, "rewards['" + name + "'] is not finite");
   }
   return Success{};
 }
@@ -152,12 +165,26 @@ Status check_turns(const Rollout& r, const Limits& limits) {
     previous = offset;
   }
   if (!r.turn_rewards.empty() && r.turn_rewards.size() != r.turn_offsets.size()) {
-    return invalid(r, "turn_rewards has " + str(r.turn_rewards.size()) + " entries, turn_offsets " +
+    return lengths(r, "turn_rewards has " + str(r.turn_rewards.size()) + " entries, turn_offsets " +
                           str(r.turn_offsets.size()));
   }
   for (size_t i = 0; i < r.turn_rewards.size(); ++i) {
     if (!std::isfinite(r.turn_rewards[i])) {
-      return invalid(r, "turn_rewards[" + str(i) + "] = " + number(r.turn_rewards[i]) +
+      return not_finite(r, "turn_rewards[" + str(i) + "] = " + number(r.turn_rewards[i]) +
+                            ", expected a finite value");
+    }
+  }
+  return Success{};
+}
+
+Status check_advantages(const Rollout& r) {
+  if (!r.advantages.empty() && r.advantages.size() != r.completion_ids.size()) {
+    return lengths(r, "advantages has " + str(r.advantages.size()) + " entries, completion_ids " +
+                          str(r.completion_ids.size()));
+  }
+  for (size_t i = 0; i < r.advantages.size(); ++i) {
+    if (!std::isfinite(r.advantages[i])) {
+      return not_finite(r, "advantages[" + str(i) + "] = " + number(r.advantages[i]) +
                             ", expected a finite value");
     }
   }
@@ -210,6 +237,7 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_sampling(r); !s) return s;
   if (Status s = check_rewards(r, limits); !s) return s;
   if (Status s = check_turns(r, limits); !s) return s;
+  if (Status s = check_advantages(r); !s) return s;
   return check_branches(r, limits);
 }
 

@@ -57,6 +57,7 @@ struct Rollout {
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
   std::vector<double> turn_rewards;   // one per turn, finite; may be empty
+  std::vector<float> advantages;      // [C], finite, from whoever sampled; empty: the trainer's work
   // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
   // completion_ids holds the tokens of all branches one after another, the first from 0 on.
   std::vector<Branch> branches;

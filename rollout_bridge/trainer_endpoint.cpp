@@ -82,6 +82,7 @@ struct TrainerEndpoint::Impl {
     for (int i = 0; i < kMessagesPerRound && receive(router, true, options.limits, incoming); ++i) {
       const auto message = incoming.parse(options.limits);  // hashes the frames: outside the lock
       const std::lock_guard lock(mutex);
+      ++messages;
       state.on_message(incoming.identity, incoming.user, message, Clock::now());
     }
     {
@@ -113,6 +114,7 @@ struct TrainerEndpoint::Impl {
       }
     }
     for (const std::string& identity : gone) state.on_unreachable(identity);
+    state.sweep();
   }
 
   void check() {  // under the mutex
@@ -133,12 +135,13 @@ struct TrainerEndpoint::Impl {
   TrainerOptions options;
   zmq::context_t context;
   Waker waker;
-  std::mutex mutex;                 // guards state, failure, closed
+  std::mutex mutex;                 // guards state, failure, messages, closed
   std::condition_variable changed;  // after every round
   std::unique_ptr<Gate> gate;       // null: plain; outlives the sockets it guards
   WeightServer weights;
   TrainerState state;
   std::exception_ptr failure;
+  uint64_t messages = 0;
   bool closed = false;
   zmq::socket_t router;  // the thread's, with incoming and stuck
   std::string address;
@@ -204,6 +207,9 @@ BridgeCounters TrainerEndpoint::counters() const {
   return impl_->act([&] {
     BridgeCounters counters = impl_->state.counters();
     counters.weight_bytes = impl_->weights.bytes_served();
+    counters.weight_requests = impl_->weights.requests();
+    counters.weight_rejected = impl_->weights.rejected();
+    counters.messages = impl_->messages;
     if (impl_->gate) counters.denied = impl_->gate->denied();
     return counters;
   });

@@ -5,7 +5,6 @@
 // a thread is rethrown by the next call of any method except the destructor and close().
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/counters.h"
 #include "rollout_bridge/journal.h"
 #include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
@@ -30,14 +30,16 @@ struct TrainerOptions {
   FsyncPolicy fsync = FsyncPolicy::kInterval;
   std::chrono::milliseconds fsync_interval{1000};
   uint64_t journal_compact_bytes = 64u * 1024 * 1024;
+  uint64_t journal_max_bytes = uint64_t{16} << 30;  // beyond it rollouts wait; 0: no limit
   std::chrono::milliseconds heartbeat_interval{1000};
   std::chrono::milliseconds worker_timeout{10000};      // silence that makes a worker lost
   std::chrono::milliseconds progress_timeout{1800000};  // its own code silent, socket alive
+  std::chrono::milliseconds pause_timeout{3600000};     // most that a worker may stay paused
   int32_t max_attempts = 3;            // tries at a sample that comes back aborted or failed
   int64_t max_queued_rollouts = 4096;  // granted and not popped
-  uint64_t max_queued_bytes = uint64_t{4} << 30;
+  uint64_t max_queued_bytes = uint64_t{4} << 30;  // queued and promised to workers, see byte_budget.h
   std::size_t max_workers = 256;
-  int64_t window_bytes = 64 << 20;  // unacknowledged rollout bytes per worker
+  int64_t window_bytes = 64 << 20;   // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;  // absent: plain, for this machine only
   Limits limits;
 };
@@ -45,27 +47,12 @@ struct TrainerOptions {
 struct WorkerStatus {
   std::string worker_id;
   uint64_t incarnation = 0;
-  std::string state;              // joined, syncing, synced, ready, quarantined
+  std::string state;              // join, sync, ready, paused, quarantined, bye
   int64_t version = -1;           // installed and verified in this epoch
   int64_t in_flight_samples = 0;  // granted, not arrived
   int64_t queue_depth = 0;        // as the worker says
+  int64_t window_bytes = 0;       // promised to it and not used up
   std::chrono::milliseconds silent_for{0};
-};
-
-struct BridgeCounters {
-  uint64_t received = 0;  // ROLLOUT messages that parsed
-  uint64_t accepted = 0;
-  uint64_t duplicate = 0;
-  uint64_t requeued = 0;  // aborted or failed, asked for again
-  uint64_t busy = 0;
-  uint64_t lost_workers = 0;
-  uint64_t rollout_bytes = 0;
-  uint64_t weight_bytes = 0;
-  uint64_t delta_staged = 0;     // versions staged as changes to the one before
-  uint64_t delta_refetched = 0;  // tensors fetched whole because their changes did not verify
-  uint64_t dropped_events = 0;
-  uint64_t denied = 0;  // connections without the right keys
-  std::array<uint64_t, kReasonCount> rejected{};  // messages by Reason
 };
 
 struct BridgeEvent {

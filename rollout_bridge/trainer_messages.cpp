@@ -1,4 +1,6 @@
 // TrainerState: one handler for each message a worker sends.
+#include <algorithm>
+
 #include "rollout_bridge/codec.h"
 #include "rollout_bridge/trainer_state.h"
 
@@ -44,11 +46,12 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
   }
   session.received_seq = header.seq;
   session.last_message = now;
-  on_session_message(identity, session, message);
+  on_session_message(identity, session, message, now);
 }
 
 void TrainerState::on_session_message(const std::string& identity, Session& session,
-                                      const Message& message) {
+                                      const Message& message, Clock::time_point now) {
+  if (session.state == SessionState::kBye) return;  // it said so itself
   switch (message.header().type) {
     case MessageType::kRollout:
       on_rollout(session, message);
@@ -57,7 +60,7 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
       on_ready(session, message);
       break;
     case MessageType::kHeartbeat:
-      on_heartbeat(identity, session, message);
+      on_heartbeat(identity, session, message, now);
       break;
     case MessageType::kStaged:
       on_staged(session, message);
@@ -69,7 +72,7 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
       on_committed(session, message);
       break;
     case MessageType::kBye:
-      on_bye(identity, session, message);
+      on_bye(session, message);
       break;
     default:
       refuse(identity,
@@ -100,6 +103,10 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   }
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.worker_id != header.worker_id) continue;
+    if (it->second.state == SessionState::kBye) {  // gone, only its answer was not
+      sessions_.erase(it);
+      break;
+    }
     if (it->second.user != user) {
       event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
                                   key_name(user) + "' refused: its session is of key '" +
@@ -128,20 +135,26 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.user = user;
   session.incarnation = header.incarnation;
   session.capacity_samples = body.capacity_samples;
+  session.pending = body.pending;
+  budget_.join(session.worker_id);
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
   const int64_t version = newest_ ? newest_->manifest.version : -1;
   const std::string root = newest_ ? newest_->manifest.root_hash : "";
+  // At least 1, which lets one rollout through at a time: a client may know no window of 0.
+  const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
+  // With nothing to send it needs no promise yet: its work will bring one.
+  if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
                               WelcomeBody{weights_address_, version, root,
                                           options_.heartbeat_interval.count(),
-                                          options_.worker_timeout.count(), options_.window_bytes,
+                                          options_.worker_timeout.count(), window,
                                           static_cast<int64_t>(options_.limits.max_chunk_bytes)}));
   const bool known = body.installed_epoch == options_.run_epoch &&
                      is_published(body.installed_version, body.installed_root);
   if (known) {
     session.installed_version = body.installed_version;
-    session.state = SessionState::kSynced;
+    session.state = SessionState::kSync;
   }
   if (session.installed_version != version) offer(session);
   event(session.worker_id,
@@ -149,79 +162,6 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
             (known ? " at version " + std::to_string(session.installed_version) : "") +
             (user.empty() ? "" : " with key '" + key_name(user) + "'"));
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
-}
-
-void TrainerState::on_rollout(Session& session, const Message& message) {
-  auto decoded = decode_rollout(message, options_.limits);
-  AckBody ack;
-  if (!decoded) {
-    // The id, if there is one, lets the worker drop what will never be taken.
-    const auto body = message.body<RolloutBody>();
-    ++counters_.rejected[static_cast<std::size_t>(decoded.error().reason)];
-    ack = {body ? body.value().rollout_id : "", "REJECTED", reason_name(decoded.error().reason),
-           clip_text(decoded.error().detail)};
-    if (body) board_.give_back(body.value().group_id, body.value().sample_index);
-    event(session.worker_id,
-          "rollout of worker " + session.worker_id + " rejected: " + decoded.error().detail);
-  } else {
-    uint64_t bytes = 0;
-    for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
-    ++counters_.received;
-    counters_.rollout_bytes += bytes;
-    ack = take(session, std::move(decoded).value(), bytes);
-  }
-  queue(session, make_payload(MessageType::kAck, ack));
-}
-
-AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
-  AckBody ack{rollout.rollout_id, "", "", ""};
-  const auto reject = [&](const Error& error) {
-    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
-    ack.status = "REJECTED";
-    ack.reason = reason_name(error.reason);
-    ack.detail = clip_text(error.detail);
-    return ack;
-  };
-  if (rollout.run_epoch > options_.run_epoch) {
-    return reject({Reason::kWrongRun, "rollout '" + rollout.rollout_id + "': run_epoch " +
-                                          std::to_string(rollout.run_epoch) + ", now is " +
-                                          std::to_string(options_.run_epoch)});
-  }
-  const auto verdict = board_.judge(rollout);
-  if (!verdict) return reject(verdict.error());
-  if (verdict.value() == Verdict::kDuplicate) {
-    ++counters_.duplicate;
-    ack.status = "DUPLICATE";
-    return ack;
-  }
-  if (verdict.value() == Verdict::kRetry) {
-    ++counters_.requeued;
-    event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
-                                 std::to_string(rollout.group_id) + " came back " +
-                                 finish_reason_name(rollout.finish_reason) +
-                                 "; this sample alone is made again");
-    board_.retry(rollout);
-    ack.status = "REQUEUED";
-    return ack;
-  }
-  // Room was kept for what was granted; anything else (a former epoch's work) needs room now.
-  const auto queued = static_cast<int64_t>(queue_.size());
-  const bool no_room =
-      !board_.expects(rollout) && queued + board_.in_flight() >= options_.max_queued_rollouts;
-  if (no_room || (queued > 0 && queued_bytes_ + bytes > options_.max_queued_bytes)) {
-    ++counters_.busy;
-    ack.status = "BUSY";
-    return ack;
-  }
-  const Payload payload = encode_rollout(rollout, options_.limits);
-  const Header header = header_for(session.worker_id, session.incarnation, 0);
-  journal_.append(rollout.group_id, flatten(pack_header(header, payload), payload));
-  board_.deliver(rollout);
-  queued_bytes_ += bytes;
-  queue_.emplace_back(std::move(rollout), bytes);
-  ++counters_.accepted;
-  ack.status = "ACCEPTED";
-  return ack;
 }
 
 void TrainerState::malformed(const Session& session, const Error& error) {
@@ -232,19 +172,32 @@ void TrainerState::malformed(const Session& session, const Error& error) {
 void TrainerState::on_ready(Session& session, const Message& message) {
   const auto body = message.body<ReadyBody>();
   if (!body) return malformed(session, body.error());
-  if (body.value().version != session.installed_version) return;
-  if (session.state == SessionState::kSynced) session.state = SessionState::kReady;
+  const int64_t version = body.value().version;
+  if (version < 0 || version != session.installed_version) return;
+  if (session.state == SessionState::kSync || session.state == SessionState::kPaused) {
+    session.state = SessionState::kReady;
+  }
 }
 
 void TrainerState::on_heartbeat(const std::string& identity, Session& session,
-                                const Message& message) {
-  const auto body = message.body<HeartbeatBody>();
-  if (!body) return refuse(identity, body.error(), false, &message.header());
-  session.queue_depth = body.value().queue_depth;
-  if (body.value().progress_age_ms > options_.progress_timeout.count()) {
+                                const Message& message, Clock::time_point now) {
+  const auto parsed = message.body<HeartbeatBody>();
+  if (!parsed) return refuse(identity, parsed.error(), false, &message.header());
+  const HeartbeatBody& body = parsed.value();
+  session.queue_depth = body.queue_depth;
+  session.pending = body.pending;
+  if (is_idle(session)) budget_.release(session.worker_id);
+  if (body.state == session_state_name(SessionState::kPaused)) {
+    if (!session.paused_since) session.paused_since = now;
+    if (session.state == SessionState::kReady) session.state = SessionState::kPaused;
+    return;  // how long it may be, tick() watches
+  }
+  session.paused_since.reset();
+  if (session.state == SessionState::kPaused) session.state = SessionState::kReady;
+  if (body.progress_age_ms > options_.progress_timeout.count()) {
     refuse(identity, {Reason::kTimeout, "no progress"}, false, &message.header());
-    lose(identity, "its own code was silent for " +
-                       std::to_string(body.value().progress_age_ms / 1000) + " s");
+    lose(identity,
+         "its own code was silent for " + std::to_string(body.progress_age_ms / 1000) + " s");
   }
 }
 
@@ -291,7 +244,7 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   }
   session.installed_version = body.value().version;
   session.failed_syncs = 0;
-  session.state = SessionState::kSynced;
+  session.state = SessionState::kSync;
   event(session.worker_id,
         "worker " + session.worker_id + " committed version " +
             std::to_string(session.installed_version),
@@ -307,18 +260,20 @@ void TrainerState::sync_failed(Session& session, const std::string& why) {
   offer(session);
 }
 
-void TrainerState::on_bye(const std::string& identity, Session& session, const Message& message) {
+void TrainerState::on_bye(Session& session, const Message& message) {
   const auto body = message.body<EndBody>();
-  const int64_t groups = board_.release(identity);
+  const int64_t groups = board_.release(session.worker_id);
+  budget_.leave(session.worker_id);
+  ++counters_.left_workers;
   event(session.worker_id,
         "worker " + session.worker_id + " left" +
             (body && !body.value().reason.empty() ? ": " + body.value().reason : "") + "; " +
             std::to_string(groups) + " groups granted anew");
+  session.state = SessionState::kBye;
   Payload payload = make_payload(MessageType::kBye, EndBody{""});
   const Header header = header_for(session.worker_id, session.incarnation, 0);
   std::string packed = pack_header(header, payload);
-  strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
-  sessions_.erase(identity);
+  session.outbox.push_back({std::move(packed), std::move(payload)});
 }
 
 }  // namespace ringside::bridge

@@ -21,15 +21,8 @@ std::string seconds(std::chrono::milliseconds span) {
 }
 
 Journal::Options journal_options(const TrainerOptions& o) {
-  return {o.journal_directory,     o.run_id, o.fsync, o.fsync_interval,
-          o.journal_compact_bytes, o.limits};
-}
-
-uint64_t approximate_bytes(const Rollout& r) {
-  return r.prompt_ids.size() * sizeof(int64_t) +
-         r.completion_ids.size() * (sizeof(int64_t) + sizeof(float)) + r.loss_mask.size() +
-         r.turn_offsets.size() * sizeof(int32_t) + r.turn_rewards.size() * sizeof(double) +
-         r.branches.size() * sizeof(Branch);
+  return {o.journal_directory,     o.run_id,            o.fsync, o.fsync_interval,
+          o.journal_compact_bytes, o.journal_max_bytes, o.limits};
 }
 
 // The manifest's wire form; throws std::invalid_argument when it is not valid or too long.
@@ -46,7 +39,7 @@ Buffer packed_manifest(const Manifest& m, const Limits& limits) {
 }  // namespace
 
 const char* session_state_name(SessionState state) {
-  constexpr const char* kNames[] = {"joined", "syncing", "synced", "ready", "quarantined"};
+  constexpr const char* kNames[] = {"join", "sync", "ready", "paused", "quarantined", "bye"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
@@ -54,12 +47,14 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
     : options_(options),
       weights_address_(std::move(weights_address)),
       journal_(journal_options(options)),
-      board_(options.max_attempts) {
+      board_(options.max_attempts),
+      budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
+              options.window_bytes) {
   board_.mark_consumed_before(journal_.consumed());
   for (Rollout& rollout : journal_.take_replayed()) {
     board_.deliver(rollout);
-    const uint64_t bytes = approximate_bytes(rollout);
-    queued_bytes_ += bytes;
+    const uint64_t bytes = wire_bytes(rollout);
+    budget_.enqueue(static_cast<int64_t>(bytes));
     queue_.emplace_back(std::move(rollout), bytes);
   }
   if (!queue_.empty()) {
@@ -105,11 +100,21 @@ void TrainerState::event(const std::string& worker_id, std::string text, bool ro
 void TrainerState::lose(const std::string& identity, const std::string& why) {
   const auto it = sessions_.find(identity);
   if (it == sessions_.end()) return;
-  const int64_t groups = board_.release(identity);
-  event(it->second.worker_id, "worker " + it->second.worker_id + " lost: " + why + "; " +
-                                  std::to_string(groups) + " groups granted anew");
-  ++counters_.lost_workers;
+  const Session& session = it->second;
+  if (session.state != SessionState::kBye) {
+    const int64_t groups = board_.release(session.worker_id);
+    budget_.leave(session.worker_id);
+    event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
+                                 std::to_string(groups) + " groups granted anew");
+    ++counters_.lost_workers;
+  }
   sessions_.erase(it);
+}
+
+void TrainerState::sweep() {
+  std::erase_if(sessions_, [](const auto& item) {
+    return item.second.state == SessionState::kBye && item.second.outbox.empty();
+  });
 }
 
 void TrainerState::on_denials(const std::vector<std::string>& sentences) {
@@ -127,7 +132,9 @@ std::string TrainerState::key_name(const std::string& user) const {
 void TrainerState::on_unreachable(const std::string& identity) { lose(identity, "disconnected"); }
 
 void TrainerState::offer(Session& session) {
-  if (!newest_ || session.failed_syncs >= kMaxFailedSyncs) return;
+  if (!newest_ || session.failed_syncs >= kMaxFailedSyncs || session.state == SessionState::kBye) {
+    return;
+  }
   const Manifest& m = newest_->manifest;
   Payload payload = make_payload(MessageType::kWeightsOffer, WeightsBody{m.version, m.root_hash});
   // Changes go to whoever has the base, or is about to. A worker that turns out not to have it
@@ -140,30 +147,12 @@ void TrainerState::offer(Session& session) {
   payload.add("manifest", "U8", {static_cast<int64_t>(manifest.bytes.size())}, manifest);
   session.offered_version = m.version;
   queue(session, std::move(payload));
-  if (session.state == SessionState::kJoined) session.state = SessionState::kSyncing;
+  if (session.state == SessionState::kJoin) session.state = SessionState::kSync;
 }
 
 bool TrainerState::is_published(int64_t version, const std::string& root_hash) const {
   const auto it = roots_.find(version);
   return it != roots_.end() && it->second == root_hash;
-}
-
-void TrainerState::hand_out_work() {
-  if (ended_) return;
-  for (auto& [identity, session] : sessions_) {
-    if (session.state != SessionState::kReady) continue;
-    const int64_t room =
-        options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
-    if (room <= 0 || queued_bytes_ >= options_.max_queued_bytes) return;
-    const int64_t free = session.capacity_samples - board_.in_flight(identity);
-    if (free <= 0) continue;
-    CreditBody credit;
-    for (GrantedGroup& g : board_.assign(identity, session.installed_version, free, room)) {
-      credit.groups.push_back(
-          {g.group_id, g.group_size, g.min_version, g.attempt, std::move(g.sample_indices)});
-    }
-    if (!credit.groups.empty()) queue(session, make_payload(MessageType::kCredit, credit));
-  }
 }
 
 void TrainerState::tick(Clock::time_point now) {
@@ -173,10 +162,13 @@ void TrainerState::tick(Clock::time_point now) {
         std::chrono::duration_cast<std::chrono::milliseconds>(now - session.last_message);
     if (silent > options_.worker_timeout) {
       lost.emplace_back(identity, "no message for " + seconds(silent));
+    } else if (session.paused_since && now - *session.paused_since > options_.pause_timeout) {
+      lost.emplace_back(identity, "paused for more than " + seconds(options_.pause_timeout));
     } else if (session.outbox.size() > kMaxOutbox) {
       lost.emplace_back(identity,
                         "takes no messages, " + std::to_string(session.outbox.size()) + " wait");
-    } else if (now - session.last_heartbeat >= options_.heartbeat_interval) {
+    } else if (session.state != SessionState::kBye &&
+               now - session.last_heartbeat >= options_.heartbeat_interval) {
       session.last_heartbeat = now;
       const int64_t version = newest_ ? newest_->manifest.version : -1;
       queue(session, make_payload(MessageType::kHeartbeat,
@@ -212,6 +204,7 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   newest_manifest_ = std::move(dense);
   newest_delta_manifest_ = std::move(changes);
   newest_ = std::move(snapshot);
+  versions_.insert(newest_->manifest.version);
   roots_[newest_->manifest.version] = newest_->manifest.root_hash;
   if (roots_.size() > kMaxRoots) roots_.erase(roots_.begin());
   for (auto& [identity, session] : sessions_) {
@@ -241,7 +234,7 @@ std::optional<Rollout> TrainerState::pop() {
   if (queue_.empty()) return std::nullopt;
   auto [rollout, bytes] = std::move(queue_.front());
   queue_.pop_front();
-  queued_bytes_ -= bytes;
+  budget_.dequeue(static_cast<int64_t>(bytes));
   hand_out_work();  // there is room again
   return rollout;
 }
@@ -251,7 +244,8 @@ void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
   for (const int64_t id : group_ids) board_.consume(id);
   std::erase_if(queue_, [&](const auto& item) {
     if (!board_.is_consumed(item.first.group_id)) return false;
-    queued_bytes_ -= item.second;
+    budget_.dequeue(static_cast<int64_t>(item.second));
+    ++counters_.forgotten;
     return true;
   });
   hand_out_work();
@@ -275,10 +269,20 @@ std::vector<WorkerStatus> TrainerState::workers() const {
   const auto now = Clock::now();
   for (const auto& [identity, s] : sessions_) {
     out.push_back({s.worker_id, s.incarnation, session_state_name(s.state), s.installed_version,
-                   board_.in_flight(identity), s.queue_depth,
+                   board_.in_flight(s.worker_id), s.queue_depth,
+                   s.state == SessionState::kBye ? 0 : budget_.window(s.worker_id),
                    std::chrono::duration_cast<std::chrono::milliseconds>(now - s.last_message)});
   }
   return out;
+}
+
+BridgeCounters TrainerState::counters() const {
+  BridgeCounters counters = counters_;
+  counters.queued_bytes = static_cast<uint64_t>(budget_.queued());
+  counters.promised_bytes = static_cast<uint64_t>(budget_.promised());
+  counters.peak_bytes = static_cast<uint64_t>(budget_.peak());
+  counters.journal_bytes = journal_.file_bytes();
+  return counters;
 }
 
 std::vector<BridgeEvent> TrainerState::drain_events() {

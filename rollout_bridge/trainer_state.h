@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/byte_budget.h"
 #include "rollout_bridge/group_board.h"
+#include "rollout_bridge/id_set.h"
 #include "rollout_bridge/journal.h"
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/trainer_endpoint.h"
@@ -25,20 +27,23 @@ struct Outgoing {
   Payload payload;
 };
 
-// joined -> syncing (an offer is out) -> synced (committed, root verified) -> ready (takes work);
-// quarantined: its installed weights did not verify, no work until a commit does.
-enum class SessionState { kJoined, kSyncing, kSynced, kReady, kQuarantined };
+// JOIN: HELLO is taken. SYNC: weights are offered or committed, READY is due. READY: takes work.
+// PAUSED: keeps its work, gets no more. QUARANTINED: its installed weights did not verify, no work
+// until a commit does. BYE: it left, the answer is on its way. PROTOCOL.md has the transitions.
+enum class SessionState { kJoin, kSync, kReady, kPaused, kQuarantined, kBye };
 
 struct Session {
   std::string worker_id;
   std::string user;  // the public key it came in with; "" on a plain connection
   uint64_t incarnation = 0;
-  SessionState state = SessionState::kJoined;
+  SessionState state = SessionState::kJoin;
   int64_t capacity_samples = 0;
   int64_t installed_version = -1;  // verified, of this run_epoch
   int64_t offered_version = -1;    // staging or staged since
   int64_t failed_version = -1;     // could not be staged: offered dense from then on
   int64_t queue_depth = 0;
+  int64_t pending = -1;  // rollouts it made and has no answer for, as it says; -1: it does not say
+  std::optional<Clock::time_point> paused_since;
   int failed_syncs = 0;  // in a row
   uint64_t received_seq = 0;
   uint64_t sent_seq = 0;
@@ -73,24 +78,38 @@ class TrainerState {
   std::map<std::string, Session>& sessions() { return sessions_; }
   // Replies to identities that have no session; sent once, best effort.
   std::deque<std::pair<std::string, Outgoing>>& strays() { return strays_; }
-  BridgeCounters& counters() { return counters_; }
+  BridgeCounters counters() const;
   bool has_output() const;
+  // Forgets those that left and have had their answer.
+  void sweep();
 
  private:
   // trainer_messages.cpp: one handler a message type.
   void on_hello(const std::string& identity, const std::string& user, const Message& message,
                 Clock::time_point now);
   void malformed(const Session& session, const Error& error);
-  void on_session_message(const std::string& identity, Session& session, const Message& message);
-  void on_rollout(Session& session, const Message& message);
-  AckBody take(Session& session, Rollout rollout, uint64_t bytes);
+  void on_session_message(const std::string& identity, Session& session, const Message& message,
+                          Clock::time_point now);
   void on_ready(Session& session, const Message& message);
-  void on_heartbeat(const std::string& identity, Session& session, const Message& message);
+  void on_heartbeat(const std::string& identity, Session& session, const Message& message,
+                    Clock::time_point now);
   void on_staged(Session& session, const Message& message);
   void on_stage_failed(Session& session, const Message& message);
   void on_committed(Session& session, const Message& message);
-  void on_bye(const std::string& identity, Session& session, const Message& message);
+  void on_bye(Session& session, const Message& message);
   void sync_failed(Session& session, const std::string& why);
+
+  // trainer_rollouts.cpp: work out, rollouts in.
+  void on_rollout(Session& session, const Message& message);
+  AckBody take(Session& session, Rollout rollout, uint64_t bytes);
+  AckBody reject(const Session& session, const Rollout& rollout, const Error& error);
+  AckBody busy(const std::string& rollout_id);
+  Status check_weights_of(const Rollout& rollout) const;
+  bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
+  bool journalled(const Session& session, const Rollout& rollout);
+  bool is_idle(const Session& session) const;
+  void hand_out_work();
+  void widen_windows();
 
   // trainer_state.cpp
   void queue(Session& session, Payload payload);
@@ -98,7 +117,6 @@ class TrainerState {
   void lose(const std::string& identity, const std::string& why);
   void offer(Session& session);
   bool is_published(int64_t version, const std::string& root_hash) const;
-  void hand_out_work();
   void event(const std::string& worker_id, std::string text, bool routine = false);
   std::string key_name(const std::string& user) const;
   Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
@@ -115,11 +133,16 @@ class TrainerState {
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;
   std::deque<std::pair<Rollout, uint64_t>> queue_;  // with its bytes
-  uint64_t queued_bytes_ = 0;
+  ByteBudget budget_;
+  IdSet versions_;               // every version of this start
+  std::string journal_trouble_;  // why the journal takes nothing now; empty: it does
   std::deque<BridgeEvent> events_;
   BridgeCounters counters_;
 };
 
+// "join", "sync", "ready", "paused", "quarantined", "bye".
 const char* session_state_name(SessionState state);
+// Bytes of a rollout's frames on the wire.
+uint64_t wire_bytes(const Rollout& rollout);
 
 }  // namespace ringside::bridge

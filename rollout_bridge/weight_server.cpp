@@ -10,6 +10,32 @@ namespace {
 constexpr std::size_t kHeldVersions = 2;
 constexpr std::chrono::milliseconds kPoll{500};
 
+// Adds the whole payloads of body.tensors tensors, one after another: most are far below a chunk.
+Result<Payload> with_payloads(Payload answer, const ChunkBody& body, const WeightDelta* delta) {
+  const std::size_t count = delta && body.base_version >= 0 ? delta->payloads.size() : 0;
+  uint64_t total = 0;
+  if (body.offset == 0 && body.tensor < count && body.tensors <= count - body.tensor) {
+    for (uint64_t i = 0; i < body.tensors; ++i) {
+      total += delta->payloads[body.tensor + i].bytes.size();
+    }
+  }
+  if (total != body.bytes) {
+    return Error{Reason::kInvalidField, std::to_string(body.bytes) + " bytes at " +
+                                            std::to_string(body.offset) + " of " +
+                                            std::to_string(body.tensors) + " payloads from tensor " +
+                                            std::to_string(body.tensor) + ", which make " +
+                                            std::to_string(total)};
+  }
+  std::vector<std::byte> joined;
+  joined.reserve(total);
+  for (uint64_t i = 0; i < body.tensors; ++i) {
+    const auto bytes = delta->payloads[body.tensor + i].bytes;
+    joined.insert(joined.end(), bytes.begin(), bytes.end());
+  }
+  answer.add("data", "U8", {static_cast<int64_t>(total)}, Buffer::own(std::move(joined)));
+  return answer;
+}
+
 }  // namespace
 
 WeightServer::WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
@@ -32,6 +58,14 @@ void WeightServer::hold(std::shared_ptr<const WeightSnapshot> snapshot) {
   const std::lock_guard lock(mutex_);
   held_.push_back(std::move(snapshot));
   if (held_.size() > kHeldVersions) held_.pop_front();
+}
+
+std::array<uint64_t, kReasonCount> WeightServer::rejected() const {
+  std::array<uint64_t, kReasonCount> out{};
+  for (std::size_t i = 0; i < kReasonCount; ++i) {
+    out[i] = rejected_[i].load(std::memory_order_relaxed);
+  }
+  return out;
 }
 
 void WeightServer::check() {
@@ -57,13 +91,16 @@ void WeightServer::loop(const std::stop_token& stop) {
 void WeightServer::answer(const Incoming& incoming) {
   const auto request = incoming.parse(limits_);
   const auto reply = request ? chunk(request.value()) : Result<Payload>(request.error());
+  requests_.fetch_add(1, std::memory_order_relaxed);
   Payload payload;
   if (reply) {
     payload = reply.value();
   } else {
+    rejected_[static_cast<std::size_t>(reply.error().reason)].fetch_add(1, std::memory_order_relaxed);
     const auto asked = request ? request.value().body<ChunkBody>() : Result<ChunkBody>(ChunkBody{});
     payload = make_payload(MessageType::kError,
-                           ErrorBody{reason_name(reply.error().reason), reply.error().detail, false,
+                           ErrorBody{reason_name(reply.error().reason),
+                                     clip_text(reply.error().detail), false,
                                      asked ? asked.value().version : -1});
   }
   Header header{payload.type, run_id_, run_epoch_, "", 0, 0};
@@ -71,10 +108,13 @@ void WeightServer::answer(const Incoming& incoming) {
     header.worker_id = request.value().header().worker_id;
     header.incarnation = request.value().header().incarnation;
   }
+  // Counted first: a worker may have committed what it got before this thread runs again.
+  const uint64_t bytes = payload.buffer_bytes();
+  bytes_served_.fetch_add(bytes, std::memory_order_relaxed);
   // Full or gone: the worker's request times out and is made again.
-  if (send(socket_, &incoming.identity, pack_header(header, payload), payload) ==
+  if (send(socket_, &incoming.identity, pack_header(header, payload), payload) !=
       SendResult::kSent) {
-    bytes_served_.fetch_add(payload.buffer_bytes(), std::memory_order_relaxed);
+    bytes_served_.fetch_sub(bytes, std::memory_order_relaxed);
   }
 }
 
@@ -111,18 +151,27 @@ Result<Payload> WeightServer::chunk(const Message& request) {
                                     " is not held as changes to version " +
                                     std::to_string(body.base_version)};
   }
-  const Buffer& tensor =
-      body.base_version >= 0 ? delta->payloads[body.tensor] : snapshot->tensors[body.tensor];
-  if (body.bytes == 0 || body.bytes > limits_.max_chunk_bytes ||
-      body.offset > tensor.bytes.size() || body.bytes > tensor.bytes.size() - body.offset) {
-    return Error{Reason::kInvalidField,
-                 "bytes [" + std::to_string(body.offset) + ", +" + std::to_string(body.bytes) +
-                     ") of a tensor of " + std::to_string(tensor.bytes.size()) +
-                     " bytes, chunk limit " + std::to_string(limits_.max_chunk_bytes)};
+  if (body.bytes == 0 || body.bytes > limits_.max_chunk_bytes) {
+    return Error{Reason::kInvalidField, std::to_string(body.bytes) + " bytes, chunk limit " +
+                                            std::to_string(limits_.max_chunk_bytes)};
   }
   Payload payload = make_payload(MessageType::kChunk, body);
-  payload.add("data", "U8", {static_cast<int64_t>(body.bytes)},
-              Buffer{tensor.owner, tensor.bytes.subspan(body.offset, body.bytes)});
+  if (body.tensors != 1) return with_payloads(std::move(payload), body, delta);
+  const Buffer& tensor =
+      body.base_version >= 0 ? delta->payloads[body.tensor] : snapshot->tensors[body.tensor];
+  if (body.offset > tensor.bytes.size() || body.bytes > tensor.bytes.size() - body.offset) {
+    return Error{Reason::kInvalidField, "bytes [" + std::to_string(body.offset) + ", +" +
+                                            std::to_string(body.bytes) + ") of a tensor of " +
+                                            std::to_string(tensor.bytes.size()) + " bytes"};
+  }
+  Buffer data{tensor.owner, tensor.bytes.subspan(body.offset, body.bytes)};
+  const std::vector<int64_t> shape = {static_cast<int64_t>(body.bytes)};
+  // A tensor's hash is in the manifest, a payload's is not.
+  if (body.base_version >= 0) {
+    payload.add("data", "U8", shape, std::move(data));
+  } else {
+    payload.add_unhashed("data", "U8", shape, std::move(data));
+  }
   return payload;
 }
 

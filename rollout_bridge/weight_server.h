@@ -3,6 +3,7 @@
 // workers: a request that is lost is simply made again.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <exception>
@@ -29,6 +30,9 @@ class WeightServer {
   // "gone". Thread-safe, never waits for a worker.
   void hold(std::shared_ptr<const WeightSnapshot> snapshot);
   uint64_t bytes_served() const { return bytes_served_.load(std::memory_order_relaxed); }
+  // Requests so far, and those that were refused, by Reason. Thread-safe.
+  uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
+  std::array<uint64_t, kReasonCount> rejected() const;
   // Rethrows what ended the thread, if anything did. Thread-safe.
   void check();
 
@@ -46,6 +50,8 @@ class WeightServer {
   std::deque<std::shared_ptr<const WeightSnapshot>> held_;  // newest last
   std::exception_ptr failure_;
   std::atomic<uint64_t> bytes_served_{0};
+  std::atomic<uint64_t> requests_{0};
+  std::array<std::atomic<uint64_t>, kReasonCount> rejected_{};
   Waker waker_;
   std::jthread thread_;
 };

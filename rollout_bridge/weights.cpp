@@ -1,12 +1,11 @@
 #include "rollout_bridge/weights.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <set>
 #include <stdexcept>
 
+#include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/delta_codec.h"
 
 namespace ringside::bridge {
@@ -14,15 +13,6 @@ namespace {
 
 constexpr std::size_t kHexDigits = 32;
 constexpr std::size_t kMaxDims = 8;
-
-std::string hex128(XXH128_hash_t hash) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  for (const uint64_t half : {hash.high64, hash.low64}) {
-    for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[(half >> shift) & 15];
-  }
-  return out;
-}
 
 // Bytes that shape x dtype make; an error that names the tensor otherwise.
 Result<uint64_t> shape_bytes(const std::string& name, const std::string& dtype,
@@ -114,7 +104,7 @@ Status check_tensor(const TensorEntry& t, uint64_t offset, bool has_base) {
 }  // namespace
 
 std::string tensor_hash(std::span<const std::byte> bytes) {
-  return hex128(XXH3_128bits(bytes.data(), bytes.size()));
+  return hash128(bytes);
 }
 
 std::string root_hash(const std::vector<TensorEntry>& tensors) {
@@ -127,7 +117,7 @@ std::string root_hash(const std::vector<TensorEntry>& tensors) {
     }
     text += '\t' + t.xxh3 + '\n';
   }
-  return hex128(XXH3_128bits(text.data(), text.size()));
+  return hash128(std::as_bytes(std::span(text)));
 }
 
 std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t run_epoch,

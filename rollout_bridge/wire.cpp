@@ -1,12 +1,11 @@
 #include "rollout_bridge/wire.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
+#include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/schema.h"
 
 namespace ringside::bridge {
@@ -18,6 +17,7 @@ constexpr std::array<const char*, 17> kTypeNames = {
     "COMMIT",    "COMMITTED",     "BYE",           "END",    "ERROR"};
 constexpr std::size_t kMaxDepth = 8;
 constexpr std::size_t kMaxDims = 8;
+constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data: the tensor's hash covers it
 
 struct HeaderWire {
   int64_t v = 0;
@@ -66,7 +66,7 @@ Result<msgpack::object_handle> unpack_map(Frame frame, const Limits& limits) {
   }
 }
 
-Status check_frame(const FrameSpec& spec, Frame frame, const Limits& limits) {
+Status check_frame(const FrameSpec& spec, Frame frame, const Limits& limits, bool may_lack_hash) {
   const auto bad = [&](Reason reason, const std::string& what) {
     return Error{reason, "frame '" + spec.name + "': " + what};
   };
@@ -92,14 +92,14 @@ Status check_frame(const FrameSpec& spec, Frame frame, const Limits& limits) {
                                     std::to_string(product) + " bytes, header says " +
                                     std::to_string(spec.bytes));
   }
-  if (XXH3_64bits(frame.data(), frame.size()) != spec.xxh3) {
+  if (!(spec.xxh3 == kNotStated && may_lack_hash) && hash64(frame) != spec.xxh3) {
     return bad(Reason::kChecksum, "bytes do not match their xxh3");
   }
   return Success{};
 }
 
 Status check_frames(const std::vector<FrameSpec>& specs, std::span<const Frame> frames,
-                    const Limits& limits) {
+                    const Limits& limits, bool may_lack_hash) {
   if (specs.size() != frames.size() || specs.size() > limits.max_frames) {
     return Error{Reason::kFrames, "header lists " + std::to_string(specs.size()) +
                                       " frames, received " + std::to_string(frames.size()) +
@@ -107,7 +107,7 @@ Status check_frames(const std::vector<FrameSpec>& specs, std::span<const Frame> 
   }
   uint64_t total = 0;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (Status s = check_frame(specs[i], frames[i], limits); !s) return s;
+    if (Status s = check_frame(specs[i], frames[i], limits, may_lack_hash); !s) return s;
     total += specs[i].bytes;
     for (std::size_t j = 0; j < i; ++j) {
       if (specs[i].name == specs[j].name) {
@@ -135,8 +135,16 @@ uint64_t Payload::buffer_bytes() const {
 }
 
 void Payload::add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer) {
-  specs.push_back({std::move(name), std::move(dtype), std::move(shape), buffer.bytes.size(),
-                   XXH3_64bits(buffer.bytes.data(), buffer.bytes.size())});
+  const uint64_t hash = hash64(buffer.bytes);
+  specs.push_back(
+      {std::move(name), std::move(dtype), std::move(shape), buffer.bytes.size(), hash});
+  buffers.push_back(std::move(buffer));
+}
+
+void Payload::add_unhashed(std::string name, std::string dtype, std::vector<int64_t> shape,
+                           Buffer buffer) {
+  specs.push_back(
+      {std::move(name), std::move(dtype), std::move(shape), buffer.bytes.size(), kNotStated});
   buffers.push_back(std::move(buffer));
 }
 
@@ -189,7 +197,10 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
   if (wire.body.type != msgpack::type::MAP) {
     return Error{Reason::kMalformed, "body of " + wire.type + " is not a map"};
   }
-  if (Status s = check_frames(wire.frames, frames.subspan(1), limits); !s) return s.error();
+  if (Status s = check_frames(wire.frames, frames.subspan(1), limits, *type == MessageType::kChunk);
+      !s) {
+    return s.error();
+  }
   message.header_ = {*type,          wire.run_id,      wire.run_epoch,
                      wire.worker_id, wire.incarnation, wire.seq};
   message.specs_ = std::move(wire.frames);

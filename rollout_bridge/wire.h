@@ -43,7 +43,7 @@ struct FrameSpec {
   std::string dtype;
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
-  uint64_t xxh3 = 0;  // XXH3-64, seed 0
+  uint64_t xxh3 = 0;  // XXH3-64, seed 0; in a CHUNK 0: not stated
   MSGPACK_DEFINE_MAP(name, dtype, shape, bytes, xxh3);
 };
 
@@ -67,6 +67,9 @@ struct Payload {
   uint64_t buffer_bytes() const;
   // Appends a buffer of `bytes.size()` bytes that is `shape` elements of `dtype`, and hashes it.
   void add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
+  // The same without the hash: for the data of a CHUNK, which its tensor's hash covers. In any other
+  // message the receiver takes such a buffer for damaged.
+  void add_unhashed(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
 };
 
 template <class Body>

@@ -15,6 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kLook{1000};
 constexpr int kMessagesPerRound = 64;
 constexpr std::size_t kHeaderSlack = 64 * 1024;
 
@@ -77,9 +78,10 @@ struct WorkerEndpoint::Impl {
     }
     for (int i = 0;
          bulk && i < kMessagesPerRound && receive(*bulk, false, options.limits, incoming); ++i) {
-      const auto message = incoming.parse(options.limits);  // hashes the chunk: outside the lock
+      const auto message = incoming.parse(options.limits);
       const std::lock_guard lock(mutex);
       state.on_weights_message(message);
+      request_chunks(Clock::now());  // the wire must not wait for the rest of the round
     }
     {
       const std::lock_guard lock(mutex);
@@ -109,7 +111,12 @@ struct WorkerEndpoint::Impl {
       control.reset();
       bulk.reset();
     }
+    if (control && state.link() == Link::kJoining && now >= next_look && moved(now)) {
+      state.disconnect("the trainer is at another address", now);
+      return;
+    }
     if (!control && now >= state.next_attempt()) {
+      moved(now);
       opened_for = state.incarnation();
       control =
           connect_dealer(context, options.rollout_address, state.identity(),
@@ -122,9 +129,16 @@ struct WorkerEndpoint::Impl {
       bulk = connect_dealer(context, state.weights_address(), "",
                             {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
                             options.backoff_max, curve());
-    } else if (!staging) {
-      bulk.reset();
     }
+  }
+
+  // Whether the trainer is at another address than the one known so far, which then is known.
+  bool moved(Clock::time_point now) {
+    next_look = now + kLook;
+    const auto found = options.resolve ? options.resolve() : std::nullopt;
+    if (!found || *found == options.rollout_address) return false;
+    options.rollout_address = *found;
+    return true;
   }
 
   // Sends what is waiting, as far as the sockets take it; under the mutex.
@@ -133,6 +147,11 @@ struct WorkerEndpoint::Impl {
       if (send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
       state.sent_front(now);
     }
+    request_chunks(now);
+  }
+
+  // Keeps the receiver's window full; under the mutex.
+  void request_chunks(Clock::time_point now) {
     bulk_full = false;
     if (!bulk || state.receiver() == nullptr) return;
     for (const ChunkBody& request : state.receiver()->requests(now)) {
@@ -162,6 +181,7 @@ struct WorkerEndpoint::Impl {
   std::optional<zmq::socket_t> bulk;
   bool bulk_full = false;  // the thread's
   uint64_t opened_for = 0;
+  Clock::time_point next_look{};
   Incoming incoming;
   std::jthread thread;
 };
@@ -207,6 +227,22 @@ Status WorkerEndpoint::commit_weights(int64_t version, const std::string& root_h
   impl_->state.touch(Clock::now());
   impl_->waker.wake();
   return impl_->state.commit_weights(version, root_hash);
+}
+
+void WorkerEndpoint::pause() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->state.pause();
+  impl_->waker.wake();
+}
+
+void WorkerEndpoint::resume() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->state.resume();
+  impl_->waker.wake();
 }
 
 std::size_t WorkerEndpoint::pending() const {

@@ -2,7 +2,7 @@
 //
 // One thread is owned here; it keeps the heartbeat, reconnects with capped backoff, pulls weights
 // and resends what was not acknowledged. Every public method is thread-safe. What ends the thread
-// is rethrown by the next call of poll, send_rollout or commit_weights.
+// is rethrown by the next call of poll, send_rollout, commit_weights, pause or resume.
 //
 // The caller's loop: poll(); on Granted sample and send_rollout(); on WeightsReady install at a
 // safe point, hash the installed bytes and commit_weights(); on Ended leave. Disconnected needs
@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ namespace ringside::bridge {
 
 struct WorkerOptions {
   std::string rollout_address;
+  // Where the trainer is now, for one that comes back at another address; nullopt: not known yet.
+  // Asked before each connection and every second while there is none, on the endpoint's thread.
+  std::function<std::optional<std::string>()> resolve;
   std::string weights_address;     // empty: the one WELCOME names
   std::string run_id;              // empty: any; otherwise another run is a fatal error
   std::string worker_id;           // not empty; stable over restarts of the worker
@@ -94,6 +98,11 @@ class WorkerEndpoint {
   // anew from the installed bytes (root_hash_of). Work for it follows if the trainer agrees;
   // otherwise the weights are offered again.
   Status commit_weights(int64_t version, const std::string& root_hash);
+
+  // While paused the worker keeps what it was granted and gets no more, and its progress is not
+  // judged: for a server that restarts or takes weights. Both return at once and may be repeated.
+  void pause();
+  void resume();
 
   // Rollouts sent and not yet acknowledged.
   std::size_t pending() const;

@@ -13,6 +13,7 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
     return disconnect("WELCOME without its numbers", now);
   }
   welcome_ = body.value();
+  window_ = welcome_.window_bytes;
   run_id_ = message.header().run_id;
   run_epoch_ = message.header().run_epoch;
   link_ = Link::kJoined;
@@ -20,14 +21,13 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
   last_heartbeat_ = {};
   emit(Connected{run_id_, run_epoch_});
   // What is installed counts only within its epoch; otherwise the trainer sends everything.
-  if (installed_epoch_ == run_epoch_) {
-    outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
-  }
+  say_ready();
 }
 
 void WorkerState::on_credit(const Message& message) {
   const auto body = message.body<CreditBody>();
   if (!body) return;
+  set_window(body.value().window_bytes);
   Granted granted;
   for (const GrantBody& g : body.value().groups) {
     GrantedGroup group{g.group_id, g.group_size, g.min_version, g.attempt, {}};
@@ -46,6 +46,7 @@ void WorkerState::on_ack(const Message& message, Clock::time_point now) {
   const auto body = message.body<AckBody>();
   if (!body) return;
   const AckBody& ack = body.value();
+  set_window(ack.window_bytes);
   const auto it = std::find_if(pending_.begin(), pending_.end(),
                                [&](const Pending& p) { return p.rollout_id == ack.rollout_id; });
   if (it == pending_.end()) return;
@@ -86,7 +87,7 @@ void WorkerState::start_staging() {
   o.window = options_.chunk_window;
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
-  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o, base_);
+  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o, base_, memory_);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }
@@ -154,6 +155,7 @@ void WorkerState::on_error(const Message& message, Clock::time_point now) {
     return emit(Failed{error.reason, error.detail});
   }
   const Reason reason = reason_from_name(error.reason);
+  if (reason == Reason::kTimeout) gave_no_progress_ = true;
   if (link_ == Link::kJoining || reason == Reason::kUnknownSession ||
       reason == Reason::kSequenceGap || reason == Reason::kTimeout) {
     disconnect("trainer: " + error.reason + ": " + error.detail, now);

@@ -49,8 +49,9 @@ void WorkerState::open_session() {
   link_ = Link::kJoining;
   hello_sent_ = false;
   outbox_.push_back(make_payload(
-      MessageType::kHello, HelloBody{options_.capacity_samples, installed_epoch_,
-                                     installed_.version, installed_.root_hash, "ringside-cpp/1"}));
+      MessageType::kHello,
+      HelloBody{options_.capacity_samples, installed_epoch_, installed_.version,
+                installed_.root_hash, "ringside-cpp/1", static_cast<int64_t>(pending_.size())}));
 }
 
 void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
@@ -124,18 +125,31 @@ void WorkerState::tick(Clock::time_point now) {
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_progress_);
     outbox_.push_back(
         make_payload(MessageType::kHeartbeat,
-                     HeartbeatBody{receiver_ ? "staging" : "running", installed_.version,
-                                   static_cast<int64_t>(in_flight_.size()), age.count()}));
+                     HeartbeatBody{state_name(), installed_.version,
+                                   static_cast<int64_t>(in_flight_.size()), age.count(),
+                                   static_cast<int64_t>(pending_.size())}));
   }
   if (!receiver_ && !staged_ && next_offer_) start_staging();
   send_window(now);
 }
 
+const char* WorkerState::state_name() const {
+  if (leaving_) return "bye";
+  if (paused_) return "paused";
+  if (installed_epoch_ == run_epoch_) return "ready";
+  return receiver_ || staged_ ? "sync" : "join";
+}
+
+void WorkerState::set_window(int64_t bytes) {
+  if (bytes >= 0) window_ = bytes;
+}
+
 void WorkerState::send_window(Clock::time_point now) {
+  if (window_ == 0) return;  // another one will be told
   for (Pending& p : pending_) {
     if (p.sent || p.not_before > now) continue;
     const uint64_t bytes = p.payload.buffer_bytes();
-    const bool fits = unacked_bytes_ + bytes <= static_cast<uint64_t>(welcome_.window_bytes);
+    const bool fits = unacked_bytes_ + bytes <= static_cast<uint64_t>(window_);
     if (!fits && unacked_bytes_ > 0) return;  // in order; a large one goes alone
     outbox_.push_back(p.payload);             // shares the buffers
     p.sent = true;
@@ -164,8 +178,26 @@ Status WorkerState::commit_weights(int64_t version, const std::string& root_hash
   installed_epoch_ = run_epoch_;
   if (link_ != Link::kJoined) return Success{};  // HELLO will say it
   outbox_.push_back(make_payload(MessageType::kCommitted, installed_));
-  outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{version}));
+  say_ready();
   return Success{};
+}
+
+// Wants work, unless paused: then resume() says so.
+void WorkerState::say_ready() {
+  if (paused_ || link_ != Link::kJoined || installed_epoch_ != run_epoch_) return;
+  outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
+}
+
+void WorkerState::pause() {
+  paused_ = true;
+  last_heartbeat_ = {};  // the next tick says it
+}
+
+void WorkerState::resume() {
+  if (!paused_) return;
+  paused_ = false;
+  last_heartbeat_ = {};
+  say_ready();
 }
 
 std::optional<WorkerEvent> WorkerState::poll() {
@@ -176,6 +208,7 @@ std::optional<WorkerEvent> WorkerState::poll() {
 }
 
 void WorkerState::say_bye(const std::string& reason) {
+  leaving_ = true;
   if (link_ != Link::kJoined) {
     link_ = Link::kOver;  // nobody to say it to
     return;

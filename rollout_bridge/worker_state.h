@@ -42,14 +42,23 @@ class WorkerState {
   Status commit_weights(int64_t version, const std::string& root_hash);
   std::optional<WorkerEvent> poll();
   void say_bye(const std::string& reason);
+  // See WorkerEndpoint.
+  void pause();
+  void resume();
   bool left() const { return link_ == Link::kOver; }
   std::size_t pending() const { return pending_.size(); }
   std::size_t in_flight() const { return in_flight_.size(); }
-  void touch(Clock::time_point now) { last_progress_ = now; }
+  void touch(Clock::time_point now) {
+    last_progress_ = now;
+    gave_no_progress_ = false;
+  }
 
   Link link() const { return link_; }
   uint64_t incarnation() const { return incarnation_; }
-  Clock::time_point next_attempt() const { return next_attempt_; }
+  // Given up for want of progress it stays away until there is some: it would only take work.
+  Clock::time_point next_attempt() const {
+    return gave_no_progress_ ? Clock::time_point::max() : next_attempt_;
+  }
   std::string weights_address() const;
   std::string identity() const { return options_.worker_id + "/" + std::to_string(incarnation_); }
   // The next message for the control socket, numbered; nullptr when there is none.
@@ -78,6 +87,9 @@ class WorkerState {
   void drop_staging(const std::string& why);
   void start_staging();
   void send_window(Clock::time_point now);
+  void say_ready();
+  void set_window(int64_t bytes);
+  const char* state_name() const;
   void emit(WorkerEvent event) { events_.push_back(std::move(event)); }
   Header header(uint64_t seq) const;
 
@@ -87,7 +99,11 @@ class WorkerState {
   std::string run_id_;
   int64_t run_epoch_ = -1;
   WelcomeBody welcome_;
+  int64_t window_ = 0;  // bytes that may be sent and not acknowledged; 0: none now
   bool hello_sent_ = false;
+  bool paused_ = false;
+  bool leaving_ = false;
+  bool gave_no_progress_ = false;
   uint64_t received_seq_ = 0;
   uint64_t sent_seq_ = 0;
   int attempts_ = 0;  // without a WELCOME, for the backoff
@@ -106,6 +122,7 @@ class WorkerState {
   // What was staged last: the base of the next version's changes. One copy of the weights in host
   // memory, shared with the owner while it holds that WeightsReady.
   std::shared_ptr<const WeightSnapshot> base_;
+  WeightMemory memory_;  // and what the version before the base left, for the next one
   WeightsBody installed_;
   int64_t installed_epoch_ = -1;
 };

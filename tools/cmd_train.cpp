@@ -9,6 +9,7 @@
 #include "rl/config/batch_arithmetic.h"
 #include "rl/live_source.h"
 #include "rl/log/log.h"
+#include "rl/prime_rl_source.h"
 #include "rl/sft.h"
 #include "rl/trainer.h"
 #include "tools/distributed.h"
@@ -20,6 +21,7 @@ struct TrainOptions {
   std::vector<std::string> words;
   std::filesystem::path run_dir;
   std::filesystem::path rollouts;
+  std::string prime_rl;
   int64_t steps = 0;
   int nproc = 0;
 };
@@ -43,6 +45,17 @@ void save_configuration(const rl::Config& config, const std::filesystem::path& p
   }
 }
 
+std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, const rl::Config& config,
+                                               const rl::TrainingRun& run, int64_t steps) {
+  if (!options.rollouts.empty()) {
+    return rl::make_file_source(options.rollouts, config.rollout);
+  }
+  if (!options.prime_rl.empty()) {
+    return rl::make_prime_rl_source(options.prime_rl, config, steps);
+  }
+  return rl::make_live_source(config, run.state().run_id, options.run_dir, run.state().weight_version, steps);
+}
+
 void train_rank(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
   std::filesystem::create_directories(options.run_dir);
   if (ranks.mesh.rank() == 0) {
@@ -57,13 +70,7 @@ void train_rank(const TrainOptions& options, const rl::Config& config, const Ran
     rl::train_sft(run);
     return;
   }
-  std::unique_ptr<rl::RolloutSource> source;
-  if (run.is_main_rank()) {
-    source = options.rollouts.empty()
-                 ? rl::make_live_source(config, run.state().run_id, options.run_dir,
-                                        run.state().weight_version, steps)
-                 : rl::make_file_source(options.rollouts, config.rollout);
-  }
+  const auto source = run.is_main_rank() ? make_source(options, config, run, steps) : nullptr;
   rl::train_grpo(run, source.get());
 }
 
@@ -87,8 +94,11 @@ void add_train_command(CommandContext& context) {
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
   command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
       ->required();
-  command->add_option("--rollouts", options->rollouts,
-                      "recorded rollouts (JSONL); without it, workers are waited for");
+  CLI::Option* recorded = command->add_option("--rollouts", options->rollouts,
+                                              "recorded rollouts (JSONL); without it, workers are waited for");
+  command->add_option("--prime-rl", options->prime_rl,
+                      "tcp://HOST:PORT where prime-rl's orchestrator publishes batches, in place of workers")
+      ->excludes(recorded);
   command->add_option("--steps", options->steps,
                       "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
                       "train.steps where a recipe or the command line sets it, else at --steps");

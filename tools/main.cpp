@@ -1,4 +1,5 @@
 // The `ringside` executable: one subcommand a file, tools/cmd_<name>.cpp.
+#include <csignal>
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
@@ -13,6 +14,7 @@
 
 int main(int argc, char** argv) {
   using namespace ringside::tools;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit is an error of write(), not the end
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
   app.set_version_flag("--version", RINGSIDE_VERSION);

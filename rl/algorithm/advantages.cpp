@@ -84,6 +84,7 @@ Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std, cons
     case AdvantageEstimator::kReinforce:
     case AdvantageEstimator::kGdpo:
     case AdvantageEstimator::kGae:
+    case AdvantageEstimator::kGiven:
       break;
   }
   throw std::invalid_argument("unreachable: the estimator was checked");
@@ -103,8 +104,9 @@ void check_std(const AdvantageConfig& config, bool any) {
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config) {
   const auto of = config.estimator;
-  if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce || of == AdvantageEstimator::kGae) {
-    throw std::invalid_argument("group_advantages: estimator " + word(of) + " needs more than one reward a sample");
+  if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce || of == AdvantageEstimator::kGae ||
+      of == AdvantageEstimator::kGiven) {
+    throw std::invalid_argument("group_advantages: estimator " + word(of) + " is not made of one reward a sample");
   }
   check_std(config, of == AdvantageEstimator::kGrpo || of == AdvantageEstimator::kRloo);
   const Groups groups = as_groups(rewards, group_size);

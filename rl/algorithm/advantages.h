@@ -21,7 +21,7 @@ namespace ringside::rl {
 //   leave_one_out  that of the others + eps, and 1 where it is exactly 0                 (NeMo-RL, with rloo)
 //   none           1                       (Dr. GRPO, Liu et al. 2025; RLOO)
 // A group of equal rewards has advantages of exactly 0, a group of one too. Throws std::invalid_argument when the rewards
-// are not whole groups, and for the estimators that need more than one reward a sample (gdpo, reinforce, gae) or a
+// are not whole groups, and for the estimators that are not made of one reward a sample (gdpo, reinforce, gae, given) or a
 // standard deviation that pass_at_k does not know (batch, leave_one_out).
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config);

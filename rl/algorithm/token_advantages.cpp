@@ -155,13 +155,29 @@ std::vector<double> by_sample(const TokenTable& table, const SampleRewards& rewa
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
     advantage.insert(advantage.end(), table.begin[sample + 1] - table.begin[sample], of_samples[sample]);
   }
-  if (config.kl_in == KlIn::kAdvantage && !kl.empty()) {
-    const auto later = discounted_sums(table, kl, config.advantage.gamma);
-    for (std::size_t t = 0; t < advantage.size(); ++t) {
-      advantage[t] -= kl_coef * later[t];
-    }
-  }
   return advantage;
+}
+
+// Of kl_in advantage, where the estimator knows no rewards of tokens.
+void take_off_later_kl(const TokenTable& table, const std::vector<double>& kl, const AlgorithmConfig& config,
+                       double kl_coef, std::vector<double>& advantage) {
+  if (config.kl_in != KlIn::kAdvantage || kl.empty()) {
+    return;
+  }
+  const auto later = discounted_sums(table, kl, config.advantage.gamma);
+  for (std::size_t t = 0; t < advantage.size(); ++t) {
+    advantage[t] -= kl_coef * later[t];
+  }
+}
+
+std::vector<double> given(const TokenTable& table, const AlgorithmConfig& config) {
+  check_column(table, table.given, "given", kWho);
+  if (config.kl_in == KlIn::kReward && config.kl_coef > 0) {
+    throw std::invalid_argument(
+        "step_advantages: algorithm.kl_in reward puts the KL into rewards, but estimator given takes advantages as they "
+        "come; expected kl_in loss or advantage");
+  }
+  return table.given;
 }
 
 std::vector<double> token_rewards(const TokenTable& table, const SampleRewards& rewards, const std::vector<double>& kl,
@@ -288,7 +304,10 @@ StepAdvantages step_advantages(const TokenTable& table, const SampleRewards& rew
   } else if (config.advantage.estimator == AdvantageEstimator::kGae) {
     gae(table, token_rewards(table, rewards, kl, kl_coef), config.advantage, result);
   } else {
-    result.advantage = by_sample(table, rewards, kl, group_size, config, kl_coef);
+    result.advantage = config.advantage.estimator == AdvantageEstimator::kGiven
+                           ? given(table, config)
+                           : by_sample(table, rewards, kl, group_size, config, kl_coef);
+    take_off_later_kl(table, kl, config, kl_coef, result.advantage);
   }
   if (config.advantage.whiten != Whiten::kNone) {
     whiten(table, config.advantage, result.advantage);

@@ -52,21 +52,23 @@ struct StepAdvantages {
 //   reinforce  discounted returns-to-go of token rewards: G_t = r_t + gamma G_t+1 (Williams 1992; REINFORCE++, Hu et al. 2025)
 //   gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t + gamma lambda A_t+1 (Schulman et al. 2015), returns = A + V
 //       before whitening
-// For the last two the total is the reward of the sample's last loss token and a turn's reward that of its token; time runs
+//   given      table.given as it is: advantages that came with the rollouts. Rewards, where there are any, only count in figures
+// For reinforce and gae the total is the reward of the sample's last loss token and a turn's reward that of its token; time runs
 // over the sample's loss tokens in order, so tokens of the environment between turns carry the next value and advantage
 // through, as in verl. A sample without a loss token counts in its group's statistics all the same.
 // KL, with d = old - reference, or old - rollout by kl_to:
 //   kl_in loss       nothing is done here
 //   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019); estimators of one number a sample take the sum
-//       into the sample's total, before the group's statistics (verl)
+//       into the sample's total, before the group's statistics (verl); refused with given, which is made of no reward
 //   kl_in advantage  the same for reinforce and gae; otherwise, after the estimator, A_t -= kl_coef sum_{u >= t}
 //       gamma^(u - t) kl_u (OpenRLHF, AReaL)
 // Whitening comes last: (x - mean) / sqrt(var + whiten_eps), var over n - 1 with advantage.unbiased, otherwise n:
 //   tokens     statistics over all loss tokens of the step (verl's masked_whiten)
 //   sequences  over the mean advantages of the samples that have loss tokens
 // kl_coef is the present value of the coefficient. Throws std::invalid_argument naming lengths or the sample: a table
-// that is not consistent, no value for gae, no reference for a KL, a turn reward outside its sample, a number that is not
-// finite, gdpo with reward.clip (the clipped total is not what it adds up); and as advantages.h.
+// that is not consistent, no value for gae, no advantages for given or kl_in reward with it, no reference for a KL, a turn
+// reward outside its sample, a number that is not finite, gdpo with reward.clip (the clipped total is not what it adds up);
+// and as advantages.h.
 StepAdvantages step_advantages(const TokenTable& table, const SampleRewards& rewards, int64_t group_size,
                                const AlgorithmConfig& config, double kl_coef);
 

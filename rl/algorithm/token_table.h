@@ -15,6 +15,7 @@ struct TokenTable {
   std::vector<double> old;        // [N] under the policy at the beginning of the step
   std::vector<double> reference;  // [N] under the reference policy; empty where nothing asks for it
   std::vector<double> value;      // [N] the critic's; empty where nothing asks for it
+  std::vector<double> given;      // [N] advantages that came with the rollouts; empty unless the estimator is given
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }

@@ -9,7 +9,8 @@ namespace {
 
 // What an estimator that compares a sample with its group needs.
 bool uses_groups(AdvantageEstimator estimator) {
-  return estimator != AdvantageEstimator::kReinforce && estimator != AdvantageEstimator::kGae;
+  return estimator != AdvantageEstimator::kReinforce && estimator != AdvantageEstimator::kGae &&
+         estimator != AdvantageEstimator::kGiven;
 }
 
 template <class E>
@@ -43,6 +44,27 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
     mistakes.push_back({"algorithm.critic.warmup_steps",
                         "is " + std::to_string(a.critic.warmup_steps) + ", but algorithm.advantage.estimator " +
                             word(estimator) + " has no critic; expected 0, or estimator gae"});
+  }
+}
+
+// Advantages that come with the rollouts are made of no reward here, so nothing that shapes rewards could act.
+void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
+  if (a.advantage.estimator != AdvantageEstimator::kGiven) {
+    return;
+  }
+  const std::string why = ", but algorithm.advantage.estimator given takes advantages as they come, not rewards; expected ";
+  if (a.reward.scale != 1) {
+    mistakes.push_back({"algorithm.reward.scale", "is " + text_of(a.reward.scale) + why + "1"});
+  }
+  if (a.reward.clip > 0) {
+    mistakes.push_back({"algorithm.reward.clip", "is " + text_of(a.reward.clip) + why + "0"});
+  }
+  if (a.reward.overlong_buffer_tokens > 0) {
+    mistakes.push_back({"algorithm.reward.overlong_buffer_tokens",
+                        "is " + std::to_string(a.reward.overlong_buffer_tokens) + why + "0"});
+  }
+  if (a.kl_coef > 0 && a.kl_in == KlIn::kReward) {
+    mistakes.push_back({"algorithm.kl_in", "is reward" + why + "loss or advantage"});
   }
 }
 
@@ -128,6 +150,7 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
   const bool grpo = c.algorithm.name == AlgorithmName::kGrpo;
   if (grpo) {
     check_estimator(c.algorithm, c.rollout.group_size, mistakes);
+    check_given(c.algorithm, mistakes);
   }
   if (!grpo && c.algorithm.preset != "none") {
     mistakes.push_back({"algorithm.preset",

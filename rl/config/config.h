@@ -47,6 +47,21 @@ struct RewardOptionsConfig {
   double http_timeout_s = 30.0;
 };
 
+// An inference server outside of the worker process (rollout.server other than embedded).
+struct ServerConfig {
+  std::string url = "http://127.0.0.1:8000";
+  std::string api_key_file;
+  std::string model;
+  std::int64_t concurrency = 64;
+  ServerWeights weights = ServerWeights::kAuto;
+  std::string weights_directory;
+  ServerPause pause = ServerPause::kDrain;
+  double request_timeout_s = 600.0;
+  double load_timeout_s = 600.0;
+  std::string start_command;
+  std::int64_t probe_tokens = 16;
+  double probe_tolerance = 0.05;
+};
 struct RolloutConfig {
   std::int64_t prompts_per_step = 8;
   std::int64_t group_size = 8;
@@ -60,6 +75,7 @@ struct RolloutConfig {
   std::string reward_separator;
   RewardOptionsConfig reward_options;
   RolloutServer server = RolloutServer::kEmbedded;
+  ServerConfig server_options;
   std::int64_t num_workers = 1;
   std::int64_t worker_threads = 1;
 };
@@ -205,6 +221,8 @@ struct WeightsConfig {
   PublishDType publish_dtype = PublishDType::kModel;
   WeightEncoding encoding = WeightEncoding::kAuto;
   std::int64_t full_every = 16;
+  std::string directory;
+  std::int64_t keep = 2;
 };
 
 struct CheckpointConfig {
@@ -215,6 +233,7 @@ struct CheckpointConfig {
 struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   ProgressStyle progress = ProgressStyle::kAuto;
+  bool rollouts = false;
 };
 
 struct EvalConfig {

@@ -102,6 +102,19 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.text("rollout.reward_options.http_url", options.http_url);
   fields.real("rollout.reward_options.http_timeout_s", options.http_timeout_s, above(0));
   fields.choice("rollout.server", rollout.server);
+  ServerConfig& server = rollout.server_options;
+  fields.text("rollout.server_options.url", server.url);
+  fields.path("rollout.server_options.api_key_file", server.api_key_file);
+  fields.text("rollout.server_options.model", server.model);
+  fields.integer("rollout.server_options.concurrency", server.concurrency, between(1, 4096));
+  fields.choice("rollout.server_options.weights", server.weights);
+  fields.path("rollout.server_options.weights_directory", server.weights_directory);
+  fields.choice("rollout.server_options.pause", server.pause);
+  fields.real("rollout.server_options.request_timeout_s", server.request_timeout_s, above(0));
+  fields.real("rollout.server_options.load_timeout_s", server.load_timeout_s, above(0));
+  fields.text("rollout.server_options.start_command", server.start_command);
+  fields.integer("rollout.server_options.probe_tokens", server.probe_tokens, between(2, 1024));
+  fields.real("rollout.server_options.probe_tolerance", server.probe_tolerance, above(0));
   fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024));
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024));
 }
@@ -223,6 +236,8 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
   fields.choice("weights.publish_dtype", weights.publish_dtype);
   fields.choice("weights.encoding", weights.encoding);
   fields.integer("weights.full_every", weights.full_every, at_least(1));
+  fields.path("weights.directory", weights.directory);
+  fields.integer("weights.keep", weights.keep, at_least(0));
 }
 
 void add_outputs(FieldList& fields, Config& config) {
@@ -230,6 +245,7 @@ void add_outputs(FieldList& fields, Config& config) {
   fields.integer("checkpoint.keep", config.checkpoint.keep, at_least(0));
   fields.choice("log.level", config.log.level);
   fields.choice("log.progress", config.log.progress);
+  fields.flag("log.rollouts", config.log.rollouts);
   fields.integer("eval.every", config.eval.every, at_least(0));
   fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));
   fields.real("eval.temperature", config.eval.temperature, at_least(0));

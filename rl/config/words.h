@@ -24,7 +24,7 @@ enum class KlIn { kLoss, kReward, kAdvantage };
 enum class LossAggregation {
   kTokenMean, kTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant, kMicroBatchTokenMean
 };
-enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae };
+enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae, kGiven };
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
 enum class Whiten { kNone, kTokens, kSequences };
 enum class OldLogprobs { kRecompute, kRollout };
@@ -32,7 +32,9 @@ enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
 enum class CorrectionLevel { kToken, kSequence, kGeometric };
 enum class DynamicSampling { kNone, kDrop, kRefill };
 enum class LrSchedule { kConstant, kLinear, kCosine };
-enum class RolloutServer { kEmbedded };
+enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
+enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
+enum class ServerPause { kDrain, kAbort, kKeep };
 enum class ChatTemplate { kNone, kChatml, kLlama3 };
 enum class SpMethod { kAuto, kUlysses, kRing };
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
@@ -96,8 +98,8 @@ struct EnumNames<LossAggregation> {
 };
 template <>
 struct EnumNames<AdvantageEstimator> {
-  static constexpr std::array<std::string_view, 7> kNames = {"grpo",      "rloo",   "reinforce", "gdpo",
-                                                             "pass_at_k", "max_rl", "gae"};
+  static constexpr std::array<std::string_view, 8> kNames = {"grpo",      "rloo",   "reinforce", "gdpo",
+                                                             "pass_at_k", "max_rl", "gae",       "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {
@@ -129,7 +131,15 @@ struct EnumNames<LrSchedule> {
 };
 template <>
 struct EnumNames<RolloutServer> {
-  static constexpr std::array<std::string_view, 1> kNames = {"embedded"};
+  static constexpr std::array<std::string_view, 5> kNames = {"embedded", "vllm", "sglang", "llama_cpp", "python"};
+};
+template <>
+struct EnumNames<ServerWeights> {
+  static constexpr std::array<std::string_view, 5> kNames = {"auto", "pull", "engine", "disk", "restart"};
+};
+template <>
+struct EnumNames<ServerPause> {
+  static constexpr std::array<std::string_view, 3> kNames = {"drain", "abort", "keep"};
 };
 template <>
 struct EnumNames<ChatTemplate> {

@@ -42,6 +42,7 @@ bridge::Rollout parse(const json& line) {
   }
   rollout.turn_offsets = line.value("turn_offsets", std::vector<int32_t>{});
   rollout.turn_rewards = line.value("turn_rewards", std::vector<double>{});
+  rollout.advantages = line.value("advantages", std::vector<float>{});
   if (line.contains("branches")) {
     for (const json& branch : line.at("branches")) {
       rollout.branches.push_back({branch.at("begin"), branch.at("context_end")});
@@ -51,7 +52,9 @@ bridge::Rollout parse(const json& line) {
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));
   rollout.run_epoch = 0;
-  rollout.rewards = {{"reward", line.at("reward").get<double>()}};
+  if (line.contains("reward") || rollout.advantages.empty()) {
+    rollout.rewards = {{"reward", line.at("reward").get<double>()}};
+  }
   return rollout;
 }
 

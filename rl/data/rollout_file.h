@@ -1,6 +1,7 @@
 // Recorded rollouts, one JSON object a line: {"group_id", "prompt_ids", "completion_ids", "logprobs", "reward"} and
 // optionally "loss_mask" (over the completion), "finish_reason", "temperature", "versions" [{version, begin, end}],
-// "turn_offsets", "turn_rewards" (one a turn), "branches" [{begin, context_end}], each as bridge::Rollout has it. The lines of a group follow each other. Torch-free.
+// "turn_offsets", "turn_rewards" (one a turn), "advantages" (one a completion token; "reward" may then be absent), "branches"
+// [{begin, context_end}], each as bridge::Rollout has it. The lines of a group follow each other. Torch-free.
 #pragma once
 
 #include <cstdint>

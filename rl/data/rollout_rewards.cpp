@@ -57,13 +57,16 @@ int64_t token_of_turn(const std::vector<bool>& mask, int64_t end, int64_t first_
 
 }  // namespace
 
-bool is_scored(const bridge::Rollout& rollout) { return !rollout.rewards.empty() || !rollout.turn_rewards.empty(); }
+bool is_scored(const bridge::Rollout& rollout) {
+  return !rollout.rewards.empty() || !rollout.turn_rewards.empty() || !rollout.advantages.empty();
+}
 
 namespace {
 
 // The weighted sum of the rewards of the whole sample.
 double sample_total(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe) {
-  return rollout.rewards.empty() && !rollout.turn_rewards.empty() ? 0.0 : weighted_total(rollout.rewards, recipe);
+  const bool judged_otherwise = !rollout.turn_rewards.empty() || !rollout.advantages.empty();
+  return rollout.rewards.empty() && judged_otherwise ? 0.0 : weighted_total(rollout.rewards, recipe);
 }
 
 // reward(rollout) of each, the gaps of failed samples filled. Errors name the rollout.

@@ -11,11 +11,11 @@
 
 namespace ringside::rl {
 
-// Whether a rollout can be scored: one that failed brings no reward.
+// Whether a rollout says how good it was: one that failed brings neither rewards nor advantages.
 bool is_scored(const bridge::Rollout& rollout);
 
 // The weighted sum of a rollout's rewards (weighted_rewards.h) and of the rewards of its turns. Throws std::invalid_argument
-// when the rollout has none, or lacks one that the recipe names.
+// when the rollout has none, or lacks one that the recipe names. 0 for one that brings advantages in place of rewards.
 double total_reward(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe);
 
 // One total a rollout, in order. A rollout that failed counts as the mean of the rest of its group, so that it moves no one

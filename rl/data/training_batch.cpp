@@ -31,6 +31,20 @@ void check_rollout(const bridge::Rollout& rollout) {
   }
 }
 
+// A rollout that failed has neither and is not trained on.
+void check_judged(const bridge::Rollout& rollout, AdvantageEstimator estimator) {
+  const bool given = estimator == AdvantageEstimator::kGiven;
+  if (given && is_scored(rollout) && rollout.advantages.empty()) {
+    throw std::invalid_argument("rollout " + rollout.rollout_id +
+                                " brings no advantages, but algorithm.advantage.estimator is given");
+  }
+  if (!given && rollout.rewards.empty() && rollout.turn_rewards.empty() && !rollout.advantages.empty()) {
+    throw std::invalid_argument("rollout " + rollout.rollout_id +
+                                " brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
+                                std::string(to_string(estimator)));
+  }
+}
+
 void check_groups(std::span<const bridge::Rollout> rollouts, int64_t group_size) {
   for (std::size_t i = 0; i < rollouts.size(); ++i) {
     const std::size_t first = i - i % static_cast<std::size_t>(group_size);
@@ -75,13 +89,17 @@ sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchP
   return document;
 }
 
-TokenTable make_table(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks) {
+TokenTable make_table(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
+                      AdvantageEstimator estimator) {
   TokenTable table;
   table.begin.push_back(0);
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     for (std::size_t i = 0; i < masks[r].size(); ++i) {
       if (masks[r][i]) {
         table.rollout.push_back(rollouts[r].logprobs[i]);
+        if (estimator == AdvantageEstimator::kGiven) {
+          table.given.push_back(rollouts[r].advantages[i]);
+        }
       }
     }
     table.begin.push_back(static_cast<int64_t>(table.rollout.size()));
@@ -151,10 +169,11 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   std::vector<std::vector<bool>> masks;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     check_rollout(rollouts[r]);
+    check_judged(rollouts[r], config.algorithm.advantage.estimator);
     masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
   }
   StepBatch batch;
-  batch.table = make_table(rollouts, masks);
+  batch.table = make_table(rollouts, masks, config.algorithm.advantage.estimator);
   batch.rewards = sample_rewards(rollouts, masks, batch.table, config);
   const int64_t num_mini_batches = config.train.num_mini_batches;
   for (int64_t b = 0; b < num_mini_batches; ++b) {

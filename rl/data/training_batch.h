@@ -22,7 +22,7 @@ struct MiniBatch {
 
 struct StepBatch {
   std::vector<MiniBatch> mini_batches;  // of one pass over the step's samples
-  TokenTable table;                     // begin and rollout are filled
+  TokenTable table;                     // begin, rollout and, for estimator given, given are filled
   SampleRewards rewards;                // weighted by name, shaped in total
 };
 
@@ -31,7 +31,7 @@ struct StepBatch {
 // over the mini-batch. Rollouts that failed carry no entry and count in no denominator. With algorithm.mask_truncated, completions that hit the length limit carry no entry; with
 // dynamic_sampling drop or refill, groups whose rewards are all equal carry none and count in no denominator. Throws
 // std::invalid_argument naming the rollout: sampling settings whose log-probs the trainer cannot reproduce (top_p, top_k),
-// groups that are not whole, branches that do not fit.
+// groups that are not whole, branches that do not fit, no advantages for estimator given, or nothing but them for another.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config);
 
 // A document whose loss entries are all targets from `first_target` on, each weighted `weight`.

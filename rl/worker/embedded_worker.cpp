@@ -74,7 +74,10 @@ class EmbeddedWorker {
   void handle(const bridge::Failed& failed) {
     throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
   }
-  void handle(const bridge::Disconnected& disconnected) { log::warn("disconnected: " + disconnected.why); }
+  void handle(const bridge::Disconnected& disconnected) {
+    ended_ = run_has_ended(settings_);
+    log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
+  }
 
   void sample_batch() {
     const auto end = work_.begin() + std::min(static_cast<int64_t>(work_.size()), samples_per_step(config_));

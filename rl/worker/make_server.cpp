@@ -39,6 +39,7 @@ std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64
   options.generate_deadline = from_seconds(from.request_timeout_s);
   options.pause_deadline = from_seconds(from.load_timeout_s);
   options.load_deadline = from_seconds(from.load_timeout_s);
+  options.again_after_close = false;  // weights are looked at before a sample is asked for again
   switch (config.rollout.server) {
     case RolloutServer::kVllm:
       return std::make_unique<bridge::VllmServer>(options, from.model.empty() ? config.model.path : from.model,

@@ -23,6 +23,16 @@ std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
   return ids;
 }
 
+constexpr int64_t kSampledProbes = 8;  // at most; an early end of a completion leaves few tokens to compare
+
+double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    sum += std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+  }
+  return sum / static_cast<double>(b.size());
+}
+
 void check_pause(const ServerConfig& options, const bridge::Capabilities& can) {
   if (options.pause == ServerPause::kKeep && !(can.pause_keep && can.version_spans)) {
     throw std::runtime_error("rollout.server_options.pause = keep: the server at " + options.url +
@@ -61,7 +71,8 @@ Status ServedWeights::interrupt() { return server_.pause(bridge::PausePolicy::kA
 
 Status ServedWeights::install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
   if (route_->restarts_server()) {
-    return load_and_probe(snapshot);
+    const Status started = load_and_probe(snapshot);
+    return started ? verify() : started;
   }
   const Status paused = pause();
   Status loaded = paused ? load_and_probe(snapshot) : paused;
@@ -88,23 +99,52 @@ Status ServedWeights::load_and_probe(const std::shared_ptr<const bridge::WeightS
   }
 }
 
-Status ServedWeights::verify() {
-  if (!server_.capabilities().score) {
-    return server_.health();
-  }
+bridge::Result<double> ServedWeights::distance_by_scores() {
   const auto scores = server_.score(probe_ids_);
   if (!scores) {
     return scores.error();
   }
-  double sum = 0;
-  for (std::size_t i = 0; i < expected_.size(); ++i) {
-    sum += std::abs(static_cast<double>(scores.value()[i]) - static_cast<double>(expected_[i]));
+  return mean_distance(scores.value(), expected_);
+}
+
+bridge::Result<double> ServedWeights::distance_by_samples() {
+  std::vector<float> given, expected;
+  for (int64_t seed = 1; seed <= kSampledProbes && given.size() < probe_ids_.size(); ++seed) {
+    bridge::GenerateRequest request;
+    request.prompt_ids = probe_ids_;
+    request.max_tokens = options_.probe_tokens;
+    request.seed = seed;
+    request.request_id = "probe-" + std::to_string(seed);
+    request.cache_salt = "probe";
+    const auto answer = server_.generate(request);
+    if (!answer) {
+      return answer.error();
+    }
+    const bridge::GenerateResult& sampled = answer.value();
+    if (!sampled.logprobs_complete) {
+      continue;
+    }
+    std::vector<int64_t> ids = probe_ids_;
+    ids.insert(ids.end(), sampled.completion_ids.begin(), sampled.completion_ids.end());
+    const auto scores = shadow_.score(ids, 1.0);
+    given.insert(given.end(), sampled.logprobs.begin(), sampled.logprobs.end());
+    expected.insert(expected.end(), scores.end() - static_cast<std::ptrdiff_t>(sampled.logprobs.size()), scores.end());
   }
-  const double mean = sum / static_cast<double>(expected_.size());
-  if (mean <= options_.probe_tolerance) {
+  if (given.empty()) {
+    return Error{Reason::kUnsupported, options_.url + ": no probe came back with all its log-probs"};
+  }
+  return mean_distance(given, expected);
+}
+
+Status ServedWeights::verify() {
+  const auto distance = server_.capabilities().score ? distance_by_scores() : distance_by_samples();
+  if (!distance) {
+    return distance.error();
+  }
+  if (distance.value() <= options_.probe_tolerance) {
     return Success{};
   }
-  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " + std::to_string(mean) +
+  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " + std::to_string(distance.value()) +
                                       " from those of the published weights on average, allowed " +
                                       std::to_string(options_.probe_tolerance)};
 }

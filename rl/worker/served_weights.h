@@ -26,7 +26,8 @@ class ServedWeights {
   // pause abort: has the server answer what runs at once, as aborted; install() follows when all answers are here.
   bridge::Status interrupt();
 
-  // The probe alone: is the server still at what was installed last? kChecksum when its answers are others.
+  // The probe alone: is the server still at what was installed last? kChecksum when its answers are others. A server that
+  // scores no texts samples some, and its log-probs of those are compared.
   bridge::Status verify();
 
   // Root hash of the installed version, computed anew from the bytes in our decoder.
@@ -36,6 +37,9 @@ class ServedWeights {
  private:
   bridge::Status load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot);
   bridge::Status pause();
+  // Mean distance of log-probs: of the probe's own tokens, or of some that the server sampled after it.
+  bridge::Result<double> distance_by_scores();
+  bridge::Result<double> distance_by_samples();
 
   ServerConfig options_;
   bridge::InferenceServer& server_;

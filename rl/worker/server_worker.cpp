@@ -71,6 +71,9 @@ class ServerWorker {
 
   std::unique_ptr<bridge::InferenceServer> connected_server() const {
     auto server = make_server(config_, model_.vocab_size);
+    if (starts_server(config_, *server)) {
+      return server;  // there is none before the first weights
+    }
     const auto until = Clock::now() + load_timeout();
     auto status = server->connect();
     while (!status && status.error().reason == Reason::kClosed && Clock::now() < until && !settings_.should_stop()) {
@@ -110,7 +113,10 @@ class ServerWorker {
   void handle(const bridge::Failed& failed) {
     throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
   }
-  void handle(const bridge::Disconnected& disconnected) { log::warn("disconnected: " + disconnected.why); }
+  void handle(const bridge::Disconnected& disconnected) {
+    ended_ = run_has_ended(settings_);
+    log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
+  }
 
   // From now on nothing is begun before `snapshot` is installed and verified.
   void want(Snapshot snapshot) {

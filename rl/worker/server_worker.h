@@ -7,7 +7,7 @@
 namespace ringside::rl {
 
 // Runs until the trainer ends the run or should_stop says so. The server is the one of config.rollout.server_options and must
-// be up; it needs to know nothing of Ringside.
+// be up, unless the worker starts it itself (weights = restart); it needs to know nothing of Ringside.
 //
 // Nothing is sampled from weights that were not verified: after each loading, after any trouble with a connection and after
 // an idle time, the server must first give the probe's log-probs (served_weights.h). What runs when new weights come is

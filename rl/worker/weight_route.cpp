@@ -1,15 +1,12 @@
 #include "rl/worker/weight_route.h"
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <zmq.hpp>
 
-#include "rl/training_run.h"
-#include "rl/version_directories.h"
+#include "rl/worker/restart_route.h"
+#include "rl/worker/served_directories.h"
 #include "rollout_bridge/codec.h"
 #include "rollout_bridge/weight_server.h"
 #include "rollout_bridge/weights.h"
@@ -22,8 +19,6 @@ using bridge::Reason;
 using bridge::Status;
 using bridge::Success;
 using Snapshot = std::shared_ptr<const bridge::WeightSnapshot>;
-
-constexpr int64_t kDirectoriesKept = 2;  // the one in use and the one before, which a server may still have open
 
 class PullRoute final : public WeightRoute {
  public:
@@ -56,49 +51,17 @@ class PullRoute final : public WeightRoute {
   std::optional<bridge::WeightServer> publisher_;
 };
 
-// Ours until the process ends; nothing of it is worth keeping.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "ringside-weights-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw std::system_error(errno, std::generic_category(), "cannot make " + name);
-    }
-    path_ = name;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 class DiskRoute final : public WeightRoute {
  public:
-  explicit DiskRoute(const Config& config) {
-    std::filesystem::path root = config.rollout.server_options.weights_directory;
-    if (root.empty()) {
-      scratch_.emplace();
-      root = scratch_->path();
-    }
-    directories_.emplace(std::filesystem::absolute(root), kDirectoriesKept, scalar_type(config.model.dtype),
-                         config.model.path);
-  }
+  explicit DiskRoute(const Config& config) : directories_(config) {}
 
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& shadow) override {
-    const bridge::Manifest& manifest = snapshot->manifest;
-    const auto path = directories_->write(shadow.decoder(), manifest.run_epoch, manifest.version);
-    return server.load_weights_from_disk(path.string(), manifest.version);
+    const auto path = directories_.write(shadow, snapshot->manifest);
+    return server.load_weights_from_disk(path.string(), snapshot->manifest.version);
   }
 
  private:
-  std::optional<ScratchDirectory> scratch_;
-  std::optional<VersionDirectories> directories_;
+  ServedDirectories directories_;
 };
 
 }  // namespace
@@ -107,19 +70,29 @@ std::unique_ptr<WeightRoute> make_pull_route() { return std::make_unique<PullRou
 
 std::unique_ptr<WeightRoute> make_disk_route(const Config& config) { return std::make_unique<DiskRoute>(config); }
 
+bool starts_server(const Config& config, const bridge::InferenceServer& server) {
+  const ServerConfig& options = config.rollout.server_options;
+  const bridge::Capabilities can = server.capabilities();
+  return options.weights == ServerWeights::kRestart ||
+         (options.weights == ServerWeights::kAuto && !options.start_command.empty() && !can.pull && !can.hot_weights);
+}
+
 std::unique_ptr<WeightRoute> make_weight_route(const Config& config, const bridge::InferenceServer& server) {
   const ServerConfig& options = config.rollout.server_options;
   const bridge::Capabilities can = server.capabilities();
   const bool any = options.weights == ServerWeights::kAuto;
-  if (can.pull && (any || options.weights == ServerWeights::kPull)) {
+  if (starts_server(config, server)) {
+    return make_restart_route(config);
+  }
+  if (can.pull && (any || options.weights == ServerWeights::kPull || options.weights == ServerWeights::kEngine)) {
     return make_pull_route();
   }
-  if (can.hot_weights && (any || options.weights == ServerWeights::kDisk || options.weights == ServerWeights::kEngine)) {
+  if (can.hot_weights && (any || options.weights == ServerWeights::kDisk)) {
     return make_disk_route(config);
   }
   throw std::runtime_error("the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
                            std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +
-                           ", disk " + (can.hot_weights ? "works" : "does not work"));
+                           ", disk " + (can.hot_weights ? "works" : "does not work") + ", restart needs a start_command");
 }
 
 }  // namespace ringside::rl

@@ -27,6 +27,10 @@ std::unique_ptr<WeightRoute> make_pull_route();
 // disk: a Hugging Face directory a version under rollout.server_options.weights_directory, the newest two kept.
 std::unique_ptr<WeightRoute> make_disk_route(const Config& config);
 
+// Whether the worker is to start the server itself (restart_route.h), so that none is up before the first weights: weights =
+// restart, or auto with a start_command where the `server`, connected or not, takes weights in no other way.
+bool starts_server(const Config& config, const bridge::InferenceServer& server);
+
 // The route that config.rollout.server_options.weights names; for `auto` the first of pull and disk that a connected
 // `server` can, else restart where there is a start_command. Throws std::runtime_error saying what lacks when there is none.
 std::unique_ptr<WeightRoute> make_weight_route(const Config& config, const bridge::InferenceServer& server);

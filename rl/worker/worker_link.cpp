@@ -64,7 +64,7 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
     return options;
   }
   while (!settings.should_stop()) {
-    if (const auto found = read_endpoint_file(settings.endpoint_file)) {
+    if (const auto found = read_endpoint_file(settings.endpoint_file); found && !found->ended) {
       options.rollout_address = found->rollout_address;
       // A trainer that is started again may be at another port; WELCOME names its weights' address.
       options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
@@ -76,6 +76,11 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
     std::this_thread::sleep_for(kPollInterval);
   }
   throw std::runtime_error("stopped before the trainer wrote " + settings.endpoint_file.string());
+}
+
+bool run_has_ended(const WorkerSettings& settings) {
+  const auto found = settings.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings.endpoint_file);
+  return found && found->ended;
 }
 
 SampleJobs::SampleJobs(const Config& config)

@@ -31,6 +31,9 @@ int64_t samples_per_step(const Config& config);
 // until the endpoint file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings);
 
+// Whether the trainer wrote into the endpoint file that the run is over: for a worker that lost it before END came.
+bool run_has_ended(const WorkerSettings& settings);
+
 // One sample of a granted group.
 struct SampleJob {
   bridge::GrantedGroup group;

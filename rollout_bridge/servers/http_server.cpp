@@ -9,8 +9,8 @@
 namespace ringside::bridge {
 namespace {
 
-bool worth_another_try(const Error& error) {
-  return error.reason == Reason::kClosed || error.reason == Reason::kBusy;
+bool worth_another_try(const Error& error, bool again_after_close) {
+  return error.reason == Reason::kBusy || (error.reason == Reason::kClosed && again_after_close);
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
     Result<GenerateResult> result = try_generate(request, id, deadline);
     if (result) return result;
     const bool last = i + 1 == options_.generate_tries;
-    if (last || !worth_another_try(result.error()) ||
+    if (last || !worth_another_try(result.error(), options_.again_after_close) ||
         std::chrono::steady_clock::now() + pause >= deadline) {
       return result;
     }

@@ -1,5 +1,7 @@
 #include "rollout_bridge/servers/llama_cpp.h"
 
+#include <algorithm>
+
 #include "rollout_bridge/servers/answer.h"
 
 namespace ringside::bridge {
@@ -87,6 +89,17 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   return result;
 }
 
+// The server stops at the model's own end and at texts, so it may have gone on behind a stop id. What stands up to there is
+// the completion it would have been.
+void cut_at_stop(const std::vector<int64_t>& stop_ids, GenerateResult& result) {
+  std::vector<int64_t>& ids = result.completion_ids;
+  const auto stop = std::find_first_of(ids.begin(), ids.end(), stop_ids.begin(), stop_ids.end());
+  if (stop == ids.end()) return;
+  ids.erase(stop + 1, ids.end());
+  if (result.logprobs_complete) result.logprobs.resize(ids.size());
+  result.finish_reason = FinishReason::kStop;
+}
+
 }  // namespace
 
 LlamaCppServer::LlamaCppServer(ServerOptions options) : HttpServer(std::move(options)) {}
@@ -103,11 +116,6 @@ Status LlamaCppServer::check_sampling(const SamplingSettings& settings) const {
                    "temperature 1 without top_p and top_k"};
 }
 
-Status LlamaCppServer::check_server_limits(const GenerateRequest& request) const {
-  if (request.stop_ids.empty()) return Success{};
-  return Error{Reason::kUnsupported, options().url + ": llama-server stops at texts, not at ids"};
-}
-
 Result<GenerateResult> LlamaCppServer::try_generate(const GenerateRequest& request,
                                                     const std::string&, Deadline deadline) const {
   const Result<JsonAnswer> answer =
@@ -115,6 +123,7 @@ Result<GenerateResult> LlamaCppServer::try_generate(const GenerateRequest& reque
   if (!answer) return answer.error();
   Result<GenerateResult> result = read_result(answer.value().value, request, options().vocab_size);
   if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  cut_at_stop(request.stop_ids, result.value());
   return result;
 }
 
@@ -144,7 +153,7 @@ Capabilities LlamaCppServer::capabilities() const {
           .pause_keep = false,
           .version_label = false,
           .cache_salt = true,  // cache_prompt is off: nothing is shared between requests
-          .stop_ids = false,
+          .stop_ids = true,
           .seed = true};
 }
 

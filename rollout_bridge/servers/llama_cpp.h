@@ -1,11 +1,16 @@
 // llama.cpp's llama-server. Written from its tools/server/README.md (commit 00dc805) and server
-// source; never run against a server.
+// source. Run against llama.cpp of October 2026 (PyPI xllamacpp, tools/test_llama.sh): generate and health, which is all.
 //
-//   llama-server --model MODEL.gguf --no-context-shift
+//   llama-server --model MODEL.gguf --no-context-shift --flash-attn off --cache-type-k f32 --cache-type-v f32
+//   or python -m ringside_bridge.llama_server --model HF_DIRECTORY --port N
+//
+// With float32 weights, attention and cache log-probs are within 2e-6 of transformers' on average; with the cache in float16,
+// which is its default, some 1e-3.
 //
 // Log-probs are a softmax of the raw logits, so only temperature 1 without truncation or penalties
 // is taken. A token whose bytes end within a UTF-8 character has no log-prob of its own: such
-// results come back with logprobs_complete false. There is no pause and no change of weights.
+// results come back with logprobs_complete false. Stop ids are seen to here: what follows one is cut off. There is no pause
+// and no change of weights.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -28,7 +33,6 @@ class LlamaCppServer final : public HttpServer {
  private:
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
-  Status check_server_limits(const GenerateRequest& request) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
 };
 

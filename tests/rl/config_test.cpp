@@ -191,6 +191,13 @@ TEST_CASE("keys of one policy loss are refused under another") {
 TEST_CASE("parts of an algorithm that do not go together are refused") {
   const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
   CHECK(load_config({}, {"algorithm.advantage.estimator=gae", "rollout.group_size=1"}).ok());
+  CHECK(load_config({}, {"algorithm.advantage.estimator=given", "rollout.group_size=1"}).ok());
+  for (const char* word : {"algorithm.reward.scale=2", "algorithm.reward.clip=1", "algorithm.reward.overlong_buffer_tokens=8",
+                           "algorithm.dynamic_sampling=drop"}) {
+    CHECK_THAT(error({"algorithm.advantage.estimator=given", word}), Contains("estimator given"));
+  }
+  CHECK_THAT(error({"algorithm.advantage.estimator=given", "algorithm.kl_in=reward", "algorithm.kl_coef=0.1"}),
+             Contains("algorithm.kl_in: is reward"));
   CHECK_THAT(error({"algorithm.advantage.estimator=gae", "algorithm.dynamic_sampling=drop"}),
              Contains("which looks at groups"));
   CHECK_THAT(error({"algorithm.advantage.estimator=pass_at_k", "algorithm.advantage.std=batch"}),

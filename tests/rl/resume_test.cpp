@@ -84,3 +84,22 @@ TEST_CASE("a run that was stopped goes on as if it had not been, critic, referen
   }
   CHECK(compared >= 3);  // policy, its optimizer, and the critic with its own or the reference
 }
+
+// Guards: a start that finds no checkpoint yet takes itself for another run and refuses the journal of the one before.
+TEST_CASE("a run keeps its id over a start without a checkpoint, and other runs have others") {
+  const auto config = make_config({});
+  const auto id_of = [&](const fs::path& dir) {
+    std::string id;
+    test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      id = rl::TrainingRun({config, dir, 4}, mesh, comms).state().run_id;
+    });
+    return id;
+  };
+  const test::TemporaryDirectory one, other;
+  const std::string first = id_of(one.path());
+  CHECK(id_of(one.path()) == first);
+  CHECK(id_of(other.path()) != first);
+  CHECK(train(config, one.path(), 2).run_id == first);
+  fs::remove(one.path() / "run_id");
+  CHECK(id_of(one.path()) == first);  // out of the checkpoint
+}

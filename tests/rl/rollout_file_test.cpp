@@ -32,6 +32,21 @@ TEST_CASE("turns, their rewards and branches are read from a recorded file, and 
   CHECK(plain.branches.empty());
 }
 
+TEST_CASE("advantages are read from a recorded file, and stand in for the reward") {
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "rollouts.jsonl";
+  const std::string head = R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3,4],"logprobs":[-1,-2])";
+  test::write_file(path, head + R"(,"advantages":[0.5,-2]})" + "\n");
+  const auto rollout = rl::read_rollout_file(path, 1).at(0);
+  CHECK(rollout.advantages == std::vector<float>{0.5F, -2.0F});
+  CHECK(rollout.rewards.empty());
+  CHECK(read_line("").at(0).advantages.empty());
+  CHECK(read_line(R"(,"advantages":[1,2,3])").at(0).rewards.size() == 1);
+  CHECK_THROWS_WITH(read_line(R"(,"advantages":[1,2])"), Catch::Contains("advantages has 2 entries, completion_ids 3"));
+  test::write_file(path, head + "}\n");
+  CHECK_THROWS_WITH(rl::read_rollout_file(path, 1), Catch::Contains("reward"));
+}
+
 TEST_CASE("turns and branches that contradict the completion are refused by line and field") {
   const auto expect = [](const std::string& extra, const std::string& message) {
     CHECK_THROWS_WITH(read_line(extra), Catch::Contains("rollouts.jsonl:1: ") && Catch::Contains(message));

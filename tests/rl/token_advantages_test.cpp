@@ -29,7 +29,7 @@ AlgorithmConfig config_of(const nlohmann::json& keys) {
 
 rl::TokenTable table_of(std::vector<int64_t> begin, std::vector<double> value = {}) {
   const auto n = static_cast<std::size_t>(begin.back());
-  return {std::move(begin), std::vector<double>(n, -1.0), std::vector<double>(n, -1.0), {}, std::move(value)};
+  return {std::move(begin), std::vector<double>(n, -1.0), std::vector<double>(n, -1.0), {}, std::move(value), {}};
 }
 
 rl::SampleRewards totals(std::vector<double> total) { return {{"all"}, {1.0}, {total}, total, {}}; }
@@ -81,6 +81,29 @@ TEST_CASE("returns and generalized advantages over one sample are the closed for
   CHECK(gae.advantage == std::vector<double>{0, 2, 4});
   CHECK(gae.returns == std::vector<double>{1, 4, 8});
   CHECK(gae.sample_score == std::vector<double>{10, 0});
+}
+
+TEST_CASE("given advantages are taken as they came; the KL comes off after them, whitening last") {
+  AlgorithmConfig config = config_of({{"estimator", "given"}});
+  auto table = table_of({0, 2, 2, 3});
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0), Catch::Contains("given has 0 numbers for 3"));
+  table.given = {0.5, -2, 4};
+  const auto got = rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0);
+  CHECK(got.advantage == table.given);
+  CHECK(got.sample_score == std::vector<double>{5, 6, 7});
+  table.reference = {-2, -1, -1};  // k1 is 1 on the first token and 0 on the others
+  config.kl_estimator = rl::KlEstimator::kK1;
+  config.kl_in = rl::KlIn::kAdvantage;
+  config.kl_coef = 0.25;
+  CHECK(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25).advantage == std::vector<double>{0.25, -2, 4});
+  config.kl_in = rl::KlIn::kReward;
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25), Catch::Contains("kl_in reward"));
+  config.kl_in = rl::KlIn::kLoss;
+  config.advantage.whiten = rl::Whiten::kTokens;
+  const auto white = rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25).advantage;
+  CHECK(white[0] + white[1] + white[2] == Approx(0).margin(1e-12));
+  table.given[1] = std::nan("");
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0), Catch::Contains("given of sample 0"));
 }
 
 TEST_CASE("a sample without a loss token counts in its group") {

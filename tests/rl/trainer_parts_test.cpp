@@ -91,8 +91,12 @@ TEST_CASE("a version received as changes installs to the trainer's bits, and its
       for (const bridge::ChunkBody& c : receiver.requests({})) {
         const bool changes = c.base_version >= 0;
         changes_came = changes_came || changes;
-        const auto& from = changes ? sent->delta->payloads[c.tensor] : sent->tensors[c.tensor];
-        REQUIRE(receiver.accept(c, from.bytes.subspan(c.offset, c.bytes)).ok());
+        std::vector<std::byte> bytes;
+        for (uint64_t i = c.tensor; i < c.tensor + c.tensors; ++i) {
+          const auto& from = changes ? sent->delta->payloads[i] : sent->tensors[i];
+          bytes.insert(bytes.end(), from.bytes.begin(), from.bytes.end());
+        }
+        REQUIRE(receiver.accept(c, bridge::Frame(bytes).subspan(c.offset, c.bytes)).ok());
       }
     }
     CHECK(changes_came == (version > 0));

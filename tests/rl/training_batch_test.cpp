@@ -45,6 +45,29 @@ class TempFile {
 
 }  // namespace
 
+TEST_CASE("advantages that came with the rollouts stand at their tokens and need no reward") {
+  auto config = make_config();
+  config.rollout.group_size = 1;
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kGiven;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(1, 0.0, 2), make_rollout(2, 0.0, 1)};
+  rollouts[0].rewards.clear();
+  rollouts[0].loss_mask = {1, 0, 1};
+  rollouts[0].advantages = {1, 2, 3};
+  rollouts[1].advantages = {-1, -2};
+  rollouts[2].rewards.clear();  // failed
+  const auto step = rl::make_step_batch(rollouts, config);
+  CHECK(step.table.given == std::vector<double>{1, 3, -1, -2});
+  CHECK(step.table.begin == std::vector<int64_t>{0, 2, 4, 4});
+  CHECK(step.rewards.total == std::vector<double>{0, 0, 0});
+  CHECK(step.mini_batches[0].documents[0].entries.weight == std::vector<double>(2, 0.25));
+  rollouts[1].advantages.clear();
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r1 brings no advantages"));
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kReinforce;
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r0 brings advantages and no reward"));
+  rollouts[0].rewards = {{"a", 1.0}};
+  CHECK(rl::make_step_batch(rollouts, config).table.given.empty());
+}
+
 TEST_CASE("each completion token is scored by the token before it") {
   auto config = make_config();
   const std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 1)};

@@ -34,7 +34,7 @@ def rollout_of(group, sample, version):
                    prompt_ids=[1, group.group_id], completion_ids=tokens,
                    logprobs=[-0.5, -1.25, 0.0], versions=[(version, 0, 3)], loss_mask=[1, 0, 1],
                    rewards={"exact": 0.75, "format": -2.0}, finish_reason="length",
-                   turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)])
+                   turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)], advantages=[0.5, -1.25, 0.0])
 
 
 def start_peer(test, *arguments):
@@ -114,6 +114,7 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual(r["rewards"], [["exact", 0.75], ["format", -2.0]])
             self.assertEqual((r["turns"], r["turn_rewards"]), ([0, 2], [0.1, -3.0]))
             self.assertEqual(r["branches"], [[1, 0], [2, 2]])
+            self.assertEqual(r["advantages"], [0.5, -1.25, 0.0])
             self.assertEqual((r["epoch"], r["finish"], r["prompt"]), (3, "length", [1, group]))
             self.assertGreaterEqual(r["version"], 1 if group >= 6 else 0)
         self.assertTrue(result["committed"] and result["left"])
@@ -157,12 +158,24 @@ class Refusals(unittest.TestCase):
         with self.assertRaises(wire.WireError):
             wire.unpack([b"\xdd\xff\xff\xff\xff"])
 
+    def test_only_a_chunk_may_leave_its_hash_out(self):
+        for kind, accepted in (("CHUNK", True), ("ROLLOUT", False)):
+            header = {"v": 1, "type": kind, "run_id": "r", "run_epoch": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
+                      "frames": [{"name": "data", "dtype": "U8", "shape": [3], "bytes": 3, "xxh3": 0}], "body": {}}
+            parts = [wire.msgpack.packb(header), b"abc"]
+            if accepted:
+                self.assertEqual(bytes(wire.unpack(parts).frames["data"]), b"abc")
+            else:
+                self.assertRaises(wire.WireError, wire.unpack, parts)
+            header["frames"][0]["xxh3"] = 1
+            self.assertRaises(wire.WireError, wire.unpack, [wire.msgpack.packb(header), b"abc"])
+
     def test_invalid_rollouts(self):
         good = Rollout("r", 1, 2, 0, [1], [2, 3], [-1.0, -2.0], [(0, 0, 2)])
         good.validate()
         for field, value in {"logprobs": [0.5, -1.0], "versions": [(0, 0, 1)], "loss_mask": [1],
                              "sample_index": 2, "prompt_ids": [], "temperature": 0.0,
-                             "completion_ids": [], "turn_offsets": [1, 1],
+                             "completion_ids": [], "turn_offsets": [1, 1], "advantages": [1.0, math.nan],
                              "turn_rewards": [1.0]}.items():
             bad = copy.deepcopy(good)
             setattr(bad, field, value)

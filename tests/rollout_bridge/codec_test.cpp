@@ -190,6 +190,21 @@ TEST_CASE("frames that contradict the header are refused with their reason", "[c
   CHECK(reason_of([](Payload&) {}, head) == Reason::kLimit);
 }
 
+TEST_CASE("a hash may be left out of a CHUNK alone, and one that is stated must be right", "[codec]") {
+  const Buffer data = Buffer::own(std::vector<uint8_t>{1, 2, 3, 4});
+  for (const MessageType type : {MessageType::kChunk, MessageType::kRollout, MessageType::kCommit}) {
+    Payload payload = make_payload(type, ChunkBody{1, 0, 0, 4});
+    payload.add_unhashed("data", "U8", {4}, data);
+    const Frames bare = frames_of(payload);
+    CHECK(parse_message(bare.spans(), {}).ok() == (type == MessageType::kChunk));
+    payload.specs[0].xxh3 = 1;
+    const Frames wrong = frames_of(payload);
+    const auto refused = parse_message(wrong.spans(), {});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().reason == Reason::kChecksum);
+  }
+}
+
 TEST_CASE("manifests round-trip and survive mutation", "[codec]") {
   const Manifest m = make_snapshot("run", 2, 9, test::make_tensors(9))->manifest;
   const std::vector<uint8_t> good = encode_manifest(m);

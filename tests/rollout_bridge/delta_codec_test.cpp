@@ -187,5 +187,31 @@ TEST_CASE("positions that leave the tensor are refused", "[delta]") {
   CHECK(shorter == Bytes(1998));
 }
 
+TEST_CASE("changes made beside the base are those made in place, and hashed", "[delta]") {
+  std::mt19937 rng(12);
+  for (const std::size_t element : {1, 2, 4, 8}) {
+    for (const std::size_t elements : {1, 1000, 300000}) {  // below and above a block
+      for (const double density : {0.001, 0.3}) {
+        const Bytes base = random_bytes(rng, element * elements);
+        Bytes next = changed_copy(rng, base, element, density);
+        next.back() ^= std::byte{1};
+        const auto delta = encode_overwrite(base, next, element);
+        if (!delta) continue;  // dense is shorter
+        Bytes target(base.size(), std::byte{0xA5});
+        Hash128 hash;
+        CAPTURE(element, elements, density);
+        REQUIRE(copy_overwritten(delta->payload, delta->changed, element, base, target, hash).ok());
+        CHECK(target == next);
+        CHECK(hash.hex() == hash128(next));
+      }
+    }
+  }
+  Hash128 hash;
+  Bytes target(4);
+  CHECK_FALSE(copy_overwritten({}, 1, 2, Bytes(4), target, hash).ok());
+  CHECK_FALSE(copy_overwritten({}, 1, 3, Bytes(4), target, hash).ok());
+  CHECK_THROWS_AS(copy_overwritten({}, 1, 2, Bytes(6), target, hash), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace ringside::bridge

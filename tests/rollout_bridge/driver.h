@@ -71,11 +71,22 @@ inline std::vector<Rollout> collect(TrainerEndpoint& trainer, std::size_t count)
   return out;
 }
 
+inline void lengthen(Rollout& r, std::size_t tokens) {
+  r.completion_ids.assign(tokens, 7);
+  r.logprobs.assign(tokens, -1.0F);
+  r.loss_mask.clear();
+  r.advantages.clear();
+  r.branches.clear();
+  r.turn_offsets.clear();
+  r.turn_rewards.clear();
+}
+
 struct Habit {
   int max_rollouts = 1 << 30;  // then it goes silent
   int repeat = 1;              // sends each rollout so often
   int failures = 0;            // the first samples come back as errors
   int wrong_roots = 0;         // the first commits lie
+  std::size_t tokens = 0;      // of each completion; 0: a few, drawn
 };
 
 class TestWorker {
@@ -137,6 +148,7 @@ class TestWorker {
         Rollout r = make_rollout(g.group_id, s, g.group_size);
         r.attempt = g.attempt;
         r.rollout_id.append("-").append(std::to_string(g.attempt));
+        if (habit_.tokens > 0) lengthen(r, habit_.tokens);
         r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
         r.run_epoch = -1;
         if (habit_.failures > 0) {

@@ -14,6 +14,8 @@ namespace {
 
 using test::make_rollout;
 constexpr int64_t kPlenty = 1000;
+constexpr Origin kNow = Origin::kThisStart;
+constexpr Origin kBefore = Origin::kEarlierStart;
 
 TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough", "[board]") {
   GroupBoard board(3);
@@ -43,10 +45,10 @@ TEST_CASE("a lost worker's missing samples are asked for again, delivered ones a
   const auto out = board.assign("b", 0, 8, kPlenty);
   REQUIRE(out.size() == 1);
   CHECK(out[0].sample_indices == std::vector<int32_t>{0, 2});
-  CHECK(board.judge(make_rollout(7, 1, 3)).value() == Verdict::kDuplicate);
-  CHECK(board.judge(make_rollout(7, 1, 3, 99)).value() == Verdict::kDuplicate);  // other id
-  CHECK(board.judge(make_rollout(7, 0, 3)).value() == Verdict::kNew);
-  CHECK_FALSE(board.judge(make_rollout(7, 0, 4)).ok());  // another group size
+  CHECK(board.judge(make_rollout(7, 1, 3), "a", kNow).value() == Verdict::kDuplicate);
+  CHECK(board.judge(make_rollout(7, 1, 3, 99), "b", kNow).value() == Verdict::kDuplicate);
+  CHECK(board.judge(make_rollout(7, 0, 3), "a", kNow).value() == Verdict::kNew);  // late, and first
+  CHECK_FALSE(board.judge(make_rollout(7, 0, 4), "a", kNow).ok());  // another group size
 }
 
 TEST_CASE("failed samples are retried up to the limit, then delivered as they are", "[board]") {
@@ -55,12 +57,12 @@ TEST_CASE("failed samples are retried up to the limit, then delivered as they ar
   REQUIRE(board.assign("a", 0, 1, kPlenty).size() == 1);
   Rollout failed = make_rollout(1, 0, 1);
   failed.finish_reason = FinishReason::kError;
-  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
-  board.retry(failed);
+  REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
+  board.retry(failed, "a", kNow);
   const auto again = board.assign("a", 0, 1, kPlenty);
   REQUIRE(again.size() == 1);
   CHECK(again[0].attempt == 1);
-  CHECK(board.judge(failed).value() == Verdict::kNew);
+  CHECK(board.judge(failed, "a", kNow).value() == Verdict::kNew);
 }
 
 // Before the grant a failure is no try of anything: the sample must be asked for, not delivered
@@ -70,11 +72,11 @@ TEST_CASE("a failed sample of a group that is not granted is dropped, and asked 
   GroupBoard board(1);
   Rollout failed = make_rollout(1, 0, 2);
   failed.finish_reason = FinishReason::kAborted;
-  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
-  board.retry(failed);
+  REQUIRE(board.judge(failed, "a", kBefore).value() == Verdict::kRetry);
+  board.retry(failed, "a", kBefore);
   board.deliver(make_rollout(1, 1, 2));
-  REQUIRE(board.judge(failed).value() == Verdict::kRetry);
-  board.retry(failed);
+  REQUIRE(board.judge(failed, "a", kBefore).value() == Verdict::kRetry);
+  board.retry(failed, "a", kBefore);
   board.grant({1, 2, 0});
   const auto out = board.assign("a", 0, 2, kPlenty);
   REQUIRE(out.size() == 1);
@@ -110,12 +112,56 @@ TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
   board.grant({4, 1, 0});
   board.deliver(make_rollout(4, 0, 1));
   board.consume(4);
-  CHECK(board.judge(make_rollout(4, 0, 1)).value() == Verdict::kDuplicate);
+  CHECK(board.judge(make_rollout(4, 0, 1), "a", kNow).value() == Verdict::kDuplicate);
   board.grant({4, 1, 0});
   CHECK(board.assign("a", 0, 1, kPlenty).size() == 1);
-  CHECK(board.judge(make_rollout(4, 0, 1)).value() == Verdict::kNew);
+  CHECK(board.judge(make_rollout(4, 0, 1), "a", kNow).value() == Verdict::kNew);
   CHECK_THROWS_AS(board.grant({4, 2, 0}), std::invalid_argument);
   CHECK_THROWS_AS(board.grant({-1, 2, 0}), std::invalid_argument);
+}
+
+TEST_CASE("nobody takes another worker's sample away", "[board]") {
+  GroupBoard board(2);
+  board.grant({5, 2, 0});
+  REQUIRE(board.assign("a", 0, 2, kPlenty).size() == 1);
+  const auto reason = [&](const Rollout& r, const std::string& worker) {
+    const auto verdict = board.judge(r, worker, kNow);
+    return verdict ? std::nullopt : std::optional(verdict.error().reason);
+  };
+  CHECK(reason(make_rollout(6, 0, 2), "a") == Reason::kUnknownGroup);
+  CHECK(reason(make_rollout(5, 0, 2), "b") == Reason::kNotGranted);
+  Rollout failed = make_rollout(5, 0, 2);
+  failed.finish_reason = FinishReason::kError;
+  failed.attempt = 0;
+  CHECK(reason(failed, "b") == Reason::kNotGranted);
+  board.give_back(5, 0, "b");
+  CHECK(board.in_flight("a") == 2);
+  board.give_back(5, 0, "a");
+  CHECK(board.in_flight("a") == 1);
+  REQUIRE(board.assign("b", 0, 1, kPlenty).size() == 1);
+  // "a" was asked once: what it makes late counts, but its failure is no try of "b"'s.
+  REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
+  board.retry(failed, "a", kNow);
+  CHECK(board.in_flight("b") == 1);
+  CHECK(board.judge(make_rollout(5, 0, 2), "a", kNow).value() == Verdict::kNew);
+  // Of an earlier start's grants nobody knows.
+  CHECK(board.judge(make_rollout(5, 0, 2), "c", kBefore).value() == Verdict::kNew);
+  CHECK(board.judge(make_rollout(6, 0, 2), "c", kBefore).value() == Verdict::kNew);
+}
+
+TEST_CASE("a failure of a worker that was given up is one try, and only one", "[board]") {
+  GroupBoard board(3);
+  board.grant({5, 1, 0});
+  REQUIRE(board.assign("a", 0, 1, kPlenty).size() == 1);
+  CHECK(board.release("a") == 1);
+  Rollout failed = make_rollout(5, 0, 1);
+  failed.finish_reason = FinishReason::kError;
+  failed.attempt = 0;
+  for (int again = 0; again < 2; ++again) {
+    REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
+    board.retry(failed, "a", kNow);
+  }
+  CHECK(board.assign("b", 0, 1, kPlenty).at(0).attempt == 1);
 }
 
 // Workers join, die, deliver late and deliver twice at random; at the end every sample has arrived
@@ -144,7 +190,7 @@ TEST_CASE("random histories deliver every sample exactly once", "[board]") {
           const auto sample = *held[worker].begin();
           if (rng() % 3 != 0) held[worker].erase(sample);  // otherwise it is sent twice
           const Rollout r = make_rollout(sample.first, sample.second, 3, seed + rng() % 5);
-          if (board.judge(r).value() == Verdict::kNew) {
+          if (board.judge(r, worker, kNow).value() == Verdict::kNew) {
             REQUIRE(delivered.insert(sample).second);
             board.deliver(r);
           }

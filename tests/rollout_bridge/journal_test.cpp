@@ -2,6 +2,7 @@
 // kill -9 and after compaction, and what a checkpoint consumed never comes back.
 #include "rollout_bridge/journal.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,10 +28,12 @@ Journal::Options options(const TempDir& dir) {
   return o;
 }
 
-void append(Journal& journal, const Rollout& r) {
+Status try_append(Journal& journal, const Rollout& r) {
   const Payload payload = encode_rollout(r);
-  journal.append(r.group_id, flatten(pack_header(Header{}, payload), payload));
+  return journal.append(r.group_id, flatten(pack_header(Header{}, payload), payload));
 }
+
+void append(Journal& journal, const Rollout& r) { REQUIRE(try_append(journal, r).ok()); }
 
 TEST_CASE("unconsumed rollouts are replayed in order, consumed ones are not", "[journal]") {
   const TempDir dir;
@@ -168,6 +171,86 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
   CHECK(back[1] == make_rollout(50, 0, 1));
   for (int64_t i = 0; i < 39; ++i) CHECK(journal.consumed().contains(i));
   CHECK(journal.consumed().ranges().size() == 1);
+}
+
+TEST_CASE("at its limit the journal takes nothing, until a checkpoint makes room", "[journal]") {
+  const TempDir dir;
+  Journal::Options o = options(dir);
+  o.max_bytes = 20000;
+  int64_t taken = 0;
+  {
+    Journal journal(o);
+    while (try_append(journal, make_rollout(taken, 0, 1)).ok()) ++taken;
+    CHECK(journal.file_bytes() <= o.max_bytes);
+    REQUIRE(taken > 8);
+    const Status full = try_append(journal, make_rollout(taken, 0, 1));
+    REQUIRE_FALSE(full.ok());
+    CHECK(full.error().reason == Reason::kBusy);
+    CHECK(full.error().detail.find("journal.bin") != std::string::npos);
+    CHECK(full.error().detail.find("limit 20000") != std::string::npos);
+    for (int64_t id = 0; id < taken - 2; ++id) journal.consume(std::span(&id, 1));
+    CHECK(try_append(journal, make_rollout(taken, 0, 1)).ok());
+    CHECK(journal.file_bytes() < o.max_bytes);
+  }
+  const auto back = Journal(o).take_replayed();
+  REQUIRE(back.size() == 3);
+  CHECK(back[2] == make_rollout(taken, 0, 1));
+}
+
+void limit_files(rlim_t bytes) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = std::min(bytes, limit.rlim_max);
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+// 0: as it must be; otherwise the number of the check that failed. In a process of its own, because
+// the limit is the process's.
+int journal_on_a_full_disk(const Journal::Options& o) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  Journal journal(o);
+  for (int64_t id = 0; id < 4; ++id) {
+    if (!try_append(journal, make_rollout(id, 0, 1)).ok()) return 1;
+  }
+  const int64_t first = 0;
+  journal.consume(std::span(&first, 1));
+  const uint64_t before = journal.file_bytes();
+  limit_files(before + 20);  // the head of a record fits, the rest does not
+  const Status full = try_append(journal, make_rollout(4, 0, 1));
+  if (full.ok() || full.error().reason != Reason::kBusy) return 2;
+  if (full.error().detail.find("journal.bin") == std::string::npos ||
+      full.error().detail.find("File too large") == std::string::npos) {
+    return 3;
+  }
+  if (std::filesystem::file_size(o.directory / "journal.bin") != before) return 4;
+  const int64_t second = 1;
+  journal.consume(std::span(&second, 1));  // no room for this record either
+  journal.reopen(0);
+  if (try_append(journal, make_rollout(0, 0, 1, 2)).ok()) return 5;  // not before it is reopened
+  limit_files(RLIM_INFINITY);
+  if (!try_append(journal, make_rollout(0, 0, 1, 2)).ok()) return 6;
+  return try_append(journal, make_rollout(4, 0, 1)).ok() ? 0 : 7;
+}
+
+TEST_CASE("on a full disk the journal says so, stays whole and goes on with room", "[journal]") {
+  for (const FsyncPolicy fsync : {FsyncPolicy::kOff, FsyncPolicy::kEvery}) {
+    const TempDir dir;
+    Journal::Options o = options(dir);
+    o.fsync = fsync;
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(journal_on_a_full_disk(o));
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+    Journal journal(o);
+    CHECK(journal.truncated_bytes() == 0);
+    CHECK(journal.consumed().contains(1));
+    const auto back = journal.take_replayed();
+    REQUIRE(back.size() == 4);
+    CHECK(back[2] == make_rollout(0, 0, 1, 2));
+    CHECK(back[3] == make_rollout(4, 0, 1));
+  }
 }
 
 TEST_CASE("another run's journal, a foreign file and a second owner are refused", "[journal]") {

@@ -24,6 +24,7 @@ nlohmann::json describe(const Rollout& r) {
           {"rewards", r.rewards},
           {"turns", r.turn_offsets},
           {"turn_rewards", r.turn_rewards},
+          {"advantages", r.advantages},
           {"branches", branches},
           {"finish", finish_reason_name(r.finish_reason)}};
 }

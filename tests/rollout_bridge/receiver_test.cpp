@@ -76,5 +76,77 @@ TEST_CASE("chunks nobody asked for change nothing", "[receiver]") {
   CHECK(receiver.mismatches() == 0);
 }
 
+// Chunks in the order of their offsets are hashed as they come, others when the tensor is whole.
+TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]") {
+  const auto source = make_snapshot("run", 1, 2, test::make_tensors(1, 100000));
+  for (const bool damaged : {false, true}) {
+    for (const int order : {0, 1, 2}) {  // as asked, backwards, first last
+      WeightReceiver receiver(source->manifest, {.chunk_bytes = 70000, .window = 100, .max_tries = 1});
+      std::vector<ChunkBody> asked = receiver.requests(Time{});
+      REQUIRE(asked.size() > 3);
+      if (order == 1) std::reverse(asked.begin(), asked.end());
+      if (order == 2) std::rotate(asked.begin(), asked.begin() + 1, asked.end());
+      bool ok = true;
+      for (std::size_t i = 0; i < asked.size(); ++i) {
+        const Frame good = chunk_of(*source, asked[i]);
+        std::vector<std::byte> bytes(good.begin(), good.end());
+        if (damaged && i == 1) bytes.back() ^= std::byte{1};
+        ok = receiver.accept(asked[i], bytes).ok() && ok;
+      }
+      CAPTURE(damaged, order);
+      CHECK(ok == !damaged);
+      CHECK(receiver.complete() == !damaged);
+      if (!damaged) CHECK(root_hash_of(test::named(*receiver.take())) == source->manifest.root_hash);
+    }
+  }
+}
+
+TEST_CASE("a version lies in the memory of the one that nobody holds any more", "[receiver]") {
+  WeightMemory memory;
+  std::vector<std::shared_ptr<const WeightSnapshot>> held;
+  const auto stage = [&](int64_t version) {
+    const auto source =
+        make_snapshot("run", 1, version, test::make_tensors(static_cast<uint32_t>(version), 3000));
+    WeightReceiver receiver(source->manifest, small_chunks(), nullptr, memory);
+    while (!receiver.complete()) {
+      for (const ChunkBody& c : receiver.requests(Time{})) {
+        REQUIRE(receiver.accept(c, chunk_of(*source, c)).ok());
+      }
+    }
+    held.push_back(receiver.take());
+    CHECK(root_hash_of(test::named(*held.back())) == source->manifest.root_hash);
+  };
+  stage(1);
+  stage(2);
+  CHECK(memory.kept() == 0);
+  const std::string root = held[1]->manifest.root_hash;
+  const auto* first = held[0]->tensors[0].bytes.data();
+  held.erase(held.begin());
+  CHECK(memory.kept() > 0);
+  stage(3);
+  CHECK(memory.kept() == 0);
+  CHECK(held[1]->tensors[0].bytes.data() == first);
+  CHECK(root_hash_of(test::named(*held[0])) == root);  // version 2 was not written over
+}
+
+TEST_CASE("memory is kept up to its limit and survives its handle", "[receiver]") {
+  std::shared_ptr<std::byte[]> late;
+  {
+    WeightMemory memory;
+    memory.keep(WeightMemory::capacity(1000) + WeightMemory::capacity(5 << 20));
+    auto small = memory.take(1000), huge = memory.take(5 << 20), more = memory.take(1000);
+    late = memory.take(100);
+    small.reset();
+    huge.reset();
+    more.reset();  // above the limit: freed
+    CHECK(memory.kept() == WeightMemory::capacity(1000) + WeightMemory::capacity(5 << 20));
+    memory.keep(WeightMemory::capacity(1000));
+    CHECK(memory.kept() == WeightMemory::capacity(1000));
+    const WeightMemory copy = memory;
+    CHECK(copy.kept() == memory.kept());
+  }
+  late[99] = std::byte{1};
+}
+
 }  // namespace
 }  // namespace ringside::bridge

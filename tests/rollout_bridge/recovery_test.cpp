@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <mutex>
+#include <optional>
 
 #include "rollout_bridge/run_epoch.h"
 #include "tests/rollout_bridge/driver.h"
@@ -56,6 +58,37 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
   for (const Rollout& r : rest) CHECK(r.run_epoch == 2);
   CHECK(worker.connections() == 2);
   CHECK(worker.installed() == std::vector<int64_t>{0, 1});
+}
+
+TEST_CASE("a trainer that comes back at another address is found", "[recovery]") {
+  const TempDir dir;
+  TrainerOptions options = fixed_options(dir);
+  std::mutex mutex;
+  std::string now_at = options.rollout_address;
+  WorkerOptions found_by_name = worker_options(options.rollout_address, "a");
+  found_by_name.resolve = [&]() -> std::optional<std::string> {
+    const std::lock_guard lock(mutex);
+    return now_at;
+  };
+  TestWorker worker(found_by_name, {});
+  {
+    TrainerEndpoint trainer(options);
+    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.grant(groups(0, 1, 4, 0));
+    REQUIRE(collect(trainer, 4).size() == 4);
+  }
+  options = fixed_options(dir);
+  options.rollout_address += "-elsewhere";
+  options.weights_address += "-elsewhere";
+  TrainerEndpoint trainer(options);
+  {
+    const std::lock_guard lock(mutex);
+    now_at = options.rollout_address;
+  }
+  trainer.grant(groups(0, 2, 4, 1));
+  trainer.publish(make_snapshot("run", options.run_epoch, 1, make_tensors(1)));
+  CHECK(collect(trainer, 8).size() == 8);
+  CHECK(worker.connections() == 2);
 }
 
 TEST_CASE("rollouts made while the trainer is away are sent again", "[recovery]") {

@@ -17,6 +17,7 @@ using test::make_rollout;
 struct Break {
   const char* field;
   std::function<void(Rollout&)> apply;
+  Reason reason = Reason::kInvalidField;
 };
 
 TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
@@ -37,24 +38,24 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
       {"prompt_ids[0]", [](Rollout& r) { r.prompt_ids[0] = -1; }},
       {"completion_ids[1]", [](Rollout& r) { r.completion_ids[1] = int64_t{1} << 31; }},
       {"completion_ids has 0", [](Rollout& r) { r.completion_ids.clear(); }},
-      {"loss_mask has", [](Rollout& r) { r.loss_mask.push_back(1); }},
+      {"loss_mask has", [](Rollout& r) { r.loss_mask.push_back(1); }, Reason::kLengths},
       {"loss_mask[0]", [](Rollout& r) { r.loss_mask[0] = 2; }},
-      {"logprobs has", [](Rollout& r) { r.logprobs.pop_back(); }},
-      {"logprobs[1]", [=](Rollout& r) { r.logprobs[1] = nan; }},
-      {"logprobs[1]", [](Rollout& r) { r.logprobs[1] = -INFINITY; }},
+      {"logprobs has", [](Rollout& r) { r.logprobs.pop_back(); }, Reason::kLengths},
+      {"logprobs[1]", [=](Rollout& r) { r.logprobs[1] = nan; }, Reason::kNotFinite},
+      {"logprobs[1]", [](Rollout& r) { r.logprobs[1] = -INFINITY; }, Reason::kNotFinite},
       {"logprobs[1]", [](Rollout& r) { r.logprobs[1] = 0.01F; }},
       {"temperature", [](Rollout& r) { r.temperature = 0; }},
-      {"temperature", [=](Rollout& r) { r.temperature = nan; }},
+      {"temperature", [=](Rollout& r) { r.temperature = nan; }, Reason::kNotFinite},
       {"top_p", [](Rollout& r) { r.top_p = 1.5F; }},
-      {"top_p", [=](Rollout& r) { r.top_p = nan; }},
+      {"top_p", [=](Rollout& r) { r.top_p = nan; }, Reason::kNotFinite},
       {"top_k", [](Rollout& r) { r.top_k = -1; }},
-      {"versions", [](Rollout& r) { r.versions.clear(); }},
+      {"versions", [](Rollout& r) { r.versions.clear(); }, Reason::kLengths},
       {"versions", [](Rollout& r) { r.versions[0].version = -1; }},
       {"versions", [](Rollout& r) { r.versions[1].begin += 1; }},
       {"versions", [](Rollout& r) { r.versions[0].end = r.versions[0].begin; }},
-      {"versions cover", [](Rollout& r) { r.versions.back().end += 1; }},
+      {"versions cover", [](Rollout& r) { r.versions.back().end += 1; }, Reason::kLengths},
       {"rewards", [](Rollout& r) { r.rewards[0].first.clear(); }},
-      {"rewards['correct']", [=](Rollout& r) { r.rewards[0].second = nan; }},
+      {"rewards['correct']", [=](Rollout& r) { r.rewards[0].second = nan; }, Reason::kNotFinite},
       {"turn_offsets",
        [](Rollout& r) {
          r.turn_offsets = {3, 3};
@@ -64,11 +65,14 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
       {"turn_rewards has 3 entries, turn_offsets 2",
        [](Rollout& r) {
          r.turn_rewards = {1, 2, 3};
-       }},
-      {"turn_rewards has 1 entries, turn_offsets 2", [](Rollout& r) { r.turn_rewards.pop_back(); }},
-      {"turn_rewards has 2 entries, turn_offsets 0", [](Rollout& r) { r.turn_offsets.clear(); }},
-      {"turn_rewards[1]", [=](Rollout& r) { r.turn_rewards[1] = nan; }},
-      {"turn_rewards[0]", [](Rollout& r) { r.turn_rewards[0] = INFINITY; }},
+       },
+       Reason::kLengths},
+      {"turn_rewards has 1 entries, turn_offsets 2", [](Rollout& r) { r.turn_rewards.pop_back(); }, Reason::kLengths},
+      {"turn_rewards has 2 entries, turn_offsets 0", [](Rollout& r) { r.turn_offsets.clear(); }, Reason::kLengths},
+      {"turn_rewards[1]", [=](Rollout& r) { r.turn_rewards[1] = nan; }, Reason::kNotFinite},
+      {"turn_rewards[0]", [](Rollout& r) { r.turn_rewards[0] = INFINITY; }, Reason::kNotFinite},
+      {"advantages has 1 entries, completion_ids ", [](Rollout& r) { r.advantages = {1}; }, Reason::kLengths},
+      {"advantages[0] = nan", [=](Rollout& r) { r.advantages.assign(r.completion_ids.size(), static_cast<float>(nan)); }, Reason::kNotFinite},
       {"branches[0]: begin 0",
        [](Rollout& r) {
          r.branches[0] = {0, 0};
@@ -90,7 +94,7 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
     const Status status = validate(bad);
     INFO(b.field);
     REQUIRE_FALSE(status.ok());
-    CHECK(status.error().reason == Reason::kInvalidField);
+    CHECK(status.error().reason == b.reason);
     CHECK(status.error().detail.find(b.field) != std::string::npos);
   }
 }
@@ -106,6 +110,7 @@ TEST_CASE("limits bound token counts, and a cut rollout may be empty", "[schema]
   r.turn_offsets.clear();
   r.turn_rewards.clear();
   r.branches.clear();
+  r.advantages.clear();
   r.finish_reason = FinishReason::kAborted;
   CHECK(validate(r).ok());
 }

@@ -85,7 +85,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int, eos: list[int], texts: li
     writer.add_tokenizer_pre("default")
     writer.add_token_list(texts or [f"<{i}>" for i in range(size)])
     writer.add_token_types([gguf.TokenType.CONTROL if i in eos else gguf.TokenType.NORMAL for i in range(size)])
-    writer.add_token_merges([])
+    writer.add_token_merges(["< 0"])  # llama.cpp wants a list, and an empty one is not written
     writer.add_add_bos_token(False)
     if eos:
         writer.add_eos_token_id(eos[0])

@@ -1,5 +1,5 @@
-// The client of llama-server against exchanges written from llama.cpp's documentation. Never run
-// against llama-server.
+// The client of llama-server against exchanges written from llama.cpp's documentation;
+// tools/test_llama.sh runs it against a real one.
 #include "rollout_bridge/servers/llama_cpp.h"
 
 #include "tests/rollout_bridge/servers/contract.h"
@@ -83,6 +83,19 @@ TEST_CASE("llama.cpp: takes the model's own distribution and nothing else") {
   }
 }
 
+TEST_CASE("llama.cpp: what follows a stop id is cut off") {
+  const auto result = generate_against(script("generate"), make, request_at(1.0, {8, 6}));
+  REQUIRE(result);
+  CHECK(result.value().completion_ids == std::vector<int64_t>{5, 6});
+  CHECK(result.value().logprobs == std::vector<float>{-0.5F, -1.25F});
+  CHECK(result.value().finish_reason == FinishReason::kStop);
+  const auto merged = generate_against(script("merged_tokens"), make, request_at(1.0, {7}));
+  REQUIRE(merged);
+  CHECK(merged.value().completion_ids == std::vector<int64_t>{5, 6, 7});
+  CHECK(merged.value().logprobs.empty());
+  CHECK_FALSE(merged.value().logprobs_complete);
+}
+
 TEST_CASE("llama.cpp: what it cannot is said, and the server stays usable") {
   ExchangeServer server(exchanges("llama_cpp", "generate"));
   LlamaCppServer client = make(server.options());
@@ -94,9 +107,6 @@ TEST_CASE("llama.cpp: what it cannot is said, and the server stays usable") {
   CHECK_FALSE(client.pause(PausePolicy::kDrain));
   CHECK_FALSE(client.resume());
   CHECK_FALSE(client.weight_version());
-  const auto stops = client.generate(request_at(1.0, {9}));
-  REQUIRE_FALSE(stops);
-  CHECK(stops.error().reason == Reason::kUnsupported);
   CHECK(client.generate(request_at(1.0, {})));
   CHECK(server.differences() == "");
 }

@@ -140,6 +140,67 @@ TEST_CASE("vllm: weights from disk, both ways") {
   }
 }
 
+// One that pulls, whose server has `ranks` ranks with the worker extension.
+std::vector<Exchange> connect_with_ranks(std::size_t ranks) {
+  auto list = exchanges("vllm", "connect_without_label");
+  for (Exchange& exchange : list) {
+    if (exchange.target != "/collective_rpc") continue;
+    exchange.status = 200;
+    exchange.answer = json{{"results", json(ranks, json{{"version", -1}})}}.dump();
+  }
+  return list;
+}
+
+const WeightSource kSource{"tcp://127.0.0.1:5555", {1, 2, 3}, "run", 4, 7, "abc"};
+
+Result<std::string> pull_against(const std::vector<Exchange>& script, VllmWeights weights) {
+  ExchangeServer server(script);
+  ServerOptions options = server.options();
+  options.load_deadline = std::chrono::seconds(300);
+  VllmServer client(options, "M", weights);
+  REQUIRE(client.connect());
+  CHECK(client.capabilities().pull);
+  Result<std::string> root = client.pull_weights(kSource);
+  CHECK(server.differences() == "");
+  return root;
+}
+
+TEST_CASE("vllm: weights pulled by the worker extension, on all ranks or on none") {
+  const auto one = pull_against(joined(connect_with_ranks(1), exchanges("vllm", "pull")), VllmWeights::kReload);
+  REQUIRE(one);
+  CHECK(one.value() == "abc");
+  const auto both = joined(connect_with_ranks(2), exchanges("vllm", "pull_two_ranks"));
+  const auto two = pull_against(both, VllmWeights::kReload);
+  REQUIRE(two);
+  CHECK(two.value() == "abc");
+  // One rank staged other bytes: nothing is installed.
+  auto staged = both;
+  staged.erase(staged.end() - 2, staged.end());
+  const auto torn =
+      pull_against(edited(staged, [](json& a) { a["results"][1]["root_hash"] = "abd"; }), VllmWeights::kReload);
+  REQUIRE_FALSE(torn);
+  CHECK(torn.error().reason == Reason::kChecksum);
+}
+
+TEST_CASE("vllm: weights pulled by its own routes") {
+  const auto connect = exchanges("vllm", "connect_without_label");
+  const auto update = exchanges("vllm", "pull_by_engine");
+  const auto root = pull_against(joined(connect, update), VllmWeights::kEngine);
+  REQUIRE(root);
+  CHECK(root.value() == "abc");
+  SECTION("a refused update is an error and is not finished") {
+    const auto refused =
+        pull_against(joined(connect, answering({update[0], update[1], update[2]}, 500, "wrong root")), VllmWeights::kEngine);
+    REQUIRE_FALSE(refused);
+    CHECK_THAT(refused.error().detail, Catch::Contains("wrong root"));
+  }
+  SECTION("an update that was never finished is ended first") {
+    const auto open = joined(answering({update[0], update[1]}, 500, "already active"),
+                             {update[3], update[1], update[2], update[3], update[4]});
+    CHECK(pull_against(joined(connect, open), VllmWeights::kEngine));
+  }
+}
+
 TEST_CASE("vllm: without a label route weights are loaded and not labelled") {
   auto load = exchanges("vllm", "load_by_reload");
   load.erase(load.begin() + 3);

@@ -1,0 +1,45 @@
+#include "rl/worker/served_directories.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "rl/training_run.h"
+
+namespace ringside::rl {
+namespace {
+
+constexpr int64_t kDirectoriesKept = 2;  // the one in use and the one before, which a server may still have open
+
+std::filesystem::path make_scratch() {
+  std::string name = (std::filesystem::temp_directory_path() / "ringside-weights-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw std::system_error(errno, std::generic_category(), "cannot make " + name);
+  }
+  return name;
+}
+
+}  // namespace
+
+ServedDirectories::ServedDirectories(const Config& config) {
+  std::filesystem::path root = config.rollout.server_options.weights_directory;
+  if (root.empty()) {
+    root = scratch_ = make_scratch();
+  }
+  directories_.emplace(std::filesystem::absolute(root), kDirectoriesKept, scalar_type(config.model.dtype), config.model.path);
+}
+
+ServedDirectories::~ServedDirectories() {
+  std::error_code ignored;
+  if (!scratch_.empty()) {
+    std::filesystem::remove_all(scratch_, ignored);
+  }
+}
+
+std::filesystem::path ServedDirectories::write(const ShadowModel& shadow, const bridge::Manifest& manifest) const {
+  return directories_->write(shadow.decoder(), manifest.run_epoch, manifest.version);
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,36 @@
+// XXH3 (xxhash.com, seed 0) as the bridge uses it: 64 bits for frames and records, 128 bits for
+// tensors and weights. Where libxxhash can choose by processor it does: AVX2 hashes several times
+// as fast as SSE2, with the same result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace ringside::bridge {
+
+// XXH3-64. Thread-safe.
+uint64_t hash64(std::span<const std::byte> bytes);
+
+// XXH3-128 as 32 lower-case hex digits, high half first. Thread-safe.
+std::string hash128(std::span<const std::byte> bytes);
+
+// The same over bytes that come piece by piece. Not thread-safe.
+class Hash128 {
+ public:
+  Hash128();  // throws std::bad_alloc
+  ~Hash128();
+  Hash128(Hash128&&) noexcept;
+  Hash128& operator=(Hash128&&) noexcept;
+
+  void update(std::span<const std::byte> bytes);
+  std::string hex() const;  // of everything so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ringside::bridge

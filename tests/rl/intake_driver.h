@@ -1,0 +1,115 @@
+// A live intake and a worker that a test speaks for, for the tests of what a trainer start takes and refuses.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "rl/rollout_intake.h"
+#include "tests/rollout_bridge/driver.h"
+
+namespace ringside::test {
+
+using namespace bridge::test;
+
+using Sample = std::pair<int64_t, int32_t>;
+
+inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t run_epoch, int64_t restored_version) {
+  rl::QueueRules rules;
+  rules.prompts_per_step = prompts;
+  rules.group_size = 2;
+  rules.max_staleness = max_staleness;
+  rules.run_epoch = run_epoch;
+  rules.restored_version = restored_version;
+  rules.total_reward = [](const bridge::Rollout& r) { return r.rewards.at(0).second; };
+  return rules;
+}
+
+inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t run_epoch) {
+  auto options = trainer_options(dir);
+  options.run_epoch = run_epoch;
+  return options;
+}
+
+// A worker that answers nothing by itself: the test takes its grants and sends what it likes.
+class FakeWorker {
+ public:
+  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity) : FakeWorker(intake.rollout_address(), capacity) {}
+  FakeWorker(const std::string& address, int64_t capacity)
+      : endpoint_([&] {
+          auto options = worker_options(address, "fake");
+          options.capacity_samples = capacity;
+          return options;
+        }()) {}
+
+  // Waits until `count` more samples are granted, installing weights as they come; fewer when the patience runs out.
+  std::set<Sample> take_grants(std::size_t count, std::chrono::milliseconds patience = kPatience) {
+    std::set<Sample> samples;
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (samples.size() < count && std::chrono::steady_clock::now() < until) {
+      const auto event = endpoint_.poll(std::chrono::milliseconds(20));
+      if (!event) continue;
+      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event)) {
+        version_ = ready->snapshot->manifest.version;
+        (void)endpoint_.commit_weights(version_, root_hash_of(named(*ready->snapshot)));
+      }
+      if (const auto* granted = std::get_if<bridge::Granted>(&*event)) {
+        for (const auto& group : granted->groups) {
+          for (const int32_t s : group.sample_indices) samples.insert({group.group_id, s});
+        }
+      }
+    }
+    return samples;
+  }
+
+  void send(Sample sample, int64_t version, double reward,
+            bridge::FinishReason reason = bridge::FinishReason::kStop) {
+    auto r = make_rollout(sample.first, sample.second, 2, ++sent_);
+    r.versions = {{version, 0, static_cast<int64_t>(r.completion_ids.size())}};
+    r.run_epoch = -1;
+    r.rewards = {{"reward", reward}};
+    r.finish_reason = reason;
+    REQUIRE(endpoint_.send_rollout(r, kPatience).ok());
+  }
+  // As it is.
+  void send(const bridge::Rollout& rollout) { REQUIRE(endpoint_.send_rollout(rollout, kPatience).ok()); }
+  // The two samples of a group.
+  void send_group(int64_t group, int64_t version, double first, double second) {
+    send({group, 0}, version, first);
+    send({group, 1}, version, second);
+  }
+
+  bool drain() {
+    return eventually([this] { return endpoint_.pending() == 0; });
+  }
+  std::size_t pending() const { return endpoint_.pending(); }
+  int64_t version() const { return version_; }
+
+ private:
+  int64_t version_ = -1;
+  uint32_t sent_ = 0;
+  bridge::WorkerEndpoint endpoint_;
+};
+
+inline void publish(rl::RolloutIntake& intake, int64_t run_epoch, int64_t version) {
+  intake.publish(bridge::make_snapshot("run", run_epoch, version, make_tensors(version)), version + 1);
+}
+
+inline std::set<Sample> samples_of(int64_t first, int64_t end) {
+  std::set<Sample> out;
+  for (int64_t g = first; g < end; ++g) {
+    out.insert({g, 0});
+    out.insert({g, 1});
+  }
+  return out;
+}
+
+inline std::set<Sample> samples_in(const std::vector<bridge::Rollout>& rollouts) {
+  std::set<Sample> out;
+  for (const auto& r : rollouts) out.insert({r.group_id, r.sample_index});
+  return out;
+}
+
+}  // namespace ringside::test

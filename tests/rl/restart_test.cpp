@@ -1,0 +1,224 @@
+// Guards the restart rule, case by case: a trainer killed at any moment and started again from a lower version takes what was
+// sampled under weights that survived, samples the rest anew, and counts each rollout once.
+//
+// Life 1 (run_epoch 1) starts from version 0; life 2 (run_epoch 2) from the last checkpoint. Steps of two groups of two.
+#include <catch2/catch.hpp>
+
+#include "rollout_bridge/journal.h"
+#include "tests/rl/intake_driver.h"
+
+using namespace ringside;
+using namespace ringside::test;
+using rl::Admission;
+using std::chrono::milliseconds;
+
+namespace {
+
+struct Case {
+  const char* what;
+  int64_t max_staleness;
+  int64_t restored;  // version that life 2 begins with; step restored + 1 is next
+  int64_t step;      // that the rollout is for
+  int64_t run_epoch;
+  std::vector<int64_t> versions;  // one a token
+  Admission expected;
+};
+
+// Life 2 of a run whose life 1 began with version 0; it has published up to `restored` + 1.
+const Case kCases[] = {
+    // Synchronous: step t wants version t-1.
+    {"before any checkpoint, of the weights the run began with", 0, 0, 1, 1, {0}, Admission::kAccepted},
+    {"before any checkpoint, of a step that was under way", 0, 0, 2, 1, {1}, Admission::kTooEarly},
+    {"the checkpoint's own version, published before the crash", 0, 3, 4, 1, {3}, Admission::kAccepted},
+    {"consumed by the checkpoint", 0, 3, 3, 1, {2}, Admission::kFinished},
+    {"older than the step wants", 0, 3, 4, 1, {2}, Admission::kStale},
+    {"newer than the checkpoint, lost with the crash", 0, 3, 4, 1, {4}, Admission::kStale},
+    {"of this life, at its first version", 0, 3, 4, 2, {3}, Admission::kAccepted},
+    // One step off: the step after the next is sampled while the next is trained.
+    {"one version old", 1, 3, 4, 1, {2}, Admission::kAccepted},
+    {"two versions old", 1, 3, 4, 1, {1}, Admission::kStale},
+    {"of the checkpoint for the step after the next", 1, 3, 5, 1, {3}, Admission::kAccepted},
+    {"version 4 of life 1, which this life has made anew", 1, 3, 5, 1, {4}, Admission::kStale},
+    {"version 4 of this life", 1, 3, 5, 2, {4}, Admission::kAccepted},
+    {"version 5, which this life has not come to", 1, 3, 5, 2, {5}, Admission::kStale},
+    {"of a step beyond the window", 1, 3, 6, 1, {3}, Admission::kTooEarly},
+    // Four versions behind at most.
+    {"four versions old", 4, 5, 6, 1, {1}, Admission::kAccepted},
+    {"five versions old", 4, 5, 6, 1, {0}, Admission::kStale},
+    {"spans over versions that all survived", 4, 5, 6, 1, {2, 3, 5}, Admission::kAccepted},
+    {"one span of lost weights", 4, 5, 8, 1, {5, 6}, Admission::kStale},
+    {"one span too old", 4, 5, 6, 1, {0, 5}, Admission::kStale},
+    // Sampled over the restart: run_epoch is its first token's, versions of both lives may stand side by side.
+    {"begun before, gone on at the checkpoint", 4, 5, 6, 1, {4, 5}, Admission::kAccepted},
+    {"begun before, gone on under this life's version 6: refused rather than guessed", 4, 5, 8, 1, {5, 6}, Admission::kStale},
+    {"begun under lost weights, gone on at the checkpoint", 4, 5, 8, 1, {6, 5}, Admission::kStale},
+};
+
+bridge::Rollout rollout_of(const Case& c) {
+  bridge::Rollout r;
+  r.group_id = 2 * (c.step - 1);
+  r.group_size = 2;
+  r.sample_index = 0;
+  r.run_epoch = c.run_epoch;
+  for (std::size_t i = 0; i < c.versions.size(); ++i) {
+    const auto begin = static_cast<int64_t>(i);
+    r.versions.push_back({c.versions[i], begin, begin + 1});
+    r.completion_ids.push_back(1);
+  }
+  return r;
+}
+
+rl::QueueRules second_life(int64_t max_staleness, int64_t restored) {
+  rl::QueueRules rules = make_rules(2, max_staleness, 2, restored);
+  rules.newest_of_epoch = {{1, restored}};
+  return rules;
+}
+
+// Rollouts in the journal that no checkpoint has consumed.
+std::size_t journalled(const TempDir& dir) {
+  bridge::Journal::Options options;
+  options.directory = dir.path() / "journal";
+  options.run_id = "run";
+  return bridge::Journal(options).take_replayed().size();
+}
+
+}  // namespace
+
+TEST_CASE("each rollout of a former life is judged by what became of its weights", "[restart]") {
+  for (const Case& c : kCases) {
+    rl::RolloutQueue queue(second_life(c.max_staleness, c.restored), c.restored + 1);
+    queue.published(c.restored + 1);
+    INFO(c.what);
+    CHECK(queue.add(rollout_of(c)) == c.expected);
+    const rl::SourceCounters counters = queue.counters();
+    CHECK(counters.accepted == (c.expected == Admission::kAccepted ? 1 : 0));
+    CHECK(counters.dropped_stale == (c.expected == Admission::kStale ? 1 : 0));
+    CHECK(counters.dropped_out_of_window ==
+          (c.expected == Admission::kTooEarly || c.expected == Admission::kFinished ? 1 : 0));
+  }
+}
+
+TEST_CASE("killed before the first checkpoint: what was trained on is trained on again, not sampled", "[restart]") {
+  const TempDir dir;
+  std::vector<bridge::Rollout> trained;
+  {
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 4);
+    FakeWorker worker(intake, 100);
+    publish(intake, 1, 0);
+    REQUIRE(worker.take_grants(4) == samples_of(0, 2));
+    worker.send_group(0, 0, 0, 1);
+    worker.send_group(1, 0, 0, 1);
+    trained = intake.poll(1, kPatience).value();
+    // Killed while step 1 is trained: nothing published, nothing saved.
+  }
+  rl::RolloutIntake intake(options_of(dir, 2), second_life(0, 0), 4);
+  FakeWorker worker(intake, 100);
+  publish(intake, 2, 0);
+  const auto again = intake.poll(1, kPatience);
+  REQUIRE(again.has_value());
+  CHECK(*again == trained);
+  CHECK(worker.take_grants(1, milliseconds(200)).empty());
+  CHECK(intake.counters().accepted == 4);
+}
+
+TEST_CASE("killed after a step that no checkpoint holds: its rollouts left the journal, its groups are sampled anew",
+          "[restart]") {
+  const TempDir dir;
+  {
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 5);
+    FakeWorker worker(intake, 100);
+    for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3, a checkpoint after step 1
+      publish(intake, 1, version);
+      if (version == 1) intake.checkpointed(1);
+      for (const Sample& s : worker.take_grants(4)) worker.send(s, version, s.second);
+      REQUIRE(intake.poll(version + 1, kPatience).has_value());
+    }
+    publish(intake, 1, 3);
+    REQUIRE(worker.take_grants(4) == samples_of(6, 8));
+    worker.send({6, 0}, 3, 0);
+    REQUIRE(worker.drain());
+  }
+  // Of step 2, whose weights (version 1) the checkpoint holds, all is there; step 3 and what waits for step 4 are of lost
+  // weights: the one was dropped when it was trained on, the other is dropped now.
+  CHECK(journalled(dir) == 5);
+  rl::RolloutIntake intake(options_of(dir, 2), second_life(0, 1), 5);
+  FakeWorker worker(intake, 100);
+  publish(intake, 2, 1);
+  const auto again = intake.poll(2, kPatience);
+  REQUIRE(again.has_value());
+  CHECK(samples_in(*again) == samples_of(2, 4));
+  CHECK(intake.counters().accepted == 4);
+  publish(intake, 2, 2);
+  CHECK(worker.take_grants(4) == samples_of(4, 6));
+  for (const Sample& s : samples_of(4, 6)) worker.send(s, 2, s.second);
+  const auto third = intake.poll(3, kPatience);
+  REQUIRE(third.has_value());
+  for (const auto& r : *third) CHECK(r.run_epoch == 2);
+  const rl::SourceCounters counters = intake.counters();
+  CHECK(counters.dropped_stale + counters.dropped_out_of_window == 1);
+  publish(intake, 2, 3);
+  CHECK(worker.take_grants(4) == samples_of(6, 8));  // sample 0 of group 6 as well
+}
+
+TEST_CASE("what a worker holds unacknowledged is judged like what the journal holds", "[restart]") {
+  const TempDir dir;
+  auto options = options_of(dir, 1);
+  options.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
+  FakeWorker worker(options.rollout_address, 100);
+  {
+    rl::RolloutIntake intake(options, make_rules(2, 1, 1, 0), 5);
+    publish(intake, 1, 0);
+    REQUIRE(worker.take_grants(8) == samples_of(0, 4));  // steps 1 and 2
+    for (const Sample& s : samples_of(0, 2)) worker.send(s, 0, s.second);
+    REQUIRE(intake.poll(1, kPatience).has_value());
+    publish(intake, 1, 1);
+    REQUIRE(worker.take_grants(4) == samples_of(4, 6));  // step 3, under version 1
+  }
+  // The trainer is dead, nothing saved. Made meanwhile: step 2 under version 0, which survives, and under version 1, which
+  // does not; step 3.
+  worker.send_group(2, 0, 0, 1);
+  worker.send({3, 0}, 0, 0);
+  worker.send({3, 1}, 1, 1);
+  worker.send_group(4, 1, 0, 1);
+  CHECK(worker.pending() == 6);
+  options.run_epoch = 2;
+  rl::RolloutIntake intake(options, second_life(1, 0), 5);
+  publish(intake, 2, 0);
+  REQUIRE(worker.drain());
+  REQUIRE(intake.poll(1, kPatience).has_value());  // out of the journal
+  publish(intake, 2, 1);
+  CHECK_FALSE(intake.poll(2, milliseconds(300)).has_value());
+  // Group 5 as well, but that the worker has in hand since the first life.
+  CHECK(worker.take_grants(4) == samples_of(3, 5));
+  CHECK(worker.take_grants(1, milliseconds(200)).empty());
+  const rl::SourceCounters counters = intake.counters();
+  CHECK(counters.accepted == 4 + 2 + (counters.dropped_siblings));
+  CHECK(counters.dropped_stale + counters.dropped_siblings + counters.dropped_out_of_window +
+            static_cast<int64_t>(counters.bridge->forgotten) ==
+        4);
+  for (const Sample& s : samples_of(3, 6)) worker.send(s, 1, s.second);
+  REQUIRE(intake.poll(2, kPatience).has_value());
+  publish(intake, 2, 2);
+  REQUIRE(intake.poll(3, kPatience).has_value());
+}
+
+TEST_CASE("a version number of both lives means two things", "[restart]") {
+  const TempDir dir;
+  rl::RolloutIntake intake(options_of(dir, 2), second_life(1, 0), 5);
+  FakeWorker worker(intake, 100);
+  publish(intake, 2, 0);
+  REQUIRE(worker.take_grants(8) == samples_of(0, 4));
+  for (const Sample& s : samples_of(0, 2)) worker.send(s, 0, s.second);
+  REQUIRE(intake.poll(1, kPatience).has_value());
+  publish(intake, 2, 1);
+  REQUIRE(worker.take_grants(4) == samples_of(4, 6));
+  for (const int64_t epoch : {1, 2}) {
+    bridge::Rollout r = make_rollout(2, static_cast<int32_t>(epoch - 1), 2, 7);
+    r.versions = {{1, 0, static_cast<int64_t>(r.completion_ids.size())}};
+    r.run_epoch = epoch;
+    worker.send(r);
+  }
+  REQUIRE(worker.drain());
+  CHECK_FALSE(intake.poll(2, milliseconds(200)).has_value());
+  CHECK(intake.counters().dropped_stale == 1);  // version 1 of life 1
+}
