@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzzers of the bridge's formats with clang, ASan and UBSan in build-fuzz and runs each.
+# Builds the fuzzers of the bridge's formats and of the trainer's state with clang, ASan and UBSan in
+# build-fuzz and runs each.
 #
 # Usage: tools/fuzz.sh [SECONDS]      per fuzzer, 60 by default
 #
@@ -26,10 +27,13 @@ CC=clang CXX=clang++ cmake -G Ninja -B build-fuzz -DCMAKE_BUILD_TYPE=Debug -DCMA
   cat build-fuzz/configure.log >&2
   exit 2
 }
-ninja -C build-fuzz -j1 wire_fuzzer codec_fuzzer manifest_fuzzer
+readonly kFormats=(wire codec manifest delta journal keys answer trainer)
+ninja -C build-fuzz -j1 "${kFormats[@]/%/_fuzzer}"
 
+# The entries that read files make them in memory where they can.
+[[ -d /dev/shm ]] && export TMPDIR=/dev/shm
 found=0
-for format in wire codec manifest; do
+for format in "${kFormats[@]}"; do
   mkdir -p "build-fuzz/corpus/$format"
   echo "fuzz: $format for $kSeconds s"
   "build-fuzz/tests/fuzz/${format}_fuzzer" -max_total_time="$kSeconds" -max_len=4096 -timeout=10 \

@@ -2,11 +2,13 @@
 # Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
 # build/ringside.
 #
-# Usage: tools/setup.sh [--oracle] [--cuda] [--fuzz] [--vllm]
+# Usage: tools/setup.sh [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--faults]
 #   --oracle  also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
 #   --cuda    also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
 #   --fuzz    also clang, for tools/fuzz.sh
 #   --vllm    also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
+#   --llama   also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
+#   --faults  also libfaketime, for tools/bench/faults
 #
 # Safe to run again at any time, after an interruption too: an environment counts as complete once
 # its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
@@ -101,18 +103,20 @@ build() {
 }
 
 main() {
-  local oracle=0 cuda=0 vllm=0 option more=()
+  local oracle=0 cuda=0 vllm=0 llama=0 option more=()
   for option in "$@"; do
     case $option in
       --oracle) oracle=1 ;;
       --cuda) cuda=1 ;;
       --fuzz) more+=(clang) ;;
       --vllm) vllm=1 ;;
+      --llama) llama=1 ;;
+      --faults) more+=(faketime) ;;
       -h | --help)
-        sed -n "2,11s/^# \{0,1\}//p" tools/setup.sh
+        sed -n "2,13s/^# \{0,1\}//p" tools/setup.sh
         return
         ;;
-      *) die "unknown option '$option'; expected --oracle, --cuda, --fuzz, --vllm or --help" ;;
+      *) die "unknown option '$option'; expected --oracle, --cuda, --fuzz, --vllm, --llama, --faults or --help" ;;
     esac
   done
   mkdir -p .env
@@ -126,6 +130,7 @@ main() {
   ((oracle)) && make_env oracle 14
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
+  ((llama)) && make_env llama 1 --no-deps
   build release build
   if ((cuda)); then
     local torch

@@ -3,9 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <span>
 
 namespace ringside::bridge::fuzz {
+
+// Ends the process with the place of the rule that broke.
+inline void require(bool holds, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) {
+  if (holds) return;
+  std::fprintf(stderr, "%s:%d: a rule of the format is broken\n", file, line);
+  std::abort();
+}
 
 // A flat message (codec.h's form of frame 0 and buffers): parse_flat, parse_message on its cuts,
 // every body struct.
@@ -19,5 +29,35 @@ void codec(std::span<const uint8_t> bytes);
 
 // A manifest, as it is and with its root hash made right. What is accepted must come back equal.
 void manifest(std::span<const uint8_t> bytes);
+
+// An overwrite payload applied to tensors: four bytes choose sizes and the number of changes, the
+// rest is the payload as it is, and the contents of its planes, compressed here so that mutations
+// reach the positions. Refused: not a byte is written. Accepted: exactly that many elements are,
+// whatever the base was, and applying again changes nothing.
+void delta(std::span<const uint8_t> bytes);
+
+// A journal file as it is, and one whose records (u8 kind, u16 length, payload) get right hashes.
+// What opens must open again to the same content, and take one more rollout.
+void journal(std::span<const uint8_t> bytes);
+
+// A key file, read as each of the three kinds. Keys that come out are keys, and the error about a
+// secret never repeats it.
+void keys(std::span<const uint8_t> bytes);
+
+// The JSON of an inference server's answer: ids, log-probs and spans that pass are in range.
+void answer(std::span<const uint8_t> bytes);
+
+// A script of messages, ticks and calls of the owner for TrainerState: bounds hold after every step,
+// every message is counted once, what it sends parses and is numbered without a gap, and no sample
+// comes out twice.
+void trainer(std::span<const uint8_t> bytes);
+
+struct Format {
+  const char* name;
+  void (*entry)(std::span<const uint8_t>);
+};
+inline constexpr Format kFormats[] = {
+    {"wire", wire},       {"codec", codec}, {"manifest", manifest}, {"delta", delta},
+    {"journal", journal}, {"keys", keys},   {"answer", answer},     {"trainer", trainer}};
 
 }  // namespace ringside::bridge::fuzz

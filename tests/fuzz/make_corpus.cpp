@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "rollout_bridge/codec.h"
+#include "rollout_bridge/keys.h"
 #include "rollout_bridge/messages.h"
 #include "tests/rollout_bridge/samples.h"
 
@@ -48,7 +49,76 @@ void write_messages(const fs::path& folder) {
   write(folder, "ROLLOUT", flat(encode_rollout(test::make_rollout(3, 1, 2, 2))));
 }
 
+// Contents of planes as the delta entry takes them: sizes, then gaps and new values byte by byte.
+void write_deltas(const fs::path& folder) {
+  write(folder, "u8", {0, 8, 0, 3, 0, 1, 2, 7, 8, 9});
+  write(folder, "bf16", {1, 16, 0, 2, 3, 11, 1, 2, 3, 4});
+  write(folder, "f32-wide-gaps", {2 | 4, 0, 2, 2, 1, 200, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
+  write(folder, "f64-all", {3 | 8, 1, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
+  // A payload as it is: one byte of four changes, gap 0 and value 7 in raw zstd blocks.
+  write(folder, "payload", {0,    4,    0,    1,    1,    10,   0, 0,    0,    10,   0,    0, 0, 0x28,
+                            0xb5, 0x2f, 0xfd, 0x20, 1,    9,    0, 0,    0,    0x28, 0xb5, 0x2f,
+                            0xfd, 0x20, 1,    9,    0,    0,    7});
+}
+
+// Records as the journal entry takes them: kind, length, payload.
+void write_journals(const fs::path& folder) {
+  std::vector<uint8_t> script;
+  const auto put = [&](uint8_t kind, const std::vector<uint8_t>& payload) {
+    script.insert(script.end(), {kind, static_cast<uint8_t>(payload.size() % 256),
+                                 static_cast<uint8_t>(payload.size() / 256)});
+    script.insert(script.end(), payload.begin(), payload.end());
+  };
+  const auto range = [](uint8_t begin, uint8_t end) {
+    std::vector<uint8_t> out(16);
+    out[0] = begin;
+    out[8] = end;
+    return out;
+  };
+  put(2, flat(encode_rollout(test::make_rollout(3, 0, 2))));
+  put(2, flat(encode_rollout(test::make_rollout(4, 1, 2, 2))));
+  put(3, range(3, 4));
+  put(4, range(3, 4));
+  write(folder, "records", script);
+  write(folder, "ranges", [&] {
+    script.clear();
+    put(3, range(0, 200));
+    put(4, range(7, 9));
+    return script;
+  }());
+}
+
+void write_text(const fs::path& folder, const std::string& name, const std::string& text) {
+  write(folder, name, {text.begin(), text.end()});
+}
+
+void write_texts(const fs::path& folder) {
+  // The pair of ZeroMQ's own documentation of Z85 keys.
+  const std::string secret = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+  const std::string open = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  write_text(folder / "keys", "secret", secret + "\n");
+  write_text(folder / "keys", "list", "# workers\n\n" + open + " box one\r\n" + secret + "\n");
+  write_text(folder / "answer", "full",
+             R"({"ids":[1,2],"logprobs":[-0.5,-1e3],"prompt":[7],"version":"12",)"
+             R"("spans":[{"version":"1","begin":0,"end":1},{"version":"2","begin":1,"end":2}]})");
+  write_text(folder / "answer", "odd", R"({"ids":[18446744073709551615,-1,1.5,null],"logprobs":[null]})");
+}
+
+// One byte an operation and what it takes, see trainer_entry.cpp: join, ready, grants, rollouts.
+void write_scripts(const fs::path& folder) {
+  const std::vector<uint8_t> join = {0x77, 0, 0, 4, 0x67, 0, 0};  // HELLO w0/1 (type 0), READY
+  std::vector<uint8_t> session = {6, 0, 0, 6, 1, 0, 0x66, 0, 0, 4, 0x68, 0, 0};
+  for (const uint8_t how : {0, 1, 3, 16}) session.insert(session.end(), {0x6a, 0, 0, 0, how});
+  session.insert(session.end(), {5, 1, 1, 2, 0, 0x20, 200});
+  write(folder, "session", session);
+  write(folder, "join", join);
+}
+
 void write_corpus(const fs::path& folder) {
+  write_deltas(folder / "delta");
+  write_journals(folder / "journal");
+  write_texts(folder);
+  write_scripts(folder / "trainer");
   write_messages(folder / "wire");
   std::vector<Rollout> batch;
   for (uint32_t seed = 0; seed < 6; ++seed) {

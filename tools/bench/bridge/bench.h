@@ -84,8 +84,10 @@ double memcpy_seconds(const std::vector<Frames>& messages, int times);
 // memory costs whoever keeps what it receives.
 double first_touch_seconds(std::size_t bytes, std::size_t block);
 // `clients` DEALERs pull every chunk from one ROUTER that sends without copying, each with `window`
-// requests under way; what arrives is dropped. From the first request to the last chunk.
-double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys);
+// requests under way; what arrives is dropped, or with `keep` copied into memory that was touched
+// before and hashed once. From the first request to the last chunk.
+double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys,
+                        bool keep = false);
 // One DEALER sends the messages to a ROUTER as fast as it takes them, without copying.
 double raw_push_seconds(const std::vector<Frames>& messages, const Keys* keys);
 

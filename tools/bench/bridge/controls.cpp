@@ -4,6 +4,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "rollout_bridge/content_hash.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {
@@ -43,21 +44,27 @@ zmq::socket_t connect_raw(zmq::context_t& context, const std::string& address, c
 // The blocking receive cannot come back empty-handed without a receive timeout.
 void take(zmq::socket_t& socket, zmq::message_t& message) { (void)socket.recv(message); }
 
-// The first request opens the connection and is answered with chunk 0, outside the time.
+// The first request opens the connection and is answered with chunk 0, outside the time. What comes
+// is dropped, or with `keep` copied there and hashed.
 void pull(const std::string& address, std::size_t chunks, std::size_t window, const Keys* keys,
-          std::latch& connected) {
+          std::span<std::byte> keep, std::latch& connected) {
   zmq::context_t context;
   zmq::socket_t socket = connect_raw(context, address, keys);
   zmq::message_t got;
   const auto ask = [&](std::size_t index) { socket.send(zmq::buffer(&index, sizeof index)); };
   ask(0);
   take(socket, got);
+  bridge::Hash128 hash;
   connected.arrive_and_wait();
   std::size_t asked = 0;
   while (asked < std::min(window, chunks)) ask(asked++);
   for (std::size_t i = 0; i < chunks; ++i) {
     take(socket, got);
     if (asked < chunks) ask(asked++);
+    if (keep.empty()) continue;
+    std::memcpy(keep.data(), got.data(), got.size());
+    hash.update(keep.first(got.size()));
+    keep = keep.subspan(got.size());
   }
 }
 
@@ -89,7 +96,12 @@ double first_touch_seconds(std::size_t bytes, std::size_t block) {
   return seconds_since(start);
 }
 
-double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys) {
+double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys,
+                        bool keep) {
+  std::size_t bytes = 0;
+  for (const auto chunk : chunks) bytes += keep ? chunk.size() : 0;
+  std::vector<std::vector<std::byte>> kept(static_cast<std::size_t>(clients),
+                                           std::vector<std::byte>(bytes));  // touched
   zmq::context_t context;
   zmq::socket_t router = bind_raw(context, keys);
   const std::string address = router.get(zmq::sockopt::last_endpoint);
@@ -107,7 +119,9 @@ double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, c
   std::latch connected(clients + 1);
   std::vector<std::jthread> pullers;
   for (int i = 0; i < clients; ++i) {
-    pullers.emplace_back([&] { pull(address, chunks.size(), window, keys, connected); });
+    pullers.emplace_back([&, to = std::span(kept[static_cast<std::size_t>(i)])] {
+      pull(address, chunks.size(), window, keys, to, connected);
+    });
   }
   connected.arrive_and_wait();
   const auto start = Clock::now();

@@ -1,7 +1,0 @@
-// libFuzzer's way into fuzz::codec; built by tools/fuzz.sh.
-#include "tests/fuzz/entries.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  ringside::bridge::fuzz::codec({data, size});
-  return 0;
-}

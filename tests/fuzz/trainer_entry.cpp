@@ -1,0 +1,253 @@
+// TrainerState under a script. Sessions are four worker ids with two incarnations each, one more
+// than max_workers allows at a time.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/codec.h"
+#include "rollout_bridge/messages.h"
+#include "rollout_bridge/trainer_state.h"
+#include "tests/fuzz/entries.h"
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::bridge::fuzz {
+namespace {
+
+constexpr std::size_t kWorkers = 3;
+constexpr int64_t kQueued = 8;
+constexpr int32_t kGroupSize = 2;
+constexpr std::size_t kMaxSteps = 200;
+
+TrainerOptions options(const std::filesystem::path& directory) {
+  TrainerOptions out;
+  out.run_id = "run";
+  out.run_epoch = 1;
+  out.journal_directory = directory;
+  out.fsync = FsyncPolicy::kOff;
+  out.max_queued_rollouts = kQueued;
+  out.max_workers = kWorkers;
+  return out;
+}
+
+// Bytes of the input one after another; zeros behind its end.
+class Script {
+ public:
+  explicit Script(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  bool done() const { return bytes_.empty(); }
+  uint8_t next() {
+    if (done()) return 0;
+    const uint8_t out = bytes_.front();
+    bytes_ = bytes_.subspan(1);
+    return out;
+  }
+  // Small, and now and then negative or huge.
+  int64_t number() {
+    const uint8_t b = next();
+    if (b < 0xf0) return b & 15;
+    constexpr int64_t kOdd[] = {-1, INT64_MIN, INT64_MAX, int64_t{1} << 62, 1 << 20, 4096, -2, 300};
+    return kOdd[b & 7];
+  }
+  std::span<const uint8_t> take(std::size_t count) {
+    const auto out = bytes_.first(std::min(count, bytes_.size()));
+    bytes_ = bytes_.subspan(out.size());
+    return out;
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+};
+
+class Drive {
+ public:
+  explicit Drive(std::span<const uint8_t> bytes)
+      : script_(bytes), state_(options(dir_.path()), "tcp://127.0.0.1:1") {
+    publish();
+  }
+  void run() {
+    for (std::size_t i = 0; i < kMaxSteps && !script_.done(); ++i) {
+      step();
+      check();
+    }
+  }
+
+ private:
+  void step() {
+    const uint8_t op = script_.next();
+    switch (op >> 5) {
+      case 0:
+        return owner(op);
+      case 1:
+        now_ += std::chrono::milliseconds(script_.next() * 50);
+        return state_.tick(now_);
+      case 2:
+        return raw(op);
+      default:
+        return typed(op);
+    }
+  }
+
+  void owner(uint8_t op) {
+    switch (op & 7) {
+      case 0:
+        return publish();
+      case 1:
+        return pop();
+      case 2: {
+        const int64_t group = script_.next() & 15;
+        return state_.mark_consumed(std::span(&group, 1)), forget(group);
+      }
+      case 3:
+        return state_.on_unreachable(identity(op >> 3));
+      case 4:
+        return state_.end("over");
+      case 5:
+        return drain();
+      default:
+        return state_.grant({{script_.next() & 15, kGroupSize, script_.next() & 3}});
+    }
+  }
+
+  void publish() {
+    ++version_;
+    snapshot_ = make_snapshot("run", 1, version_, test::make_tensors(version_, 8));
+    state_.publish(snapshot_);
+  }
+
+  void pop() {
+    if (const auto rollout = state_.pop()) {
+      require(validate(*rollout, {}).ok());
+      require(popped_.emplace(rollout->group_id, rollout->sample_index).second);
+    }
+  }
+  // A group that was consumed may be granted and sampled anew.
+  void forget(int64_t group) {
+    std::erase_if(popped_, [&](const auto& sample) { return sample.first == group; });
+  }
+
+  static std::string identity(int which) {
+    return "w" + std::to_string(which & 3) + "/" + std::to_string(1 + (which >> 2 & 1));
+  }
+
+  void send(const std::string& from, std::span<const uint8_t> flat) {
+    const uint64_t before = rejected();
+    const auto message = parse_flat(std::as_bytes(flat), {});
+    state_.on_message(from, "", message, now_);
+    if (!message) require(rejected() == before + 1);
+  }
+
+  void raw(uint8_t op) { send(identity(op), script_.take(script_.next() * 4)); }
+
+  void typed(uint8_t op) {
+    const std::string from = identity(script_.next());
+    const auto session = state_.sessions().find(from);
+    const auto type = static_cast<MessageType>((op & 31) % 17);
+    Header header{type, "run", 1, from.substr(0, 2), static_cast<uint64_t>(from[3] - '0'), 1};
+    if (session != state_.sessions().end()) header.seq = session->second.received_seq + 1;
+    if (type == MessageType::kHello) header.seq = 1;
+    if (op >= 0xf0) header.seq = static_cast<uint64_t>(script_.number());
+    const Payload payload = body(type);
+    send(from, flatten(pack_header(header, payload), payload));
+  }
+
+  std::string root(int64_t version) {
+    return version == version_ ? snapshot_->manifest.root_hash : "other";
+  }
+
+  Payload body(MessageType type) {
+    const int64_t version = version_ - script_.next() % 3;
+    switch (type) {
+      case MessageType::kHello:
+        return make_payload(type, HelloBody{script_.number(), 1, version, root(version), "fuzz", -1});
+      case MessageType::kRollout:
+        return rollout();
+      case MessageType::kReady:
+        return make_payload(type, ReadyBody{version});
+      case MessageType::kHeartbeat:
+        return make_payload(type, HeartbeatBody{script_.next() % 2 ? "paused" : "ready", version, script_.number(), script_.number(), -1});
+      case MessageType::kStaged:
+        return make_payload(type, StagedBody{version, root(version), "overwrite", script_.number()});
+      case MessageType::kStageFailed:
+        return make_payload(type, StageFailedBody{version, "d"});
+      case MessageType::kCommitted:
+        return make_payload(type, WeightsBody{version, root(version)});
+      case MessageType::kChunkRequest:
+        return make_payload(type, ChunkBody{version, 0, 0, 1, -1});
+      default:
+        return make_payload(type, EndBody{"e"});
+    }
+  }
+
+  Payload rollout() {
+    const int64_t group = script_.next() & 15;
+    const uint8_t how = script_.next();
+    Rollout r = test::make_rollout(group, how & 1, kGroupSize, how >> 1 & 7);
+    if ((how & 0x10) != 0) r.finish_reason = FinishReason::kAborted;
+    Payload payload = encode_rollout(r);
+    if ((how & 0xe0) != 0xe0) return payload;
+    const auto odd = [&] { return static_cast<int32_t>(script_.number()); };
+    const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(), odd(), "p", 1.0, 1.0, 0,
+                             script_.number(), "stop", {}};
+    payload.body = make_payload(payload.type, spoilt).body;
+    return payload;
+  }
+
+  uint64_t rejected() {
+    uint64_t sum = 0;
+    const BridgeCounters counters = state_.counters();
+    for (const uint64_t count : counters.rejected) sum += count;
+    return sum;
+  }
+
+  // Its number in the session.
+  static uint64_t check_message(const Outgoing& out) {
+    const auto flat = flatten(out.header, out.payload);
+    const auto message = parse_flat(std::as_bytes(std::span(flat)), {});
+    require(message.ok());
+    return message.value().header().seq;
+  }
+
+  // What is to be sent parses; a session's messages are numbered to sent_seq without a gap.
+  void drain() {
+    for (const auto& [identity, out] : state_.strays()) check_message(out);
+    state_.strays().clear();
+    for (auto& [identity, session] : state_.sessions()) {
+      std::vector<uint64_t> numbers;
+      for (const Outgoing& out : session.outbox) numbers.push_back(check_message(out));
+      std::erase(numbers, 0U);  // BYE has no number
+      const uint64_t before = session.sent_seq - numbers.size();
+      for (std::size_t i = 0; i < numbers.size(); ++i) require(numbers[i] == before + i + 1);
+      session.outbox.clear();
+    }
+  }
+
+  void check() {
+    require(state_.sessions().size() <= kWorkers);
+    require(state_.strays().size() <= 256);
+    std::set<std::string> ids;
+    int64_t in_flight = 0;
+    for (const WorkerStatus& worker : state_.workers()) {
+      require(ids.insert(worker.worker_id).second);  // one session a worker id
+      require(worker.in_flight_samples >= 0 && worker.version <= version_);
+      in_flight += worker.in_flight_samples;
+    }
+    require(in_flight <= kQueued);
+    const BridgeCounters c = state_.counters();
+    require(c.accepted + c.duplicate + c.requeued + c.busy <= c.received);
+  }
+
+  Script script_;
+  test::TempDir dir_;
+  TrainerState state_;
+  Clock::time_point now_{};
+  int64_t version_ = -1;
+  std::shared_ptr<const WeightSnapshot> snapshot_;
+  std::set<std::pair<int64_t, int32_t>> popped_;
+};
+
+}  // namespace
+
+void trainer(std::span<const uint8_t> bytes) { Drive(bytes).run(); }
+
+}  // namespace ringside::bridge::fuzz
