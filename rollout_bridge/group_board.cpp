@@ -36,6 +36,11 @@ void GroupBoard::grant(const GroupGrant& grant) {
   queue_if_missing(grant.group_id, group);
 }
 
+bool GroupBoard::contradicts_unasked(const GroupGrant& grant) const {
+  const auto it = groups_.find(grant.group_id);
+  return it != groups_.end() && !it->second.granted && it->second.size != grant.group_size;
+}
+
 void GroupBoard::queue_if_missing(int64_t group_id, Group& group) {
   const bool missing = std::any_of(group.samples.begin(), group.samples.end(),
                                    [](const Sample& s) { return s.state == State::kMissing; });

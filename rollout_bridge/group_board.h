@@ -33,6 +33,8 @@ class GroupBoard {
   // opened anew. Throws std::invalid_argument on a negative id, a size below 1, or a size that
   // differs from what is known of the group.
   void grant(const GroupGrant& grant);
+  // Whether all that is known of the group is rollouts of an earlier start, of another size.
+  bool contradicts_unasked(const GroupGrant& grant) const;
 
   // What to do with a validated rollout of `worker`. Errors: kInvalidField when its group_size
   // contradicts the grant; of this start also kUnknownGroup for a group that is not granted, and

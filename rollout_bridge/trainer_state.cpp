@@ -224,6 +224,11 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
     }
   }
   for (const GroupGrant& g : groups) {
+    if (board_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
+      event("", "rollouts of group " + std::to_string(g.group_id) +
+                    " from an earlier start are of another group size: dropped, it is sampled anew");
+      mark_consumed(std::span(&g.group_id, 1));
+    }
     board_.grant(g);
     journal_.reopen(g.group_id);
   }

@@ -23,7 +23,7 @@ std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
   return ids;
 }
 
-constexpr int64_t kSampledProbes = 8;  // at most; an early end of a completion leaves few tokens to compare
+constexpr std::size_t kSampledRounds = 4;  // at most, through the probe, where samples come without log-probs
 
 double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -108,30 +108,30 @@ bridge::Result<double> ServedWeights::distance_by_scores() {
 }
 
 bridge::Result<double> ServedWeights::distance_by_samples() {
+  // One token after each beginning of the probe's text: a longer sample without any part of a character may never come.
   std::vector<float> given, expected;
-  for (int64_t seed = 1; seed <= kSampledProbes && given.size() < probe_ids_.size(); ++seed) {
+  for (std::size_t i = 0; i < kSampledRounds * probe_ids_.size() && given.size() < probe_ids_.size(); ++i) {
+    const auto length = static_cast<std::ptrdiff_t>(1 + i % probe_ids_.size());
     bridge::GenerateRequest request;
-    request.prompt_ids = probe_ids_;
-    request.max_tokens = options_.probe_tokens;
-    request.seed = seed;
-    request.request_id = "probe-" + std::to_string(seed);
+    request.prompt_ids.assign(probe_ids_.begin(), probe_ids_.begin() + length);
+    request.max_tokens = 1;
+    request.seed = static_cast<int64_t>(i);
+    request.request_id = "probe-" + std::to_string(i);
     request.cache_salt = "probe";
     const auto answer = server_.generate(request);
     if (!answer) {
       return answer.error();
     }
-    const bridge::GenerateResult& sampled = answer.value();
-    if (!sampled.logprobs_complete) {
+    if (!answer.value().logprobs_complete || answer.value().completion_ids.empty()) {
       continue;
     }
-    std::vector<int64_t> ids = probe_ids_;
-    ids.insert(ids.end(), sampled.completion_ids.begin(), sampled.completion_ids.end());
-    const auto scores = shadow_.score(ids, 1.0);
-    given.insert(given.end(), sampled.logprobs.begin(), sampled.logprobs.end());
-    expected.insert(expected.end(), scores.end() - static_cast<std::ptrdiff_t>(sampled.logprobs.size()), scores.end());
+    std::vector<int64_t> ids = request.prompt_ids;
+    ids.push_back(answer.value().completion_ids.front());
+    given.push_back(answer.value().logprobs.front());
+    expected.push_back(shadow_.score(ids, 1.0).back());
   }
   if (given.empty()) {
-    return Error{Reason::kUnsupported, options_.url + ": no probe came back with all its log-probs"};
+    return Error{Reason::kUnsupported, options_.url + ": no probe came back with a log-prob"};
   }
   return mean_distance(given, expected);
 }

@@ -15,6 +15,7 @@
 #include "rl/worker/make_server.h"
 #include "rl/worker/request_pool.h"
 #include "rl/worker/served_weights.h"
+#include "rl/worker/server_answers.h"
 
 namespace ringside::rl {
 namespace {
@@ -31,10 +32,6 @@ constexpr milliseconds kSendTimeout{60000};
 constexpr milliseconds kByeTimeout{5000};
 constexpr int kTriesAtTrouble = 3;  // of one sample whose request found no server
 
-engine::FinishReason finish_of(bridge::FinishReason reason) {
-  return reason == bridge::FinishReason::kStop ? engine::FinishReason::kStop : engine::FinishReason::kLength;
-}
-
 class ServerWorker {
  public:
   ServerWorker(const Config& config, const WorkerSettings& settings)
@@ -44,6 +41,7 @@ class ServerWorker {
         control_(connected_server()),
         weights_(config, *control_),
         scorer_(config, model_),
+        answers_(config, settings.worker_id, weights_, scorer_),
         jobs_(config),
         pool_([this] { return make_server(config_, model_.vocab_size); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)),
@@ -165,6 +163,7 @@ class ServerWorker {
 
   void installed() {
     current_ = std::exchange(wanted_, nullptr);
+    in_doubt_ = false;
     const bridge::Manifest& manifest = current_->manifest;
     if (committed_ == std::pair(manifest.run_epoch, manifest.version)) {
       return;  // the same as before, into a server that had lost it
@@ -196,6 +195,7 @@ class ServerWorker {
   // The server may not be the one it was: the same weights have to be loaded and verified again.
   void distrust(const std::string& why) {
     log::warn(why + "; loading version " + std::to_string(current_->manifest.version) + " anew before anything is sampled");
+    in_doubt_ = true;
     want(current_);
   }
 
@@ -218,92 +218,55 @@ class ServerWorker {
     for (PoolAnswer& answer : answers) {
       if (!answer.result) {
         failed(answer);
-      } else if (answer.result.value().finish_reason == bridge::FinishReason::kAborted) {
-        work_.push_front(std::move(answer.job));  // ours to sample anew, under the weights to come
-      } else if (!of_current(answer.result.value())) {
-        work_.push_front(std::move(answer.job));
-        if (!wanted_) {
-          distrust("the server answers under weights " + *answer.result.value().label);
-        }
-      } else if (complete(answer)) {
+      } else if (!is_ours(answer.result.value())) {
+        work_.push_front(std::move(answer.job));  // to be sampled anew, under the weights to come
+      } else if (answers_.complete(answer)) {
         good.push_back(std::move(answer));
       } else {
-        send(failed_rollout(config_, settings_.worker_id, answer.job, answer.prompt_ids, version()));
+        send(answers_.failed(answer, version()));
       }
     }
-    if (!good.empty()) {
-      last_contact_ = Clock::now();
-      send_scored(good);
+    if (good.empty()) {
+      return;
     }
+    last_contact_ = Clock::now();
+    for (const PoolAnswer& answer : good) {
+      tries_.erase({answer.job.group.group_id, answer.job.sample_index});
+    }
+    for (bridge::Rollout& rollout : answers_.rollouts(good, version())) {
+      send(std::move(rollout));
+    }
+  }
+
+  // Whether the answer is whole and of the weights that are installed, as far as anybody can tell.
+  bool is_ours(const bridge::GenerateResult& result) {
+    if (result.finish_reason == bridge::FinishReason::kAborted) {
+      return false;
+    }
+    if (ServerAnswers::denies_version(result, version())) {
+      if (!wanted_) {
+        distrust("the server answers under other weights" + (result.label ? ", " + *result.label : ""));
+      }
+      return false;
+    }
+    // While the server is in doubt, whoever answers may be another process than the one that was verified.
+    return !in_doubt_ || ServerAnswers::names_version(result, version());
   }
 
   void failed(PoolAnswer& answer) {
     const bridge::Error& error = answer.result.error();
     const auto key = std::pair(answer.job.group.group_id, answer.job.sample_index);
     const bool trouble = error.reason == Reason::kClosed || error.reason == Reason::kTimeout;
-    if (trouble && !wanted_ && current_) {
+    if (trouble && !wanted_) {
       distrust(error.detail);
     }
-    if (trouble && ++tries_[key] < kTriesAtTrouble) {
+    if ((trouble || error.reason == Reason::kBusy) && ++tries_[key] < kTriesAtTrouble) {
       work_.push_front(std::move(answer.job));
       return;
     }
     log::warn("no sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) + ": " + error.detail);
-    send(failed_rollout(config_, settings_.worker_id, answer.job, answer.prompt_ids, version()));
-  }
-
-  // Servers that label what they answer with say so; another label is another model.
-  bool of_current(const bridge::GenerateResult& result) const {
-    if (!result.label || !result.versions.empty()) {
-      return true;
-    }
-    return bridge::version_of_label(*result.label) == version();
-  }
-
-  // Log-probs the server could not give are recomputed where our decoder can: the sampled distribution is the model's at some
-  // temperature, all of the completion under one version.
-  bool complete(PoolAnswer& answer) {
-    bridge::GenerateResult& result = answer.result.value();
-    if (result.logprobs_complete) {
-      return true;
-    }
-    const RolloutConfig& rollout = config_.rollout;
-    if (rollout.top_p != 1 || rollout.top_k != 0 || rollout.server_options.pause == ServerPause::kKeep) {
-      return false;
-    }
-    std::vector<int64_t> ids = answer.prompt_ids;
-    ids.insert(ids.end(), result.completion_ids.begin(), result.completion_ids.end());
-    const auto scores = weights_.shadow().score(ids, rollout.temperature);
-    result.logprobs.assign(scores.end() - static_cast<std::ptrdiff_t>(result.completion_ids.size()), scores.end());
-    return true;
-  }
-
-  void send_scored(std::vector<PoolAnswer>& answers) {
-    std::vector<Prompt> prompts;
-    std::vector<std::vector<int64_t>> prompt_ids;
-    std::vector<engine::Completion> completions;
-    for (PoolAnswer& answer : answers) {
-      bridge::GenerateResult& result = answer.result.value();
-      prompts.push_back(answer.job.prompt);
-      prompt_ids.push_back(answer.prompt_ids);
-      completions.push_back({std::move(result.completion_ids), std::move(result.logprobs), finish_of(result.finish_reason)});
-    }
-    const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      tries_.erase({answers[i].job.group.group_id, answers[i].job.sample_index});
-      send(make_rollout(config_, settings_.worker_id, answers[i].job, scored[i], spans(answers[i].result.value(), scored[i])));
-    }
-  }
-
-  std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, const ScoredCompletion& scored) const {
-    std::vector<bridge::VersionSpan> out;
-    for (const bridge::LabelSpan& span : result.versions) {
-      out.push_back({bridge::version_of_label(span.label).value_or(version()), span.begin, span.end});
-    }
-    if (out.empty()) {
-      out.push_back({version(), 0, static_cast<int64_t>(scored.completion.ids.size())});
-    }
-    return out;
+    tries_.erase(key);
+    send(answers_.failed(answer, version()));
   }
 
   void send(bridge::Rollout rollout) {
@@ -337,6 +300,7 @@ class ServerWorker {
   std::unique_ptr<bridge::InferenceServer> control_;
   ServedWeights weights_;
   PromptScorer scorer_;
+  ServerAnswers answers_;
   SampleJobs jobs_;
   std::deque<SampleJob> work_;
   std::map<std::pair<int64_t, int32_t>, int> tries_;  // of samples that found no server
@@ -344,6 +308,7 @@ class ServerWorker {
   Snapshot wanted_;   // to be installed; while there is one, nothing is begun
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};
   bool interrupted_ = false;
+  bool in_doubt_ = false;  // since some trouble, until the next installation
   std::pair<int64_t, int64_t> committed_{-1, -1};  // run_epoch, version
   bool ended_ = false;
   RequestPool pool_;

@@ -148,6 +148,29 @@ TEST_CASE("messages on the rollouts socket are counted, taken or not", "[hostile
   }
 }
 
+TEST_CASE("a rollout said to be of an earlier start does not stop a grant", "[hostile]") {
+  const TempDir dir;
+  const TrainerOptions options = trainer_options(dir);
+  uint64_t seq = 0;
+  const auto say = [&](TrainerState& state, const Payload& payload) {
+    const auto flat = flatten(pack_header({payload.type, "run", 1, "w", 1, ++seq}, payload), payload);
+    state.on_message("w/1", "", parse_flat(std::as_bytes(std::span(flat)), {}), Clock::now());
+  };
+  {
+    TrainerState state(options, "tcp://127.0.0.1:1");
+    say(state, make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "", -1}));
+    Rollout rollout = make_rollout(5, 6, 7);
+    rollout.run_epoch = 0;
+    say(state, encode_rollout(rollout));
+    REQUIRE(state.counters().accepted == 1);
+    state.grant(groups(5, 1, 4, 0));
+    CHECK_FALSE(state.pop().has_value());
+  }
+  TrainerState again(options, "tcp://127.0.0.1:1");  // nor does what the journal kept of it
+  again.grant(groups(5, 1, 4, 0));
+  CHECK_FALSE(again.pop().has_value());
+}
+
 TEST_CASE("a peer's words that are no UTF-8 reach no log and no answer", "[hostile]") {
   CHECK(clip_text("a\xf3z") == "a?z");
   CHECK(clip_text("\xc3") == "?");
