@@ -23,6 +23,7 @@ from ringside_bridge import (Client, CurveKeys, Ended, Granted, Rollout, Weights
                              root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
+from ringside_bridge.pull import pull  # noqa: E402
 
 PEER = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-") else ""
 
@@ -192,6 +193,13 @@ class Refusals(unittest.TestCase):
                 setattr(bad, field, value)
                 with self.assertRaisesRegex(ValueError, "turn|branch", msg=f"{field} {value}"):
                     bad.validate()
+
+    def test_a_pull_does_not_wait_for_the_dead(self):
+        manifest = {"version": 3, "run_id": "r", "run_epoch": 1, "root_hash": "0" * 32,
+                    "tensors": [{"name": "w", "dtype": "F32", "shape": [2], "offset": 0, "bytes": 8, "xxh3": "0" * 32}]}
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(TimeoutError, "silence"):
+                pull(f"ipc://{folder}/nobody", manifest, timeout_s=20, silence_s=0.3)
 
     def test_receiver_fetches_a_damaged_tensor_anew(self):
         data = np.arange(100, dtype="<f4").tobytes()

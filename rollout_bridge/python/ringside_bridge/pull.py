@@ -59,11 +59,12 @@ def curve_keys(server_key: str, secret_key_file: str) -> CurveKeys | None:
 
 
 def pull(address: str, manifest: dict, timeout_s: float = 300.0, curve: CurveKeys | None = None,
-         chunk_bytes: int = 4 << 20, window: int = 8) -> Pulled:
-    """Fetches every tensor whole and verifies each, then the root. Blocks for `timeout_s` at most.
+         chunk_bytes: int = 4 << 20, window: int = 8, silence_s: float = 15.0) -> Pulled:
+    """Fetches every tensor whole and verifies each, then the root. Blocks for `timeout_s` at most, and no longer than
+    `silence_s` for a source that says nothing: it was killed, and whoever took its place waits for this call to end.
 
     WireError: a tensor stays wrong after three fetches, or the server refuses (version gone, another run). TimeoutError:
-    time is up. ValueError: plain connection to another machine, an address that is none,
+    time is up, or the source is silent. ValueError: plain connection to another machine, an address that is none,
     or a time of 0 or less."""
     if curve is None and not _LOCAL.match(address):
         raise ValueError(f"{address} is not on this machine: only with keys")
@@ -78,7 +79,7 @@ def pull(address: str, manifest: dict, timeout_s: float = 300.0, curve: CurveKey
             socket = open_dealer(context, address, None, curve)
         except zmq.ZMQError as error:
             raise ValueError(f"{address}: {error}") from error
-        _fetch(socket, receiver, address, started + timeout_s)
+        _fetch(socket, receiver, address, started + timeout_s, silence_s)
     finally:
         context.destroy(linger=0)
     arrays = receiver.tensors()
@@ -89,11 +90,14 @@ def pull(address: str, manifest: dict, timeout_s: float = 300.0, curve: CurveKey
     return Pulled(manifest, arrays, root, time.monotonic() - started)
 
 
-def _fetch(socket: zmq.Socket, receiver: Receiver, address: str, deadline: float) -> None:
+def _fetch(socket: zmq.Socket, receiver: Receiver, address: str, deadline: float, silence_s: float) -> None:
     version, damaged = receiver.manifest["version"], 0
+    heard = time.monotonic()
     while not receiver.complete:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"version {version}: not complete from {address} in time, "
+        now = time.monotonic()
+        if now > deadline or now > heard + silence_s:
+            why = "in time" if now > deadline else f"after {silence_s:g} s of silence"
+            raise TimeoutError(f"version {version}: not complete from {address} {why}, "
                                f"{receiver.unverified} of {len(receiver.manifest['tensors'])} tensors are missing")
         _request(socket, receiver)
         if not socket.poll(_POLL_MS):
@@ -105,6 +109,7 @@ def _fetch(socket: zmq.Socket, receiver: Receiver, address: str, deadline: float
             if damaged > _MAX_DAMAGED:
                 raise WireError(f"version {version}: {damaged} damaged messages from {address}, the last: {error}") from error
             continue
+        heard = time.monotonic()
         _take(message, receiver)
 
 
