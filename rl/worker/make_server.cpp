@@ -36,9 +36,6 @@ std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64
   options.url = from.url;
   options.api_key = read_key(from.api_key_file);
   options.vocab_size = vocab_size;
-  // The worker tries again itself: a second try might be answered by a process that was started in between, under other
-  // weights.
-  options.generate_tries = 1;
   options.generate_deadline = from_seconds(from.request_timeout_s);
   options.pause_deadline = from_seconds(from.load_timeout_s);
   options.load_deadline = from_seconds(from.load_timeout_s);

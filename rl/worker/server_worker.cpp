@@ -260,7 +260,7 @@ class ServerWorker {
     if (trouble && !wanted_) {
       distrust(error.detail);
     }
-    if ((trouble || error.reason == Reason::kBusy) && ++tries_[key] < kTriesAtTrouble) {
+    if (trouble && ++tries_[key] < kTriesAtTrouble) {
       work_.push_front(std::move(answer.job));
       return;
     }

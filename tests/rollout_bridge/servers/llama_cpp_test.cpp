@@ -48,6 +48,15 @@ TEST_CASE("llama.cpp: log-probs that do not match the ids one by one are incompl
   }
 }
 
+TEST_CASE("llama.cpp: where all tokens were parts of characters the list is left out, and log-probs are incomplete") {
+  const auto script_without =
+      edited(script("generate"), [](json& a) { a.erase("completion_probabilities"); });
+  const auto result = generate_against(script_without, make, request_at(1.0, {}));
+  REQUIRE(result);
+  CHECK_FALSE(result.value().logprobs_complete);
+  CHECK(result.value().logprobs.empty());
+}
+
 TEST_CASE("llama.cpp: broken transport") {
   check_broken_transport(script("generate"), make, request_at(1.0, {}));
 }
@@ -57,8 +66,6 @@ TEST_CASE("llama.cpp: an answer that does not hold is refused") {
     check_refused(script("generate"), make, request_at(1.0, {}), reason, why, edit);
   };
   refused(Reason::kMalformed, "no tokens", [](json& a) { a.erase("tokens"); });
-  refused(Reason::kMalformed, "no completion_probabilities",
-          [](json& a) { a.erase("completion_probabilities"); });
   refused(Reason::kInvalidField, "tokens[0]", [](json& a) { a["tokens"][0] = 1000; });
   refused(Reason::kInvalidField, "completion_probabilities[1]",
           [](json& a) { a["completion_probabilities"][1]["logprob"] = nullptr; });
