@@ -163,7 +163,9 @@ class ServerWorker {
 
   void installed() {
     current_ = std::exchange(wanted_, nullptr);
-    in_doubt_ = false;
+    if (std::exchange(in_doubt_, false)) {
+      endpoint_.resume();
+    }
     const bridge::Manifest& manifest = current_->manifest;
     if (committed_ == std::pair(manifest.run_epoch, manifest.version)) {
       return;  // the same as before, into a server that had lost it
@@ -196,6 +198,7 @@ class ServerWorker {
   void distrust(const std::string& why) {
     log::warn(why + "; loading version " + std::to_string(current_->manifest.version) + " anew before anything is sampled");
     in_doubt_ = true;
+    endpoint_.pause();  // no new work until the server is back, and no hurry
     want(current_);
   }
 
