@@ -181,6 +181,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 1024  # socketserver's 5 resets the connections of a worker that asks for a batch at once
 
     def __init__(self, host: str, port: int, service: Service):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
