@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -26,14 +26,14 @@ class EmbeddedWorker {
  public:
   EmbeddedWorker(const Config& config, const WorkerSettings& settings)
       : config_(config),
-        settings_(settings),
+        link_(settings),
         decoder_(load_model_config(config, config.model.path), scalar_type(config.model.dtype)),
         sampler_(config, decoder_.config()),
         jobs_(config),
         endpoint_(worker_options(config, settings)) {}
 
   void run() {
-    while (!ended_ && !settings_.should_stop()) {
+    while (!link_.is_over()) {
       // Take everything that has come before the next batch: newer weights first of all.
       auto event = endpoint_.poll(work_.empty() ? kPollInterval : milliseconds::zero());
       if (event) {
@@ -42,7 +42,7 @@ class EmbeddedWorker {
         sample_batch();
       }
     }
-    endpoint_.bye(ended_ ? "the run has ended" : "asked to stop", kByeTimeout);
+    endpoint_.bye(link_.ended() ? "the run has ended" : "asked to stop", kByeTimeout);
   }
 
  private:
@@ -64,19 +64,9 @@ class EmbeddedWorker {
       log::warn("weights of version " + std::to_string(version_) + ": " + status.error().detail);
     }
   }
-  void handle(const bridge::RolloutRejected& rejected) {
-    log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " + rejected.detail);
-  }
-  void handle(const bridge::Ended& ended) {
-    log::info("the trainer ended the run: " + ended.reason);
-    ended_ = true;
-  }
-  void handle(const bridge::Failed& failed) {
-    throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
-  }
-  void handle(const bridge::Disconnected& disconnected) {
-    ended_ = run_has_ended(settings_);
-    log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
+  template <class Other>
+  void handle(const Other& event) {
+    link_.handle(event);
   }
 
   void sample_batch() {
@@ -93,7 +83,7 @@ class EmbeddedWorker {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
       const auto status = endpoint_.send_rollout(
-          make_rollout(config_, settings_.worker_id, batch[i], scored[i], {{version_, 0, tokens}}), kSendTimeout);
+          make_rollout(config_, link_.settings().worker_id, batch[i], scored[i], {{version_, 0, tokens}}), kSendTimeout);
       if (!status.ok()) {
         log::warn("a rollout of group " + std::to_string(batch[i].group.group_id) + " was not sent: " +
                   status.error().detail);
@@ -102,13 +92,12 @@ class EmbeddedWorker {
   }
 
   Config config_;
-  WorkerSettings settings_;
+  LinkEvents link_;
   engine::Decoder decoder_;
   PromptSampler sampler_;
   SampleJobs jobs_;
   std::deque<SampleJob> work_;
   int64_t version_ = -1;
-  bool ended_ = false;
   bridge::WorkerEndpoint endpoint_;
 };
 

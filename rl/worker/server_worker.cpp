@@ -36,7 +36,7 @@ class ServerWorker {
  public:
   ServerWorker(const Config& config, const WorkerSettings& settings)
       : config_(config),
-        settings_(settings),
+        link_(settings),
         model_(load_model_config(config, config.model.path)),
         control_(connected_server()),
         weights_(config, *control_),
@@ -48,7 +48,7 @@ class ServerWorker {
         endpoint_(worker_options(config, settings)) {}
 
   void run() {
-    while (!ended_ && !settings_.should_stop()) {
+    while (!link_.is_over()) {
       const bool busy = pool_.running() > 0 || !work_.empty();
       if (auto event = endpoint_.poll(busy ? kBusyPoll : kIdlePoll)) {
         std::visit([this](auto& e) { handle(e); }, *event);
@@ -74,7 +74,7 @@ class ServerWorker {
     }
     const auto until = Clock::now() + load_timeout();
     auto status = server->connect();
-    while (!status && status.error().reason == Reason::kClosed && Clock::now() < until && !settings_.should_stop()) {
+    while (!status && status.error().reason == Reason::kClosed && Clock::now() < until && !link_.is_over()) {
       std::this_thread::sleep_for(kRetryInstall);  // it may still be starting
       status = server->connect();
     }
@@ -100,20 +100,13 @@ class ServerWorker {
       work_.push_back(std::move(job));
     }
   }
-  void handle(const bridge::WeightsReady& ready) { want(ready.snapshot); }
-  void handle(const bridge::RolloutRejected& rejected) {
-    log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " + rejected.detail);
+  void handle(const bridge::WeightsReady& ready) {
+    is_offered_ = true;
+    want(ready.snapshot);
   }
-  void handle(const bridge::Ended& ended) {
-    log::info("the trainer ended the run: " + ended.reason);
-    ended_ = true;
-  }
-  void handle(const bridge::Failed& failed) {
-    throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
-  }
-  void handle(const bridge::Disconnected& disconnected) {
-    ended_ = run_has_ended(settings_);
-    log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
+  template <class Other>
+  void handle(const Other& event) {
+    link_.handle(event);
   }
 
   // From now on nothing is begun before `snapshot` is installed and verified.
@@ -166,12 +159,9 @@ class ServerWorker {
     if (std::exchange(in_doubt_, false)) {
       endpoint_.resume();
     }
-    const bridge::Manifest& manifest = current_->manifest;
-    if (committed_ == std::pair(manifest.run_epoch, manifest.version)) {
-      return;  // the same as before, into a server that had lost it
+    if (std::exchange(is_offered_, false)) {
+      note(endpoint_.commit_weights(version(), weights_.root_hash()));
     }
-    committed_ = {manifest.run_epoch, manifest.version};
-    note(endpoint_.commit_weights(manifest.version, weights_.root_hash()));
   }
 
   void feed() {
@@ -211,7 +201,7 @@ class ServerWorker {
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers take it as a signed number
     const std::string version = std::to_string(current_->manifest.run_epoch) + "." + std::to_string(current_->manifest.version);
     request.request_id = std::to_string(job.group.group_id) + "-" + std::to_string(job.sample_index) + "-" + version + "-" +
-                         settings_.worker_id;
+                         link_.settings().worker_id;
     request.cache_salt = current_->manifest.run_id + "." + version;
     return request;
   }
@@ -287,7 +277,7 @@ class ServerWorker {
       note(weights_.interrupt());  // else the pool's threads wait for completions nobody wants
       note(control_->resume());
     }
-    endpoint_.bye(ended_ ? "the run has ended" : "asked to stop", kByeTimeout);
+    endpoint_.bye(link_.ended() ? "the run has ended" : "asked to stop", kByeTimeout);
   }
 
   int64_t version() const { return current_->manifest.version; }
@@ -298,7 +288,7 @@ class ServerWorker {
   }
 
   Config config_;
-  WorkerSettings settings_;
+  LinkEvents link_;
   engine::ModelConfig model_;
   std::unique_ptr<bridge::InferenceServer> control_;
   ServedWeights weights_;
@@ -312,8 +302,7 @@ class ServerWorker {
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};
   bool interrupted_ = false;
   bool in_doubt_ = false;  // since some trouble, until the next installation
-  std::pair<int64_t, int64_t> committed_{-1, -1};  // run_epoch, version
-  bool ended_ = false;
+  bool is_offered_ = false;  // wanted_ comes from the trainer, which waits for its commit
   RequestPool pool_;
   bridge::WorkerEndpoint endpoint_;
 };

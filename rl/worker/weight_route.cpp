@@ -20,6 +20,7 @@ using bridge::Status;
 using bridge::Success;
 using Snapshot = std::shared_ptr<const bridge::WeightSnapshot>;
 
+// pull: the server's process fetches the verified bytes from a weight socket of this worker.
 class PullRoute final : public WeightRoute {
  public:
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& /*shadow*/) override {
@@ -51,6 +52,7 @@ class PullRoute final : public WeightRoute {
   std::optional<bridge::WeightServer> publisher_;
 };
 
+// disk: a Hugging Face directory a version.
 class DiskRoute final : public WeightRoute {
  public:
   explicit DiskRoute(const Config& config) : directories_(config) {}
@@ -65,10 +67,6 @@ class DiskRoute final : public WeightRoute {
 };
 
 }  // namespace
-
-std::unique_ptr<WeightRoute> make_pull_route() { return std::make_unique<PullRoute>(); }
-
-std::unique_ptr<WeightRoute> make_disk_route(const Config& config) { return std::make_unique<DiskRoute>(config); }
 
 bool starts_server(const Config& config, const bridge::InferenceServer& server) {
   const ServerConfig& options = config.rollout.server_options;
@@ -85,10 +83,10 @@ std::unique_ptr<WeightRoute> make_weight_route(const Config& config, const bridg
     return make_restart_route(config);
   }
   if (can.pull && (any || options.weights == ServerWeights::kPull || options.weights == ServerWeights::kEngine)) {
-    return make_pull_route();
+    return std::make_unique<PullRoute>();
   }
   if (can.hot_weights && (any || options.weights == ServerWeights::kDisk)) {
-    return make_disk_route(config);
+    return std::make_unique<DiskRoute>(config);
   }
   throw std::runtime_error("the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
                            std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +

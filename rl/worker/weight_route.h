@@ -21,12 +21,6 @@ class WeightRoute {
   virtual bool restarts_server() const { return false; }
 };
 
-// pull: the server's process fetches the verified bytes from a weight socket of this worker (ipc, this machine).
-std::unique_ptr<WeightRoute> make_pull_route();
-
-// disk: a Hugging Face directory a version under rollout.server_options.weights_directory, the newest two kept.
-std::unique_ptr<WeightRoute> make_disk_route(const Config& config);
-
 // Whether the worker is to start the server itself (restart_route.h), so that none is up before the first weights: weights =
 // restart, or auto with a start_command where the `server`, connected or not, takes weights in no other way.
 bool starts_server(const Config& config, const bridge::InferenceServer& server);

@@ -78,9 +78,26 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
   throw std::runtime_error("stopped before the trainer wrote " + settings.endpoint_file.string());
 }
 
-bool run_has_ended(const WorkerSettings& settings) {
-  const auto found = settings.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings.endpoint_file);
-  return found && found->ended;
+LinkEvents::LinkEvents(WorkerSettings settings) : settings_(std::move(settings)) {}
+
+void LinkEvents::handle(const bridge::RolloutRejected& rejected) const {
+  log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " + rejected.detail);
+}
+
+void LinkEvents::handle(const bridge::Ended& ended) {
+  log::info("the trainer ended the run: " + ended.reason);
+  ended_ = true;
+}
+
+void LinkEvents::handle(const bridge::Failed& failed) const {
+  throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
+}
+
+void LinkEvents::handle(const bridge::Disconnected& disconnected) {
+  // A trainer that is gone may have ended the run in words that never arrived.
+  const auto found = settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
+  ended_ = found && found->ended;
+  log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
 }
 
 SampleJobs::SampleJobs(const Config& config)

@@ -31,8 +31,26 @@ int64_t samples_per_step(const Config& config);
 // until the endpoint file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings);
 
-// Whether the trainer wrote into the endpoint file that the run is over: for a worker that lost it before END came.
-bool run_has_ended(const WorkerSettings& settings);
+// What every worker does about the events that are not work: says them, and knows when the run is over.
+class LinkEvents {
+ public:
+  explicit LinkEvents(WorkerSettings settings);
+
+  void handle(const bridge::RolloutRejected& rejected) const;
+  void handle(const bridge::Ended& ended);
+  // Throws std::runtime_error: the trainer refuses this worker for good.
+  void handle(const bridge::Failed& failed) const;
+  void handle(const bridge::Disconnected& disconnected);
+
+  bool ended() const { return ended_; }
+  // The run is over or the worker was asked to stop.
+  bool is_over() const { return ended_ || settings_.should_stop(); }
+  const WorkerSettings& settings() const { return settings_; }
+
+ private:
+  WorkerSettings settings_;
+  bool ended_ = false;
+};
 
 // One sample of a granted group.
 struct SampleJob {

@@ -11,7 +11,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kCompletions = "/v1/completions";
-constexpr const char* kCollectiveRpc = "/collective_rpc";
 // Less than any difference the probe looks for, more than rounding of a model in bfloat16.
 constexpr float kProbeNoise = 0.02F;
 
@@ -60,15 +59,6 @@ Result<std::vector<LabelSpan>> read_spans(const json& choice) {
     spans.push_back({*label, start->get<int64_t>(), end->get<int64_t>()});
   }
   return spans;
-}
-
-// What the extension's methods and the engine's update_info both take.
-json update_info(const WeightSource& source, std::chrono::milliseconds limit) {
-  return {{"address", source.address},
-          {"manifest", base64(source.manifest)},
-          {"run_id", source.run_id},
-          {"run_epoch", source.run_epoch},
-          {"timeout_s", std::chrono::duration<double>(limit).count()}};
 }
 
 // The error without its place in the answer.
@@ -191,11 +181,7 @@ Status VllmServer::connect() {
   const Result<HttpAnswer> label = http().get("/weight_info", deadline);
   if (!label && label.error().reason != Reason::kUnsupported) return label.error();
   has_label_ = label.ok();
-  extended_ranks_ = 0;
-  const Result<JsonAnswer> info =
-      http().post_json(kCollectiveRpc, {{"method", "ringside_weight_info"}}, deadline);
-  const json* results = info ? member(info.value().value, "results") : nullptr;
-  if (results != nullptr && results->is_array()) extended_ranks_ = results->size();
+  extended_ranks_ = count_extended_ranks(deadline);
   const Result<float> plain = top_logprob(1.0, 0, deadline);
   if (!plain) return plain.error();
   const Result<float> hot = top_logprob(2.0, 0, deadline);
@@ -246,112 +232,6 @@ Status VllmServer::pause(PausePolicy policy) {
 
 Status VllmServer::resume() { return command("/resume", "", in(options().control_deadline)); }
 
-Status VllmServer::reload(const std::string& path, Deadline deadline) const {
-  const auto limit = std::chrono::ceil<std::chrono::seconds>(options().load_deadline);
-  const json body{{"method", "reload_weights"},
-                  {"args", json::array()},
-                  {"kwargs", {{"weights_path", path}}},
-                  {"timeout", limit.count()}};
-  return command(kCollectiveRpc, body.dump(), deadline);
-}
-
-Status VllmServer::load(const std::string& path, int64_t version, Deadline deadline) {
-  const std::string label = std::to_string(version);
-  const auto run = [&](const char* route, const json& body) {
-    return command(route, body.is_null() ? "" : body.dump(), deadline);
-  };
-  Status status = Success{};
-  if (weights_ == VllmWeights::kReload) {
-    status = reload(path, deadline);
-    if (status && has_label_) status = run("/update_weight_version", {{"new_version", label}});
-  } else {
-    status = run("/start_weight_update", {});
-    if (status) status = run("/update_weights", {{"update_info", {{"path", path}}}});
-    if (status) status = run("/finish_weight_update", {{"weight_version", label}});
-  }
-  if (status) status = run("/reset_prefix_cache", {});
-  return status ? check_label(version) : status;
-}
-
-Result<std::string> VllmServer::rpc_root(const char* method, const json& arguments, Deadline deadline) const {
-  const double seconds = std::chrono::duration<double>(options().load_deadline).count();
-  const json body{{"method", method}, {"args", json::array()}, {"kwargs", arguments}, {"timeout", seconds}};
-  const Result<JsonAnswer> answer = http().post_json(kCollectiveRpc, body, deadline);
-  if (!answer) return answer.error();
-  const json* results = member(answer.value().value, "results");
-  if (results == nullptr || !results->is_array() || results->empty()) {
-    return answer.value().wrong(Reason::kMalformed, "no results");
-  }
-  std::optional<std::string> root;
-  for (const json& result : *results) {
-    const auto own = text_member(result, "root_hash");
-    if (!own || (root && *root != *own)) {
-      return answer.value().wrong(Reason::kChecksum, "not one root_hash of all ranks");
-    }
-    root = own;
-  }
-  return *root;
-}
-
-Result<std::string> VllmServer::pull_by_extension(const WeightSource& source, Deadline deadline) const {
-  const json update = update_info(source, options().load_deadline);
-  if (extended_ranks_ <= 1) return rpc_root("ringside_pull_weights", update, deadline);
-  const Result<std::string> staged = rpc_root("ringside_stage_weights", update, deadline);
-  if (!staged) return staged;
-  return rpc_root("ringside_install_weights", {{"root_hash", staged.value()}}, deadline);
-}
-
-Status VllmServer::pull_by_engine(const WeightSource& source, Deadline deadline) const {
-  // Each time: the server may have been started anew since, and nothing is connected by it.
-  Status status = command("/init_weight_transfer_engine", R"({"init_info":{}})", deadline);
-  if (!status) return status;
-  status = command("/start_weight_update", "{}", deadline);
-  if (!status && status.error().reason == Reason::kClosed) {
-    // An update whose end never arrived is open still. What it left is overwritten by this one.
-    const Status ended = command("/finish_weight_update", "", deadline);
-    if (ended) status = command("/start_weight_update", "{}", deadline);
-  }
-  if (status) {
-    const json body{{"update_info", update_info(source, options().load_deadline)}};
-    status = command("/update_weights", body.dump(), deadline);
-  }
-  return status ? command("/finish_weight_update", "", deadline) : status;
-}
-
-Result<std::string> VllmServer::pull(const WeightSource& source, Deadline deadline) {
-  std::string root;
-  if (weights_ == VllmWeights::kEngine) {
-    const Status updated = pull_by_engine(source, deadline);
-    if (!updated) return updated.error();
-    root = source.root_hash;
-  } else {
-    Result<std::string> pulled = pull_by_extension(source, deadline);
-    if (!pulled) return pulled;
-    root = std::move(pulled).value();
-  }
-  if (has_label_) {
-    const json label{{"new_version", std::to_string(source.version)}};
-    const Status labelled = command("/update_weight_version", label.dump(), deadline);
-    if (!labelled) return labelled.error();
-  }
-  const Status flushed = command("/reset_prefix_cache", "", deadline);
-  if (!flushed) return flushed.error();
-  const Status checked = check_label(source.version);
-  if (!checked) return checked.error();
-  return root;
-}
-
-Status VllmServer::check_label(int64_t version) {
-  if (!has_label_) return Success{};
-  const std::string label = std::to_string(version);
-  const Result<std::string> now = weight_version();
-  if (!now) return now.error();
-  if (now.value() == label) return Success{};
-  return Error{Reason::kInvalidField, options().url + ": its weights are labelled '" +
-                                          clip_text(now.value(), 200) + "' after loading version " +
-                                          label};
-}
-
 Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
   GenerateRequest request;
   request.prompt_ids = ids;
@@ -380,14 +260,6 @@ Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
     scores.push_back(number.value());
   }
   return scores;
-}
-
-Result<std::string> VllmServer::weight_version() {
-  const Result<JsonAnswer> answer = http().get_json("/weight_info", in(options().control_deadline));
-  if (!answer) return answer.error();
-  const auto label = text_member(answer.value().value, "weight_version");
-  if (!label) return answer.value().wrong(Reason::kMalformed, "no weight_version");
-  return *label;
 }
 
 Capabilities VllmServer::capabilities() const {

@@ -56,6 +56,11 @@ class VllmServer final : public HttpServer {
   Result<std::string> pull_by_extension(const WeightSource& source, Deadline deadline) const;
   // The one root_hash of all ranks' results.
   Result<std::string> rpc_root(const char* method, const nlohmann::json& arguments, Deadline deadline) const;
+  // Of the server's processes, those that have the extension; 0 where it was started without.
+  std::size_t count_extended_ranks(Deadline deadline) const;
+  // After a change: names it where the server has labels, and leaves nothing of the old version in the prefix cache.
+  Status label_and_flush(int64_t version, Deadline deadline);
+  Status flush(int64_t version, Deadline deadline);
   // Where the server has labels: that it now says `version`.
   Status check_label(int64_t version);
   Status reload(const std::string& path, Deadline deadline) const;
