@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -33,44 +34,73 @@ at::ScalarType dtype_of(const bridge::TensorEntry& entry) {
   return found->second;
 }
 
-struct NamedView {
-  const std::string& name;
-  at::Tensor values;  // view of the master parameters
+// The bytes of parameter i in a flat buffer of the unit's layout, which it holds alive.
+bridge::Buffer lend(const engine::ParamUnit& unit, const std::shared_ptr<const at::Tensor>& flat,
+                    std::size_t i) {
+  const auto element = flat->element_size();
+  const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
+  const auto [offset, numel] = unit.range(i);
+  return {flat, {begin + static_cast<std::size_t>(offset) * element, static_cast<std::size_t>(numel) * element}};
+}
+
+// A unit's values in one dtype after another, converted once for all its parameters: a model has a dozen small ones to
+// each large one, and a conversion of its own costs each of them more than its elements do.
+class Converted {
+ public:
+  Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
+  bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
+    auto& flat = flats_[dtype];
+    if (!flat) {
+      flat = std::make_shared<const at::Tensor>(unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
+    }
+    const engine::ParamSpec& spec = unit_.specs()[i];
+    return {spec.name, dtype_name(dtype), spec.shape, lend(unit_, flat, i)};
+  }
+
+ private:
+  const engine::ParamUnit& unit_;
+  bool copy_;
+  std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
 
-std::vector<NamedView> parameters(const engine::Decoder& decoder) {
-  std::vector<NamedView> views;
+void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
+  std::size_t count = 0;
   for (const engine::ParamUnit* unit : decoder.units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      views.push_back({unit->specs()[i].name, unit->view(i)});
-    }
+    count += unit->specs().size();
   }
-  return views;
+  TORCH_CHECK(manifest.tensors.size() == count, "weights: version ", manifest.version, " has ",
+              manifest.tensors.size(), " tensors, the model has ", count);
 }
 
-// Holds the tensor alive and lends its bytes.
-bridge::Buffer lend(const at::Tensor& contiguous) {
-  auto owner = std::make_shared<const at::Tensor>(contiguous);
-  return {owner, {static_cast<const std::byte*>(owner->const_data_ptr()), owner->nbytes()}};
-}
-
-// The values in `dtype`: the master parameters' own memory where they have it already.
-bridge::NamedBuffer named_view(const NamedView& view, at::ScalarType dtype) {
-  const at::Tensor values = view.values.to(dtype).contiguous();
-  return {view.name, dtype_name(dtype), values.sizes().vec(), lend(values)};
-}
-
-bridge::NamedBuffer named_copy(const NamedView& view, at::ScalarType dtype) {
-  const at::Tensor copy = view.values.to(dtype, /*non_blocking=*/false, /*copy=*/true).contiguous();
-  return {view.name, dtype_name(dtype), copy.sizes().vec(), lend(copy)};
+// Installs the snapshot's tensors from `first` on, one for each parameter of the unit. Those that follow one another in one
+// dtype, which is all of them as a rule, are gathered first and converted together.
+void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapshot, std::size_t first) {
+  const auto entry = [&](std::size_t i) -> const bridge::TensorEntry& { return snapshot.manifest.tensors[first + i]; };
+  const std::size_t count = unit.specs().size();
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    int64_t numel = 0;
+    for (end = begin; end < count && entry(end).dtype == entry(begin).dtype; ++end) {
+      numel += unit.range(end).numel;
+    }
+    const at::Tensor gathered = at::empty({numel}, at::TensorOptions().dtype(dtype_of(entry(begin))));
+    auto* to = static_cast<std::byte*>(gathered.mutable_data_ptr());
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto bytes = snapshot.tensors[first + i].bytes;
+      to = std::copy(bytes.begin(), bytes.end(), to);
+    }
+    unit.flat().detach().narrow(0, unit.range(begin).offset, numel).copy_(gathered);
+  }
 }
 
 }  // namespace
 
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
-  for (const NamedView& view : parameters(decoder)) {
-    tensors.push_back(named_copy(view, dtype));
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    Converted values(*unit, /*copy=*/true);
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      tensors.push_back(values.parameter(i, dtype));
+    }
   }
   return tensors;
 }
@@ -83,33 +113,32 @@ std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Dec
 }
 
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {
-  const auto views = parameters(decoder);
   const auto& entries = snapshot.manifest.tensors;
-  TORCH_CHECK(entries.size() == views.size(), "weights: version ", snapshot.manifest.version, " has ",
-              entries.size(), " tensors, the model has ", views.size());
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    TORCH_CHECK(entries[i].name == views[i].name && views[i].values.sizes() == entries[i].shape,
-                "weights: tensor ", i, " is ", entries[i].name, " ", entries[i].shape,
-                ", the model expects ", views[i].name, " ", views[i].values.sizes());
-    dtype_of(entries[i]);
+  require_parameters(decoder, snapshot.manifest);
+  std::size_t i = 0;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    for (const engine::ParamSpec& spec : unit->specs()) {
+      TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape, "weights: tensor ", i, " is ",
+                  entries[i].name, " ", entries[i].shape, ", the model expects ", spec.name, " ", spec.shape);
+      dtype_of(entries[i++]);
+    }
   }
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    // from_blob wants a mutable pointer; the source is only read.
-    void* bytes = const_cast<std::byte*>(snapshot.tensors[i].bytes.data());
-    const at::Tensor source = at::from_blob(bytes, entries[i].shape, at::TensorOptions().dtype(dtype_of(entries[i])));
-    at::Tensor target = views[i].values;
-    target.copy_(source);
+  std::size_t first = 0;
+  for (engine::ParamUnit* unit : decoder.units()) {
+    install_unit(*unit, snapshot, first);
+    first += unit->specs().size();
   }
 }
 
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
-  const auto views = parameters(decoder);
-  TORCH_CHECK(manifest.tensors.size() == views.size(), "weights: the manifest has ",
-              manifest.tensors.size(), " tensors, the model has ", views.size());
+  require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    installed.push_back(named_view(views[i], dtype_of(manifest.tensors[i])));
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    Converted values(*unit, /*copy=*/false);
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
+    }
   }
   return bridge::root_hash_of(installed);
 }

@@ -11,7 +11,36 @@
 #include <string>
 
 namespace ringside::bridge {
+
+struct DeltaScratch::Impl {
+  struct FreeCctx {
+    void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+  };
+  struct FreeDctx {
+    void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+  };
+  std::unique_ptr<ZSTD_CCtx, FreeCctx> compressor;
+  std::unique_ptr<ZSTD_DCtx, FreeDctx> decompressor;
+  std::vector<std::byte> plane;
+
+  ZSTD_CCtx* compressing() {
+    if (!compressor) compressor.reset(ZSTD_createCCtx());
+    if (!compressor) throw std::bad_alloc();
+    return compressor.get();
+  }
+  ZSTD_DCtx* decompressing() {
+    if (!decompressor) decompressor.reset(ZSTD_createDCtx());
+    if (!decompressor) throw std::bad_alloc();
+    return decompressor.get();
+  }
+};
+
+DeltaScratch::DeltaScratch() : impl_(std::make_unique<Impl>()) {}
+DeltaScratch::~DeltaScratch() = default;
+
 namespace {
+
+using Scratch = DeltaScratch::Impl;
 
 // Levels 2 and 3 save nothing on planes of random bytes and cost a third of the speed.
 constexpr int kLevel = 1;
@@ -55,32 +84,25 @@ bool scan(std::span<const std::byte> base, std::span<const std::byte> next, uint
   return true;
 }
 
-struct FreeCctx {
-  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
-};
-struct FreeDctx {
-  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
-};
-
 // Appends the byte planes of `words` to `payload` and their lengths to the table at `table`.
 class PlaneWriter {
  public:
-  PlaneWriter(std::size_t planes, std::size_t changed)
-      : context_(ZSTD_createCCtx()), plane_(changed), payload_(1 + planes * sizeof(uint32_t)) {
-    if (!context_) throw std::bad_alloc();
-    payload_[0] = static_cast<std::byte>(0);
+  PlaneWriter(std::size_t planes, std::size_t changed, Scratch& scratch)
+      : scratch_(scratch), payload_(1 + planes * sizeof(uint32_t)) {
+    scratch_.plane.resize(changed);
   }
   template <class Word>
   void write(const std::vector<Word>& words, std::size_t bytes) {
+    std::vector<std::byte>& plane = scratch_.plane;
     for (std::size_t k = 0; k < bytes; ++k) {
       for (std::size_t i = 0; i < words.size(); ++i) {
-        plane_[i] = static_cast<std::byte>(words[i] >> (8 * k));
+        plane[i] = static_cast<std::byte>(words[i] >> (8 * k));
       }
       const std::size_t at = payload_.size();
-      payload_.resize(at + ZSTD_compressBound(plane_.size()));
+      payload_.resize(at + ZSTD_compressBound(plane.size()));
       const std::size_t size =
-          ZSTD_compressCCtx(context_.get(), payload_.data() + at, payload_.size() - at,
-                            plane_.data(), plane_.size(), kLevel);
+          ZSTD_compressCCtx(scratch_.compressing(), payload_.data() + at, payload_.size() - at,
+                            plane.data(), plane.size(), kLevel);
       if (ZSTD_isError(size)) {
         throw std::runtime_error(std::string("zstd: ") + ZSTD_getErrorName(size));
       }
@@ -95,14 +117,14 @@ class PlaneWriter {
   }
 
  private:
-  std::unique_ptr<ZSTD_CCtx, FreeCctx> context_;
-  std::vector<std::byte> plane_;
+  Scratch& scratch_;
   std::vector<std::byte> payload_;
   std::size_t written_ = 0;
 };
 
 template <class Word>
-std::optional<Overwrite> encode(std::span<const std::byte> base, std::span<const std::byte> next) {
+std::optional<Overwrite> encode(std::span<const std::byte> base, std::span<const std::byte> next,
+                                Scratch& scratch) {
   const uint64_t elements = next.size() / sizeof(Word);
   Changes<Word> changes;
   if (!scan(base, next, std::min(elements - elements / 4, kMaxChanged), changes)) {
@@ -111,7 +133,7 @@ std::optional<Overwrite> encode(std::span<const std::byte> base, std::span<const
   if (changes.values.empty()) return Overwrite{};
   const uint32_t largest = *std::max_element(changes.gaps.begin(), changes.gaps.end());
   const std::size_t gap_bytes = largest < 256 ? 1 : largest < 65536 ? 2 : 4;
-  PlaneWriter writer(gap_bytes + sizeof(Word), changes.values.size());
+  PlaneWriter writer(gap_bytes + sizeof(Word), changes.values.size(), scratch);
   writer.write(changes.gaps, gap_bytes);
   writer.write(changes.values, sizeof(Word));
   Overwrite out{changes.values.size(), writer.take(gap_bytes)};
@@ -121,6 +143,10 @@ std::optional<Overwrite> encode(std::span<const std::byte> base, std::span<const
 
 Error malformed(const std::string& what) {
   return {Reason::kMalformed, "overwrite payload: " + what};
+}
+
+Status unknown_width(std::size_t element_bytes) {
+  return malformed("elements of " + std::to_string(element_bytes) + " bytes");
 }
 
 // Splits a payload into its zstd frames, checked against the one size they may have.
@@ -159,14 +185,17 @@ Result<std::vector<std::span<const std::byte>>> split(std::span<const std::byte>
 
 // Puts byte planes together to words.
 template <class Word>
-Status read_planes(ZSTD_DCtx* context, std::span<const std::span<const std::byte>> planes,
-                   std::vector<unsigned char>& plane, std::vector<Word>& words) {
+Status read_planes(std::span<const std::span<const std::byte>> planes, std::vector<Word>& words,
+                   Scratch& scratch) {
+  scratch.plane.resize(words.size());
   for (std::size_t k = 0; k < planes.size(); ++k) {
-    const std::size_t size = ZSTD_decompressDCtx(context, plane.data(), plane.size(),
-                                                 planes[k].data(), planes[k].size());
-    if (ZSTD_isError(size) || size != plane.size()) return malformed("damaged zstd frame");
+    const std::size_t size =
+        ZSTD_decompressDCtx(scratch.decompressing(), scratch.plane.data(), scratch.plane.size(),
+                            planes[k].data(), planes[k].size());
+    if (ZSTD_isError(size) || size != words.size()) return malformed("damaged zstd frame");
     for (std::size_t i = 0; i < words.size(); ++i) {
-      words[i] = static_cast<Word>(words[i] | static_cast<Word>(plane[i]) << (8 * k));
+      const auto byte = std::to_integer<unsigned char>(scratch.plane[i]);
+      words[i] = static_cast<Word>(words[i] | static_cast<Word>(byte) << (8 * k));
     }
   }
   return Success{};
@@ -175,7 +204,7 @@ Status read_planes(ZSTD_DCtx* context, std::span<const std::span<const std::byte
 // The changes of a payload to a tensor of `elements`, all positions in it.
 template <class Word>
 Result<Changes<Word>> decode(std::span<const std::byte> payload, uint64_t changed,
-                             uint64_t elements) {
+                             uint64_t elements, Scratch& scratch) {
   if (changed < 1 || changed > std::min(elements, kMaxChanged)) {
     return malformed(std::to_string(changed) + " changes of " + std::to_string(elements) +
                      " elements");
@@ -184,16 +213,9 @@ Result<Changes<Word>> decode(std::span<const std::byte> payload, uint64_t change
   if (!planes) return planes.error();
   const std::span<const std::span<const std::byte>> frames(planes.value());
   const std::size_t gap_bytes = frames.size() - sizeof(Word);
-  const std::unique_ptr<ZSTD_DCtx, FreeDctx> context(ZSTD_createDCtx());
-  if (!context) throw std::bad_alloc();
   Changes<Word> out{std::vector<uint32_t>(changed), std::vector<Word>(changed)};
-  std::vector<unsigned char> plane(changed);
-  if (Status s = read_planes(context.get(), frames.first(gap_bytes), plane, out.gaps); !s) {
-    return s.error();
-  }
-  if (Status s = read_planes(context.get(), frames.subspan(gap_bytes), plane, out.values); !s) {
-    return s.error();
-  }
+  if (Status s = read_planes(frames.first(gap_bytes), out.gaps, scratch); !s) return s.error();
+  if (Status s = read_planes(frames.subspan(gap_bytes), out.values, scratch); !s) return s.error();
   uint64_t end = changed;  // 2^31 gaps of 32 bits do not overflow
   for (const uint32_t gap : out.gaps) end += gap;
   if (end > elements) {  // positions rise strictly as they are coded, so the last is the largest
@@ -225,8 +247,9 @@ class ChangeWriter {
 };
 
 template <class Word>
-Status apply(std::span<const std::byte> payload, uint64_t changed, std::span<std::byte> target) {
-  const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word));
+Status apply(std::span<const std::byte> payload, uint64_t changed, std::span<std::byte> target,
+             Scratch& scratch) {
+  const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
   if (!changes) return changes.error();
   ChangeWriter<Word>(changes.value()).write(0, target);
   return Success{};
@@ -234,8 +257,8 @@ Status apply(std::span<const std::byte> payload, uint64_t changed, std::span<std
 
 template <class Word>
 Status copy(std::span<const std::byte> payload, uint64_t changed, std::span<const std::byte> base,
-            std::span<std::byte> target, Hash128& hash) {
-  const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word));
+            std::span<std::byte> target, Hash128& hash, Scratch& scratch) {
+  const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
   if (!changes) return changes.error();
   ChangeWriter<Word> writer(changes.value());
   for (std::size_t at = 0; at < target.size(); at += kCopyBytes) {
@@ -247,66 +270,67 @@ Status copy(std::span<const std::byte> payload, uint64_t changed, std::span<cons
   return Success{};
 }
 
+// Calls action(Word{}, scratch) with the unsigned word of so many bytes, or returns otherwise().
+template <class Action, class Otherwise>
+auto with_word(std::size_t element_bytes, DeltaScratch* given, Action action, Otherwise otherwise)
+    -> decltype(otherwise()) {
+  DeltaScratch own;
+  Scratch& scratch = given ? given->impl() : own.impl();
+  switch (element_bytes) {
+    case 1:
+      return action(uint8_t{}, scratch);
+    case 2:
+      return action(uint16_t{}, scratch);
+    case 4:
+      return action(uint32_t{}, scratch);
+    case 8:
+      return action(uint64_t{}, scratch);
+    default:
+      return otherwise();
+  }
+}
+
 }  // namespace
 
 std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
                                           std::span<const std::byte> next,
-                                          std::size_t element_bytes) {
+                                          std::size_t element_bytes, DeltaScratch* scratch) {
   if (base.size() != next.size() || element_bytes == 0 || next.size() % element_bytes != 0) {
     throw std::invalid_argument("encode_overwrite: " + std::to_string(base.size()) + " and " +
                                 std::to_string(next.size()) + " bytes of elements of " +
                                 std::to_string(element_bytes));
   }
-  switch (element_bytes) {
-    case 1:
-      return encode<uint8_t>(base, next);
-    case 2:
-      return encode<uint16_t>(base, next);
-    case 4:
-      return encode<uint32_t>(base, next);
-    case 8:
-      return encode<uint64_t>(base, next);
-    default:
-      throw std::invalid_argument("encode_overwrite: elements of " + std::to_string(element_bytes) +
-                                  " bytes, expected 1, 2, 4 or 8");
-  }
+  return with_word(
+      element_bytes, scratch,
+      [&](auto word, Scratch& s) { return encode<decltype(word)>(base, next, s); },
+      [&]() -> std::optional<Overwrite> {
+        throw std::invalid_argument("encode_overwrite: elements of " +
+                                    std::to_string(element_bytes) + " bytes, expected 1, 2, 4 or 8");
+      });
 }
 
 Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
-                       std::size_t element_bytes, std::span<std::byte> target) {
-  switch (element_bytes) {
-    case 1:
-      return apply<uint8_t>(payload, changed, target);
-    case 2:
-      return apply<uint16_t>(payload, changed, target);
-    case 4:
-      return apply<uint32_t>(payload, changed, target);
-    case 8:
-      return apply<uint64_t>(payload, changed, target);
-    default:
-      return malformed("elements of " + std::to_string(element_bytes) + " bytes");
-  }
+                       std::size_t element_bytes, std::span<std::byte> target,
+                       DeltaScratch* scratch) {
+  return with_word(
+      element_bytes, scratch,
+      [&](auto word, Scratch& s) { return apply<decltype(word)>(payload, changed, target, s); },
+      [&] { return unknown_width(element_bytes); });
 }
 
 Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
                         std::size_t element_bytes, std::span<const std::byte> base,
-                        std::span<std::byte> target, Hash128& hash) {
+                        std::span<std::byte> target, Hash128& hash, DeltaScratch* scratch) {
   if (base.size() != target.size()) {
     throw std::invalid_argument("copy_overwritten: base of " + std::to_string(base.size()) +
                                 " bytes, target of " + std::to_string(target.size()));
   }
-  switch (element_bytes) {
-    case 1:
-      return copy<uint8_t>(payload, changed, base, target, hash);
-    case 2:
-      return copy<uint16_t>(payload, changed, base, target, hash);
-    case 4:
-      return copy<uint32_t>(payload, changed, base, target, hash);
-    case 8:
-      return copy<uint64_t>(payload, changed, base, target, hash);
-    default:
-      return malformed("elements of " + std::to_string(element_bytes) + " bytes");
-  }
+  return with_word(
+      element_bytes, scratch,
+      [&](auto word, Scratch& s) {
+        return copy<decltype(word)>(payload, changed, base, target, hash, s);
+      },
+      [&] { return unknown_width(element_bytes); });
 }
 
 }  // namespace ringside::bridge

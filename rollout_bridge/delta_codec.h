@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -28,6 +29,19 @@ struct Overwrite {
   std::vector<std::byte> payload;  // empty exactly when nothing changed
 };
 
+// What calls leave for the next: zstd's contexts and an unpacked plane, which cost more than a small
+// tensor's work. Grows to what the largest call needed. Not thread-safe.
+class DeltaScratch {
+ public:
+  struct Impl;
+  DeltaScratch();
+  ~DeltaScratch();
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
 // What turns `base` into `next`, compared in elements of `element_bytes` (1, 2, 4 or 8); nullopt
 // when sending `next` itself is no longer than the payload, or so much changed (more than 3/4) that
 // it is not worth trying. Uses up to (element_bytes + 5) bytes of memory a changed element. Throws
@@ -35,20 +49,23 @@ struct Overwrite {
 // thread-safe.
 std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
                                           std::span<const std::byte> next,
-                                          std::size_t element_bytes);
+                                          std::size_t element_bytes,
+                                          DeltaScratch* scratch = nullptr);
 
 // Writes the `changed` new elements of a payload into `target`, which holds the base. The payload
 // may be hostile: nothing beyond (4 + element_bytes) x changed bytes is allocated, `changed` above
 // the elements of `target` is refused, and on any error `target` is as it was. Errors: kMalformed.
 // Pure, thread-safe for different targets.
 Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
-                       std::size_t element_bytes, std::span<std::byte> target);
+                       std::size_t element_bytes, std::span<std::byte> target,
+                       DeltaScratch* scratch = nullptr);
 
 // The same beside the base: fills `target`, as long as `base`, with the base and the new elements,
 // and feeds what it wrote to `hash`, block by block while it is in cache. After an error `target` and
 // `hash` hold anything. Throws std::invalid_argument when the lengths differ.
 Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
                         std::size_t element_bytes, std::span<const std::byte> base,
-                        std::span<std::byte> target, Hash128& hash);
+                        std::span<std::byte> target, Hash128& hash,
+                        DeltaScratch* scratch = nullptr);
 
 }  // namespace ringside::bridge

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <msgpack.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringside::bridge {
@@ -141,7 +143,33 @@ struct TensorBody {
   std::string xxh3;
   std::string encoding = "dense";
   uint64_t changed = 0, payload_bytes = 0;
-  MSGPACK_DEFINE_MAP(name, dtype, shape, offset, bytes, xxh3, encoding, changed, payload_bytes);
+
+  template <class Packer>
+  void msgpack_pack(Packer& packer) const {
+    msgpack::type::make_define_map("name", name, "dtype", dtype, "shape", shape, "offset", offset,
+                                   "bytes", bytes, "xxh3", xxh3, "encoding", encoding, "changed",
+                                   changed, "payload_bytes", payload_bytes)
+        .msgpack_pack(packer);
+  }
+  // As MSGPACK_DEFINE_MAP would, without a std::map of keys for each of a model's many tensors.
+  void msgpack_unpack(const msgpack::object& object) {
+    if (object.type != msgpack::type::MAP) throw msgpack::type_error();
+    for (const msgpack::object_kv& item : std::span(object.via.map.ptr, object.via.map.size)) {
+      const auto key = item.key.as<std::string_view>();
+      const auto take = [&](const char* field, auto& value) {
+        if (key == field) item.val.convert(value);
+      };
+      take("name", name);
+      take("dtype", dtype);
+      take("shape", shape);
+      take("offset", offset);
+      take("bytes", bytes);
+      take("xxh3", xxh3);
+      take("encoding", encoding);
+      take("changed", changed);
+      take("payload_bytes", payload_bytes);
+    }
+  }
 };
 
 struct ManifestBody {

@@ -51,6 +51,7 @@ void WeightReceiver::verify(Tensor& tensor, Buffer bytes) {
   tensor.verified = std::move(bytes);
   tensor.bytes.reset();
   tensor.hash.reset();
+  tensor.overwrite = false;
   ++verified_;
 }
 
@@ -139,13 +140,26 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const bool whole_payloads = asked.base_version >= 0 && asked.offset == 0 &&
                               asked.bytes >= manifest_.tensors[asked.tensor].payload_bytes;
   if (!whole_payloads) return place(asked, data);
-  for (uint64_t i = asked.tensor; i < asked.tensor + asked.tensors; ++i) {
+  finish_overwrites(asked.tensor, asked.tensor + asked.tensors, data);
+  return Success{};
+}
+
+void WeightReceiver::apply_offered(Frame payloads) {
+  uint64_t expected = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].overwrite) expected += manifest_.tensors[i].payload_bytes;
+  }
+  if (expected > 0 && expected == payloads.size()) finish_overwrites(0, tensors_.size(), payloads);
+}
+
+// Payloads of the tensors [first, end), one after another; those without one add nothing.
+void WeightReceiver::finish_overwrites(uint64_t first, uint64_t end, Frame payloads) {
+  for (uint64_t i = first; i < end; ++i) {
     if (!tensors_[i].overwrite) continue;
     const uint64_t bytes = manifest_.tensors[i].payload_bytes;
-    finish_overwrite(i, data.first(bytes));
-    data = data.subspan(bytes);
+    finish_overwrite(i, payloads.first(bytes));
+    payloads = payloads.subspan(bytes);
   }
-  return Success{};
 }
 
 // Puts a piece of a tensor, or of a payload of several chunks, where it belongs.
@@ -177,13 +191,13 @@ void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte>
   const std::span<std::byte> bytes(made.get(), old.size());
   Hash128 hash;
   const Status applied =
-      copy_overwritten(payload, entry.changed, dtype_size(entry.dtype), old, bytes, hash);
+      copy_overwritten(payload, entry.changed, dtype_size(entry.dtype), old, bytes, hash, &scratch_);
   if (applied && hash.hex() == entry.xxh3) {
     return verify(tensor, Buffer{std::move(made), bytes});
   }
   ++refetched_;
   tensor.overwrite = false;
-  enqueue(index);
+  if (index < next_tensor_) enqueue(index);  // otherwise its turn is still to come
 }
 
 Status WeightReceiver::finish(uint64_t index) {

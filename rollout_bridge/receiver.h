@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rollout_bridge/content_hash.h"
+#include "rollout_bridge/delta_codec.h"
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/schema.h"
 #include "rollout_bridge/weight_memory.h"
@@ -39,6 +40,11 @@ class WeightReceiver {
                  std::shared_ptr<const WeightSnapshot> base = nullptr, WeightMemory memory = {});
 
   const Manifest& manifest() const { return manifest_; }
+
+  // Takes the payloads of all changes, in tensor order, that came with the offer. Before the first
+  // requests(). Does nothing without the base, or when they are not as long as the manifest says:
+  // what is then missing is asked for.
+  void apply_offered(Frame payloads);
 
   // Chunks to ask for now, so that `window` of them are under way. Those unanswered for
   // chunk_timeout are asked for again. Payloads of changes that are small together are one chunk.
@@ -78,11 +84,13 @@ class WeightReceiver {
   Status place(const ChunkBody& chunk, Frame data);
   Status finish(uint64_t tensor);
   void finish_overwrite(uint64_t tensor, std::span<const std::byte> payload);
+  void finish_overwrites(uint64_t first, uint64_t end, Frame payloads);
 
   Manifest manifest_;
   Options options_;
   std::shared_ptr<const WeightSnapshot> base_;  // null: everything dense
   WeightMemory memory_;
+  DeltaScratch scratch_;
   std::vector<Tensor> tensors_;
   std::deque<ChunkBody> waiting_;
   std::map<Key, std::pair<ChunkBody, Clock::time_point>> under_way_;

@@ -123,12 +123,16 @@ struct TrainerEndpoint::Impl {
     if (gate) gate->check();
   }
 
-  // Runs `action` on the state under the mutex and wakes the thread to send what came of it.
+  // Runs `action` on the state under the mutex and wakes the thread to send what came of it: not
+  // before the mutex is free, which it would only wait for.
   template <class Action>
   auto act(Action action) {
+    const struct WakeAfter {
+      Waker& waker;
+      ~WakeAfter() { waker.wake(); }
+    } wake_after{waker};
     const std::lock_guard lock(mutex);
     check();
-    waker.wake();
     return action();
   }
 
@@ -159,9 +163,10 @@ const std::string& TrainerEndpoint::weights_address() const { return impl_->weig
 
 void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (!snapshot) throw std::invalid_argument("publish: the snapshot is null");
-  impl_->act([&] {
+  // Freed when the offers are on their way.
+  const std::shared_ptr<const WeightSnapshot> no_longer_served = impl_->act([&] {
     impl_->state.publish(snapshot);
-    impl_->weights.hold(std::move(snapshot));
+    return impl_->weights.hold(std::move(snapshot));
   });
 }
 
@@ -206,7 +211,7 @@ std::vector<WorkerStatus> TrainerEndpoint::workers() const {
 BridgeCounters TrainerEndpoint::counters() const {
   return impl_->act([&] {
     BridgeCounters counters = impl_->state.counters();
-    counters.weight_bytes = impl_->weights.bytes_served();
+    counters.weight_bytes += impl_->weights.bytes_served();
     counters.weight_requests = impl_->weights.requests();
     counters.weight_rejected = impl_->weights.rejected();
     counters.messages = impl_->messages;

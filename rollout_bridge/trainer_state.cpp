@@ -14,6 +14,9 @@ constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile
 constexpr std::size_t kMaxStrays = 256;
 constexpr std::size_t kMaxRoots = 64;
 constexpr int kMaxFailedSyncs = 3;
+// Changes no longer than this go along with their offer, which saves a round trip and never holds up
+// the control messages behind it.
+constexpr uint64_t kMaxOfferedBytes = 256 * 1024;
 
 std::string seconds(std::chrono::milliseconds span) {
   const auto tenths = span.count() / 100;
@@ -25,15 +28,27 @@ Journal::Options journal_options(const TrainerOptions& o) {
           o.journal_compact_bytes, o.journal_max_bytes, o.limits};
 }
 
-// The manifest's wire form; throws std::invalid_argument when it is not valid or too long.
+// The manifest's wire form; throws std::invalid_argument when it is too long.
 Buffer packed_manifest(const Manifest& m, const Limits& limits) {
-  if (Status s = validate(m, limits); !s) throw std::invalid_argument(s.error().detail);
   std::vector<uint8_t> packed = encode_manifest(m);
   if (packed.size() > limits.max_manifest_bytes) {
     throw std::invalid_argument("publish: manifest of " + std::to_string(packed.size()) +
                                 " bytes, limit " + std::to_string(limits.max_manifest_bytes));
   }
   return Buffer::own(std::move(packed));
+}
+
+// The payloads of a delta one after another; empty when they are too long to go along with the offer.
+Buffer joined_payloads(const WeightDelta& delta) {
+  uint64_t total = 0;
+  for (const Buffer& payload : delta.payloads) total += payload.bytes.size();
+  if (total > kMaxOfferedBytes) return {};
+  std::vector<std::byte> joined;
+  joined.reserve(total);
+  for (const Buffer& payload : delta.payloads) {
+    joined.insert(joined.end(), payload.bytes.begin(), payload.bytes.end());
+  }
+  return Buffer::own(std::move(joined));
 }
 
 }  // namespace
@@ -145,6 +160,11 @@ void TrainerState::offer(Session& session) {
                         session.offered_version == delta->manifest.base_version);
   const Buffer& manifest = changes ? newest_delta_manifest_ : newest_manifest_;
   payload.add("manifest", "U8", {static_cast<int64_t>(manifest.bytes.size())}, manifest);
+  if (changes && !newest_payloads_.bytes.empty()) {
+    payload.add("payloads", "U8", {static_cast<int64_t>(newest_payloads_.bytes.size())},
+                newest_payloads_);
+    counters_.weight_bytes += newest_payloads_.bytes.size();
+  }
   session.offered_version = m.version;
   queue(session, std::move(payload));
   if (session.state == SessionState::kJoin) session.state = SessionState::kSync;
@@ -193,16 +213,19 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
                                 std::to_string(newest_->manifest.version));
   }
   if (m.encoding != "dense") throw std::invalid_argument("publish: the manifest is not dense");
-  Buffer dense = packed_manifest(m, options_.limits);
-  Buffer changes;
-  if (snapshot->delta) {
-    if (dense_manifest(snapshot->delta->manifest) != m) {
-      throw std::invalid_argument("publish: the delta makes another version or other tensors");
-    }
-    changes = packed_manifest(snapshot->delta->manifest, options_.limits);
+  // The delta's manifest says all that the dense one does, which need not be read twice.
+  const WeightDelta* delta = snapshot->delta.get();
+  if (delta && dense_manifest(delta->manifest) != m) {
+    throw std::invalid_argument("publish: the delta makes another version or other tensors");
   }
+  if (Status s = validate(delta ? delta->manifest : m, options_.limits); !s) {
+    throw std::invalid_argument(s.error().detail);
+  }
+  Buffer dense = packed_manifest(m, options_.limits);
+  Buffer changes = delta ? packed_manifest(delta->manifest, options_.limits) : Buffer{};
   newest_manifest_ = std::move(dense);
   newest_delta_manifest_ = std::move(changes);
+  newest_payloads_ = delta ? joined_payloads(*delta) : Buffer{};
   newest_ = std::move(snapshot);
   versions_.insert(newest_->manifest.version);
   roots_[newest_->manifest.version] = newest_->manifest.root_hash;

@@ -54,10 +54,14 @@ WeightServer::~WeightServer() {
   thread_.join();
 }
 
-void WeightServer::hold(std::shared_ptr<const WeightSnapshot> snapshot) {
+std::shared_ptr<const WeightSnapshot> WeightServer::hold(
+    std::shared_ptr<const WeightSnapshot> snapshot) {
   const std::lock_guard lock(mutex_);
   held_.push_back(std::move(snapshot));
-  if (held_.size() > kHeldVersions) held_.pop_front();
+  if (held_.size() <= kHeldVersions) return nullptr;
+  auto oldest = std::move(held_.front());
+  held_.pop_front();
+  return oldest;
 }
 
 std::array<uint64_t, kReasonCount> WeightServer::rejected() const {

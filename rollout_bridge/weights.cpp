@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_set>
 
 #include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/delta_codec.h"
@@ -150,11 +151,12 @@ std::shared_ptr<const WeightDelta> make_delta(const WeightSnapshot& base,
   delta->manifest.encoding = "overwrite";
   delta->manifest.base_version = base.manifest.version;
   bool useful = false;
+  DeltaScratch scratch;
   for (std::size_t i = 0; i < next.tensors.size(); ++i) {
     TensorEntry& t = delta->manifest.tensors[i];
     Buffer payload;
     auto changes =
-        encode_overwrite(base.tensors[i].bytes, next.tensors[i].bytes, dtype_size(t.dtype));
+        encode_overwrite(base.tensors[i].bytes, next.tensors[i].bytes, dtype_size(t.dtype), &scratch);
     if (changes) {
       t.encoding = changes->changed == 0 ? "same" : "overwrite";
       t.changed = changes->changed;
@@ -219,7 +221,7 @@ Status validate(const Manifest& m, const Limits& limits) {
     return bad(std::to_string(m.tensors.size()) + " tensors, expected 1 to " +
                std::to_string(limits.max_tensors));
   }
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
   uint64_t offset = 0;
   for (const TensorEntry& t : m.tensors) {
     if (t.name.empty() || !names.insert(t.name).second) {

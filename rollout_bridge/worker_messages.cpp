@@ -72,7 +72,11 @@ void WorkerState::on_offer(const Message& message) {
                         manifest ? "manifest of another epoch" : manifest.error().detail}));
     return;
   }
-  next_offer_ = std::move(manifest).value();
+  next_offer_ = Offer{std::move(manifest).value(), {}};
+  if (const int along = message.find("payloads"); along >= 0) {
+    const Frame payloads = message.frame(along);
+    next_offer_->payloads.assign(payloads.begin(), payloads.end());
+  }
   // A version under way is finished first: frequent offers must not keep a slow worker from ever
   // installing one. The trainer answers "gone" for what it no longer holds.
   if (!receiver_) start_staging();
@@ -87,7 +91,9 @@ void WorkerState::start_staging() {
   o.window = options_.chunk_window;
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
-  receiver_ = std::make_unique<WeightReceiver>(std::move(*next_offer_), o, base_, memory_);
+  receiver_ =
+      std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
+  receiver_->apply_offered(next_offer_->payloads);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }

@@ -77,6 +77,11 @@ class WorkerState {
     std::chrono::steady_clock::time_point not_before{};
   };
 
+  struct Offer {
+    Manifest manifest;
+    std::vector<std::byte> payloads;  // of all its changes, when they came along
+  };
+
   void on_welcome(const Message& message, Clock::time_point now);
   void on_credit(const Message& message);
   void on_ack(const Message& message, Clock::time_point now);
@@ -117,7 +122,7 @@ class WorkerState {
   uint64_t unacked_bytes_ = 0;  // of the pending that are sent
   std::set<std::pair<int64_t, int32_t>> in_flight_;
   std::unique_ptr<WeightReceiver> receiver_;
-  std::optional<Manifest> next_offer_;  // came while another version was being staged
+  std::optional<Offer> next_offer_;  // came while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;
   // What was staged last: the base of the next version's changes. One copy of the weights in host
   // memory, shared with the owner while it holds that WeightsReady.

@@ -49,6 +49,13 @@ class ParamUnit {
   std::vector<at::Tensor> materialize(at::ScalarType compute_dtype,
                                       const std::vector<std::vector<int64_t>>& shapes) const;
 
+  // Where parameter i lies in flat(), in elements. Throws std::out_of_range like view.
+  struct Range {
+    int64_t offset;
+    int64_t numel;
+  };
+  Range range(std::size_t i) const { return {offsets_.at(i), specs_[i].numel()}; }
+
   // A view of parameter i's master values with its shape, outside autograd: for load, save and
   // publish. Throws std::out_of_range when i is not below specs().size().
   at::Tensor view(std::size_t i) const;

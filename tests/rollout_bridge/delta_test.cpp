@@ -5,15 +5,13 @@
 
 #include "rollout_bridge/codec.h"
 #include "rollout_bridge/receiver.h"
-#include "rollout_bridge/weight_server.h"
-#include "rollout_bridge/zmq_io.h"
+#include "tests/rollout_bridge/delta_driver.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge {
 namespace {
 
 using namespace test;
-using Snapshot = std::shared_ptr<const WeightSnapshot>;
 
 constexpr std::size_t kElements = 50000;
 
@@ -41,28 +39,6 @@ Snapshot sparse_version(int64_t version, int64_t run_epoch = 1) {
 
 uint64_t total_bytes(const Manifest& m) { return m.tensors.back().offset + m.tensors.back().bytes; }
 
-// Stages a manifest from what the trainer would serve; the bytes that were asked for.
-uint64_t pull(WeightReceiver& receiver, const WeightSnapshot& source) {
-  uint64_t asked_bytes = 0;
-  while (!receiver.complete()) {
-    for (const ChunkBody& c : receiver.requests({})) {
-      asked_bytes += c.bytes;
-      std::vector<std::byte> bytes;
-      for (uint64_t i = c.tensor; i < c.tensor + c.tensors; ++i) {
-        const Buffer& from = c.base_version >= 0 ? source.delta->payloads[i] : source.tensors[i];
-        bytes.insert(bytes.end(), from.bytes.begin(), from.bytes.end());
-      }
-      REQUIRE(receiver.accept(c, Frame(bytes).subspan(c.offset, c.bytes)).ok());
-    }
-  }
-  return asked_bytes;
-}
-
-std::shared_ptr<WeightSnapshot> with_delta(const Snapshot& base, const Snapshot& next) {
-  auto out = std::make_shared<WeightSnapshot>(*next);
-  out->delta = make_delta(*base, *next);
-  return out;
-}
 
 TEST_CASE("each tensor goes the shortest way and the root is of the new bytes", "[delta]") {
   const Snapshot base = sparse_version(3), next = sparse_version(4);
@@ -97,98 +73,6 @@ TEST_CASE("staged changes are the dense weights bit for bit, beside an untouched
   CHECK(root_hash_of(named(*staged)) == next->manifest.root_hash);
   CHECK(root_hash_of(named(*base)) == base->manifest.root_hash);
   CHECK(staged->tensors[1].bytes.data() == base->tensors[1].bytes.data());  // shared
-}
-
-// Many tensors with few changes each, one of them whole and one that has not changed in between.
-Snapshot many_tensors(int64_t version) {
-  std::vector<NamedBuffer> out;
-  for (int i = 0; i < 40; ++i) {
-    std::vector<uint16_t> words(500, static_cast<uint16_t>(i));
-    const auto moving = static_cast<uint16_t>(version);
-    if (i == 7) std::fill(words.begin(), words.end(), moving);
-    if (i != 20) words[static_cast<std::size_t>(i)] = moving;
-    out.push_back({"t" + std::to_string(i), "BF16", {500}, Buffer::own(words)});
-  }
-  return make_snapshot("run", 1, version, out);
-}
-
-TEST_CASE("payloads that are small together come in one chunk", "[delta][endpoint]") {
-  const Snapshot base = many_tensors(0);
-  const auto next = with_delta(base, many_tensors(1));
-  WeightReceiver receiver(next->delta->manifest, {.window = 100}, base);
-  std::vector<ChunkBody> asked = receiver.requests({});
-  REQUIRE(asked.size() == 2);  // tensor 7 and all changes
-  if (asked[0].base_version < 0) std::swap(asked[0], asked[1]);
-  CHECK(asked[0].tensors == 40);
-  CHECK(asked[1].tensor == 7);
-  WeightReceiver again(next->delta->manifest, {.chunk_bytes = 200, .window = 3}, base);
-  pull(again, *next);
-  CHECK(again.refetched() == 0);
-  CHECK(root_hash_of(named(*again.take())) == next->manifest.root_hash);
-
-  const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
-  TestWorker worker(trainer.rollout_address(), "a");
-  trainer.publish(base);
-  REQUIRE(trainer.wait_for_commit(0, 1, kPatience));
-  const uint64_t before = trainer.counters().weight_bytes;
-  trainer.publish(next);
-  REQUIRE(trainer.wait_for_commit(1, 1, kPatience));
-  CHECK(trainer.counters().weight_bytes - before == asked[0].bytes + asked[1].bytes);
-  CHECK(trainer.counters().delta_refetched == 0);
-}
-
-TEST_CASE("a wrong payload among others costs its own tensor only", "[delta]") {
-  const Snapshot base = many_tensors(0);
-  const auto next = with_delta(base, many_tensors(1));
-  auto wrong = std::make_shared<WeightDelta>(*next->delta);
-  wrong->payloads[3] = Buffer::own(std::vector<uint8_t>(wrong->payloads[3].bytes.size(), 4));
-  next->delta = wrong;
-  WeightReceiver receiver(wrong->manifest, {}, base);
-  pull(receiver, *next);
-  CHECK(receiver.refetched() == 1);
-  CHECK(root_hash_of(named(*receiver.take())) == next->manifest.root_hash);
-}
-
-// What the weights socket answers to a request; its type, and for a CHUNK its data's xxh3.
-std::pair<MessageType, uint64_t> ask(zmq::socket_t& socket, const ChunkBody& body) {
-  const Payload payload = make_payload(MessageType::kChunkRequest, body);
-  const Header header{payload.type, "run", 1, "w", 1, 0};
-  while (send(socket, nullptr, pack_header(header, payload), payload) != SendResult::kSent) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // not connected yet
-  }
-  Incoming incoming;
-  while (!receive(socket, false, {}, incoming)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  const auto message = incoming.parse({});
-  REQUIRE(message.ok());
-  const auto& specs = message.value().specs();
-  return {message.value().header().type, specs.empty() ? 0 : specs[0].xxh3};
-}
-
-TEST_CASE("the trainer serves runs of whole payloads and nothing else in one chunk", "[delta]") {
-  const Snapshot base = many_tensors(0);
-  const auto next = with_delta(base, many_tensors(1));
-  uint64_t bytes = 0;
-  for (std::size_t i = 2; i < 12; ++i) bytes += next->delta->payloads[i].bytes.size();
-  zmq::context_t context;
-  WeightServer server(context, "tcp://127.0.0.1:*", "run", 1, {});
-  server.hold(next);
-  zmq::socket_t socket = connect_dealer(context, server.address(), "", {.max_frame_bytes = 1 << 20},
-                                        std::chrono::milliseconds(100));
-  const auto [type, hash] = ask(socket, {1, 2, 0, bytes, 0, 10});
-  CHECK(type == MessageType::kChunk);
-  CHECK(hash != 0);
-  const auto dense = ask(socket, {1, 2, 0, 100, -1, 1});
-  CHECK(dense.first == MessageType::kChunk);
-  CHECK(dense.second == 0);  // the manifest has the tensor's
-  const ChunkBody wrong[] = {{1, 2, 0, bytes, 0, 9},   {1, 2, 0, bytes, 0, 11},
-                             {1, 2, 4, bytes, 0, 10},  {1, 2, 0, bytes - 1, 0, 10},
-                             {1, 2, 0, bytes, -1, 10}, {1, 2, 0, bytes, 0, 0},
-                             {1, 2, 0, bytes, 0, ~uint64_t{0}}, {1, 39, 0, bytes, 0, 2},
-                             {1, 0, 0, 2000, -1, 2}};
-  for (const ChunkBody& body : wrong) CHECK(ask(socket, body).first == MessageType::kError);
 }
 
 TEST_CASE("without the very base everything is fetched dense", "[delta]") {
