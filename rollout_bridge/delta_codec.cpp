@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "rollout_bridge/stream_copy.h"
+
 namespace ringside::bridge {
 
 struct DeltaScratch::Impl {
@@ -45,7 +47,6 @@ using Scratch = DeltaScratch::Impl;
 // Levels 2 and 3 save nothing on planes of random bytes and cost a third of the speed.
 constexpr int kLevel = 1;
 constexpr std::size_t kScanBytes = 64;               // compared at once: most of them are equal
-constexpr std::size_t kCopyBytes = 256 * 1024;       // copied and hashed at once: fits the L2 cache
 constexpr uint64_t kMaxChanged = uint64_t{1} << 31;  // a compressed plane's length fits into u32
 
 template <class Word>
@@ -261,11 +262,16 @@ Status copy(std::span<const std::byte> payload, uint64_t changed, std::span<cons
   const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
   if (!changes) return changes.error();
   ChangeWriter<Word> writer(changes.value());
-  for (std::size_t at = 0; at < target.size(); at += kCopyBytes) {
-    const auto block = target.subspan(at, std::min(kCopyBytes, target.size() - at));
-    std::memcpy(block.data(), base.data() + at, block.size());
+  for (std::size_t at = 0; at < target.size(); at += kStreamBytes) {
+    const auto from = base.subspan(at, std::min(kStreamBytes, target.size() - at));
+    const auto to = target.subspan(at, from.size());
+    const bool small = from.size() < kStreamBytes;
+    if (!small) scratch.plane.resize(kStreamBytes);
+    const auto block = small ? to : std::span(scratch.plane);  // changed in cache, then written out
+    std::memcpy(block.data(), from.data(), from.size());
     writer.write(at / sizeof(Word), block);
     hash.update(block);
+    if (!small) stream_copy(to, block);
   }
   return Success{};
 }

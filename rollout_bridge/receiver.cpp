@@ -1,16 +1,14 @@
 #include "rollout_bridge/receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
 #include "rollout_bridge/delta_codec.h"
+#include "rollout_bridge/stream_copy.h"
 #include "rollout_bridge/weights.h"
 
 namespace ringside::bridge {
 namespace {
-
-constexpr std::size_t kCopyBytes = 256 * 1024;  // copied and hashed at once: fits the L2 cache
 
 bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
   const Manifest& b = base.manifest;
@@ -166,11 +164,15 @@ void WeightReceiver::finish_overwrites(uint64_t first, uint64_t end, Frame paylo
 Status WeightReceiver::place(const ChunkBody& chunk, Frame data) {
   Tensor& tensor = tensors_[chunk.tensor];
   const bool in_order = !tensor.overwrite && chunk.offset == tensor.hashed;
-  for (std::size_t at = 0; at < data.size(); at += kCopyBytes) {
-    const std::span<std::byte> block(tensor.bytes.get() + chunk.offset + at,
-                                     std::min(kCopyBytes, data.size() - at));
-    std::memcpy(block.data(), data.data() + at, block.size());
-    if (in_order) tensor.hash->update(block);
+  const std::span<std::byte> to(tensor.bytes.get() + chunk.offset, data.size());
+  for (std::size_t at = 0; at < data.size(); at += kStreamBytes) {
+    const Frame block = data.subspan(at, std::min(kStreamBytes, data.size() - at));
+    if (in_order) tensor.hash->update(block);  // which brings it into the cache for the copy
+    if (block.size() == kStreamBytes) {
+      stream_copy(to.subspan(at, block.size()), block);
+    } else {
+      std::copy(block.begin(), block.end(), to.begin() + static_cast<std::ptrdiff_t>(at));
+    }
   }
   if (in_order) tensor.hashed += data.size();
   tensor.missing -= data.size();

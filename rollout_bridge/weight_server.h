@@ -29,8 +29,7 @@ class WeightServer {
   // Serves this snapshot and keeps the one before it for workers still pulling; older ones answer
   // "gone". Returns the one that is no longer served, if any: to free gigabytes takes a while, and
   // the caller knows when. Thread-safe, never waits for a worker.
-  [[nodiscard]] std::shared_ptr<const WeightSnapshot> hold(
-      std::shared_ptr<const WeightSnapshot> snapshot);
+  std::shared_ptr<const WeightSnapshot> hold(std::shared_ptr<const WeightSnapshot> snapshot);
   uint64_t bytes_served() const { return bytes_served_.load(std::memory_order_relaxed); }
   // Requests so far, and those that were refused, by Reason. Thread-safe.
   uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }

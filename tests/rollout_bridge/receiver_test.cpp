@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "rollout_bridge/stream_copy.h"
+#include "rollout_bridge/weights.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {
@@ -99,6 +101,37 @@ TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]"
       if (!damaged) CHECK(root_hash_of(test::named(*receiver.take())) == source->manifest.root_hash);
     }
   }
+}
+
+TEST_CASE("a copy past the caches writes its bytes and no others", "[receiver]") {
+  std::mt19937 rng(11);
+  std::vector<std::byte> from(2000), to(2100);
+  for (std::byte& b : from) b = static_cast<std::byte>(rng());
+  for (const std::size_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 1000, 1999}) {
+    for (std::size_t shift = 0; shift < 70; shift += 3) {
+      std::fill(to.begin(), to.end(), std::byte{0x5A});
+      std::vector<std::byte> expected = to;
+      const std::size_t read = shift % 2;
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(read), bytes, expected.begin() + static_cast<std::ptrdiff_t>(shift));
+      stream_copy(std::span(to).subspan(shift, bytes), std::span(from).subspan(read, bytes));
+      CAPTURE(bytes, shift);
+      REQUIRE(to == expected);
+    }
+  }
+}
+
+TEST_CASE("large chunks end in the published bytes too", "[receiver]") {
+  std::mt19937 rng(12);
+  std::vector<uint8_t> bytes(3 * kStreamBytes + 12345);
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng());
+  const auto count = static_cast<int64_t>(bytes.size());
+  const auto source = make_snapshot("run", 1, 2, {{"w", "U8", {count}, Buffer::own(std::move(bytes))}});
+  WeightReceiver receiver(source->manifest, {.chunk_bytes = kStreamBytes + 1000, .window = 8});
+  for (const ChunkBody& chunk : receiver.requests({})) {
+    REQUIRE(receiver.accept(chunk, chunk_of(*source, chunk)).ok());
+  }
+  CHECK(receiver.mismatches() == 0);
+  CHECK(root_hash_of({{"w", "U8", {count}, receiver.take()->tensors[0]}}) == source->manifest.root_hash);
 }
 
 TEST_CASE("a version lies in the memory of the one that nobody holds any more", "[receiver]") {
