@@ -11,11 +11,11 @@
 #include "rl/epoch_history.h"
 #include "rl/job_thread.h"
 #include "rl/rollout_intake.h"
+#include "rl/trainer_options.h"
 #include "rl/training_run.h"
 #include "rl/version_directories.h"
 #include "rl/weight_sync.h"
 #include "rollout_bridge/run_epoch.h"
-#include "rollout_bridge/keys.h"
 #include "rollout_bridge/weights.h"
 
 namespace ringside::rl {
@@ -26,39 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
 constexpr milliseconds kFinish{30000};      // for a version that is being encoded
-
-bridge::FsyncPolicy fsync_policy(JournalFsync policy) {
-  switch (policy) {
-    case JournalFsync::kAlways:
-      return bridge::FsyncPolicy::kEvery;
-    case JournalFsync::kBatch:
-      return bridge::FsyncPolicy::kInterval;
-    case JournalFsync::kNever:
-      return bridge::FsyncPolicy::kOff;
-  }
-  throw std::invalid_argument("unknown journal fsync policy");
-}
-
-milliseconds from_seconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
-
-bridge::TrainerOptions endpoint_options(const Config& config, const std::string& run_id,
-                                        const std::filesystem::path& directory) {
-  bridge::TrainerOptions options;
-  options.rollout_address = config.bridge.rollout_address;
-  options.weights_address = config.bridge.weights_address;
-  options.run_id = run_id;
-  options.run_epoch = bridge::next_run_epoch(directory);
-  options.journal_directory = directory / "journal";
-  options.fsync = fsync_policy(config.bridge.journal_fsync);
-  options.heartbeat_interval = from_seconds(config.bridge.heartbeat_s);
-  options.worker_timeout = from_seconds(config.bridge.worker_timeout_s);
-  const CurveConfig& curve = config.bridge.curve;
-  if (!curve.trainer_secret.empty()) {
-    options.curve = bridge::CurveServer{bridge::read_secret_key(curve.trainer_secret).secret_key,
-                                        bridge::read_allowed_keys(curve.allowed_workers)};
-  }
-  return options;
-}
 
 std::optional<VersionDirectories> version_directories(const Config& config) {
   if (config.weights.directory.empty()) {
@@ -244,7 +211,8 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
                                                 int64_t restored_version, int64_t last_step) {
   const auto directory = run_dir / "bridge";
   std::filesystem::create_directories(directory);
-  const bridge::TrainerOptions options = endpoint_options(config, run_id, directory);
+  const bridge::TrainerOptions options =
+      trainer_options(config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
   const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
   return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
 }

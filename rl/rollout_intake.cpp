@@ -121,10 +121,15 @@ void RolloutIntake::admit(bridge::Rollout rollout) {
   const std::string what = "rollout " + rollout.rollout_id + " of group " + std::to_string(rollout.group_id) + ", " +
                            versions_of(rollout);
   const int64_t step = queue_.step_of(rollout.group_id);
+  const int32_t group_size = rollout.group_size;
   switch (queue_.add(std::move(rollout))) {
     case Admission::kStale:
       say("dropped " + what + ": too old for step " + std::to_string(step) +
           ", or lost with a restart; its whole group is sampled again");
+      break;
+    case Admission::kWrongSize:
+      say("dropped " + what + ": of a group of " + std::to_string(group_size) + ", groups have " +
+          std::to_string(queue_.rules().group_size) + "; its whole group is sampled again");
       break;
     case Admission::kTooEarly:
       say("dropped " + what + ": from before the restart, step " + std::to_string(step) + " is not near yet");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 
 #include "rl/endpoint_file.h"
@@ -14,7 +15,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json line_of(const bridge::Rollout& rollout, int64_t step, int64_t trainer_epoch) {
+// Either none of a rollout's tokens carries loss, or those of its loss mask do.
+Json by_token(const bridge::Rollout& rollout, std::span<const double> advantage) {
+  Json values = Json::array();
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < rollout.completion_ids.size(); ++i) {
+    const bool masked_in = rollout.loss_mask.empty() || rollout.loss_mask[i] != 0;
+    values.push_back(masked_in && next < advantage.size() ? Json(advantage[next]) : Json());
+    next += masked_in ? 1 : 0;
+  }
+  if (!advantage.empty() && next != advantage.size()) {
+    throw std::invalid_argument("rollout " + rollout.rollout_id + ": " + std::to_string(advantage.size()) +
+                                " advantages for " + std::to_string(next) + " loss tokens");
+  }
+  return values;
+}
+
+Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step, int64_t trainer_epoch) {
   Json versions = Json::array();
   for (const bridge::VersionSpan& span : rollout.versions) {
     versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
@@ -32,6 +49,7 @@ Json line_of(const bridge::Rollout& rollout, int64_t step, int64_t trainer_epoch
           {"prompt_ids", rollout.prompt_ids},
           {"completion_ids", rollout.completion_ids},
           {"logprobs", rollout.logprobs},
+          {"advantages", by_token(rollout, advantage)},
           {"temperature", rollout.temperature},
           {"versions", std::move(versions)},
           {"run_epoch", rollout.run_epoch},
@@ -65,10 +83,17 @@ RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t trainer_epoch)
   }
 }
 
-void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts) {
+void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts, std::span<const int64_t> begin,
+                       std::span<const double> advantage) {
+  if (begin.size() != rollouts.size() + 1 || begin.back() != static_cast<int64_t>(advantage.size())) {
+    throw std::invalid_argument("rollout log: " + std::to_string(advantage.size()) + " advantages in " +
+                                std::to_string(begin.size()) + " - 1 ranges for " + std::to_string(rollouts.size()) +
+                                " rollouts");
+  }
   std::string text;
-  for (const bridge::Rollout& rollout : rollouts) {
-    text += line_of(rollout, step, trainer_epoch_).dump() + "\n";
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    const auto own = advantage.subspan(begin[r], begin[r + 1] - begin[r]);
+    text += line_of(rollouts[r], own, step, trainer_epoch_).dump() + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }

@@ -40,11 +40,12 @@ int64_t RolloutQueue::min_version(int64_t group_id) const {
 
 bool RolloutQueue::is_stale(const bridge::Rollout& rollout) const {
   const int64_t trained_at = step_of(rollout.group_id) - 1;
-  int64_t newest = rules_.restored_version;
-  if (rollout.run_epoch == rules_.run_epoch) {
-    newest = newest_version_;
-  } else if (const auto known = rules_.newest_of_epoch.find(rollout.run_epoch);
-             known != rules_.newest_of_epoch.end()) {
+  int64_t newest = newest_version_;
+  if (rollout.run_epoch != rules_.run_epoch) {
+    const auto known = rules_.newest_of_epoch.find(rollout.run_epoch);
+    if (known == rules_.newest_of_epoch.end()) {
+      return true;  // its version numbers may mean other weights than this run's
+    }
     newest = known->second;
   }
   newest = std::min(newest, trained_at);
@@ -83,9 +84,9 @@ Admission RolloutQueue::add(bridge::Rollout rollout) {
     ++counters_.dropped_out_of_window;
     return Admission::kUnasked;
   }
-  if (is_stale(rollout)) {
-    drop_stale_group(group_id);
-    return Admission::kStale;
+  if (const bool fits = rollout.group_size == rules_.group_size; !fits || is_stale(rollout)) {
+    drop_group(group_id);
+    return fits ? Admission::kStale : Admission::kWrongSize;
   }
   const bool failed = has_failed(rollout);
   const int32_t sample = rollout.sample_index;
@@ -99,7 +100,7 @@ Admission RolloutQueue::add(bridge::Rollout rollout) {
   return Admission::kAccepted;
 }
 
-void RolloutQueue::drop_stale_group(int64_t group_id) {
+void RolloutQueue::drop_group(int64_t group_id) {
   ++counters_.dropped_stale;
   counters_.dropped_siblings += erase(group_id);
   requests_.forget.push_back(group_id);

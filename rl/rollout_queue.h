@@ -29,7 +29,8 @@ struct QueueRules {
   int64_t max_staleness = 0;     // versions a rollout's oldest token may be behind the step that trains on it
   int64_t run_epoch = 0;         // of this trainer start
   int64_t restored_version = 0;  // of the weights that this start began with
-  // Epoch -> the last version of it that the restored weights descend from; what is not named is held to restored_version.
+  // Epoch of an earlier start -> the last version of it that the restored weights descend from. Of an epoch that is neither
+  // named nor run_epoch nobody knows what its versions were: its rollouts are stale.
   std::map<int64_t, int64_t> newest_of_epoch = {};
   int64_t refill_rounds = 1;  // prompts tried for a slot; the last one's group is kept as it is. 1: no refill
   // What a group's rollouts are compared by, none for one that could not be scored; needed when refill_rounds > 1. What it
@@ -42,6 +43,7 @@ enum class Admission {
   kFinished,   // its step is over
   kDuplicate,  // the sample is here already
   kStale,      // too old, or of weights that do not exist: its whole group was dropped and is sampled again
+  kWrongSize,  // of a group of another size, as before a restart with another group_size: dropped like a stale one
   kTooEarly,   // beyond the window of steps: must be sampled again when its step comes
   kUnasked,    // of a round that its slot is past, or never comes to
 };
@@ -68,7 +70,7 @@ class RolloutQueue {
 
   // Versions are counted by (run_epoch, version): one that is newer than its epoch's last surviving one names weights that
   // do not exist. A rollout of several versions is judged by all of them, so by its oldest token. Whatever the group's other
-  // samples were, they go with a stale one. Requests follow, see take_requests().
+  // samples were, they go with a stale one or one of another size. Requests follow, see take_requests().
   Admission add(bridge::Rollout rollout);
 
   // What add() asks for since the last call. Idempotent over a restart: rollouts of a discarded round are not among the
@@ -91,7 +93,7 @@ class RolloutQueue {
   bool has_equal_rewards(const Group& group) const;
   int64_t current_round(int64_t slot) const;
   int64_t current_group(int64_t slot) const { return slot + current_round(slot) * kRoundStride; }
-  void drop_stale_group(int64_t group_id);
+  void drop_group(int64_t group_id);
   void resolve(int64_t slot);
   int64_t erase(int64_t group_id);
 

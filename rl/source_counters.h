@@ -15,12 +15,12 @@ namespace ringside::rl {
 struct SourceCounters {
   int64_t accepted = 0;               // rollouts taken in for training
   int64_t duplicates = 0;             // rollouts of a sample that was in already
-  int64_t dropped_stale = 0;          // rollouts of weights too old, or that a restart has wiped out
-  int64_t dropped_siblings = 0;       // rollouts of the group of a stale one
+  int64_t dropped_stale = 0;          // rollouts of weights too old or that a restart has wiped out, or of another group size
+  int64_t dropped_siblings = 0;       // rollouts of the group of such a one
   int64_t dropped_out_of_window = 0;  // rollouts of a step that is over, or not begun, or of a prompt nobody asked for
   int64_t dropped_zero_variance = 0;  // rollouts of groups whose rewards were all equal
   int64_t dropped_unneeded = 0;       // rollouts of a later prompt for a slot that an earlier one has filled
-  int64_t regranted_groups = 0;       // groups asked for again because one of their rollouts was stale
+  int64_t regranted_groups = 0;       // groups asked for again because one of their rollouts was dropped so
   int64_t refilled_groups = 0;        // groups asked for in place of one whose rewards were all equal
   int64_t kept_zero_variance = 0;     // groups trained on with all rewards equal: the last round's
   int64_t failed_samples = 0;         // rollouts accepted as error or aborted, their tries used up

@@ -53,13 +53,13 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
   while (run.state().step < run.steps()) {
     const auto rollouts = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
                                              [&] { log_messages(*source, run); });
-    if (rollout_log) {
-      rollout_log->write(run.state().step + 1, rollouts);
-    }
     StepBatch batch = make_step_batch(rollouts, config);
     StepShards shards = learner.collate(batch);
     learner.score(shards, batch);
     const StepAdvantages advantages = learner.attach_advantages(shards, batch);
+    if (rollout_log) {
+      rollout_log->write(run.state().step + 1, rollouts, batch.table.begin, advantages.advantage);
+    }
     const StepUpdates updates = learner.update(shards, batch);
     learner.adapt(updates, advantages);
 

@@ -70,6 +70,12 @@ std::vector<Mistake> check_combinations(const Config& c) {
                             ", but heartbeats come every bridge.heartbeat_s = " +
                             text_of(c.bridge.heartbeat_s) + " s; expected more than that"});
   }
+  if (c.bridge.pause_timeout_s <= c.bridge.heartbeat_s) {
+    mistakes.push_back({"bridge.pause_timeout_s",
+                        "is " + text_of(c.bridge.pause_timeout_s) +
+                            ", but a worker says only with its heartbeats, every bridge.heartbeat_s = " +
+                            text_of(c.bridge.heartbeat_s) + " s, that its pause is over; expected more than that"});
+  }
   if (c.bridge.rollout_address == c.bridge.weights_address &&
       !c.bridge.rollout_address.ends_with(":0")) {
     mistakes.push_back({"bridge.weights_address", "equals bridge.rollout_address " +

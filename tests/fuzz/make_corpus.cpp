@@ -104,6 +104,45 @@ void write_texts(const fs::path& folder) {
   write_text(folder / "answer", "odd", R"({"ids":[18446744073709551615,-1,1.5,null],"logprobs":[null]})");
 }
 
+// Two sequences of prime-rl's, the second padded, with the first `fields` of a micro-batch's 20.
+std::vector<uint8_t> prime_message(uint32_t fields) {
+  msgpack::sbuffer buffer;
+  msgpack::packer<msgpack::sbuffer> packer(buffer);
+  packer.pack_array(1);
+  packer.pack_array(fields);
+  packer.pack(std::vector<int>{5, 6, 70000, 5, 8, 1});                        // input_ids
+  packer.pack(std::vector<bool>{false, true, true, false, true, false});      // loss_mask
+  packer.pack(std::vector<double>{0, 0.5, 0.5, 0, -1.25, 0});                 // advantages
+  packer.pack(std::vector<double>{0, -0.5, -1.5, 0, -2, 0});                  // inference_logprobs
+  packer.pack(std::vector<int>{0, 1, 2, 0, 1, 0});                            // position_ids
+  packer.pack(std::vector<int>{3, 3});                                        // sequence_lengths
+  packer.pack(std::vector<double>{0.75, 0.75, 0.75, 1, 1, 1});                // temperatures
+  packer.pack(std::vector<std::string>{"env", "env", "env", "e2", "e2", ""});  // env_names
+  packer.pack(std::vector<int>{3, 3});                                        // seq_lens
+  const std::vector<double> zeros(6, 0.0), ones(6, 1.0);
+  for (uint32_t field = 9; field < fields; ++field) {
+    if (field == 12 || field == 14 || field == 15) {
+      packer.pack(zeros);
+    } else if (field == 13) {
+      packer.pack(ones);
+    } else if (field == 17) {
+      packer.pack(std::vector<std::string>{"trace-1", ""});
+    } else if (field == 18) {
+      packer.pack(std::vector<int>{2, -1});
+    } else {
+      packer.pack_nil();
+    }
+  }
+  return {buffer.data(), buffer.data() + buffer.size()};
+}
+
+void write_prime_steps(const fs::path& folder) {
+  write(folder, "required", prime_message(9));
+  write(folder, "all", prime_message(20));
+  // As the entry writes messages: batches, then for each its fields, sequences, lengths, tokens, advantages, optional fields.
+  write(folder, "script", {1, 11, 2, 2, 40, 41, 49, 3, 56, 57, 65, 2, 8, 16, 24, 32, 40, 48, 56, 1, 0, 0, 1, 1, 1, 1, 0, 0x21, 1, 1, 0, 1, 1, 16, 17});
+}
+
 // One byte an operation and what it takes, see trainer_entry.cpp: join, ready, grants, rollouts.
 void write_scripts(const fs::path& folder) {
   const std::vector<uint8_t> join = {0x77, 0, 0, 4, 0x67, 0, 0};  // HELLO w0/1 (type 0), READY
@@ -119,6 +158,7 @@ void write_corpus(const fs::path& folder) {
   write_journals(folder / "journal");
   write_texts(folder);
   write_scripts(folder / "trainer");
+  write_prime_steps(folder / "prime_step");
   write_messages(folder / "wire");
   std::vector<Rollout> batch;
   for (uint32_t seed = 0; seed < 6; ++seed) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rollout_bridge/codec.h"
+#include "rollout_bridge/prime_rl/codec.h"
 #include "tests/fuzz/entries.h"
 
 namespace ringside::bridge {
@@ -74,6 +75,12 @@ TEST_CASE("the seeds are valid: a fuzzer starts from what is accepted", "[fuzz]"
     if (decode_manifest(std::as_bytes(std::span(bytes))).ok()) ++accepted;
   }
   CHECK(accepted >= 2);
+  accepted = 0;
+  for (const Bytes& bytes : files_of("prime_step", true)) {
+    const auto step = prime_rl::decode_step(std::as_bytes(std::span(bytes)), {});
+    accepted += step ? step.value().rollouts.size() : 0;
+  }
+  CHECK(accepted >= 4);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // sampled under weights that survived, samples the rest anew, and counts each rollout once.
 //
 // Life 1 (run_epoch 1) starts from version 0; life 2 (run_epoch 2) from the last checkpoint. Steps of two groups of two.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "rollout_bridge/journal.h"
@@ -221,4 +222,45 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
   REQUIRE(worker.drain());
   CHECK_FALSE(intake.poll(2, milliseconds(200)).has_value());
   CHECK(intake.counters().dropped_stale == 1);  // version 1 of life 1
+}
+
+TEST_CASE("after a restart with another group size no group is made of both", "[restart]") {
+  const TempDir dir;
+  {
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 4);
+    FakeWorker worker(intake, 100);
+    publish(intake, 1, 0);
+    REQUIRE(worker.take_grants(4) == samples_of(0, 2));
+    worker.send_group(0, 0, 0, 1);
+    worker.send({1, 1}, 0, 1);
+    REQUIRE(worker.drain());
+  }
+  rl::QueueRules rules = second_life(0, 0);
+  rules.group_size = 3;
+  rl::RolloutIntake intake(options_of(dir, 2), rules, 4);
+  // The journal is read before the first weights are out, and with them the grants: publishing is another thread's.
+  CHECK_FALSE(intake.poll(1, milliseconds(300)).has_value());
+  CHECK(intake.counters().accepted == 0);
+  FakeWorker worker(intake, 100);
+  publish(intake, 2, 0);
+  const std::set<Sample> wanted{{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}};
+  REQUIRE(worker.take_grants(6) == wanted);
+  for (const auto& [group, sample] : wanted) {
+    bridge::Rollout r = make_rollout(group, sample, 3, static_cast<uint32_t>(10 + 3 * group + sample));
+    r.versions = {{0, 0, static_cast<int64_t>(r.completion_ids.size())}};
+    r.run_epoch = 2;
+    worker.send(r);
+  }
+  const auto step = intake.poll(1, kPatience);
+  REQUIRE(step.has_value());
+  CHECK(samples_in(*step) == wanted);
+  for (const auto& r : *step) CHECK(r.run_epoch == 2);
+  const rl::SourceCounters counters = intake.counters();
+  // Each group's first went to the queue, which forgot the group; what the bridge still held of it went with it.
+  CHECK(counters.dropped_stale == 2);
+  CHECK(counters.dropped_stale + static_cast<int64_t>(counters.bridge->forgotten) == 3);
+  const auto messages = intake.drain_messages();
+  CHECK(std::count_if(messages.begin(), messages.end(), [](const std::string& message) {
+          return message.find("of a group of 2, groups have 3") != std::string::npos;
+        }) == 2);
 }

@@ -1,7 +1,8 @@
 // Guards: something that a run learns or adapts and a checkpoint forgets: the critic, a reference that follows the policy,
-// adaptive coefficients. Oracle: the same run without the stop, to the bit.
+// adaptive coefficients. Oracle: the same run without the stop, to the bit. And the log of what a run trained on.
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <fstream>
 
 #include "rl/config/load.h"
@@ -83,6 +84,35 @@ TEST_CASE("a run that was stopped goes on as if it had not been, critic, referen
     }
   }
   CHECK(compared >= 3);  // policy, its optimizer, and the critic with its own or the reference
+}
+
+// Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the group's rewards, with the
+// definition written out.
+TEST_CASE("the log of a run holds the advantages that each step trained on") {
+  const auto config = make_config({"log.rollouts=true"});
+  const test::TemporaryDirectory dir;
+  train(config, dir.path(), 2);
+  std::ifstream file(dir.path() / "rollouts.jsonl");
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  const std::size_t group_size = 4;
+  REQUIRE(lines.size() == 2 * 2 * group_size);
+  int compared = 0;
+  for (std::size_t r = 0; r < lines.size(); ++r) {
+    const auto reward = [&](std::size_t i) { return lines[r - r % group_size + i].at("rewards").at(0).at(1).get<double>(); };
+    double mean = 0, squares = 0;
+    for (std::size_t i = 0; i < group_size; ++i) mean += reward(i) / static_cast<double>(group_size);
+    for (std::size_t i = 0; i < group_size; ++i) squares += (reward(i) - mean) * (reward(i) - mean);
+    const double expected = (reward(r % group_size) - mean) / (std::sqrt(squares / (group_size - 1)) + 1e-4);
+    const nlohmann::json& advantages = lines[r].at("advantages");
+    REQUIRE(advantages.size() == lines[r].at("completion_ids").size());
+    for (const nlohmann::json& advantage : advantages) {
+      if (advantage.is_null()) continue;
+      CHECK(advantage.get<double>() == Approx(expected).margin(1e-12));
+      compared += expected != 0 ? 1 : 0;
+    }
+  }
+  CHECK(compared > 20);
 }
 
 // Guards: a start that finds no checkpoint yet takes itself for another run and refuses the journal of the one before.

@@ -32,6 +32,11 @@ bridge::Rollout make_rollout(int32_t sample) {
   return r;
 }
 
+// Rollouts without a loss token.
+void write_plain(RolloutLog log, int64_t step, const std::vector<bridge::Rollout>& rollouts) {
+  log.write(step, rollouts, std::vector<int64_t>(rollouts.size() + 1, 0), {});
+}
+
 std::vector<nlohmann::json> lines_of(const fs::path& path) {
   std::ifstream file(path);
   std::vector<nlohmann::json> lines;
@@ -46,7 +51,7 @@ TEST_CASE("a logged rollout reads back as it was") {
   fs::create_directories(folder.path() / "bridge");
   write_endpoint_file(folder.path() / "bridge" / "endpoint.json", {"a", "b", "run", 5});
   const bridge::Rollout rollout = make_rollout(1);
-  open_rollout_log(folder.path()).write(10, std::vector{rollout});
+  open_rollout_log(folder.path()).write(10, std::vector{rollout}, std::vector<int64_t>{0, 3}, std::vector{0.1, -1.5, 2.0});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
   const nlohmann::json& line = lines[0];
@@ -59,6 +64,7 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("prompt_ids").get<std::vector<int64_t>>() == rollout.prompt_ids);
   CHECK(line.at("completion_ids").get<std::vector<int64_t>>() == rollout.completion_ids);
   CHECK(line.at("logprobs").get<std::vector<float>>() == rollout.logprobs);
+  CHECK(line.at("advantages").get<std::vector<double>>() == std::vector{0.1, -1.5, 2.0});
   CHECK(line.at("temperature").get<float>() == rollout.temperature);
   CHECK(line.at("versions") == nlohmann::json::parse(R"([{"version":8,"begin":0,"end":1},{"version":9,"begin":1,"end":3}])"));
   CHECK(line.at("run_epoch") == rollout.run_epoch);
@@ -66,13 +72,33 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
 }
 
+TEST_CASE("advantages stand at the tokens that carry loss") {
+  const test::TemporaryDirectory folder;
+  bridge::Rollout masked = make_rollout(0), left_out = make_rollout(1), whole = make_rollout(2);
+  masked.loss_mask = {1, 0, 1};
+  left_out.loss_mask = {1, 0, 1};  // and yet not trained on, as one that failed
+  RolloutLog log(folder.path() / "rollouts.jsonl", 1);
+  const std::vector rollouts{masked, left_out, whole};
+  log.write(1, rollouts, std::vector<int64_t>{0, 2, 2, 5}, std::vector{1.0, 2.0, 3.0, 4.0, 5.0});
+  const auto lines = lines_of(folder.path() / "rollouts.jsonl");
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].at("advantages") == nlohmann::json::parse("[1.0, null, 2.0]"));
+  CHECK(lines[1].at("advantages") == nlohmann::json::parse("[null, null, null]"));
+  CHECK(lines[2].at("advantages") == nlohmann::json::parse("[3.0, 4.0, 5.0]"));
+  CHECK_THROWS_WITH(log.write(2, std::vector{masked}, std::vector<int64_t>{0, 3}, std::vector{1.0, 2.0, 3.0}),
+                    Catch::Contains("rollout 7/0: 3 advantages for 2 loss tokens"));
+  CHECK_THROWS_WITH(log.write(2, std::vector{masked}, std::vector<int64_t>{0, 2}, std::vector{1.0, 2.0, 3.0}),
+                    Catch::Contains("3 advantages in 2 - 1 ranges for 1 rollouts"));
+  CHECK(lines_of(folder.path() / "rollouts.jsonl").size() == 3);
+}
+
 TEST_CASE("a restart appends behind the last whole line") {
   const test::TemporaryDirectory folder;
   const fs::path path = folder.path() / "rollouts.jsonl";
-  RolloutLog(path, 1).write(3, std::vector{make_rollout(0), make_rollout(1)});
+  write_plain(RolloutLog(path, 1), 3, {make_rollout(0), make_rollout(1)});
   const std::string torn_tail(GENERATE(0, 1, 65536, 200000), 'x');  // below, at and above what is read at a time
   std::ofstream(path, std::ios::app) << torn_tail;
-  RolloutLog(path, 2).write(3, std::vector{make_rollout(0)});
+  write_plain(RolloutLog(path, 2), 3, {make_rollout(0)});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].at("trainer_epoch") == 1);
@@ -83,7 +109,7 @@ TEST_CASE("a restart appends behind the last whole line") {
 TEST_CASE("a file without a whole line is emptied, and a run without a bridge has no epoch") {
   const test::TemporaryDirectory folder;
   std::ofstream(folder.path() / "rollouts.jsonl") << "{\"step\": 1";
-  open_rollout_log(folder.path()).write(1, std::vector{make_rollout(0)});
+  write_plain(open_rollout_log(folder.path()), 1, {make_rollout(0)});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].at("trainer_epoch") == -1);

@@ -4,12 +4,6 @@
 #include "rl/rollout_queue.h"
 
 #include <catch2/catch.hpp>
-#include <set>
-
-#include "rl/data/data_order.h"
-#include "rl/endpoint_file.h"
-#include "rl/epoch_history.h"
-#include "tests/support/temporary_directory.h"
 
 using namespace ringside;
 using rl::Admission;
@@ -21,6 +15,7 @@ namespace {
 bridge::Rollout make_rollout(int64_t group, int32_t sample, int64_t version, int64_t run_epoch = 3) {
   bridge::Rollout r;
   r.group_id = group;
+  r.group_size = 2;
   r.sample_index = sample;
   r.completion_ids = {1};
   r.versions = {{version, 0, 1}};
@@ -120,7 +115,7 @@ TEST_CASE("one old span makes the whole rollout stale") {
 }
 
 TEST_CASE("a rollout of an earlier epoch counts only if its weights still exist") {
-  auto queue = make_queue(2);
+  rl::RolloutQueue queue({2, 2, 2, 3, 10, {{2, 10}}}, 11);
   CHECK(queue.add(make_rollout(20, 0, 10, 2)) == Admission::kAccepted);  // the checkpoint's own version
   CHECK(queue.add(make_rollout(22, 0, 11, 2)) == Admission::kStale);  // version 11 was lost with the crash
   CHECK(queue.add(make_rollout(22, 0, 11, 3)) == Admission::kStale);  // this start has not come to it
@@ -136,6 +131,41 @@ TEST_CASE("versions that an earlier restart wiped out stay wiped out") {
   CHECK(queue.add(make_rollout(20, 0, 9, 2)) == Admission::kAccepted);
   CHECK(queue.add(make_rollout(21, 0, 9, 1)) == Admission::kStale);  // 9 of epoch 1 and 9 of epoch 2 are two things
   CHECK(queue.add(make_rollout(21, 0, 8, 1)) == Admission::kAccepted);
+}
+
+TEST_CASE("a rollout of an epoch without a record is dropped, whatever its version") {
+  rl::RolloutQueue queue({2, 2, 2, 3, 10, {{1, 9}}}, 11);  // start 2 left no record
+  CHECK(queue.add(make_rollout(20, 0, 10, 3)) == Admission::kAccepted);
+  CHECK(queue.add(make_rollout(21, 0, 9, 2)) == Admission::kStale);   // between two that are known
+  CHECK(queue.add(make_rollout(20, 1, 10, 4)) == Admission::kStale);  // of a start yet to come
+  CHECK(queue.size() == 0);
+  const auto requests = queue.take_requests();
+  CHECK(requests.forget == Ids{21, 20});
+  CHECK(requests.grant == Ids{21, 20});
+  CHECK(queue.counters().dropped_stale == 2);
+  CHECK(queue.counters().dropped_siblings == 1);
+  CHECK(queue.counters().regranted_groups == 2);
+}
+
+TEST_CASE("a rollout of a group of another size is dropped with its group, which is asked for again") {
+  auto queue = make_queue(0);
+  CHECK(queue.add(make_rollout(20, 0, 10)) == Admission::kAccepted);
+  for (const int32_t size : {1, 3}) {
+    auto other = make_rollout(size == 1 ? 20 : 21, 0, 10);
+    other.group_size = size;
+    CHECK(queue.add(other) == Admission::kWrongSize);
+  }
+  CHECK(queue.size() == 0);
+  const auto requests = queue.take_requests();
+  CHECK(requests.forget == Ids{20, 21});
+  CHECK(requests.grant == Ids{20, 21});
+  CHECK(queue.counters().accepted == 1);
+  CHECK(queue.counters().dropped_stale == 2);
+  CHECK(queue.counters().dropped_siblings == 1);
+  for (const int64_t group : {20, 21}) {
+    for (const int32_t sample : {0, 1}) CHECK(queue.add(make_rollout(group, sample, 10)) == Admission::kAccepted);
+  }
+  CHECK(queue.take(11).has_value());
 }
 
 TEST_CASE("a group of equal rewards is replaced by the next round's, the last round's is kept") {
@@ -239,61 +269,4 @@ TEST_CASE("rules that contradict themselves are refused by number") {
   rules.refill_rounds = int64_t{1} << 40;
   CHECK_THROWS_WITH(rl::RolloutQueue(rules, 1), Catch::Contains("rounds of refill, expected 1 to"));
   CHECK_THROWS_WITH(rl::RolloutQueue({2, 0}, 1), Catch::Contains("groups of 0"));
-}
-
-TEST_CASE("each start's record says up to where the weights of earlier ones survive") {
-  const test::TemporaryDirectory directory;
-  const auto record = [&](int64_t epoch, int64_t version) {
-    return rl::record_start(directory.path() / "bridge", epoch, version);
-  };
-  using Newest = std::map<int64_t, int64_t>;
-  CHECK(record(1, 0).empty());
-  CHECK(record(2, 10) == Newest{{1, 10}});
-  CHECK(record(4, 14) == Newest{{1, 10}, {2, 14}});
-  CHECK(record(5, 8) == Newest{{1, 8}, {2, 8}, {4, 8}});
-  CHECK_THROWS_WITH(record(5, 9), Catch::Contains("run_epoch 5 after 5"));
-  test::write_file(directory.path() / "bridge" / "run_epochs", "1 0\nx 3\n");
-  CHECK_THROWS_WITH(record(6, 9), Catch::Contains("run_epochs:2"));
-}
-
-TEST_CASE("data order: every item once a pass, a new order each pass, the same for the same seed") {
-  rl::DataOrder order(50, 7, true), again(50, 7, true), other(50, 8, true);
-  std::vector<int64_t> first, second;
-  std::set<int64_t> seen;
-  int64_t differing = 0;
-  for (int64_t i = 0; i < 50; ++i) {
-    first.push_back(order.at(i));
-    seen.insert(first.back());
-    differing += first.back() != other.at(i) ? 1 : 0;
-  }
-  CHECK(seen.size() == 50);
-  CHECK(differing > 25);
-  for (int64_t i = 50; i < 100; ++i) {
-    second.push_back(order.at(i));
-  }
-  CHECK(first != second);
-  CHECK(again.at(77) == second[27]);  // without visiting what came before
-  CHECK(rl::DataOrder(3, 1, false).at(7) == 1);
-  CHECK_THROWS_WITH(rl::DataOrder(0, 1, true), Catch::Contains("0 items"));
-}
-
-TEST_CASE("mixed seeds depend on every part and its place") {
-  std::set<uint64_t> seeds;
-  for (uint64_t a = 0; a < 20; ++a) {
-    for (uint64_t b = 0; b < 20; ++b) {
-      seeds.insert(rl::mix_seed({a, b}));
-    }
-  }
-  CHECK(seeds.size() == 400);
-}
-
-TEST_CASE("the endpoint file is read back, absent or broken is told apart") {
-  const test::TemporaryDirectory directory;
-  const auto path = directory.path() / "endpoint.json";
-  CHECK_FALSE(rl::read_endpoint_file(path).has_value());
-  rl::write_endpoint_file(path, {"tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "run", 4});
-  CHECK(rl::read_endpoint_file(path)->weights_address == "tcp://127.0.0.1:2");
-  CHECK(rl::read_endpoint_file(path)->run_epoch == 4);
-  test::write_file(path, "{");
-  CHECK_THROWS_WITH(rl::read_endpoint_file(path), Catch::Contains("endpoint.json"));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/rl/served_run.h"
+#include "tests/rollout_bridge/commit_spoiler.h"
 
 using namespace ringside;
 using namespace ringside::test;
@@ -167,4 +168,23 @@ TEST_CASE("server worker: a server that never takes the weights ends the worker,
   REQUIRE(eventually([&] { return !run.worker_error().empty(); }));
   CHECK_THAT(run.worker_error(), Catch::Contains("did not take version 1") && Catch::Contains("log-probs of the probe"));
   CHECK(find_event(run.server().log(), "sample 1") == run.server().log().size());
+}
+
+TEST_CASE("server worker: a version offered again after a quarantine is loaded and committed once more") {
+  std::unique_ptr<CommitSpoiler> between;
+  ServedRun run([&](Config& config) {
+    between = std::make_unique<CommitSpoiler>(config.bridge.rollout_address, /*count=*/2);
+    config.bridge.rollout_address = between->address();
+  });
+  run.publish(1);
+  run.grant(0, 2);
+  REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
+  CHECK(run.trainer().counters().rejected[static_cast<std::size_t>(bridge::Reason::kChecksum)] == 2);
+  CHECK(versions_of(run.take(4)) == std::vector<int64_t>(4, 1));
+  const auto log = run.server().log();
+  INFO(text_of(log));
+  CHECK(std::count(log.begin(), log.end(), "load 1") == 3);
+  const std::size_t third = find_event(log, "load 1", find_event(log, "load 1", find_event(log, "load 1") + 1) + 1);
+  CHECK(verified_between(log, "load 1", third, find_event(log, "sample 1")));
+  CHECK(run.worker_error().empty());
 }
