@@ -5,6 +5,8 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
+#include <utility>
 
 #include "rl/data/rollout_rewards.h"
 #include "rl/endpoint_file.h"
@@ -101,12 +103,13 @@ class LiveSource final : public RolloutSource {
       return;  // nothing will be sampled under these weights
     }
     const auto begin = Clock::now();
-    auto tensors = copy_weights(decoder, dtype_);
+    const auto block = shared_block(weight_bytes(decoder, dtype_));
+    auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
     if (directories_) {
       directories_->write(decoder, run_epoch_, version);
     }
-    jobs_.submit([this, tensors = std::move(tensors), version, next_step]() mutable {
-      offer(std::move(tensors), version, next_step);
+    jobs_.submit([this, tensors = std::move(tensors), block, version, next_step]() mutable {
+      offer(std::move(tensors), std::move(block), version, next_step);
     });
     stalls_.add(Clock::now() - begin);
   }
@@ -133,6 +136,9 @@ class LiveSource final : public RolloutSource {
   std::vector<std::string> drain_messages() override {
     const std::lock_guard lock(mutex_);
     auto messages = intake_.drain_messages();
+    if (!not_shared_.empty() && !std::exchange(said_not_shared_, true)) {
+      messages.push_back(not_shared_);
+    }
     if (finished_) {
       messages.push_back(stalls_.sentence("publishing held the training up for"));
       messages.push_back(encoding_.sentence("hashing and comparing beside it took"));
@@ -163,12 +169,25 @@ class LiveSource final : public RolloutSource {
                         {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_, ended});
   }
 
+  // Null where the kernel gives no memory to share: then everything goes over the wire.
+  std::shared_ptr<bridge::SharedBlock> shared_block(std::size_t bytes) {
+    try {
+      return blocks_.take(bytes);
+    } catch (const std::system_error& error) {
+      const std::lock_guard lock(mutex_);
+      not_shared_ = std::string("weights go over the wire only: ") + error.what();
+      return nullptr;
+    }
+  }
+
   // On the thread: hashing, comparing and compressing must hold up neither the training nor the endpoint. Versions go out
   // in order, each of them, and its groups are granted after it: what is sampled under which weights does not depend on
   // how fast this is.
-  void offer(std::vector<bridge::NamedBuffer> tensors, int64_t version, int64_t next_step) {
+  void offer(std::vector<bridge::NamedBuffer> tensors, std::shared_ptr<const bridge::SharedBlock> block, int64_t version,
+             int64_t next_step) {
     const auto begin = Clock::now();
-    auto snapshot = chain_.extend(bridge::make_snapshot(run_id_, run_epoch_, version, std::move(tensors)));
+    auto snapshot = chain_.extend(
+        bridge::make_snapshot(run_id_, run_epoch_, version, std::move(tensors), std::move(block)));
     const auto took = Clock::now() - begin;
     const std::lock_guard lock(mutex_);
     encoding_.add(took);
@@ -182,9 +201,12 @@ class LiveSource final : public RolloutSource {
   std::filesystem::path endpoint_file_;
   std::optional<VersionDirectories> directories_;
   bridge::DeltaChain chain_;  // the thread's; holds the newest published version: one copy in host memory
+  bridge::SharedBlocks blocks_;
+  bool said_not_shared_ = false;
   Durations stalls_;
   bool finished_ = false;
-  mutable std::mutex mutex_;  // guards the two below
+  mutable std::mutex mutex_;  // guards the three below
+  std::string not_shared_;
   RolloutIntake intake_;
   Durations encoding_;
   JobThread jobs_;  // last: its jobs use all of the above

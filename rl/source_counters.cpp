@@ -23,6 +23,7 @@ void append_bridge_metrics(Metrics& metrics, const bridge::BridgeCounters& count
                                                     {"bridge/journal_bytes", counters.journal_bytes},
                                                     {"bridge/journal_refused", counters.journal_refused},
                                                     {"weights/bytes", counters.weight_bytes},
+                                                    {"weights/shared_staged", counters.shared_staged},
                                                     {"weights/delta_staged", counters.delta_staged},
                                                     {"weights/delta_refetched", counters.delta_refetched}};
   for (const auto& [name, count] : named) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -103,6 +104,35 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
     }
   }
   return tensors;
+}
+
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+                                              const std::shared_ptr<bridge::SharedBlock>& block) {
+  if (block->bytes().size() != weight_bytes(decoder, dtype)) {
+    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) + " bytes for a block of " +
+                                std::to_string(block->bytes().size()));
+  }
+  std::vector<bridge::NamedBuffer> tensors;
+  std::span<std::byte> rest = block->bytes();
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    const at::Tensor values = unit->flat().detach();
+    const at::Tensor copy = at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
+    copy.copy_(values);
+    for (const engine::ParamSpec& spec : unit->specs()) {
+      const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
+      tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
+      rest = rest.subspan(bytes.size());
+    }
+  }
+  return tensors;
+}
+
+std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
+  std::size_t elements = 0;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    elements += static_cast<std::size_t>(unit->flat().numel());
+  }
+  return elements * at::elementSize(dtype);
 }
 
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,

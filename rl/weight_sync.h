@@ -9,6 +9,7 @@
 
 #include "engine/model/decoder.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/weights.h"
 
 namespace ringside::rl {
@@ -17,7 +18,15 @@ namespace ringside::rl {
 // decoder, which may be trained on at once. Throws c10::Error on another dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
 
-// The same, hashed.
+// The same in memory that workers on this machine can read. Throws std::invalid_argument unless the block is of
+// weight_bytes().
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+                                              const std::shared_ptr<bridge::SharedBlock>& block);
+
+// Bytes of all parameters in `dtype`.
+std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);
+
+// A copy in memory of its own, hashed.
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,

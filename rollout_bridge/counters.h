@@ -19,6 +19,7 @@ struct BridgeCounters {
   uint64_t left_workers = 0;  // by BYE
   uint64_t rollout_bytes = 0;
   uint64_t weight_bytes = 0;
+  uint64_t shared_staged = 0;    // versions staged out of this machine's memory, without the wire
   uint64_t delta_staged = 0;     // versions staged as changes to the one before
   uint64_t delta_refetched = 0;  // tensors fetched whole because their changes did not verify
   uint64_t dropped_events = 0;

@@ -90,7 +90,24 @@ struct HeartbeatBody {
   MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms, pending);
 };
 
-// WEIGHTS_OFFER (frame "manifest"), COMMIT and COMMITTED.
+// Where a process of the same machine finds the tensors, one after another without gaps.
+struct SharedBody {
+  std::string host;  // the kernel's boot and the process number space; "": nowhere
+  int64_t pid = -1;
+  int64_t fd = -1;
+  uint64_t bytes = 0;
+  MSGPACK_DEFINE_MAP(host, pid, fd, bytes);
+};
+
+// WEIGHTS_OFFER, with the frame "manifest" and perhaps "payloads".
+struct OfferBody {
+  int64_t version = -1;
+  std::string root_hash;
+  SharedBody shared;
+  MSGPACK_DEFINE_MAP(version, root_hash, shared);
+};
+
+// COMMIT and COMMITTED.
 struct WeightsBody {
   int64_t version = -1;
   std::string root_hash;
@@ -101,7 +118,9 @@ struct WeightsBody {
 struct StagedBody {
   int64_t version = -1;
   std::string root_hash;
-  std::string encoding;   // "overwrite" when tensors were made from the base version
+  // "overwrite" when tensors were made from the base version, "shared" when they were read from the
+  // trainer's memory, otherwise "dense".
+  std::string encoding;
   int64_t refetched = 0;  // tensors fetched dense because what an overwrite made was wrong
   MSGPACK_DEFINE_MAP(version, root_hash, encoding, refetched);
 };

@@ -40,7 +40,7 @@ WeightReceiver::WeightReceiver(Manifest manifest, Options options,
     } else if (base_ && entry.encoding == "same" && base_->manifest.tensors[i].xxh3 == entry.xxh3) {
       verify(tensors_[i], base_->tensors[i]);  // immutable since its hash was checked
     } else {
-      tensors_[i].overwrite = base_ && entry.encoding == "overwrite";
+      tensors_[i].overwrite = base_ && options_.changes && entry.encoding == "overwrite";
     }
   }
 }

@@ -30,6 +30,7 @@ class WeightReceiver {
     std::size_t window = 4;  // chunks asked for and not yet here
     std::chrono::milliseconds chunk_timeout{5000};
     int max_tries = 3;  // fetches of one tensor before staging fails
+    bool changes = true;  // false: what differs from the base is fetched whole
   };
 
   // The manifest must have passed validate(). `base`: verified bytes of an earlier version, or

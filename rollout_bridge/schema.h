@@ -126,12 +126,16 @@ struct WeightDelta {
   std::vector<Buffer> payloads;
 };
 
+class SharedBlock;
+
 // A manifest and the bytes it describes, tensor by tensor in the manifest's order. Immutable once
 // shared; the bytes must not change while any endpoint holds it.
 struct WeightSnapshot {
   Manifest manifest;  // encoding "dense"
   std::vector<Buffer> tensors;
   std::shared_ptr<const WeightDelta> delta;  // a shorter way to the same bytes; may be null
+  // Where processes of this machine find the same bytes, tensor after tensor; may be null.
+  std::shared_ptr<const SharedBlock> shared;
 };
 
 // Bytes of one element of a dtype; 0 for a name that is not known.

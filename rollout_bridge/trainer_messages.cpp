@@ -210,6 +210,7 @@ void TrainerState::on_staged(Session& session, const Message& message) {
                                     body.root_hash + ", which was never published");
   }
   if (body.encoding == "overwrite") ++counters_.delta_staged;
+  if (body.encoding == "shared") ++counters_.shared_staged;
   if (body.refetched > 0) {
     counters_.delta_refetched += static_cast<uint64_t>(body.refetched);
     event(session.worker_id, "worker " + session.worker_id + " fetched " +

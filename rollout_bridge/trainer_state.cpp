@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "rollout_bridge/codec.h"
+#include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/weights.h"
 
 namespace ringside::bridge {
@@ -36,6 +37,11 @@ Buffer packed_manifest(const Manifest& m, const Limits& limits) {
                                 " bytes, limit " + std::to_string(limits.max_manifest_bytes));
   }
   return Buffer::own(std::move(packed));
+}
+
+SharedBody place_of(const SharedBlock& block) {
+  SharedPlace place = block.place();
+  return {std::move(place.host), place.pid, place.fd, place.bytes};
 }
 
 // The payloads of a delta one after another; empty when they are too long to go along with the offer.
@@ -151,7 +157,8 @@ void TrainerState::offer(Session& session) {
     return;
   }
   const Manifest& m = newest_->manifest;
-  Payload payload = make_payload(MessageType::kWeightsOffer, WeightsBody{m.version, m.root_hash});
+  Payload payload =
+      make_payload(MessageType::kWeightsOffer, OfferBody{m.version, m.root_hash, newest_place_});
   // Changes go to whoever has the base, or is about to. A worker that turns out not to have it
   // fetches this version dense: the manifest says all that is needed.
   const WeightDelta* delta = newest_->delta.get();
@@ -225,6 +232,7 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   Buffer changes = delta ? packed_manifest(delta->manifest, options_.limits) : Buffer{};
   newest_manifest_ = std::move(dense);
   newest_delta_manifest_ = std::move(changes);
+  newest_place_ = snapshot->shared ? place_of(*snapshot->shared) : SharedBody{};
   newest_payloads_ = delta ? joined_payloads(*delta) : Buffer{};
   newest_ = std::move(snapshot);
   versions_.insert(newest_->manifest.version);

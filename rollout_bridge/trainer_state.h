@@ -128,6 +128,7 @@ class TrainerState {
   std::shared_ptr<const WeightSnapshot> newest_;
   Buffer newest_manifest_;
   Buffer newest_delta_manifest_;          // empty without a delta
+  SharedBody newest_place_;
   Buffer newest_payloads_;                // those of the delta, when few enough to go along with it
   std::map<int64_t, std::string> roots_;  // of the latest versions
   std::optional<std::string> ended_;

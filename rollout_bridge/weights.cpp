@@ -8,6 +8,7 @@
 
 #include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/delta_codec.h"
+#include "rollout_bridge/shared_block.h"
 
 namespace ringside::bridge {
 namespace {
@@ -51,6 +52,20 @@ std::vector<TensorEntry> hash_all(const std::vector<NamedBuffer>& tensors) {
     offset += expected.value();
   }
   return entries;
+}
+
+void require_in_order(const std::vector<NamedBuffer>& tensors, const SharedBlock& block) {
+  std::size_t offset = 0;
+  for (const NamedBuffer& t : tensors) {
+    const std::size_t bytes = t.data.bytes.size();
+    if (offset + bytes > block.bytes().size() ||
+        (bytes > 0 && t.data.bytes.data() != block.bytes().data() + offset)) {
+      throw std::invalid_argument("tensor '" + t.name + "' does not lie at byte " +
+                                  std::to_string(offset) + " of its shared block of " +
+                                  std::to_string(block.bytes().size()) + " bytes");
+    }
+    offset += bytes;
+  }
 }
 
 // The rules of TensorEntry's encodings; only a manifest with a base may have others than "dense".
@@ -123,7 +138,9 @@ std::string root_hash(const std::vector<TensorEntry>& tensors) {
 
 std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t run_epoch,
                                                     int64_t version,
-                                                    std::vector<NamedBuffer> tensors) {
+                                                    std::vector<NamedBuffer> tensors,
+                                                    std::shared_ptr<const SharedBlock> shared) {
+  if (shared) require_in_order(tensors, *shared);
   auto snapshot = std::make_shared<WeightSnapshot>();
   Manifest& m = snapshot->manifest;
   m.run_id = std::move(run_id);
@@ -133,6 +150,7 @@ std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t 
   m.root_hash = root_hash(m.tensors);
   if (Status s = validate(m); !s) throw std::invalid_argument(s.error().detail);
   for (NamedBuffer& t : tensors) snapshot->tensors.push_back(std::move(t.data));
+  snapshot->shared = std::move(shared);
   return snapshot;
 }
 

@@ -26,11 +26,12 @@ std::string tensor_hash(std::span<const std::byte> bytes);
 std::string root_hash(const std::vector<TensorEntry>& tensors);
 
 // Hashes every tensor and builds the manifest (dense, offsets in the given order). Shares the
-// buffers. Throws std::invalid_argument on an unknown dtype, a shape that does not make the bytes,
-// an empty or repeated name, or a negative version or epoch.
-std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t run_epoch,
-                                                    int64_t version,
-                                                    std::vector<NamedBuffer> tensors);
+// buffers. `shared`, if any, is the block they lie in, in order and without gaps. Throws
+// std::invalid_argument on an unknown dtype, a shape that does not make the bytes, an empty or
+// repeated name, a negative version or epoch, or a tensor elsewhere than in the block.
+std::shared_ptr<const WeightSnapshot> make_snapshot(
+    std::string run_id, int64_t run_epoch, int64_t version, std::vector<NamedBuffer> tensors,
+    std::shared_ptr<const SharedBlock> shared = nullptr);
 
 // The root hash of bytes that are installed somewhere: hashes them anew. For COMMITTED.
 // Throws like make_snapshot.

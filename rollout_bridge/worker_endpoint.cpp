@@ -83,6 +83,7 @@ struct WorkerEndpoint::Impl {
       state.on_weights_message(message);
       request_chunks(Clock::now());  // the wire must not wait for the rest of the round
     }
+    read_shared();
     {
       const std::lock_guard lock(mutex);
       const auto now = Clock::now();
@@ -93,13 +94,23 @@ struct WorkerEndpoint::Impl {
     changed.notify_all();
   }
 
+  // A few chunks at a time: neither the owner nor the trainer's messages wait for gigabytes.
+  void read_shared() {
+    more_to_read = true;
+    for (int i = 0; i < kMessagesPerRound && more_to_read; ++i) {
+      const std::lock_guard lock(mutex);
+      if (state.reads_shared()) state.read_shared(Clock::now());
+      more_to_read = state.reads_shared();
+    }
+  }
+
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
     if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
     // A request that found no room, as any before the connection stands, goes out when there is some.
     const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
     if (bulk) items.push_back({bulk->handle(), 0, events, 0});
-    zmq::poll(items, kTick);
+    zmq::poll(items, more_to_read ? std::chrono::milliseconds::zero() : kTick);
     waker.clear();
   }
 
@@ -124,7 +135,8 @@ struct WorkerEndpoint::Impl {
                          curve());
       state.open_session();
     }
-    const bool staging = state.receiver() != nullptr && state.link() == Link::kJoined;
+    const bool staging = state.receiver() != nullptr && !state.reads_shared() &&
+                         state.link() == Link::kJoined;
     if (staging && !bulk) {
       bulk = connect_dealer(context, state.weights_address(), "",
                             {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
@@ -153,7 +165,7 @@ struct WorkerEndpoint::Impl {
   // Keeps the receiver's window full; under the mutex.
   void request_chunks(Clock::time_point now) {
     bulk_full = false;
-    if (!bulk || state.receiver() == nullptr) return;
+    if (!bulk || state.receiver() == nullptr || state.reads_shared()) return;
     for (const ChunkBody& request : state.receiver()->requests(now)) {
       const Payload payload = make_payload(MessageType::kChunkRequest, request);
       if (send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
@@ -179,7 +191,8 @@ struct WorkerEndpoint::Impl {
   std::exception_ptr failure;
   std::optional<zmq::socket_t> control;
   std::optional<zmq::socket_t> bulk;
-  bool bulk_full = false;  // the thread's
+  bool bulk_full = false;     // the thread's
+  bool more_to_read = false;  // of shared memory; the thread's
   uint64_t opened_for = 0;
   Clock::time_point next_look{};
   Incoming incoming;

@@ -38,6 +38,7 @@ struct WorkerOptions {
   std::size_t chunk_window = 4;  // chunks under way
   std::chrono::milliseconds chunk_timeout{5000};
   int stage_tries = 3;  // fetches of a tensor before staging fails
+  bool shared_memory = true;  // take weights out of a trainer's memory that is on this machine
   std::chrono::milliseconds backoff_max{5000};
   std::chrono::milliseconds busy_retry{1000};  // wait after ACK(BUSY)
   std::optional<CurveClient> curve;            // absent: plain, for a trainer on this machine

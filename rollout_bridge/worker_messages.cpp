@@ -72,7 +72,8 @@ void WorkerState::on_offer(const Message& message) {
                         manifest ? "manifest of another epoch" : manifest.error().detail}));
     return;
   }
-  next_offer_ = Offer{std::move(manifest).value(), {}};
+  next_offer_ = Offer{std::move(manifest).value(), {}, {}};
+  if (const auto body = message.body<OfferBody>()) next_offer_->shared = body.value().shared;
   if (const int along = message.find("payloads"); along >= 0) {
     const Frame payloads = message.frame(along);
     next_offer_->payloads.assign(payloads.begin(), payloads.end());
@@ -84,29 +85,52 @@ void WorkerState::on_offer(const Message& message) {
 
 void WorkerState::start_staging() {
   receiver_.reset();
+  shared_.reset();
   if (!next_offer_) return;
+  if (options_.shared_memory && !next_offer_->shared.host.empty()) {
+    const SharedBody& from = next_offer_->shared;
+    const TensorEntry& last = next_offer_->manifest.tensors.back();
+    auto view = SharedView::open({from.host, from.pid, from.fd, from.bytes});
+    // Where it cannot be read, the wire brings everything all the same.
+    if (view && last.offset + last.bytes <= from.bytes) shared_ = std::move(view).value();
+  }
   WeightReceiver::Options o;
   o.chunk_bytes =
       std::min<uint64_t>(options_.chunk_bytes, static_cast<uint64_t>(welcome_.chunk_bytes));
   o.window = options_.chunk_window;
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
+  o.changes = shared_ == nullptr;  // to copy a tensor takes less time than to change one
   receiver_ =
       std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
-  receiver_->apply_offered(next_offer_->payloads);
+  if (!shared_) receiver_->apply_offered(next_offer_->payloads);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }
 
+// The chunks the receiver would ask for, without asking. The trainer may be writing another version
+// there by now: the first tensor that is not what the manifest says sends the rest over the wire.
+void WorkerState::read_shared(Clock::time_point now) {
+  for (const ChunkBody& chunk : receiver_->requests(now)) {
+    const uint64_t at = receiver_->manifest().tensors[chunk.tensor].offset + chunk.offset;
+    if (Status s = receiver_->accept(chunk, shared_->bytes().subspan(at, chunk.bytes)); !s) {
+      return drop_staging(s.error().detail);
+    }
+  }
+  if (receiver_->complete()) return finish_staging();
+  if (receiver_->mismatches() > 0) shared_.reset();
+}
+
 void WorkerState::finish_staging() {
   StagedBody body;
-  body.encoding = receiver_->builds_on_base() ? "overwrite" : "dense";
+  body.encoding = shared_ ? "shared" : receiver_->builds_on_base() ? "overwrite" : "dense";
   body.refetched = static_cast<int64_t>(receiver_->refetched());
   base_ = staged_ = receiver_->take();
   body.version = staged_->manifest.version;
   body.root_hash = staged_->manifest.root_hash;
   outbox_.push_back(make_payload(MessageType::kStaged, body));
   receiver_.reset();
+  shared_.reset();
 }
 
 void WorkerState::drop_staging(const std::string& why) {

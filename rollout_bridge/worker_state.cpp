@@ -67,6 +67,7 @@ void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
   unacked_bytes_ = 0;
   for (Pending& p : pending_) p.sent = false;
   receiver_.reset();
+  shared_.reset();
   next_offer_.reset();
   staged_.reset();
 }

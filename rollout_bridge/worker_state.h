@@ -13,6 +13,7 @@
 
 #include "rollout_bridge/messages.h"
 #include "rollout_bridge/receiver.h"
+#include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/wire.h"
 #include "rollout_bridge/worker_endpoint.h"
 
@@ -66,6 +67,9 @@ class WorkerState {
   std::string front_header() const;
   void sent_front(Clock::time_point now);
   WeightReceiver* receiver() { return receiver_.get(); }
+  // Whether weights are being read out of the trainer's memory, and the next few chunks of them.
+  bool reads_shared() const { return shared_ != nullptr; }
+  void read_shared(Clock::time_point now);
   Header weights_header() const { return header(0); }
 
  private:
@@ -80,6 +84,7 @@ class WorkerState {
   struct Offer {
     Manifest manifest;
     std::vector<std::byte> payloads;  // of all its changes, when they came along
+    SharedBody shared;
   };
 
   void on_welcome(const Message& message, Clock::time_point now);
@@ -122,6 +127,7 @@ class WorkerState {
   uint64_t unacked_bytes_ = 0;  // of the pending that are sent
   std::set<std::pair<int64_t, int32_t>> in_flight_;
   std::unique_ptr<WeightReceiver> receiver_;
+  std::shared_ptr<const SharedView> shared_;  // what the receiver is fed from; null: the wire
   std::optional<Offer> next_offer_;  // came while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;
   // What was staged last: the base of the next version's changes. One copy of the weights in host

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/weights.h"
 #include "tools/bench/bridge/bench.h"
 #include "tools/bench/bridge/words.h"
@@ -27,18 +28,23 @@ Words changed(Words words, double density, uint32_t seed) {
   return words;
 }
 
-// `mib` of tensors; density 0 is the base itself.
+// `mib` of tensors in memory that can be shared; density 0 is the base itself.
 Snapshot make_weights(const Words& base, std::size_t mib, double density) {
   std::vector<NamedBuffer> tensors;
   const std::size_t count = std::max<std::size_t>(1, (mib << 20) / (2 * kTensorElements));
+  const auto block = std::make_shared<SharedBlock>(count * 2 * kTensorElements);
+  std::span<std::byte> rest = block->bytes();
   for (std::size_t i = 0; i < count; ++i) {
-    Words words = density > 0 ? changed(base, density, static_cast<uint32_t>(i)) : base;
+    const Words words = density > 0 ? changed(base, density, static_cast<uint32_t>(i)) : base;
+    const auto bytes = rest.first(2 * kTensorElements);
+    std::memcpy(bytes.data(), words.data(), bytes.size());
+    rest = rest.subspan(bytes.size());
     tensors.push_back({"layer" + std::to_string(i) + ".weight",
                        "BF16",
                        {static_cast<int64_t>(kTensorElements / 4096), 4096},
-                       Buffer::own(std::move(words))});
+                       {block, bytes}});
   }
-  return make_snapshot("bench", 1, density > 0 ? 1 : 0, std::move(tensors));
+  return make_snapshot("bench", 1, density > 0 ? 1 : 0, std::move(tensors), block);
 }
 
 // The same bytes as another version, with the changes to the version before if there are any.
@@ -57,8 +63,12 @@ Snapshot renumbered(const Snapshot& weights, int64_t version, const WeightDelta*
 // Installs nothing but does what an installation must: hashes the bytes anew and commits.
 class Worker {
  public:
-  Worker(const std::string& address, int index, const Keys* keys)
-      : endpoint_(worker_options(address, "worker" + std::to_string(index), keys)),
+  Worker(const std::string& address, int index, const Keys* keys, bool shared_memory)
+      : endpoint_([&] {
+          auto options = worker_options(address, "worker" + std::to_string(index), keys);
+          options.shared_memory = shared_memory;
+          return options;
+        }()),
         thread_([this](const std::stop_token& stop) {
           while (!stop.stop_requested()) {
             const auto event = endpoint_.poll(std::chrono::milliseconds(50));
@@ -83,10 +93,12 @@ class Worker {
 
 class Session {
  public:
-  Session(int workers, const Keys* keys)
+  // shared_memory: the workers take weights out of the trainer's memory, otherwise over the wire.
+  Session(int workers, const Keys* keys, bool shared_memory = false)
       : trainer_(trainer_options(folder_.path(), keys)), count_(workers) {
     for (int i = 0; i < workers; ++i) {
-      workers_.push_back(std::make_unique<Worker>(trainer_.rollout_address(), i, keys));
+      workers_.push_back(
+          std::make_unique<Worker>(trainer_.rollout_address(), i, keys, shared_memory));
     }
   }
 
@@ -143,7 +155,8 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
   }
   double bytes = 0;
   for (const auto chunk : chunks) bytes += static_cast<double>(chunk.size()) * workers;
-  std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, touch_s, raw_cpu_s, cpu_s;
+  Session beside(workers, keys, /*shared_memory=*/true);
+  std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, shared_s, touch_s, raw_cpu_s, cpu_s;
   for (int i = 0; i <= repetitions; ++i) {  // side by side: other load hits all alike
     copy_s.push_back(memcpy_seconds({chunks}, workers));
     stream_s.push_back(raw_pull_seconds(chunks, workers, chunks.size(), keys));
@@ -156,7 +169,12 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
     dense_s.push_back(session.publish(base, nullptr));
     raw_cpu_s.push_back(between - before);
     cpu_s.push_back(cpu_seconds() - between);
+    shared_s.push_back(beside.publish(base, nullptr));
   }
+  if (beside.counters().shared_staged != shared_s.size() * static_cast<std::size_t>(workers)) {
+    throw std::runtime_error("publish: weights in shared memory went over the wire");
+  }
+  const double shared = median_after_warm_up(shared_s);
   const double seconds = median_after_warm_up(dense_s);
   const double stream = median_after_warm_up(stream_s);
   const double pull = median_after_warm_up(pull_s);
@@ -181,6 +199,16 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
                   {"of_raw_windowed", pull / seconds},
                   {"of_raw_kept", kept / seconds},
                   {"of_memcpy", copy / seconds}});
+  rows.push_back({{"what", "publish shared"},
+                  {"curve", keys != nullptr},
+                  {"workers", workers},
+                  {"bytes", bytes},
+                  {"seconds", shared},
+                  {"seconds_slowest", *std::max_element(shared_s.begin() + 1, shared_s.end())},
+                  {"MB_per_s", bytes / shared / 1e6},
+                  {"raw_MB_per_s", bytes / stream / 1e6},
+                  {"of_raw", stream / shared},
+                  {"of_memcpy", copy / shared}});
 }
 
 void run_delta(Session& session, const Snapshot& base, const Pair& pair, int repetitions,

@@ -14,6 +14,7 @@
 #include "engine/model/decoder.h"
 #include "engine/optim/adamw.h"
 #include "rl/weight_sync.h"
+#include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/weights.h"
 #include "tools/bench/bridge/bench.h"
 
@@ -147,17 +148,21 @@ class Run {
     delta_s.push_back(publish(next, delta_cpu_s));
     base_ = snapshot(++version_);  // the same bytes under another number
     dense_s.push_back(publish(base_, dense_cpu_s));
+    const auto block = blocks_.take(rl::weight_bytes(decoder_, at::kBFloat16));
+    base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block), block);
+    std::vector<double> ignored;
+    shared_s.push_back(publish(base_, ignored));
   }
 
   void check() const {
     const BridgeCounters c = trainer_.counters();
-    if (c.delta_staged != delta_s.size() || c.delta_refetched != 0) {
+    if (c.delta_staged != delta_s.size() || c.shared_staged != shared_s.size() || c.delta_refetched != 0) {
       throw std::runtime_error("delta: staged " + std::to_string(c.delta_staged) + " of " +
-                               std::to_string(delta_s.size()));
+                               std::to_string(delta_s.size()) + ", shared " + std::to_string(c.shared_staged));
     }
   }
 
-  std::vector<double> copy_s, hash_s, encode_s, delta_s, dense_s, delta_cpu_s, dense_cpu_s;
+  std::vector<double> copy_s, hash_s, encode_s, delta_s, dense_s, shared_s, delta_cpu_s, dense_cpu_s;
   double changed = 0, payload_bytes = 0, elements = 0;
 
  private:
@@ -185,6 +190,7 @@ class Run {
   TrainerEndpoint trainer_;
   int64_t version_ = -1;
   Snapshot base_;
+  SharedBlocks blocks_;
   std::optional<Worker> worker_;
 };
 
@@ -201,6 +207,7 @@ nlohmann::json row_of(const Run& run, int steps, double learning_rate) {
           {"density", run.changed / run.elements},
           {"seconds", delta},
           {"dense_seconds", dense},
+          {"shared_seconds", median_after_warm_up(run.shared_s)},
           {"cpu_seconds", median_after_warm_up(run.delta_cpu_s)},
           {"dense_cpu_seconds", median_after_warm_up(run.dense_cpu_s)},
           {"copy_seconds", median_after_warm_up(run.copy_s)},
