@@ -88,6 +88,7 @@ class LiveSource final : public RolloutSource {
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
              const std::filesystem::path& directory, int64_t last_step)
       : dtype_(scalar_type(published_dtype(config))),
+        shares_memory_(config.weights.shared_memory),
         run_id_(options.run_id),
         run_epoch_(options.run_epoch),
         last_step_(last_step),
@@ -169,8 +170,11 @@ class LiveSource final : public RolloutSource {
                         {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_, ended});
   }
 
-  // Null where the kernel gives no memory to share: then everything goes over the wire.
+  // Null where none is wanted or the kernel gives none: then everything goes over the wire.
   std::shared_ptr<bridge::SharedBlock> shared_block(std::size_t bytes) {
+    if (!shares_memory_) {
+      return nullptr;
+    }
     try {
       return blocks_.take(bytes);
     } catch (const std::system_error& error) {
@@ -195,6 +199,7 @@ class LiveSource final : public RolloutSource {
   }
 
   at::ScalarType dtype_;
+  bool shares_memory_;
   std::string run_id_;
   int64_t run_epoch_;
   int64_t last_step_;

@@ -224,6 +224,7 @@ struct WeightsConfig {
   PublishDType publish_dtype = PublishDType::kModel;
   WeightEncoding encoding = WeightEncoding::kAuto;
   std::int64_t full_every = 16;
+  bool shared_memory = true;
   std::string directory;
   std::int64_t keep = 2;
 };

@@ -239,6 +239,7 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
   fields.choice("weights.publish_dtype", weights.publish_dtype);
   fields.choice("weights.encoding", weights.encoding);
   fields.integer("weights.full_every", weights.full_every, at_least(1));
+  fields.flag("weights.shared_memory", weights.shared_memory);
   fields.path("weights.directory", weights.directory);
   fields.integer("weights.keep", weights.keep, at_least(0));
 }

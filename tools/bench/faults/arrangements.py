@@ -27,6 +27,7 @@ def plain(scene, tools, rng) -> None:
 def through_messages(scene, tools, rng) -> None:
     tools.messages = message_proxy.MessageProxy(scene.rollout_address)
     tools.chunks = message_proxy.MessageProxy(scene.weights_address)
+    scene.shared_memory = False
     scene.worker_rollout_address, scene.worker_weights_address = tools.messages.address, tools.chunks.address
 
 
@@ -40,6 +41,7 @@ def through_bytes(scene, tools, rng) -> None:
     scene.worker_words += [f"bridge.curve.worker_secret={keys / 'worker.key'}", f"bridge.curve.trainer_public={keys / 'trainer.pub'}"]
     targets = [("127.0.0.1", scene.rollout_port), ("127.0.0.1", scene.weights_port)]
     tools.bytes = byte_proxy.ByteProxy(targets, rng.randrange(1 << 30))
+    scene.shared_memory = False
     scene.worker_rollout_address, scene.worker_weights_address = (f"tcp://127.0.0.1:{port}" for port in tools.bytes.ports)
 
 

@@ -145,8 +145,8 @@ def run_scene(name: str, seed: int, folder: pathlib.Path, data: pathlib.Path, op
     if not kept:
         shutil.rmtree(scene.folder, ignore_errors=True)
     result = {"scene": name, "seed": seed, "ranks": scene.ranks, "workers": scene.num_workers, "staleness": scene.staleness,
-              "encoding": scene.encoding, "seconds": time.monotonic() - begin, "struck": dict(counts), "facts": facts,
-              "findings": findings}
+              "encoding": scene.encoding, "shared_memory": scene.shared_memory, "seconds": time.monotonic() - begin,
+              "struck": dict(counts), "facts": facts, "findings": findings}
     print(f"{name:10} seed {seed}: {sum(counts.values()):3} faults in {result['seconds']:5.1f} s, "
           f"{facts.get('accepted', 0)} accepted, {facts.get('consumed', 0)} consumed, {len(findings)} findings", flush=True)
     for finding in findings[:8]:

@@ -122,6 +122,7 @@ class Scene:
         self.folder, self.binary, self.rng, self.steps = folder, binary, rng, steps
         self.ranks, self.num_workers, self.staleness, self.encoding = ranks, workers, staleness, encoding
         self.prompts_per_step, self.group_size = 4, 4
+        self.shared_memory = rng.random() < 0.5  # weights; an arrangement that strikes their messages turns it off
         folder.mkdir(parents=True)
         self.run_dir = folder / "run"
         self.run_dir.mkdir()
@@ -151,7 +152,7 @@ class Scene:
 
     def start(self) -> None:
         self.trainer = Process("trainer", [
-            self.binary, "train", *self.words, *self.trainer_words, "--run-dir", self.run_dir,
+            self.binary, "train", *self.words, f"weights.shared_memory={str(self.shared_memory).lower()}", *self.trainer_words, "--run-dir", self.run_dir,
             f"bridge.rollout_address={self.rollout_address}", f"bridge.weights_address={self.weights_address}"],
             self.folder, self.trainer_env)
         self.workers = [Process(f"worker{i}", [
