@@ -111,12 +111,14 @@ class TrainerState {
   void hand_out_work();
   void widen_windows();
 
+  // trainer_weights.cpp
+  void offer(Session& session);
+  bool is_published(int64_t version, const std::string& root_hash) const;
+
   // trainer_state.cpp
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
   void lose(const std::string& identity, const std::string& why);
-  void offer(Session& session);
-  bool is_published(int64_t version, const std::string& root_hash) const;
   void event(const std::string& worker_id, std::string text, bool routine = false);
   std::string key_name(const std::string& user) const;
   Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;

@@ -43,7 +43,7 @@ void read_everything(const Message& message) {
     require(message.find(spec.name) == static_cast<int>(i));
   }
   read_bodies<HelloBody, WelcomeBody, ReadyBody, CreditBody, RolloutBody, AckBody, HeartbeatBody,
-              WeightsBody, StageFailedBody, ChunkBody, EndBody, ErrorBody>(message);
+              WeightsBody, OfferBody, StageFailedBody, ChunkBody, EndBody, ErrorBody>(message);
 }
 
 std::span<const std::byte> as_frame(std::span<const uint8_t> bytes) { return std::as_bytes(bytes); }
