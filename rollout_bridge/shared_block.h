@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,10 +62,6 @@ class SharedBlocks {
 // Another process's block, read-only.
 class SharedView {
  public:
-  // Errors: kUnsupported for another machine, kGone where the place cannot be opened, kInvalidField
-  // when it is no block of so many bytes whose size is sealed (reading one that shrinks would end
-  // this process).
-  static Result<std::shared_ptr<const SharedView>> open(const SharedPlace& place);
   ~SharedView();
   SharedView(const SharedView&) = delete;
   SharedView& operator=(const SharedView&) = delete;
@@ -73,8 +70,26 @@ class SharedView {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  explicit SharedView(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  friend class SharedViews;
+  SharedView(std::span<const std::byte> bytes, uint64_t device, uint64_t inode)
+      : bytes_(bytes), device_(device), inode_(inode) {}
   std::span<const std::byte> bytes_;
+  uint64_t device_, inode_;  // which file it is, whatever number the other process has for it now
+};
+
+// Maps blocks, and keeps the last few mapped: a publisher writes the same ones again and again, and
+// to map one costs as much as to copy it. What is kept keeps the memory alive. Not thread-safe.
+class SharedViews {
+ public:
+  // Errors: kUnsupported for another machine, kGone where the place cannot be opened, kInvalidField
+  // when it is no block of so many bytes whose size is sealed (reading one that shrinks would end
+  // this process).
+  Result<std::shared_ptr<const SharedView>> open(const SharedPlace& place);
+  // When the publisher is gone or may be.
+  void clear() { kept_.clear(); }
+
+ private:
+  std::deque<std::shared_ptr<const SharedView>> kept_;  // newest last
 };
 
 }  // namespace ringside::bridge

@@ -90,7 +90,7 @@ void WorkerState::start_staging() {
   if (options_.shared_memory && !next_offer_->shared.host.empty()) {
     const SharedBody& from = next_offer_->shared;
     const TensorEntry& last = next_offer_->manifest.tensors.back();
-    auto view = SharedView::open({from.host, from.pid, from.fd, from.bytes});
+    auto view = views_.open({from.host, from.pid, from.fd, from.bytes});
     // Where it cannot be read, the wire brings everything all the same.
     if (view && last.offset + last.bytes <= from.bytes) shared_ = std::move(view).value();
   }

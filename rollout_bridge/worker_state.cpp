@@ -68,6 +68,7 @@ void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
   for (Pending& p : pending_) p.sent = false;
   receiver_.reset();
   shared_.reset();
+  views_.clear();
   next_offer_.reset();
   staged_.reset();
 }

@@ -127,6 +127,7 @@ class WorkerState {
   uint64_t unacked_bytes_ = 0;  // of the pending that are sent
   std::set<std::pair<int64_t, int32_t>> in_flight_;
   std::unique_ptr<WeightReceiver> receiver_;
+  SharedViews views_;
   std::shared_ptr<const SharedView> shared_;  // what the receiver is fed from; null: the wire
   std::optional<Offer> next_offer_;  // came while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;

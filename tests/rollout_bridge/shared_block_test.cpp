@@ -26,7 +26,8 @@ TEST_CASE("another mapping shows what the block holds and lives on without it", 
   auto block = std::make_unique<SharedBlock>(kBytes);
   block->bytes()[0] = std::byte{7};
   block->bytes()[kBytes - 1] = std::byte{9};
-  const auto view = SharedView::open(block->place());
+  SharedViews views;
+  const auto view = views.open(block->place());
   REQUIRE(view.ok());
   const auto bytes = view.value()->bytes();
   REQUIRE(bytes.size() == kBytes);
@@ -34,6 +35,7 @@ TEST_CASE("another mapping shows what the block holds and lives on without it", 
   block->bytes()[1] = std::byte{3};
   CHECK(bytes[1] == std::byte{3});
   block.reset();
+  views.clear();
   CHECK(bytes[1] == std::byte{3});
 }
 
@@ -42,7 +44,7 @@ TEST_CASE("places that cannot be mapped safely are refused", "[shared]") {
   const auto refusal = [&](auto change) {
     SharedPlace place = block.place();
     change(place);
-    const auto view = SharedView::open(place);
+    const auto view = SharedViews().open(place);
     REQUIRE_FALSE(view.ok());
     return view.error().reason;
   };
@@ -62,7 +64,7 @@ TEST_CASE("places that cannot be mapped safely are refused", "[shared]") {
   REQUIRE(::fcntl(open_end, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   SharedPlace sealed = block.place();
   sealed.fd = open_end;
-  CHECK(SharedView::open(sealed).ok());
+  CHECK(SharedViews().open(sealed).ok());
   for (const int fd : {pipe[0], pipe[1], open_end}) ::close(fd);
 }
 
@@ -78,7 +80,24 @@ TEST_CASE("a block comes back for the next version of its size", "[shared]") {
   const SharedPlace place = first->place();
   first.reset();
   const auto other = blocks.take(kBytes / 2);  // the model is another one: what is idle goes
-  CHECK_FALSE(SharedView::open(place).ok());
+  CHECK_FALSE(SharedViews().open(place).ok());
+}
+
+TEST_CASE("a block is mapped once, another one under its number anew", "[shared]") {
+  SharedViews views;
+  auto block = std::make_unique<SharedBlock>(kBytes);
+  const SharedPlace place = block->place();
+  const auto first = views.open(place);
+  REQUIRE(first.ok());
+  CHECK(views.open(place).value() == first.value());
+  block.reset();
+  block = std::make_unique<SharedBlock>(kBytes);
+  REQUIRE(block->place().fd == place.fd);  // the lowest that is free
+  block->bytes()[5] = std::byte{42};
+  const auto second = views.open(block->place());
+  REQUIRE(second.ok());
+  CHECK(second.value() != first.value());
+  CHECK(second.value()->bytes()[5] == std::byte{42});
 }
 
 TEST_CASE("no block beyond the limit of a file's size", "[shared]") {
