@@ -81,8 +81,8 @@ class Durations {
   int64_t count_ = 0;
 };
 
-// Thread: LiveSource::offer runs on one thread of its own (hashing, comparing, compressing). Blocks on: nothing of the
-// trainer's but mutex_ for a publish; unblocked by: publish() handing it a version, or destruction.
+// Thread: what follows the copy runs on one thread of its own (writing directories, hashing, comparing, compressing).
+// Blocks on: the disk, and mutex_ for a publish; unblocked by: publish() handing it a version, or destruction.
 class LiveSource final : public RolloutSource {
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
@@ -106,10 +106,10 @@ class LiveSource final : public RolloutSource {
     const auto begin = Clock::now();
     const auto block = shared_block(weight_bytes(decoder, dtype_));
     auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
-    if (directories_) {
-      directories_->write(decoder, run_epoch_, version);
-    }
-    jobs_.submit([this, tensors = std::move(tensors), block, version, next_step]() mutable {
+    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block, version, next_step]() mutable {
+      if (directories_) {  // it is there before anybody hears of the version
+        directories_->write(config, tensors_of(tensors), run_epoch_, version);
+      }
       offer(std::move(tensors), std::move(block), version, next_step);
     });
     stalls_.add(Clock::now() - begin);

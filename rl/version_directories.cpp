@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/weights/atomic_directory.h"
-#include "engine/weights/hf_directory.h"
 
 namespace ringside::rl {
 namespace {
@@ -35,11 +34,27 @@ std::filesystem::path VersionDirectories::path_of(int64_t run_epoch, int64_t ver
 }
 
 std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const {
+  return write(run_epoch, version, [&](const std::filesystem::path& to, const engine::SaveOptions& options) {
+    engine::save_decoder(decoder, to, storage_, options);
+  });
+}
+
+std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
+                                                const std::vector<engine::TensorToWrite>& tensors, int64_t run_epoch,
+                                                int64_t version) const {
+  return write(run_epoch, version, [&](const std::filesystem::path& to, const engine::SaveOptions& options) {
+    engine::save_model(config, tensors, to, storage_, options);
+  });
+}
+
+std::filesystem::path VersionDirectories::write(
+    int64_t run_epoch, int64_t version,
+    const std::function<void(const std::filesystem::path&, const engine::SaveOptions&)>& save) const {
   const auto target = path_of(run_epoch, version);
   engine::AtomicDirectory directory(target);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;
-  engine::save_decoder(decoder, directory.path(), storage_, options);
+  save(directory.path(), options);
   directory.commit();
   prune();
   return target;

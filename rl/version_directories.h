@@ -6,8 +6,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <vector>
 
 #include "engine/model/decoder.h"
+#include "engine/weights/hf_directory.h"
 
 namespace ringside::rl {
 
@@ -23,8 +26,13 @@ class VersionDirectories {
   // Writes the version whole or not at all (under another name, renamed when durable), then removes the oldest beyond
   // `keep`. Returns its path. Blocks for the disk. Throws std::runtime_error or std::system_error on a write failure.
   std::filesystem::path write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const;
+  // The same of a copy of the parameters, in the decoder's order: beside the training.
+  std::filesystem::path write(const engine::ModelConfig& config, const std::vector<engine::TensorToWrite>& tensors,
+                              int64_t run_epoch, int64_t version) const;
 
  private:
+  std::filesystem::path write(int64_t run_epoch, int64_t version,
+                              const std::function<void(const std::filesystem::path&, const engine::SaveOptions&)>& save) const;
   void prune() const;
 
   std::filesystem::path root_;

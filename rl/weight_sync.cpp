@@ -28,9 +28,11 @@ std::string dtype_name(at::ScalarType dtype) {
   TORCH_CHECK(false, "weights are published in F32, BF16 or F64, got ", dtype);
 }
 
-at::ScalarType dtype_of(const bridge::TensorEntry& entry) {
-  const auto found = dtypes().find(entry.dtype);
-  TORCH_CHECK(found != dtypes().end(), "weights: tensor ", entry.name, " has dtype ", entry.dtype,
+// Of a TensorEntry or a NamedBuffer.
+template <class Named>
+at::ScalarType dtype_of(const Named& tensor) {
+  const auto found = dtypes().find(tensor.dtype);
+  TORCH_CHECK(found != dtypes().end(), "weights: tensor ", tensor.name, " has dtype ", tensor.dtype,
               ", expected F32, BF16 or F64");
   return found->second;
 }
@@ -123,6 +125,20 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
       tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
       rest = rest.subspan(bytes.size());
     }
+  }
+  return tensors;
+}
+
+std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies) {
+  std::vector<engine::TensorToWrite> tensors;
+  for (const bridge::NamedBuffer& copy : copies) {
+    const at::ScalarType dtype = dtype_of(copy);
+    // from_blob wants a mutable pointer; nobody writes.
+    void* bytes = const_cast<std::byte*>(copy.data.bytes.data());
+    tensors.push_back({copy.name,
+                       at::from_blob(
+                           bytes, copy.shape, [owner = copy.data.owner](void*) {}, at::TensorOptions().dtype(dtype)),
+                       dtype});
   }
   return tensors;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/model/decoder.h"
+#include "engine/weights/safetensors.h"
 #include "rollout_bridge/schema.h"
 #include "rollout_bridge/shared_block.h"
 #include "rollout_bridge/weights.h"
@@ -22,6 +23,9 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
 // weight_bytes().
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block);
+
+// The copies as tensors, which keep them alive. Throws c10::Error on a dtype that is not published.
+std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies);
 
 // Bytes of all parameters in `dtype`.
 std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);

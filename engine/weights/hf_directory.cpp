@@ -182,22 +182,19 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-// Parameters in order, cut before the one that would exceed the limit.
-std::vector<std::vector<TensorToWrite>> make_shards(const Decoder& decoder, at::ScalarType dtype,
+// Tensors in order, cut before the one that would exceed the limit.
+std::vector<std::vector<TensorToWrite>> make_shards(const std::vector<TensorToWrite>& tensors,
                                                     int64_t max_bytes) {
   std::vector<std::vector<TensorToWrite>> shards(1);
   int64_t used = 0;
-  for (const ParamUnit* unit : decoder.units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const ParamSpec& spec = unit->specs()[i];
-      const int64_t bytes = spec.numel() * static_cast<int64_t>(c10::elementSize(dtype));
-      if (used > 0 && used + bytes > max_bytes) {
-        shards.emplace_back();
-        used = 0;
-      }
-      shards.back().push_back({spec.name, unit->view(i), dtype});
-      used += bytes;
+  for (const TensorToWrite& t : tensors) {
+    const int64_t bytes = t.tensor.numel() * static_cast<int64_t>(c10::elementSize(t.dtype));
+    if (used > 0 && used + bytes > max_bytes) {
+      shards.emplace_back();
+      used = 0;
     }
+    shards.back().push_back(t);
+    used += bytes;
   }
   return shards;
 }
@@ -269,11 +266,22 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
                   const SaveOptions& options) {
+  std::vector<TensorToWrite> tensors;
+  for (const ParamUnit* unit : decoder.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      tensors.push_back({unit->specs()[i].name, unit->view(i), storage_dtype});
+    }
+  }
+  save_model(decoder.config(), tensors, dir, storage_dtype, options);
+}
+
+void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,
+                const fs::path& dir, at::ScalarType storage_dtype, const SaveOptions& options) {
   TORCH_CHECK(options.max_shard_bytes > 0, "max_shard_bytes is ", options.max_shard_bytes,
               ", expected at least 1");
   const std::string dtype = dtype_name(storage_dtype);
-  write_text(dir / "config.json", model_config_json(decoder.config(), dtype));
-  write_text(dir / "generation_config.json", generation_config_json(decoder.config()));
+  write_text(dir / "config.json", model_config_json(config, dtype));
+  write_text(dir / "generation_config.json", generation_config_json(config));
   if (!options.copy_tokenizer_from.empty()) {
     for (const std::string_view name : kTokenizerFiles) {
       const fs::path from = options.copy_tokenizer_from / name;
@@ -282,7 +290,7 @@ void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType st
       }
     }
   }
-  write_weights(dir, make_shards(decoder, storage_dtype, options.max_shard_bytes));
+  write_weights(dir, make_shards(tensors, options.max_shard_bytes));
 }
 
 }  // namespace ringside::engine

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 #include "engine/model/decoder.h"
 #include "engine/weights/model_config_json.h"
+#include "engine/weights/safetensors.h"
 
 namespace ringside::engine {
 
@@ -36,5 +38,11 @@ struct SaveOptions {
 // write failure, c10::Error on another dtype or a max_shard_bytes below 1.
 void save_decoder(const Decoder& decoder, const std::filesystem::path& dir,
                   at::ScalarType storage_dtype, const SaveOptions& options = {});
+
+// The same for a model that is given as its tensors, in order, each cast to its own dtype;
+// storage_dtype is what config.json says.
+void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,
+                const std::filesystem::path& dir, at::ScalarType storage_dtype,
+                const SaveOptions& options = {});
 
 }  // namespace ringside::engine

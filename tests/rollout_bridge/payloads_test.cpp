@@ -109,6 +109,9 @@ TEST_CASE("payloads that come with the offer leave only whole tensors to ask for
   CHECK(refetched == 0);
   CHECK(asked_after(base, Frame(payloads).subspan(1)).first.size() == 2);  // not the manifest's length
   CHECK(asked_after(base, {}).first.size() == 2);
+  auto longer = payloads;
+  longer.push_back(std::byte{0});
+  CHECK(asked_after(base, longer).first.size() == 2);
   CHECK(asked_after(many_tensors(5), payloads).first.size() == 40);  // not the base: all of them
   auto damaged = payloads;
   damaged[next->delta->payloads[0].bytes.size() - 1] ^= std::byte{1};  // tensor 0's
