@@ -147,6 +147,7 @@ def main() -> int:
     ]
     # The reload must have changed something, or the third line says nothing.
     crossed = sum(differences(first, found["after"])) > 1.0
+    print(f"other weights give other log-probs: {'yes' if crossed else 'NO'}")
     print(f"weight version after the reload: {found['label']}")
     return 0 if all(passed) and crossed else 1
 

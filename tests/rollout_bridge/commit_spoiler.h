@@ -2,6 +2,7 @@
 // never published: what a worker looks like whose installed bytes are wrong.
 #pragma once
 
+#include <cerrno>
 #include <optional>
 #include <string>
 #include <thread>
@@ -35,9 +36,12 @@ class CommitSpoiler {
   void pass() {
     zmq::poll(std::vector<zmq::pollitem_t>{{front_, 0, ZMQ_POLLIN, 0}}, std::chrono::milliseconds(2));
     for (Frames frames = take(front_); !frames.empty(); frames = take(front_)) {
-      identity_ = frames.front().to_string();
+      if (frames.front().to_string() != identity_) {  // the worker's first connection, or it came back
+        identity_ = frames.front().to_string();
+        back_ = connect_dealer(context_, trainer_, identity_, limits(), std::chrono::milliseconds(100));
+        back_->set(zmq::sockopt::sndtimeo, 1000);  // the trainer may be gone
+      }
       frames.erase(frames.begin());
-      if (!back_) back_ = connect_dealer(context_, trainer_, identity_, limits(), std::chrono::milliseconds(100));
       spoil(frames.front());
       give(*back_, frames);
     }
@@ -59,10 +63,15 @@ class CommitSpoiler {
     return frames;
   }
 
+  // What is for somebody who has gone meanwhile is lost, as it is without a proxy.
   static void give(zmq::socket_t& socket, Frames& frames) {
-    for (std::size_t i = 0; i < frames.size(); ++i) {
-      const bool last = i + 1 == frames.size();
-      socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore);
+    try {
+      for (std::size_t i = 0; i < frames.size(); ++i) {
+        const bool last = i + 1 == frames.size();
+        if (!socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore)) return;
+      }
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EHOSTUNREACH) throw;
     }
   }
 
