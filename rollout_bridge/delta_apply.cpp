@@ -5,12 +5,13 @@
 #include <string>
 
 #include "rollout_bridge/delta_scratch.h"
-#include "rollout_bridge/stream_copy.h"
 
 namespace ringside::bridge {
 namespace {
 
 using namespace delta;
+
+constexpr std::size_t kCopyBytes = 256 * 1024;  // copied and hashed at once: fits the L2 cache
 
 Error malformed(const std::string& what) {
   return {Reason::kMalformed, "overwrite payload: " + what};
@@ -132,16 +133,11 @@ Status copy(std::span<const std::byte> payload, uint64_t changed, std::span<cons
   const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
   if (!changes) return changes.error();
   ChangeWriter<Word> writer(changes.value());
-  for (std::size_t at = 0; at < target.size(); at += kStreamBytes) {
-    const auto from = base.subspan(at, std::min(kStreamBytes, target.size() - at));
-    const auto to = target.subspan(at, from.size());
-    const bool small = from.size() < kStreamBytes;
-    if (!small) scratch.plane.resize(kStreamBytes);
-    const auto block = small ? to : std::span(scratch.plane);  // changed in cache, then written out
-    std::memcpy(block.data(), from.data(), from.size());
+  for (std::size_t at = 0; at < target.size(); at += kCopyBytes) {
+    const auto block = target.subspan(at, std::min(kCopyBytes, target.size() - at));
+    std::memcpy(block.data(), base.data() + at, block.size());
     writer.write(at / sizeof(Word), block);
     hash.update(block);
-    if (!small) stream_copy(to, block);
   }
   return Success{};
 }
