@@ -12,3 +12,4 @@ export VLLM_PYTHON=$PWD/.env/vllm/bin/python
 .env/oracle/bin/python tests/oracle/vllm_client.py
 .env/oracle/bin/python tests/oracle/vllm_extension.py
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm
+.env/oracle/bin/python tests/oracle/server_grpo.py vllm --weights engine --steps 20
