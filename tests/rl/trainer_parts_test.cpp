@@ -1,10 +1,15 @@
 // Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer state or precision;
 // documents whose scores come back in another order.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "engine/optim/adamw.h"
 #include "rl/checkpoint.h"
 #include "rl/data/training_batch.h"
 #include "rl/policy_update.h"
 #include "rl/score_documents.h"
+#include "rl/version_directories.h"
 #include "rl/weight_sync.h"
 #include "rollout_bridge/receiver.h"
 #include "rollout_bridge/weights.h"
@@ -108,6 +113,40 @@ TEST_CASE("a version received as changes installs to the trainer's bits, and its
     }
     optimizer.step(1e-5);
   }
+}
+
+TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
+  auto decoder = make_decoder(1);
+  bridge::SharedBlocks blocks;
+  const auto block = blocks.take(rl::weight_bytes(decoder, dtype));
+  auto shared = rl::copy_weights(decoder, dtype, block);
+  const auto plain = rl::snapshot_weights(decoder, dtype, "run", 1, 0);
+  decoder.units()[0]->flat().detach().zero_();  // trained on meanwhile
+  const auto snapshot = bridge::make_snapshot("run", 1, 0, shared, block);
+  CHECK(snapshot->manifest == plain->manifest);
+  CHECK(bridge::root_hash_of(shared) == plain->manifest.root_hash);
+  CHECK_THROWS_AS(rl::copy_weights(decoder, dtype, blocks.take(block->bytes().size() - 1)), std::invalid_argument);
+}
+
+TEST_CASE("a version's directory made of a copy is the decoder's own") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const auto decoder = make_decoder(1);
+  const test::TemporaryDirectory dir;
+  const rl::VersionDirectories directories(dir.path(), /*keep=*/0, dtype, "");
+  const auto of_decoder = directories.write(decoder, 1, 1);
+  auto tensors = rl::tensors_of(rl::copy_weights(decoder, dtype));  // the copies live in them
+  const auto of_copy = directories.write(decoder.config(), tensors, 1, 2);
+  const auto text_of = [](const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(of_decoder)) {
+    CHECK(text_of(entry.path()) == text_of(of_copy / entry.path().filename()));
+    ++files;
+  }
+  CHECK(files == 3);  // config, generation config, weights
 }
 
 TEST_CASE("weights of another model are refused and change nothing") {
