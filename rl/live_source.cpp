@@ -104,9 +104,10 @@ class LiveSource final : public RolloutSource {
       return;  // nothing will be sampled under these weights
     }
     const auto begin = Clock::now();
-    const auto block = shared_block(weight_bytes(decoder, dtype_));
+    auto block = shared_block(weight_bytes(decoder, dtype_));
     auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
-    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block, version, next_step]() mutable {
+    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block = std::move(block), version,
+                  next_step]() mutable {
       if (directories_) {  // it is there before anybody hears of the version
         directories_->write(config, tensors_of(tensors), run_epoch_, version);
       }

@@ -34,27 +34,17 @@ std::filesystem::path VersionDirectories::path_of(int64_t run_epoch, int64_t ver
 }
 
 std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const {
-  return write(run_epoch, version, [&](const std::filesystem::path& to, const engine::SaveOptions& options) {
-    engine::save_decoder(decoder, to, storage_, options);
-  });
+  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), run_epoch, version);
 }
 
 std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
                                                 const std::vector<engine::TensorToWrite>& tensors, int64_t run_epoch,
                                                 int64_t version) const {
-  return write(run_epoch, version, [&](const std::filesystem::path& to, const engine::SaveOptions& options) {
-    engine::save_model(config, tensors, to, storage_, options);
-  });
-}
-
-std::filesystem::path VersionDirectories::write(
-    int64_t run_epoch, int64_t version,
-    const std::function<void(const std::filesystem::path&, const engine::SaveOptions&)>& save) const {
   const auto target = path_of(run_epoch, version);
   engine::AtomicDirectory directory(target);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;
-  save(directory.path(), options);
+  engine::save_model(config, tensors, directory.path(), storage_, options);
   directory.commit();
   prune();
   return target;

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 #include "engine/model/decoder.h"
@@ -31,8 +30,6 @@ class VersionDirectories {
                               int64_t run_epoch, int64_t version) const;
 
  private:
-  std::filesystem::path write(int64_t run_epoch, int64_t version,
-                              const std::function<void(const std::filesystem::path&, const engine::SaveOptions&)>& save) const;
   void prune() const;
 
   std::filesystem::path root_;

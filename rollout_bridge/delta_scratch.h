@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "rollout_bridge/delta_codec.h"
@@ -50,8 +51,8 @@ struct Changes {
 template <class Action, class Otherwise>
 auto with_word(std::size_t element_bytes, DeltaScratch* given, Action action, Otherwise otherwise)
     -> decltype(otherwise()) {
-  DeltaScratch own;
-  Scratch& scratch = given ? given->impl() : own.impl();
+  std::optional<DeltaScratch> own;
+  Scratch& scratch = given ? given->impl() : own.emplace().impl();
   switch (element_bytes) {
     case 1:
       return action(uint8_t{}, scratch);

@@ -43,8 +43,8 @@ class WeightReceiver {
   const Manifest& manifest() const { return manifest_; }
 
   // Takes the payloads of all changes, in tensor order, that came with the offer. Before the first
-  // requests(). Does nothing without the base, or when they are not as long as the manifest says:
-  // what is then missing is asked for.
+  // requests(). Does nothing without the base or with `changes` off, or when they are not as long as
+  // the manifest says: what is then missing is asked for.
   void apply_offered(Frame payloads);
 
   // Chunks to ask for now, so that `window` of them are under way. Those unanswered for

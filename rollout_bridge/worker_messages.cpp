@@ -103,7 +103,7 @@ void WorkerState::start_staging() {
   o.changes = shared_ == nullptr;  // to copy a tensor takes less time than to change one
   receiver_ =
       std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
-  if (!shared_) receiver_->apply_offered(next_offer_->payloads);
+  receiver_->apply_offered(next_offer_->payloads);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }

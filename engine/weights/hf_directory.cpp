@@ -266,13 +266,17 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
                   const SaveOptions& options) {
+  save_model(decoder.config(), tensors_to_write(decoder, storage_dtype), dir, storage_dtype, options);
+}
+
+std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {
   std::vector<TensorToWrite> tensors;
   for (const ParamUnit* unit : decoder.units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       tensors.push_back({unit->specs()[i].name, unit->view(i), storage_dtype});
     }
   }
-  save_model(decoder.config(), tensors, dir, storage_dtype, options);
+  return tensors;
 }
 
 void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,

@@ -45,4 +45,7 @@ void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& ten
                 const std::filesystem::path& dir, at::ScalarType storage_dtype,
                 const SaveOptions& options = {});
 
+// The parameters in order, each to be cast to storage_dtype: views, not copies.
+std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype);
+
 }  // namespace ringside::engine
