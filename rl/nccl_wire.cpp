@@ -1,5 +1,6 @@
 #include "rl/nccl_wire.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string_view>
 
@@ -20,9 +21,10 @@ constexpr auto kAfter = "\x94\x86\x94\x86\x94R\x94."sv;
 }  // namespace
 
 std::vector<uint8_t> pickled_nccl_id(std::span<const uint8_t, kNcclIdBytes> id) {
-  std::vector<uint8_t> bytes(kBefore.begin(), kBefore.end());
-  bytes.insert(bytes.end(), id.begin(), id.end());
-  bytes.insert(bytes.end(), kAfter.begin(), kAfter.end());
+  std::vector<uint8_t> bytes(kBefore.size() + id.size() + kAfter.size());
+  auto at = std::copy(kBefore.begin(), kBefore.end(), bytes.begin());
+  at = std::copy(id.begin(), id.end(), at);
+  std::copy(kAfter.begin(), kAfter.end(), at);
   return bytes;
 }
 

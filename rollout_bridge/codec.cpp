@@ -108,8 +108,9 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
 
 template <class T>
 void append(std::vector<uint8_t>& out, const T& value) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof value);
+  const std::size_t at = out.size();
+  out.resize(at + sizeof value);
+  std::memcpy(out.data() + at, &value, sizeof value);
 }
 
 uint64_t read_u64(std::span<const uint8_t> bytes) {

@@ -37,7 +37,7 @@ main() {
   [[ $variant == short || $variant == long ]] ||
     die "--variant is '$variant', expected short or long"
 
-  tools/setup.sh
+  tools/setup.sh --no-tests
   local run data
   run=runs/quickstart-$variant-$axis-seed$seed-$(date +%Y%m%d-%H%M%S)
   data=$run/data

@@ -2,13 +2,14 @@
 # Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
 # build/ringside.
 #
-# Usage: tools/setup.sh [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--faults]
-#   --oracle  also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
-#   --cuda    also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
-#   --fuzz    also clang, for tools/fuzz.sh
-#   --vllm    also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
-#   --llama   also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
-#   --faults  also libfaketime, for tools/bench/faults
+# Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--faults]
+#   --no-tests  only build/ringside: no tests, no benchmarks, nor the packages that only they need
+#   --oracle    also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
+#   --cuda      also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
+#   --fuzz      also clang, for tools/fuzz.sh
+#   --vllm      also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
+#   --llama     also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
+#   --faults    also libfaketime, for tools/bench/faults
 #
 # Safe to run again at any time, after an interruption too: an environment counts as complete once
 # its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
@@ -17,11 +18,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 kPackages=(
-  g++ cmake ninja-build ccache pkg-config git
+  g++ cmake ninja-build ccache pkg-config
   libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
-  libre2-dev libcpp-httplib-dev
-  catch2 librapidcheck-dev libbenchmark-dev python3 python3-venv)
+  libre2-dev libcpp-httplib-dev python3 python3-venv)
+# What the tests, the benchmarks and the check of the tree's format need besides.
+kTestPackages=(git catch2 librapidcheck-dev libbenchmark-dev clang-format-14)
 readonly kStamp=ringside-complete
 
 say() { echo "setup: $*"; }
@@ -87,25 +89,38 @@ make_env() {
   mv "$env/$kStamp.new" "$env/$kStamp"
 }
 
-# build PRESET FOLDER CMAKE_OPTION...: two jobs at most, since a file of torch code takes over a
-# gigabyte to compile.
+# build PRESET FOLDER TARGET CMAKE_OPTION...: two jobs at most, since a file of torch code takes over
+# a gigabyte to compile.
 build() {
-  local preset=$1 folder=$2 jobs
-  shift 2
+  local preset=$1 folder=$2 target=$3 jobs
+  shift 3
   jobs=$(nproc)
   mkdir -p "$folder"
   cmake --preset "$preset" "$@" >"$folder/configure.log" 2>&1 || {
     cat "$folder/configure.log" >&2
     die "cmake --preset $preset failed; its output is above and in $folder/configure.log"
   }
-  ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" ||
+  ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" "$target" ||
     die "the build in $folder failed; see the first error above"
 }
 
+# build_release TESTS: build/ringside, and with TESTS 1 the tests. Without, a tree that was once
+# configured with tests keeps them.
+build_release() {
+  if (($1)); then
+    build release build all -DRINGSIDE_TESTS=ON
+  elif [[ -e build/CMakeCache.txt ]]; then
+    build release build ringside
+  else
+    build release build ringside -DRINGSIDE_TESTS=OFF
+  fi
+}
+
 main() {
-  local oracle=0 cuda=0 vllm=0 llama=0 option more=()
+  local tests=1 oracle=0 cuda=0 vllm=0 llama=0 option more=()
   for option in "$@"; do
     case $option in
+      --no-tests) tests=0 ;;
       --oracle) oracle=1 ;;
       --cuda) cuda=1 ;;
       --fuzz) more+=(clang) ;;
@@ -113,10 +128,10 @@ main() {
       --llama) llama=1 ;;
       --faults) more+=(faketime) ;;
       -h | --help)
-        sed -n "2,13s/^# \{0,1\}//p" tools/setup.sh
+        sed -n "2,14s/^# \{0,1\}//p" tools/setup.sh
         return
         ;;
-      *) die "unknown option '$option'; expected --oracle, --cuda, --fuzz, --vllm, --llama, --faults or --help" ;;
+      *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama, --faults or --help" ;;
     esac
   done
   mkdir -p .env
@@ -125,19 +140,21 @@ main() {
     say "waiting for another setup in $PWD"
     flock 9
   }
+  ((tests)) && more+=("${kTestPackages[@]}")
   install_packages "${more[@]}"
-  make_env build 4 --no-deps
+  # Nothing imports the torch of .env/build, so its byte code need not be made.
+  make_env build 4 --no-deps --no-compile
   ((oracle)) && make_env oracle 14
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
   ((llama)) && make_env llama 1 --no-deps
-  build release build
+  build_release "$tests"
   if ((cuda)); then
     local torch
     torch=$(echo .env/cuda/lib/python3*/site-packages/torch)
     command -v nvcc >/dev/null ||
       say "nvcc is not on PATH; the cuda preset needs the CUDA 13.0 toolkit"
-    build cuda build-cuda "-DRINGSIDE_TORCH_DIR=$PWD/$torch"
+    build cuda build-cuda all "-DRINGSIDE_TORCH_DIR=$PWD/$torch"
     say "build-cuda/ringside is ready, with the CUDA and NCCL objects beside it"
   fi
   [[ -x build/ringside ]] || die "the build left no build/ringside"

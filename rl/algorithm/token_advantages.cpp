@@ -13,7 +13,7 @@
 namespace ringside::rl {
 namespace {
 
-constexpr std::string_view kWho = "step_advantages";
+constexpr std::string_view kAdvantages = "step_advantages";
 
 void check_length(std::size_t got, std::size_t samples, const std::string& what) {
   if (got != samples) {
@@ -59,8 +59,8 @@ std::vector<double> token_kl(const TokenTable& table, const AlgorithmConfig& con
   }
   const bool to_reference = config.kl_to == KlTo::kReference;
   const std::vector<double>& other = to_reference ? table.reference : table.rollout;
-  check_column(table, table.old, "old", kWho);
-  check_column(table, other, to_reference ? "reference" : "rollout", kWho);
+  check_column(table, table.old, "old", kAdvantages);
+  check_column(table, other, to_reference ? "reference" : "rollout", kAdvantages);
   std::vector<double> kl(table.old.size());
   for (std::size_t t = 0; t < kl.size(); ++t) {
     kl[t] = kl_value(config.kl_estimator, table.old[t] - other[t]);
@@ -171,7 +171,7 @@ void take_off_later_kl(const TokenTable& table, const std::vector<double>& kl, c
 }
 
 std::vector<double> given(const TokenTable& table, const AlgorithmConfig& config) {
-  check_column(table, table.given, "given", kWho);
+  check_column(table, table.given, "given", kAdvantages);
   if (config.kl_in == KlIn::kReward && config.kl_coef > 0) {
     throw std::invalid_argument(
         "step_advantages: algorithm.kl_in reward puts the KL into rewards, but estimator given takes advantages as they "
@@ -201,7 +201,7 @@ std::vector<double> token_rewards(const TokenTable& table, const SampleRewards& 
 
 void gae(const TokenTable& table, const std::vector<double>& reward, const AdvantageConfig& config,
          StepAdvantages& result) {
-  check_column(table, table.value, "value", kWho);
+  check_column(table, table.value, "value", kAdvantages);
   std::vector<double> delta = reward;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
     double next_value = 0.0;  // a sample ends where nothing follows
@@ -293,7 +293,7 @@ double kl_value(KlEstimator estimator, double d) {
 
 StepAdvantages step_advantages(const TokenTable& table, const SampleRewards& rewards, int64_t group_size,
                                const AlgorithmConfig& config, double kl_coef) {
-  check_samples(table, kWho);
+  check_samples(table, kAdvantages);
   check_rewards(table, rewards);
   StepAdvantages result;
   result.sample_score = sample_scores(table, rewards);

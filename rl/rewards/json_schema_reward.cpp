@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLongest = 64 << 10;
+constexpr std::size_t kLongestDocument = 64 << 10;
 
 // Throws std::invalid_argument (JsonSchema's) or json::exception.
 JsonSchema parse_schema(std::string_view text) {
@@ -39,7 +39,7 @@ std::shared_ptr<const JsonSchema> read_schema(const std::string& path) {
 bool satisfies(std::string_view completion, std::string_view stop, const JsonSchema& schema) {
   const std::string_view text = without_stop(completion, stop);
   const std::string_view document = last_block(text, "json|JSON").value_or(text);
-  if (document.size() > kLongest || json_depth(document) > kMaxJsonDepth) {
+  if (document.size() > kLongestDocument || json_depth(document) > kMaxJsonDepth) {
     return false;
   }
   const json parsed = json::parse(document, nullptr, /*allow_exceptions=*/false);

@@ -12,7 +12,7 @@ namespace ringside::rl {
 namespace {
 
 // Longer answers are wrong, whatever they hold.
-constexpr std::size_t kLongest = 16 << 10;
+constexpr std::size_t kLongestAnswer = 16 << 10;
 constexpr std::size_t kMostUnordered = 64;
 
 // "x = 5", "f(x)=5" and "x \in [0,1]" name what they are about on the left.
@@ -129,7 +129,7 @@ std::string_view math_answer_of(std::string_view completion, std::string_view se
 }
 
 bool same_math(std::string_view a, std::string_view b, double tolerance) {
-  if (a.size() > kLongest || b.size() > kLongest) {
+  if (a.size() > kLongestAnswer || b.size() > kLongestAnswer) {
     return false;
   }
   const std::string x = plain_math(a, true);

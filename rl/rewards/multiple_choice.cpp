@@ -10,7 +10,7 @@ namespace ringside::rl {
 namespace {
 
 // A letter is looked for in this many bytes at the end: a choice is named at the end or not at all.
-constexpr std::size_t kTail = 64 << 10;
+constexpr std::size_t kSearchedTail = 64 << 10;
 
 char upper(char letter) { return static_cast<char>(letter >= 'a' ? letter - 'a' + 'A' : letter); }
 
@@ -59,7 +59,7 @@ std::optional<char> read_letter(std::string_view text) {
 }  // namespace
 
 std::optional<char> chosen_letter(std::string_view text, std::string_view separator) {
-  text.remove_prefix(text.size() - std::min(text.size(), kTail));
+  text.remove_prefix(text.size() - std::min(text.size(), kSearchedTail));
   const Box box = last_box(text);
   if (box.state == BoxState::kUnclosed) {
     return std::nullopt;

@@ -16,7 +16,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-struct Call {
+struct GatherCall {
   std::vector<int64_t> lengths;
   std::shared_ptr<Communicator> comm;
 };
@@ -24,13 +24,13 @@ struct Call {
 // Along dim 0.
 class Gather : public torch::autograd::Function<Gather> {
  public:
-  static Variable forward(AutogradContext* ctx, const Variable& x, const Call& call) {
+  static Variable forward(AutogradContext* ctx, const Variable& x, const GatherCall& call) {
     hold(ctx, call);
     return call.comm->all_gather_rows(x, call.lengths, "gather_outputs");
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Call call = held<Call>(ctx);
+    const GatherCall call = held<GatherCall>(ctx);
     return {call.comm->reduce_scatter_rows(grads[0], call.lengths, "gather_outputs_grad"), Variable()};
   }
 };
@@ -40,7 +40,7 @@ class Gather : public torch::autograd::Function<Gather> {
 at::Tensor gather_outputs(const at::Tensor& x, int64_t gather_dim, const std::shared_ptr<Communicator>& comm,
                           const std::vector<int64_t>& lengths) {
   const int64_t dim = at::maybe_wrap_dim(gather_dim, x.dim());
-  Call call{known_lengths(lengths, x.size(dim), x.device(), *comm, "gather_outputs"), comm};
+  GatherCall call{known_lengths(lengths, x.size(dim), x.device(), *comm, "gather_outputs"), comm};
   return comm->size() == 1 ? x : Gather::apply(x.movedim(dim, 0), call).movedim(0, dim);
 }
 

@@ -6,6 +6,7 @@
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
 #include "tests/support/local_attention.h"
+#include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
 namespace {
@@ -14,16 +15,14 @@ using test::LocalAttention;
 using test::max_abs_diff;
 using test::packed_positions;
 
+// Smaller still, for finite differences of every parameter.
 ModelConfig tiny_config(int64_t heads, int64_t kv_heads) {
-  ModelConfig config;
-  config.vocab_size = 11;
+  ModelConfig config = test::tiny_config(11);
   config.hidden_size = 12;
   config.intermediate_size = 10;
-  config.num_hidden_layers = 2;
+  config.head_dim = 4;
   config.num_attention_heads = heads;
   config.num_key_value_heads = kv_heads;
-  config.head_dim = 4;
-  config.qk_norm = true;
   return config;
 }
 
@@ -37,8 +36,7 @@ ModelConfig biased_config() {
 }
 
 Decoder random_decoder(const ModelConfig& config, at::ScalarType dtype = at::kDouble) {
-  Decoder decoder(config, dtype);
-  decoder.init_random(3, 0.4);
+  Decoder decoder = test::random_decoder(config, dtype, 3, 0.4);
   // Biases and norms away from their neutral values, or an error in them would not show.
   const at::NoGradGuard no_grad;
   at::manual_seed(5);

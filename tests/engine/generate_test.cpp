@@ -5,6 +5,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
+#include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
 namespace {
@@ -14,19 +15,9 @@ using test::LocalAttention;
 using test::max_abs_diff;
 
 Decoder make_decoder(at::ScalarType dtype = at::kFloat) {
-  ModelConfig config;
-  config.vocab_size = 13;
-  config.hidden_size = 16;
-  config.intermediate_size = 24;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
+  ModelConfig config = test::tiny_config(13);
   config.max_position_embeddings = 200;
-  config.qk_norm = true;
-  Decoder decoder(config, dtype);
-  decoder.init_random(9, 0.35);
-  return decoder;
+  return test::random_decoder(config, dtype, 9, 0.35);
 }
 
 const Prompts kPrompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2}, {1, 2, 3}, {10, 11}};

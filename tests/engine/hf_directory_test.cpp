@@ -8,6 +8,7 @@
 #include "engine/weights/safetensors.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
+#include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
 namespace {
@@ -17,25 +18,14 @@ using Catch::Contains;
 using test::TemporaryDirectory;
 
 ModelConfig small_config(bool tied) {
-  ModelConfig config;
-  config.vocab_size = 11;
-  config.hidden_size = 8;
-  config.intermediate_size = 12;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 2;
-  config.num_key_value_heads = 1;
-  config.head_dim = 4;
-  config.max_position_embeddings = 32;
+  ModelConfig config = test::tiny_config();
   config.tie_word_embeddings = tied;
-  config.qk_norm = true;
   config.eos_token_ids = {1};
   return config;
 }
 
 Decoder random_decoder(bool tied, at::ScalarType dtype = at::kFloat) {
-  Decoder decoder(small_config(tied), dtype);
-  decoder.init_random(/*seed=*/5, /*std=*/0.3);
-  return decoder;
+  return test::random_decoder(small_config(tied), dtype, /*seed=*/5, /*std=*/0.3);
 }
 
 void check_equal(const Decoder& a, const Decoder& b) {

@@ -10,6 +10,7 @@
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
 namespace {
@@ -18,27 +19,16 @@ namespace fs = std::filesystem;
 using Catch::Contains;
 using test::TemporaryDirectory;
 
-constexpr int64_t kHidden = 8;
+const int64_t kHidden = test::tiny_config().hidden_size;
 
 ModelConfig small_config(bool tied) {
-  ModelConfig config;
-  config.vocab_size = 11;
-  config.hidden_size = kHidden;
-  config.intermediate_size = 12;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 2;
-  config.num_key_value_heads = 1;
-  config.head_dim = 4;
-  config.max_position_embeddings = 32;
+  ModelConfig config = test::tiny_config();
   config.tie_word_embeddings = tied;
-  config.qk_norm = true;
   return config;
 }
 
 Decoder random_decoder(bool tied, at::ScalarType dtype = at::kFloat) {
-  Decoder decoder(small_config(tied), dtype);
-  decoder.init_random(/*seed=*/5, /*std=*/0.3);
-  return decoder;
+  return test::random_decoder(small_config(tied), dtype, /*seed=*/5, /*std=*/0.3);
 }
 
 // Every parameter set, the head too, so that what a load leaves out shows.

@@ -11,34 +11,19 @@
 #include "tests/support/close.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_model.h"
 
 using namespace ringside;
 using ringside::test::max_abs_diff;
 
 namespace {
 
-constexpr int64_t kVocab = 19;
-
-engine::ModelConfig tiny_config() {
-  engine::ModelConfig c;
-  c.vocab_size = kVocab;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.head_dim = 8;
-  c.qk_norm = true;
-  c.max_position_embeddings = 64;
-  return c;
-}
+using ringside::test::tiny_config;
 
 // A directory with the tiny language model that critics start from.
 struct ModelDirectory {
   explicit ModelDirectory(uint64_t seed = 3) {
-    engine::Decoder decoder(tiny_config(), at::kDouble);
-    decoder.init_random(seed, 0.2);
-    engine::save_decoder(decoder, dir.path(), at::kDouble);
+    engine::save_decoder(test::random_decoder(tiny_config(), at::kDouble, seed), dir.path(), at::kDouble);
   }
   rl::Config config(rl::DType dtype = rl::DType::kFloat64) const {
     rl::Config config;
@@ -67,7 +52,7 @@ at::Tensor parameters(const rl::Critic& critic) {
 sp::Document make_document(int64_t length, int64_t first_target, int64_t d) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < length; ++i) {
-    ids.push_back(i < 3 ? i + 1 : (5 * i + i * i + d) % kVocab);  // a beginning that all share
+    ids.push_back(i < 3 ? i + 1 : (5 * i + i * i + d) % tiny_config().vocab_size);  // a beginning that all share
   }
   auto document = rl::make_scored_document(std::move(ids), first_target, 1.0);
   for (int64_t i = 0; i < document.entries.size(); ++i) {

@@ -11,28 +11,14 @@
 #include "rl/score_documents.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/tiny_model.h"
 
 using namespace ringside;
 
 namespace {
 
-engine::ModelConfig tiny_config() {
-  engine::ModelConfig c;
-  c.vocab_size = 31;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.head_dim = 8;
-  c.max_position_embeddings = 256;
-  return c;
-}
-
 engine::Decoder make_decoder() {
-  engine::Decoder decoder(tiny_config(), at::kDouble);
-  decoder.init_random(5, 0.2);
-  return decoder;
+  return test::random_decoder(test::tiny_config(31), at::kDouble, 5);
 }
 
 // Every token but the first is scored, weight 1 / 100.

@@ -6,6 +6,7 @@
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
 #include "rl/training_run.h"
+#include "tests/support/tiny_model.h"
 
 namespace ringside::test {
 namespace {
@@ -17,25 +18,11 @@ constexpr const char* kTokenizer = R"({
   "model": {"type": "BPE", "unk_token": "<unk>", "merges": [],
             "vocab": {"<pad>": 0, ";": 1, "<unk>": 2, "a": 3, "b": 4, "c": 5, "d": 6, "e": 7}}})";
 
-engine::ModelConfig tiny_model() {
-  engine::ModelConfig c;
-  c.vocab_size = 8;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 1;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.head_dim = 8;
-  c.qk_norm = true;
-  c.max_position_embeddings = 64;
-  c.eos_token_ids = {1};
-  return c;
-}
-
 engine::Decoder drawn(uint64_t seed) {
-  engine::Decoder decoder(tiny_model(), at::kFloat);
-  decoder.init_random(seed, 0.5);
-  return decoder;
+  engine::ModelConfig config = tiny_config(8);
+  config.num_hidden_layers = 1;
+  config.eos_token_ids = {1};
+  return random_decoder(config, at::kFloat, seed, 0.5);
 }
 
 void write_text(const std::filesystem::path& path, const std::string& text) { std::ofstream(path) << text; }

@@ -16,29 +16,16 @@
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_model.h"
 
 using namespace ringside;
 
 namespace {
 
-engine::ModelConfig tiny_config() {
-  engine::ModelConfig c;
-  c.vocab_size = 19;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.head_dim = 8;
-  c.qk_norm = true;
-  c.max_position_embeddings = 64;
-  return c;
-}
+using ringside::test::tiny_config;
 
 engine::Decoder make_decoder(uint64_t seed, at::ScalarType dtype = at::kFloat) {
-  engine::Decoder decoder(tiny_config(), dtype);
-  decoder.init_random(seed, 0.2);
-  return decoder;
+  return test::random_decoder(tiny_config(), dtype, seed);
 }
 
 bool same_parameters(const engine::Decoder& a, const engine::Decoder& b) {

@@ -96,9 +96,9 @@ struct RankSolution {
   Solution local;  // lse: [share rows, this rank's heads]
 };
 
-// Collective over the mesh.
-inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp::Mesh& mesh,
-                                  const sp::MeshCommunicators& comms, at::ScalarType dtype) {
+// The plan of this rank, and a solution that has only its places yet.
+inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on_rank(const Problem& p, const Split& split,
+                                                                                      const sp::Mesh& mesh) {
   const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses, split.placement);
   const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
       layout, p.heads, mesh.sp_rank(), {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
@@ -110,6 +110,13 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
     }
   }
   result.query_heads = plan->head_split.query_heads_of[plan->ulysses_rank];
+  return {plan, result};
+}
+
+// Collective over the mesh.
+inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp::Mesh& mesh,
+                                  const sp::MeshCommunicators& comms, at::ScalarType dtype) {
+  auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return x.index_select(0, index).to(dtype); };
   const at::Tensor q = local(p.q).requires_grad_(), k = local(p.k).requires_grad_(), v = local(p.v).requires_grad_();

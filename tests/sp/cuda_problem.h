@@ -23,17 +23,7 @@ struct Target {
 // the CPU.
 inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, const sp::Mesh& mesh,
                                        const sp::MeshCommunicators& comms, const Target& target) {
-  const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses, split.placement);
-  const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
-      layout, p.heads, mesh.sp_rank(), {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
-  RankSolution result;
-  result.packed = layout.packed_indices(mesh.sp_rank());
-  for (const sp::TokenRun& run : layout.ring_share(mesh.ring_rank())) {
-    for (int64_t i = layout.packed(run).begin; i < layout.packed(run).end; ++i) {
-      result.packed_share.push_back(i);
-    }
-  }
-  result.query_heads = plan->head_split.query_heads_of[plan->ulysses_rank];
+  auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return target.place(x.index_select(0, index)); };
   const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);

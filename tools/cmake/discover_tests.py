@@ -1,0 +1,46 @@
+"""Registers every case of a Catch2 executable with ctest, one test each.
+
+Usage: discover_tests.py EXECUTABLE NAME TIMEOUT LABELS OUT. Writes OUT, a script that ctest reads:
+the test "NAME: case" runs that case alone, ends after TIMEOUT seconds and carries LABELS. Run after
+each link of the executable. Catch2's own script splits a case's name at a semicolon.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+
+def bracket(text: str) -> str:
+    """A CMake argument that stands for `text` whatever characters it has."""
+    return f"[==[{text}]==]"
+
+
+def test_spec(case: str) -> str:
+    """The argument that makes Catch2 run `case` alone."""
+    escaped = case.replace("\\", "\\\\")
+    for special in ',[]"':
+        escaped = escaped.replace(special, "\\" + special)
+    return escaped
+
+
+def main() -> int:
+    if len(sys.argv) != 6:
+        print(__doc__, file=sys.stderr)
+        return 2
+    executable, name, timeout, labels, out = sys.argv[1:]
+    # Catch2 2 answers with the number of cases as its exit status.
+    listing = subprocess.run([executable, "--list-test-names-only"], capture_output=True, text=True, timeout=120)
+    cases = [line for line in listing.stdout.splitlines() if line]
+    if listing.returncode <= 0 or not cases:
+        print(f"{executable} listed no cases (status {listing.returncode}): {listing.stderr}", file=sys.stderr)
+        return 1
+    script = []
+    for case in cases:
+        test = bracket(f"{name}: {case}")
+        script.append(f"add_test({test} {bracket(executable)} {bracket(test_spec(case))})")
+        script.append(f"set_tests_properties({test} PROPERTIES TIMEOUT {timeout} LABELS {bracket(labels)})")
+    pathlib.Path(out).write_text("\n".join(script) + "\n")
+    return 0
+
+
+sys.exit(main())
