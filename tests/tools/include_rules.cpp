@@ -7,8 +7,6 @@
 namespace ringside::tools {
 namespace {
 
-constexpr long kMaxLines = 500;
-
 struct Layer {
   std::string_view folder;
   std::vector<std::string_view> may_include;
@@ -82,15 +80,37 @@ std::string include_violation(std::string_view file, std::string_view include) {
 }
 
 std::string text_violation(std::string_view text) {
-  const auto lines = std::count(text.begin(), text.end(), '\n');
-  if (lines > kMaxLines) {
-    return "has " + std::to_string(lines) + " lines, expected at most " + std::to_string(kMaxLines);
-  }
   static const std::regex unfinished(R"(\b(TODO|FIXME)\b)");
   const std::string copy(text);
   std::smatch match;
   if (std::regex_search(copy, match, unfinished)) return "holds a " + match.str();
   return "";
+}
+
+std::string second_level_folder(std::string_view path) {
+  if (layer_of(path) == nullptr) return "";
+  const auto second = path.find('/', path.find('/') + 1);
+  return std::string(second == std::string_view::npos ? top_folder(path) : path.substr(0, second));
+}
+
+std::map<std::string, std::string> two_way_folders(
+    const std::map<std::string, std::string>& sources) {
+  std::map<std::pair<std::string, std::string>, std::string> edges;  // to one include each
+  for (const auto& [file, text] : sources) {
+    const std::string from = second_level_folder(file);
+    for (const std::string& include : includes_of(text)) {
+      const std::string to = second_level_folder(include);
+      if (!to.empty() && to != from) edges.try_emplace({from, to}, file + " includes " + include);
+    }
+  }
+  std::map<std::string, std::string> found;
+  for (const auto& [edge, example] : edges) {
+    const auto back = edges.find({edge.second, edge.first});
+    if (edge.first < edge.second && back != edges.end()) {
+      found[edge.first + " <-> " + edge.second] = example + "; " + back->second;
+    }
+  }
+  return found;
 }
 
 }  // namespace ringside::tools

@@ -1,6 +1,7 @@
 // The rules of dependency that ARCHITECTURE.md states, as functions over paths and lines.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,16 @@ bool must_be_torch_free(std::string_view file);
 // header.
 std::string include_violation(std::string_view file, std::string_view include);
 
-// What is wrong with a file's text apart from its includes, or "": over 500 lines, or a note of
-// unfinished work.
+// What is wrong with a file's text apart from its includes, or "": a note of unfinished work.
 std::string text_violation(std::string_view text);
+
+// The first two folders of a path relative to the root: "rl/worker" of rl/worker/link.h, "rl" of
+// rl/trainer.h, "" of anything outside the five layers.
+std::string second_level_folder(std::string_view path);
+
+// The pairs of second-level folders that include each other, as "a <-> b", each with one include of
+// either direction.
+std::map<std::string, std::string> two_way_folders(
+    const std::map<std::string, std::string>& sources);
 
 }  // namespace ringside::tools
