@@ -43,10 +43,12 @@ main() {
     "$formatter" -i "${files[@]}"
     return
   fi
+  local report
+  report=$("$formatter" --dry-run "${files[@]}" 2>&1) || die "$formatter failed: $report"
   while IFS= read -r file; do
     echo "format: $file is not formatted; run tools/format.sh"
     unformatted=1
-  done < <("$formatter" --dry-run "${files[@]}" 2>&1 | sed -n 's/^\([^:]*\):[0-9].*clang-format-violations.*/\1/p' | uniq)
+  done < <(sed -n 's/^\([^:]*\):[0-9].*clang-format-violations.*/\1/p' <<<"$report" | uniq)
   exit "$unformatted"
 }
 

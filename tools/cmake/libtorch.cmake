@@ -26,3 +26,7 @@ target_link_libraries(ringside_torch_pch PUBLIC ringside_torch)
 target_include_directories(ringside_torch_pch PRIVATE "${CMAKE_SOURCE_DIR}")
 target_precompile_headers(ringside_torch_pch PRIVATE
   <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> <algorithm> <map> <memory> <optional> <span> <string> <vector>)
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  set_target_properties(ringside_torch_pch PROPERTIES
+    CXX_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/tools/cmake/fresh_output.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
+endif()
