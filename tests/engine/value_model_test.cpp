@@ -85,7 +85,7 @@ TEST_CASE("value model: a value is the hidden state times the head, in master pr
   const at::Tensor w_E = model.head().view(0)[0].to(at::kDouble);
   const at::Tensor expected = at::mv(hidden_nE.to(at::kDouble), w_E) + model.head().view(1).to(at::kDouble);
   CHECK(test::max_abs_diff(values_n.detach(), expected) < (dtype == at::kDouble ? 1e-14 : 1e-6));
-  CHECK_THROWS_WITH(model.values(hidden_nE.narrow(1, 0, 4)), Contains("hidden states must be [n, 8]"));
+  CHECK_THROWS_WITH(model.values(hidden_nE.narrow(1, 0, 4)), Contains("hidden states must be [n, 16]"));
 }
 
 TEST_CASE("value model: starts at zero; a rank without entries has a gradient path") {
@@ -157,7 +157,7 @@ TEST_CASE("value model: a directory that does not fit is refused by name") {
   CHECK_THROWS_WITH(load({{"score.weight", weight, at::kFloat}, {"value_head.weight", weight, at::kFloat}}),
                     Contains("'value_head.weight' belongs to no parameter"));
   CHECK_THROWS_WITH(load({{"score.weight", at::ones({2, kHidden}), at::kFloat}}),
-                    Contains("'score.weight' has shape [2, 8], the value model asks for [1, 8]"));
+                    Contains("'score.weight' has shape [2, 16], the value model asks for [1, 16]"));
   CHECK_THROWS_WITH(load({{"score.weight", weight.to(at::kLong), at::kLong}}), Contains("'score.weight' has dtype Long"));
   CHECK_THROWS_WITH(load({{"extra.weight", weight, at::kFloat}}), Contains("'extra.weight' belongs to no parameter"));
   CHECK_THROWS_WITH(load({}, "model.norm.weight"), Contains("'model.norm.weight' is in none of the weight files"));
