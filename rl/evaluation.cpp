@@ -22,7 +22,7 @@ Evaluation::Evaluation(const Config& config, const engine::ModelConfig& model)
     : every_(config.eval.every),
       temperature_(config.eval.temperature),
       sampler_(config, model),
-      prompts_(read_prompts(config.data.eval, config.data)) {
+      prompts_(load_prompt_set(config.data.eval, config, sampler_.tokenizer()).prompts) {
   if (config.eval.max_prompts > 0 && config.eval.max_prompts < static_cast<int64_t>(prompts_.size())) {
     prompts_.resize(config.eval.max_prompts);
   }

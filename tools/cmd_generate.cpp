@@ -11,6 +11,8 @@
 #include <stdexcept>
 
 #include "rl/data/data_order.h"
+#include "rl/data/prompt_set.h"
+#include "rl/log/log.h"
 #include "rl/training_run.h"
 #include "rl/worker/prompt_sampler.h"
 
@@ -49,7 +51,11 @@ nlohmann::ordered_json output_line(const rl::Prompt& prompt, const rl::ScoredCom
 void generate_file(const GenerateOptions& options, const rl::Config& config) {
   const auto decoder = rl::load_starting_model(config, config.model.path);
   const rl::PromptSampler sampler(config, decoder->config());
-  const auto prompts = rl::read_prompts(options.input, config.data);
+  const rl::PromptSet set = rl::load_prompt_set(options.input, config, sampler.tokenizer());
+  const std::vector<rl::Prompt>& prompts = set.prompts;
+  if (set.overlong > 0) {
+    rl::log::warn(options.input.string() + ": " + rl::describe_overlong(set, rl::prompt_limit(config)));
+  }
   std::ofstream output;
   if (!options.output.empty()) {
     output.open(options.output, std::ios::trunc);
@@ -91,6 +97,7 @@ int generate(const GenerateOptions& options) {
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
+  if (!options.output.empty() && !check_writable("--output", options.output)) return kExitUsage;
   if (loaded->config.train.threads > 0) {
     at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }

@@ -28,7 +28,17 @@ struct LogprobsOptions {
 constexpr std::size_t kLinesPerBatch = 1024;
 
 std::vector<int64_t> parse_ids(const std::string& text, int64_t vocab_size) {
-  const auto ids = nlohmann::json::parse(text).at("ids").get<std::vector<int64_t>>();
+  const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object() || !line.contains("ids") || !line["ids"].is_array()) {
+    throw std::runtime_error("expected an object with an array \"ids\" of token ids");
+  }
+  std::vector<int64_t> ids;
+  for (const auto& id : line["ids"]) {
+    if (!id.is_number_integer()) {
+      throw std::runtime_error("\"ids\" holds " + id.dump().substr(0, 64) + ", expected whole numbers");
+    }
+    ids.push_back(id.get<int64_t>());
+  }
   for (const int64_t id : ids) {
     if (id < 0 || id >= vocab_size) {
       throw std::runtime_error("id " + std::to_string(id) + " is outside the vocabulary of " +
@@ -86,8 +96,9 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
   // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with transformers.
   std::vector<std::string> overrides{"model.fp32_norms=true", "model.path=" + options.model.string()};
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  auto loaded = load_or_print_errors({{}, overrides});
+  auto loaded = load_or_print_errors({{}, overrides, {}});
   if (!loaded) return kExitUsage;
+  if (!check_writable("--output", options.output)) return kExitUsage;
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
                       [&](const Ranks& ranks) { score_file(options, loaded->config, ranks); });
 }
@@ -102,7 +113,8 @@ void add_logprobs_command(CommandContext& context) {
   command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
   command->add_option("--output", options->output, "JSONL of {\"logprobs\": [...]}, one value fewer a line")
       ->required();
-  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
+  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+      ->check(at_least_one());
   command->add_option("overrides", options->overrides, "key.sub=value");
   command->callback([options, &context] { context.exit_code = logprobs(*options, context); });
 }

@@ -37,6 +37,11 @@ std::vector<std::string> worker_arguments(const RunOptions& options, int64_t wor
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
+  std::vector<std::string> notes;
+  if (!pass_preflight(*loaded, {}, notes)) return kExitUsage;
+  for (const std::string& note : notes) {
+    rl::log::info(note);
+  }
   const int num_processes = trainer_processes(loaded->config, options.nproc);
   std::filesystem::create_directories(options.run_dir);
   // Workers wait for this file: one that an earlier run left would send them to ports nobody listens at.
@@ -44,7 +49,9 @@ int run(const RunOptions& options) {
   LaunchOptions launch_options;
   launch_options.num_trainers = num_processes;
   launch_options.trainer_args = trainer_arguments(options);
-  for (int64_t worker = 0; worker < loaded->config.rollout.num_workers; ++worker) {
+  const bool samples = loaded->config.algorithm.name != rl::AlgorithmName::kSft;
+  const int64_t num_workers = samples ? loaded->config.rollout.num_workers : 0;
+  for (int64_t worker = 0; worker < num_workers; ++worker) {
     launch_options.worker_args.push_back(worker_arguments(options, worker));
   }
   launch_options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
@@ -60,8 +67,10 @@ void add_run_command(CommandContext& context) {
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
   command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
       ->required();
-  command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)");
-  command->add_option("--nproc", options->nproc, "trainer processes (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
+  command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)")
+      ->check(at_least_one());
+  command->add_option("--nproc", options->nproc, "trainer processes (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+      ->check(at_least_one());
   command->callback([options, &context] { context.exit_code = run(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <stdexcept>
 
@@ -13,6 +14,7 @@
 #include "rl/sft.h"
 #include "rl/trainer.h"
 #include "tools/distributed.h"
+#include "tools/launch/rank_environment.h"
 
 namespace ringside::tools {
 namespace {
@@ -26,15 +28,23 @@ struct TrainOptions {
   int nproc = 0;
 };
 
-// Log-probs under a cut distribution cannot be recomputed without the sampler's support mask, so such rollouts would be
-// refused one by one: refuse before the first is sampled.
-void check_sampling(const rl::Config& config) {
-  const bool cut = config.rollout.top_p < 1.0 || config.rollout.top_k > 0;
-  if (config.algorithm.name == rl::AlgorithmName::kGrpo && cut) {
-    throw std::invalid_argument(
-        "rollout.top_p below 1 and rollout.top_k above 0 cannot be trained on: the trainer does not know which tokens "
-        "the sampler had left out; expected top_p 1 and top_k 0");
+// Whether the options and what the run opens are good; prints what is not. Of the processes that a launcher started, the
+// first looks for all. Workers may sit on other machines, so data.train and the rewards are theirs to check.
+bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
+  if (const auto rank = rank_environment(); rank && rank->rank > 0) {
+    return true;
   }
+  const bool recorded = !options.rollouts.empty();
+  if (loaded.config.algorithm.name == rl::AlgorithmName::kSft && (recorded || !options.prime_rl.empty())) {
+    std::cerr << (recorded ? "--rollouts" : "--prime-rl") << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
+    return false;
+  }
+  std::vector<std::string> notes;
+  const bool good = pass_preflight(loaded, {.workers_here = false, .brings_rollouts = recorded || !options.prime_rl.empty(), .rollouts = options.rollouts}, notes);
+  for (const std::string& note : notes) {
+    rl::log::info(note);
+  }
+  return good;
 }
 
 void save_configuration(const rl::Config& config, const std::filesystem::path& path) {
@@ -80,7 +90,7 @@ int train(const TrainOptions& options, const CommandContext& context) {
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
     loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
   }
-  check_sampling(loaded->config);
+  if (!check_run(options, *loaded)) return kExitUsage;
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
                       [&](const Ranks& ranks) { train_rank(options, loaded->config, ranks); });
 }
@@ -101,8 +111,10 @@ void add_train_command(CommandContext& context) {
       ->excludes(recorded);
   command->add_option("--steps", options->steps,
                       "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
-                      "train.steps where a recipe or the command line sets it, else at --steps");
-  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
+                      "train.steps where a recipe or the command line sets it, else at --steps")
+      ->check(at_least_one());
+  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+      ->check(at_least_one());
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "rl/config/load.h"
+#include "rl/preflight/preflight.h"
 
 namespace ringside::tools {
 
@@ -31,14 +33,31 @@ struct CommandContext {
 struct ConfigInputs {
   std::vector<std::filesystem::path> recipes;
   std::vector<std::string> overrides;
+  std::vector<std::string> mistakes;  // words that are neither, a sentence each
 };
 
 // Sorts positional words: key=value is an override, unless a file of exactly that name exists; the
-// rest are recipes.
+// rest are recipes. A key without "=" (and no file of that name), or with "=" or ":" apart from it,
+// is a mistake.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration; when it has mistakes, prints them all to standard error and returns
+// Loads the configuration and sets log.level of this process; when it has mistakes, prints them all to standard error and returns
 // nullopt, for the command to end with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
+
+// Opens what the configuration is going to open (rl/preflight). Prints all mistakes to standard
+// error, each with where its key was set; true when there are none. `notes` gets what the files hold.
+bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope, std::vector<std::string>& notes);
+
+// What an exception says to a user: without the stack trace of LibTorch's errors and without the
+// labels of libraries.
+std::string error_text(const std::exception& error);
+
+// Whether `path` can be written; an existing file is not touched, a new one not left behind. Prints
+// a sentence that names `option` to standard error when it cannot.
+bool check_writable(const std::string& option, const std::filesystem::path& path);
+
+// For an option that counts: whole numbers from 1.
+CLI::Validator at_least_one();
 
 }  // namespace ringside::tools

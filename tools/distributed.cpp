@@ -105,7 +105,7 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
       try {
         body(connect_rank(config, rendezvous, rank));
       } catch (const std::exception& error) {
-        rl::log::error("virtual rank " + std::to_string(rank) + ": " + error.what());
+        rl::log::error("virtual rank " + std::to_string(rank) + ": " + error_text(error));
         std::_Exit(kExitFailure);
       }
     });

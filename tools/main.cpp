@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 
+#include "rl/text/edit_distance.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_generate.h"
 #include "tools/cmd_keygen.h"
@@ -11,6 +12,32 @@
 #include "tools/cmd_rollout.h"
 #include "tools/cmd_run.h"
 #include "tools/cmd_train.h"
+
+namespace {
+
+// The sentence about a first word that names no subcommand; "" when it does, or is an option.
+std::string unknown_subcommand(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with('-')) {
+    return "";
+  }
+  const std::string& word = words.front();
+  std::string nearest;
+  std::string list;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    const std::string& name = command->get_name();
+    if (name == word) {
+      return "";
+    }
+    const auto distance = ringside::rl::edit_distance(name, word);
+    if (distance <= 2 && (nearest.empty() || distance < ringside::rl::edit_distance(nearest, word))) {
+      nearest = name;
+    }
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  return "'" + word + "' is no subcommand; " + (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "Expected one of " + list;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace ringside::tools;
@@ -30,9 +57,14 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return context.exit_code;
   } catch (const CLI::ParseError& e) {
+    const std::string unknown = unknown_subcommand(app, context.arguments);
+    if (!unknown.empty()) {
+      std::cerr << "ringside: " << unknown << "\n";
+      return kExitUsage;
+    }
     return app.exit(e) == 0 ? kExitOk : kExitUsage;
   } catch (const std::exception& e) {
-    std::cerr << "ringside: " << e.what() << "\n";
+    std::cerr << "ringside: " << error_text(e) << "\n";
     return kExitFailure;
   }
 }

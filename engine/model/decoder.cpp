@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,25 @@ void check_config(const ModelConfig& c) {
               c.rms_norm_eps);
 }
 
+struct UnitSpecs {
+  std::string name;
+  std::vector<ParamSpec> specs;
+};
+
+// The units of Decoder::units(), in order.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+  const int64_t v = config.vocab_size, e = config.hidden_size;
+  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    units.push_back({"layers." + std::to_string(i), decoder_layer_specs(config, i)});
+  }
+  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
+  if (!config.tie_word_embeddings) {
+    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
+  }
+  return units;
+}
+
 void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
   TORCH_CHECK(ids_s.dim() == 1 && ids_s.scalar_type() == at::kLong &&
                   positions_s.sizes() == ids_s.sizes() && positions_s.scalar_type() == at::kLong,
@@ -55,19 +75,18 @@ Decoder::Decoder(ModelConfig config, at::ScalarType compute_dtype)
       compute_dtype == at::kFloat || compute_dtype == at::kBFloat16 || compute_dtype == at::kDouble,
       "decoder: the compute dtype is Float, BFloat16 or Double, got ", compute_dtype);
   const at::ScalarType master = compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto add_unit = [&](const std::string& name, std::vector<ParamSpec> specs) {
-    units_.push_back(std::make_unique<ParamUnit>(name, std::move(specs), master));
-  };
-  const int64_t v = config_.vocab_size, e = config_.hidden_size;
   rope_inverse_frequencies_d_ = rope_inverse_frequencies(config_);
-  add_unit("embedding", {{"model.embed_tokens.weight", {v, e}}});
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    add_unit("layers." + std::to_string(i), decoder_layer_specs(config_, i));
+  for (UnitSpecs& unit : unit_specs(config_)) {
+    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), master));
   }
-  add_unit("final_norm", {{"model.norm.weight", {e}}});
-  if (!config_.tie_word_embeddings) {
-    add_unit("head", {{"lm_head.weight", {v, e}}});
+}
+
+std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (UnitSpecs& unit : unit_specs(config)) {
+    std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
   }
+  return specs;
 }
 
 void Decoder::init_random(uint64_t seed, double std) {

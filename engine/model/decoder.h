@@ -27,6 +27,9 @@ struct DecoderWeights {
   at::Tensor head_VE;
 };
 
+// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates no parameter.
+std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
+
 // Not thread-safe for writing; any number of threads may call the const functions while no one
 // writes parameters.
 class Decoder {

@@ -79,6 +79,9 @@ class StoredTensors {
       fail(name, c10::str("has dtype ", stored.scalar_type(), ", expected a floating-point one"));
     }
     parameter.copy_(stored);
+    if (!at::isfinite(parameter).all().item<bool>()) {
+      fail(name, "holds values that are not finite (NaN or infinite); these weights are broken");
+    }
     tensors_.erase(found);
   }
 

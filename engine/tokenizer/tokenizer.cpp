@@ -1,12 +1,13 @@
 #include "engine/tokenizer/tokenizer.h"
 
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "engine/io/json_text.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/pipeline.h"
@@ -116,6 +117,13 @@ AddedTokenFinder make_finder(const std::vector<AddedToken>& tokens, bool normali
   return AddedTokenFinder(std::move(chosen));
 }
 
+const Json& required(const Json& json, const char* key) {
+  if (!json.is_object() || !json.contains(key)) {
+    throw std::runtime_error(std::string("has no \"") + key + "\", expected a tokenizer as Hugging Face writes them");
+  }
+  return json.at(key);
+}
+
 Json value_or_null(const Json& json, const char* key) {
   return json.contains(key) ? json.at(key) : Json(nullptr);
 }
@@ -127,7 +135,7 @@ struct Tokenizer::Parts {
       : normalizer(make_normalizer(value_or_null(json, "normalizer"))),
         pre_tokenizer(make_pre_tokenizer(value_or_null(json, "pre_tokenizer"))),
         decoding(make_decoding(value_or_null(json, "decoder"))),
-        model(read_model(json.at("model"))),
+        model(read_model(required(json, "model"))),
         added(read_added_tokens(value_or_null(json, "added_tokens"), model->vocabulary())),
         raw_finder(make_finder(added, false, normalizer)),
         normalized_finder(make_finder(added, true, normalizer)) {
@@ -165,12 +173,11 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  std::ifstream stream(file);
-  if (!stream) {
-    throw std::runtime_error("cannot read " + file.string());
-  }
+  const Json json = read_json_file(file);
   try {
-    return Tokenizer(std::make_unique<const Parts>(Json::parse(stream)));
+    return Tokenizer(std::make_unique<const Parts>(json));
+  } catch (const Json::exception& e) {
+    throw std::runtime_error(file.string() + ": is not a tokenizer as Hugging Face writes them: " + json_problem(e));
   } catch (const std::exception& e) {
     throw std::runtime_error(file.string() + ": " + e.what());
   }
@@ -215,6 +222,14 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special) c
 std::optional<int64_t> Tokenizer::token_id(std::string_view token) const {
   const auto added = find_id(parts_->added_ids, token);
   return added ? added : find_id(parts_->model->vocabulary(), token);
+}
+
+int64_t Tokenizer::id_bound() const {
+  int64_t bound = 0;
+  for (const auto& [id, token] : parts_->token_of) {
+    bound = std::max(bound, id + 1);
+  }
+  return bound;
 }
 
 int64_t Tokenizer::vocab_size() const {

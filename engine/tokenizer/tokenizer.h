@@ -41,6 +41,9 @@ class Tokenizer {
 
   std::optional<int64_t> token_id(std::string_view token) const;
 
+  // One more than the highest id; some ids below it may have no token.
+  int64_t id_bound() const;
+
   // Different tokens, added ones included.
   int64_t vocab_size() const;
 

@@ -36,6 +36,17 @@ constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.json",
                                                              "chat_template.json",
                                                              "generation_config.json"};
 
+// What to do about weights that are there in another form.
+std::string other_form(const fs::path& dir) {
+  if (fs::exists(dir / "pytorch_model.bin") || fs::exists(dir / "pytorch_model.bin.index.json")) {
+    return ", only pytorch_model.bin; convert it with transformers' save_pretrained(safe_serialization=True)";
+  }
+  if (fs::exists(dir / "adapter_config.json")) {
+    return ", only an adapter (adapter_config.json); merge it into its base model first";
+  }
+  return "";
+}
+
 // Every tensor of a directory by name, over all of its files.
 class WeightFiles {
  public:
@@ -46,7 +57,7 @@ class WeightFiles {
       add_shards(dir / kIndexFile);
     } else {
       throw std::runtime_error(dir.string() + ": neither " + std::string(kSingleFile) + " nor " +
-                               std::string(kIndexFile) + " is there");
+                               std::string(kIndexFile) + " is there" + other_form(dir));
     }
   }
 
@@ -69,6 +80,11 @@ class WeightFiles {
   at::Tensor read(const std::string& name) const {
     const Place place = places_.at(name);
     return files_[place.file].tensor(place.entry);
+  }
+
+  const SafetensorsEntry& entry(const std::string& name) const {
+    const Place place = places_.at(name);
+    return files_[place.file].entries()[place.entry];
   }
 
   // The tensor of a parameter, which each file may serve once.
@@ -128,23 +144,38 @@ class WeightFiles {
   std::map<std::string, Place> places_;
 };
 
-void fill(const at::Tensor& parameter, WeightFiles& files, const std::string& name) {
-  const std::string where = files.contains(name) ? files.describe(name) : name;
-  const at::Tensor stored = files.take(name);
-  if (stored.sizes() != parameter.sizes()) {
-    throw std::runtime_error(where + " has shape " + c10::str(stored.sizes()) +
-                             ", the configuration asks for " + c10::str(parameter.sizes()));
+// What is wrong with the stored tensor of a parameter of this shape by its header; "" when it fits.
+std::string header_problem(const WeightFiles& files, const std::string& name, at::IntArrayRef shape) {
+  const SafetensorsEntry& entry = files.entry(name);
+  if (at::IntArrayRef(entry.shape) != shape) {
+    return files.describe(name) + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
+           ", the configuration asks for " + c10::str(shape);
   }
-  if (!stored.is_floating_point()) {
-    throw std::runtime_error(where + " has dtype " + c10::toString(stored.scalar_type()) +
-                             ", expected a floating-point one");
+  if (!at::isFloatingType(entry.dtype)) {
+    return files.describe(name) + " has dtype " + c10::toString(entry.dtype) + ", expected a floating-point one";
   }
-  parameter.copy_(stored);
+  return "";
 }
 
-// Buffers that old transformers versions saved, and the second name of a tied embedding.
+void fill(const at::Tensor& parameter, WeightFiles& files, const std::string& name) {
+  const std::string where = files.contains(name) ? files.describe(name) : name;
+  const std::string wrong = files.contains(name) ? header_problem(files, name, parameter.sizes()) : "";
+  if (!wrong.empty()) {
+    throw std::runtime_error(wrong);
+  }
+  const at::Tensor stored = files.take(name);
+  parameter.copy_(stored);
+  if (!at::isfinite(parameter).all().item<bool>()) {
+    throw std::runtime_error(where + " holds values that are not finite (NaN or infinite); these weights are broken");
+  }
+}
+
+// A buffer that old transformers versions saved.
+bool is_old_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+// Old buffers, and the second name of a tied embedding.
 bool is_harmless(const WeightFiles& files, const std::string& name, const at::Tensor* tied_head) {
-  if (std::string_view(name).ends_with("rotary_emb.inv_freq")) {
+  if (is_old_buffer(name)) {
     return true;
   }
   if (tied_head == nullptr || name != kHead) {
@@ -262,6 +293,28 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
     }
   }
   refuse_unexpected(files, embedding.defined() ? &embedding : nullptr);
+}
+
+std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelConfig& config) {
+  std::vector<std::string> problems;
+  const WeightFiles files(dir);
+  std::set<std::string> expected;
+  for (const ParamSpec& spec : decoder_specs(config)) {
+    expected.insert(spec.name);
+    std::string problem = files.contains(spec.name)
+                              ? header_problem(files, spec.name, spec.shape)
+                              : dir.string() + ": tensor '" + spec.name + "' is in none of the weight files";
+    if (!problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
+  }
+  for (const std::string& name : files.names()) {
+    const bool tied_head = config.tie_word_embeddings && name == kHead;  // load_weights compares its values
+    if (!expected.contains(name) && !tied_head && !is_old_buffer(name)) {
+      problems.push_back(files.describe(name) + " belongs to no parameter of the model");
+    }
+  }
+  return problems;
 }
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,

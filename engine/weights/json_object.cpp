@@ -1,8 +1,9 @@
 #include "engine/weights/json_object.h"
 
-#include <fstream>
 #include <stdexcept>
 #include <utility>
+
+#include "engine/io/json_text.h"
 
 namespace ringside::engine {
 
@@ -10,18 +11,9 @@ JsonObject::JsonObject(std::string where, nlohmann::json json)
     : where_(std::move(where)), json_(std::move(json)) {}
 
 JsonObject JsonObject::read(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) {
-    throw std::runtime_error("cannot read " + file.string());
-  }
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(stream);
-  } catch (const nlohmann::json::exception& e) {
-    throw std::runtime_error(file.string() + ": " + e.what());
-  }
+  nlohmann::json json = read_json_file(file);
   if (!json.is_object()) {
-    throw std::runtime_error(file.string() + ": expected a JSON object");
+    throw std::runtime_error(file.string() + ": holds " + kind_of(json) + ", expected a JSON object");
   }
   return JsonObject(file.string() + ": ", std::move(json));
 }

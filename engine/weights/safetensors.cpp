@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/io/json_text.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -169,9 +171,13 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
       throw std::runtime_error("the file has " + std::to_string(file_->size()) +
                                " bytes, its header length alone takes 8");
     }
+    const std::size_t head_bytes = std::min<std::size_t>(file_->size(), 64);
+    if (is_lfs_pointer({reinterpret_cast<const char*>(file_->data()), head_bytes})) {
+      throw std::runtime_error(lfs_advice());
+    }
     std::memcpy(&header_bytes, file_->data(), kLengthBytes);
     if (header_bytes > kMaxHeaderBytes || header_bytes > file_->size() - kLengthBytes) {
-      throw std::runtime_error("the header length is " + std::to_string(header_bytes) +
+      throw std::runtime_error("is not a safetensors file: the header length is " + std::to_string(header_bytes) +
                                " in a file of " + std::to_string(file_->size()) +
                                " bytes (at most " + std::to_string(kMaxHeaderBytes) + ")");
     }
@@ -192,6 +198,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     }
     where.clear();
     sort_and_check_cover(entries_, data_bytes);
+  } catch (const Json::exception& e) {
+    throw std::runtime_error(path_.string() + ": " + where + "the header is not that of safetensors: " + json_problem(e));
   } catch (const std::exception& e) {
     throw std::runtime_error(path_.string() + ": " + where + e.what());
   }

@@ -5,7 +5,35 @@
 namespace ringside::rl {
 namespace {
 
+// Keys of an axis that has one rank, where they would do nothing.
+void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
+  const bool factored = c.parallel.context_parallel_size > 1;  // by the model's shape, once that is read
+  const bool ring = c.parallel.ringattn_parallel_size > 1 || (factored && c.sp.method != SpMethod::kUlysses);
+  const bool ulysses = c.parallel.ulysses_parallel_size > 1 || (factored && c.sp.method != SpMethod::kRing);
+  const SpConfig plain;
+  const std::string no_ring = ", but there is no ring attention: parallel.ringattn_parallel_size is 1; expected ";
+  if (!ring && c.sp.ring_impl != plain.ring_impl) {
+    mistakes.push_back({"sp.ring_impl", "is " + std::string(to_string(c.sp.ring_impl)) + no_ring + "p2p"});
+  }
+  if (!ring && c.sp.placement != plain.placement) {
+    mistakes.push_back({"sp.placement", "is " + std::string(to_string(c.sp.placement)) + no_ring + "document_aware"});
+  }
+  if (!ring && c.sp.heads_k_stride > 0) {
+    mistakes.push_back({"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) + no_ring + "0"});
+  }
+  if (!ulysses && c.sp.async_ulysses) {
+    mistakes.push_back({"sp.async_ulysses",
+                        "is true, but there is no Ulysses exchange: parallel.ulysses_parallel_size is 1; expected false"});
+  }
+  if (c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
+    mistakes.push_back({"parallel.cp_fsdp_mode", "is " + std::string(to_string(c.parallel.cp_fsdp_mode)) +
+                                                     ", but parameters are not sharded yet: every rank holds the whole model, its "
+                                                     "gradient and the optimizer's state; expected all"});
+  }
+}
+
 void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
+  check_axes(c, mistakes);
   const auto& parallel = c.parallel;
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 && parallel.ringattn_parallel_size * parallel.ulysses_parallel_size > 1) {
@@ -23,12 +51,6 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
                         "is " + std::to_string(c.sp.reproducible) + " virtual ranks, but parallel.* asks for " +
                             std::to_string(parallel.sequence_parallel_size()) +
                             " sequence-parallel ranks; expected the same number (fewer processes carry them: --nproc)"});
-  }
-  if (c.sp.allgather_logits != AllgatherLogits::kNever) {
-    mistakes.push_back({"sp.allgather_logits",
-                        "is " + std::string(to_string(c.sp.allgather_logits)) +
-                            ", but logits are never gathered: 128k tokens of a 152k vocabulary are 74 GiB, and each "
-                            "rank scores its own tokens exactly without; expected never"});
   }
   if (c.sp.heads_k_stride > 0 && c.sp.ring_impl != sp::RingImpl::kAllGather) {
     mistakes.push_back({"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) +
@@ -59,7 +81,15 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
-  if (c.eval.every > 0 && c.data.eval.empty()) {
+  if (c.algorithm.name == AlgorithmName::kSft) {
+    const std::string why = ", but algorithm.name sft does not evaluate: there are no rewards; expected ";
+    if (c.eval.every > 0) {
+      mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) + why + "0"});
+    }
+    if (!c.data.eval.empty()) {
+      mistakes.push_back({"data.eval", "is " + c.data.eval + why + "\"\""});
+    }
+  } else if (c.eval.every > 0 && c.data.eval.empty()) {
     mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
                                           ", but data.eval is empty; expected data.eval to name "
                                           "the held-out prompts, or eval.every 0"});

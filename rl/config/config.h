@@ -31,6 +31,7 @@ struct DataConfig {
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
   ChatTemplate chat_template = ChatTemplate::kNone;
+  OnOverlong on_overlong = OnOverlong::kError;
   bool shuffle = true;
 };
 
@@ -197,7 +198,6 @@ struct SpConfig {
   sp::Placement placement = sp::Placement::kDocumentAware;
   std::int64_t heads_k_stride = 0;
   std::int64_t reproducible = 0;
-  AllgatherLogits allgather_logits = AllgatherLogits::kNever;
 };
 
 // Key files of CURVE; empty = plain, for one machine.

@@ -77,6 +77,7 @@ void add_data(FieldList& fields, DataConfig& data) {
   fields.text("data.prompt_key", data.prompt_key);
   fields.text("data.answer_key", data.answer_key);
   fields.choice("data.chat_template", data.chat_template);
+  fields.choice("data.on_overlong", data.on_overlong);
   fields.flag("data.shuffle", data.shuffle);
 }
 
@@ -220,7 +221,6 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.placement", sp.placement);
   fields.integer("sp.heads_k_stride", sp.heads_k_stride, at_least(0));
   fields.integer("sp.reproducible", sp.reproducible, between(0, 1024));
-  fields.choice("sp.allgather_logits", sp.allgather_logits);
 }
 
 void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights) {

@@ -146,6 +146,66 @@ constexpr std::array kTranslations = {
     Translation{"eval_steps", "eval.every"},
     Translation{"test_freq", "eval.every"},
     Translation{"output_dir", "the option --run-dir"},
+    Translation{"data.path", "data.train"},
+    Translation{"dataset", "data.train"},
+    Translation{"dataset_name", "data.train (a JSONL file)"},
+    Translation{"dataset_path", "data.train"},
+    Translation{"train_files", "data.train"},
+    Translation{"val_files", "data.eval"},
+    Translation{"eval.steps", "eval.every"},
+    Translation{"eval.interval", "eval.every"},
+};
+
+// Features of other systems that are not here, by words of their keys, and what to do instead.
+struct Absent {
+  std::string_view word;  // whole words of the key, where '.' and '_' separate words
+  std::string_view sentence;
+};
+
+constexpr std::string_view kLora = "LoRA and other adapters are not supported; all parameters are trained";
+constexpr std::string_view kSharding =
+    "parameters are not sharded: every rank holds the whole model; model.recompute_activations and parallel.* save memory "
+    "of activations";
+constexpr std::string_view kLogging =
+    "experiment trackers are not supported; metrics are in RUN_DIR/metrics.jsonl and RUN_DIR/tensorboard";
+constexpr std::string_view kServer =
+    "Ringside does not start the inference server; give this option to the server itself (rollout.server_options.url says "
+    "where it listens)";
+constexpr std::string_view kAttention = "there is one attention implementation a device, and it is always used";
+constexpr std::string_view kTensorParallel =
+    "tensor parallelism does not exist here; parallel.ulysses_parallel_size and parallel.ringattn_parallel_size split the "
+    "sequence, not the weights";
+constexpr std::string_view kEpochs =
+    "there are no epochs; train.steps counts steps, each of rollout.prompts_per_step prompts (sft: train.batch_size documents)";
+
+constexpr std::array kAbsent = {
+    Absent{"lora", kLora},
+    Absent{"peft", kLora},
+    Absent{"qlora", kLora},
+    Absent{"adapter", kLora},
+    Absent{"fsdp", kSharding},
+    Absent{"fsdp2", kSharding},
+    Absent{"deepspeed", kSharding},
+    Absent{"zero_stage", kSharding},
+    Absent{"wandb", kLogging},
+    Absent{"report_to", kLogging},
+    Absent{"mlflow", kLogging},
+    Absent{"gpu_memory_utilization", kServer},
+    Absent{"enforce_eager", kServer},
+    Absent{"max_model_len", kServer},
+    Absent{"attn_implementation", kAttention},
+    Absent{"attn_impl", kAttention},
+    Absent{"flash_attention", kAttention},
+    Absent{"flash_attention_2", kAttention},
+    Absent{"tensor_parallel", kTensorParallel},
+    Absent{"tensor_model_parallel", kTensorParallel},
+    Absent{"tp_size", kTensorParallel},
+    Absent{"pipeline_parallel", "pipeline parallelism does not exist here"},
+    Absent{"expert_parallel", "expert parallelism does not exist here"},
+    Absent{"epochs", kEpochs},
+    Absent{"load_in_4bit", "quantized training is not supported"},
+    Absent{"load_in_8bit", "quantized training is not supported"},
+    Absent{"allgather_logits", "logits are never gathered; each rank scores its own tokens exactly without"},
 };
 
 bool ends_at_dot(std::string_view key, std::string_view suffix) {
@@ -153,7 +213,29 @@ bool ends_at_dot(std::string_view key, std::string_view suffix) {
   return key.size() == suffix.size() || key[key.size() - suffix.size() - 1] == '.';
 }
 
+bool is_separator(char c) { return c == '.' || c == '_'; }
+
+// Whether `word` stands in the key between separators or ends.
+bool has_word(std::string_view key, std::string_view word) {
+  for (std::size_t at = key.find(word); at != std::string_view::npos; at = key.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || is_separator(key[at - 1])) && (end == key.size() || is_separator(key[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+std::string absent_feature(std::string_view unknown) {
+  for (const Absent& feature : kAbsent) {
+    if (has_word(unknown, feature.word)) {
+      return std::string(feature.sentence);
+    }
+  }
+  return "";
+}
 
 std::string nearest_key(std::string_view unknown) {
   const std::string_view leaf = last_component(unknown);
@@ -185,6 +267,9 @@ std::string translate(std::string_view unknown) {
 }
 
 std::string suggestion(std::string_view unknown) {
+  if (const std::string absent = absent_feature(unknown); !absent.empty()) {
+    return "unknown key; " + absent;
+  }
   const std::string translated = translate(unknown);
   const std::string nearest = nearest_key(unknown);
   std::string text = "unknown key";
@@ -192,7 +277,8 @@ std::string suggestion(std::string_view unknown) {
     text += "; \"" + std::string(last_component(unknown)) + "\" of other systems is " + translated;
     if (translated.starts_with("derived")) return text;
   }
-  if (!nearest.empty() && !translated.starts_with(nearest)) {
+  const bool exact = known_keys().end() != std::find(known_keys().begin(), known_keys().end(), translated);
+  if (!nearest.empty() && !exact && !translated.starts_with(nearest)) {
     text += "; did you mean " + nearest + "?";
   }
   if (translated.empty() && nearest.empty()) {

@@ -36,10 +36,10 @@ enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
 enum class ChatTemplate { kNone, kChatml, kLlama3 };
+enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
-enum class AllgatherLogits { kNever, kOnDemand, kAlways };
 enum class JournalFsync { kAlways, kBatch, kNever };
 enum class WeightEncoding { kAuto, kDense };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
@@ -146,6 +146,10 @@ struct EnumNames<ChatTemplate> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "chatml", "llama3"};
 };
 template <>
+struct EnumNames<OnOverlong> {
+  static constexpr std::array<std::string_view, 3> kNames = {"error", "drop", "truncate"};
+};
+template <>
 struct EnumNames<SpMethod> {
   static constexpr std::array<std::string_view, 3> kNames = {"auto", "ulysses", "ring"};
 };
@@ -156,10 +160,6 @@ struct EnumNames<CpFsdpMode> {
 template <>
 struct EnumNames<GroupScope> {
   static constexpr std::array<std::string_view, 2> kNames = {"local_node", "global"};
-};
-template <>
-struct EnumNames<AllgatherLogits> {
-  static constexpr std::array<std::string_view, 3> kNames = {"never", "on_demand", "always"};
 };
 template <>
 struct EnumNames<sp::RingImpl> {

@@ -5,10 +5,22 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/io/json_text.h"
+
 namespace ringside::rl {
 namespace {
 
 using nlohmann::json;
+
+// Throws std::runtime_error naming the first that is missing.
+void require_members(const json& line) {
+  for (const char* key : {"group_id", "prompt_ids", "completion_ids", "logprobs"}) {
+    if (!line.is_object() || !line.contains(key)) {
+      throw std::runtime_error(std::string("has no \"") + key +
+                               "\"; expected an object with group_id, prompt_ids, completion_ids, logprobs and reward or advantages");
+    }
+  }
+}
 
 bridge::FinishReason finish_reason(const json& line) {
   const auto name = line.value("finish_reason", std::string("stop"));
@@ -111,7 +123,8 @@ std::vector<bridge::Rollout> read_rollout_file(const std::filesystem::path& path
       if (text.empty()) {
         continue;
       }
-      const json line = json::parse(text);
+      const json line = engine::parse_json(text, path.string(), line_number);
+      require_members(line);
       bridge::Rollout rollout = parse(line);
       numbering.number(rollout, line.at("group_id").dump());
       const auto status = bridge::validate(rollout);
@@ -121,8 +134,13 @@ std::vector<bridge::Rollout> read_rollout_file(const std::filesystem::path& path
       rollouts.push_back(std::move(rollout));
     }
     numbering.finish();
+  } catch (const json::exception& error) {
+    throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": a member has another type than expected: " +
+                             engine::json_problem(error));
   } catch (const std::exception& error) {
-    throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
+    const std::string what = error.what();
+    const bool placed = what.starts_with(path.string() + ":");
+    throw std::runtime_error(placed ? what : path.string() + ":" + std::to_string(line_number) + ": " + what);
   }
   if (rollouts.empty()) {
     throw std::runtime_error(path.string() + " holds no rollout");

@@ -5,35 +5,108 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "engine/io/json_text.h"
+
 namespace ringside::rl {
 namespace {
 
 using nlohmann::json;
 
-// Calls visit(object, line number) for every line; errors get file and line.
-void for_each_line(const std::filesystem::path& path, const std::function<void(const json&, int64_t)>& visit) {
-  std::ifstream file(path);
-  if (!file) {
-    throw std::runtime_error("cannot read " + (path.empty() ? std::string("data: no file is configured") : path.string()));
+constexpr const char* kJsonLines = "expected JSON Lines: one object a line";
+
+// A file that is there and looks like text. Throws std::runtime_error saying why not.
+std::ifstream open_lines(const std::filesystem::path& path) {
+  if (path.empty()) {
+    throw std::runtime_error("no data file is set");
   }
+  if (std::filesystem::is_directory(path)) {
+    throw std::runtime_error(path.string() + " is a directory, " + kJsonLines);
+  }
+  if (!std::filesystem::exists(path)) {
+    throw std::runtime_error(path.string() + " does not exist");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string head(64, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(file.gcount()));
+  if (file.bad() || !file.is_open()) {
+    throw std::runtime_error("cannot read " + path.string());
+  }
+  if (head.starts_with("\x1f\x8b") || head.starts_with("PAR1") || engine::is_lfs_pointer(head)) {
+    const std::string form = head.starts_with("PAR1") ? "a Parquet file" : "compressed by gzip";
+    throw std::runtime_error(path.string() + (engine::is_lfs_pointer(head) ? " " + engine::lfs_advice() : " is " + form + ", " + kJsonLines));
+  }
+  file.clear();
+  file.seekg(0);
+  return file;
+}
+
+// The member of a line's object. Throws std::runtime_error that lists those it has.
+const json& member(const json& line, const std::string& key, const std::string& meaning) {
+  if (line.contains(key)) {
+    return line.at(key);
+  }
+  std::string names;
+  for (const auto& [name, value] : line.items()) {
+    names += (names.empty() ? "\"" : ", \"") + name + "\"";
+  }
+  throw std::runtime_error("has no \"" + key + "\" (" + meaning + "); it has " + (names.empty() ? "nothing" : names));
+}
+
+std::string text_member(const json& line, const std::string& key, const std::string& meaning) {
+  const json& value = member(line, key, meaning);
+  if (!value.is_string()) {
+    throw std::runtime_error("\"" + key + "\" is " + engine::kind_of(value) + ", expected a string");
+  }
+  return value.get<std::string>();
+}
+
+// Calls visit(object, line number) for every line that is not empty; what it throws becomes a problem of the line.
+std::vector<std::string> scan_lines(const std::filesystem::path& path, const std::function<void(const json&, int64_t)>& visit) {
+  std::ifstream file = open_lines(path);
+  std::vector<std::string> problems;
   std::string text;
   int64_t line_number = 0;
-  int64_t objects = 0;
+  int64_t lines = 0;
   while (std::getline(file, text)) {
     ++line_number;
-    if (text.empty()) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) {
+      continue;
+    }
+    ++lines;
+    const std::string where = path.string() + ":" + std::to_string(line_number);
+    json line;
+    try {
+      line = engine::parse_json(text, path.string(), line_number);
+    } catch (const std::runtime_error& error) {
+      problems.emplace_back(error.what());
+      continue;
+    }
+    if (!line.is_object()) {
+      problems.push_back(where + ": holds " + engine::kind_of(line) + ", expected an object (" + kJsonLines + ")");
       continue;
     }
     try {
-      visit(json::parse(text), line_number);
+      visit(line, line_number);
+    } catch (const json::exception& error) {
+      problems.push_back(where + ": " + engine::json_problem(error));
     } catch (const std::exception& error) {
-      throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
+      problems.push_back(where + ": " + error.what());
     }
-    ++objects;
   }
-  if (objects == 0) {
+  if (lines == 0) {
     throw std::runtime_error(path.string() + " holds no example");
   }
+  return problems;
+}
+
+template <class Item>
+std::vector<Item> all_or_throw(DataFile<Item> file) {
+  if (!file.problems.empty()) {
+    const std::size_t more = file.problems.size() - 1;
+    throw std::runtime_error(file.problems.front() + (more > 0 ? " (and " + std::to_string(more) + " more lines like it)" : ""));
+  }
+  return std::move(file.items);
 }
 
 // A string as it is, anything else as its JSON text: ids and answers are often numbers.
@@ -51,46 +124,61 @@ std::vector<ChatMessage> messages_of(const json& list, const DataConfig& config)
   }
   std::vector<ChatMessage> messages;
   for (const json& message : list) {
+    if (!message.is_object()) {
+      throw std::invalid_argument("a message is " + engine::kind_of(message) + ", expected {\"role\", \"content\"}");
+    }
     for (const auto& [key, value] : message.items()) {
       // A tool call that is not rendered would be missing from the text without a word.
       if (key != "role" && key != "content" && !value.is_null()) {
         throw std::invalid_argument("a message has \"" + key + "\"; expected role and content alone");
       }
     }
-    messages.push_back({message.at("role").get<std::string>(), message.at("content").get<std::string>()});
+    messages.push_back({text_member(message, "role", "of a chat message"), text_member(message, "content", "of a chat message")});
   }
   return messages;
 }
 
 }  // namespace
 
-std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config) {
-  std::vector<Prompt> prompts;
-  for_each_line(path, [&](const json& line, int64_t number) {
+DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfig& config) {
+  DataFile<Prompt> data;
+  data.problems = scan_lines(path, [&](const json& line, int64_t number) {
     Prompt prompt;
-    const json& text = line.at(config.prompt_key);
-    prompt.prompt = text.is_array() ? chat_prompt(messages_of(text, config), config.chat_template) : text.get<std::string>();
-    prompt.answer = line.contains(config.answer_key) ? text_of(line.at(config.answer_key)) : "";
+    const json& text = member(line, config.prompt_key, "data.prompt_key");
+    prompt.prompt = text.is_array() ? chat_prompt(messages_of(text, config), config.chat_template)
+                                    : text_member(line, config.prompt_key, "data.prompt_key");
+    const bool answered = line.contains(config.answer_key) && !line.at(config.answer_key).is_null();
+    prompt.answer = answered ? text_of(line.at(config.answer_key)) : "";
     prompt.id = line.contains("id") ? text_of(line.at("id")) : std::to_string(number);
-    prompts.push_back(std::move(prompt));
+    prompt.line = number;
+    data.items.push_back(std::move(prompt));
   });
-  return prompts;
+  return data;
 }
 
-std::vector<SftExample> read_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
-  std::vector<SftExample> examples;
-  for_each_line(path, [&](const json& line, int64_t number) {
+DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
+  DataFile<SftExample> data;
+  data.problems = scan_lines(path, [&](const json& line, int64_t number) {
     SftExample example;
     example.line = number;
     if (line.contains("messages")) {
       example.messages = messages_of(line.at("messages"), config);
     } else {
-      example.prompt = line.at("prompt").get<std::string>();
-      example.completion = line.at("completion").get<std::string>();
+      constexpr const char* kForms = "expected {\"prompt\", \"completion\"} or {\"messages\"}";
+      example.prompt = text_member(line, "prompt", kForms);
+      example.completion = text_member(line, "completion", kForms);
     }
-    examples.push_back(std::move(example));
+    data.items.push_back(std::move(example));
   });
-  return examples;
+  return data;
+}
+
+std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config) {
+  return all_or_throw(scan_prompts(path, config));
+}
+
+std::vector<SftExample> read_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
+  return all_or_throw(scan_sft_examples(path, config));
 }
 
 }  // namespace ringside::rl

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "rl/rewards/answer_text.h"
+#include "rl/rewards/json_schema.h"
 #include "rl/rewards/sandbox.h"
 
 namespace ringside::rl {
@@ -43,24 +44,94 @@ bool passed(const SandboxResult& result) {
   return result.end == SandboxResult::End::kExited && result.code == 0;
 }
 
-// The cases of an answer that holds them; nothing for test code.
-std::optional<std::vector<Case>> parse_cases(std::string_view answer) {
-  if (!strip(answer).starts_with('[')) {
-    return std::nullopt;
-  }
-  const auto parsed = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_array() || parsed.empty()) {
-    return std::nullopt;
-  }
+// A data set's answer: cases, or test code where there are none.
+struct Tests {
   std::vector<Case> cases;
-  for (const auto& item : parsed) {
-    if (!item.is_object() || !item.contains("input") || !item.contains("output") || !item["input"].is_string() ||
-        !item["output"].is_string()) {
+  std::string problem;  // why it is neither
+};
+
+// An element of APPS and TACO: text, or a list of lines.
+std::optional<std::string> text_of(const nlohmann::json& item) {
+  if (item.is_string()) {
+    return item.get<std::string>();
+  }
+  if (!item.is_array()) {
+    return std::nullopt;
+  }
+  std::string text;
+  for (const auto& line : item) {
+    if (!line.is_string()) {
       return std::nullopt;
     }
-    cases.push_back({item["input"].get<std::string>(), item["output"].get<std::string>()});
+    text.append(text.empty() ? "" : "\n").append(line.get<std::string>());
   }
-  return cases;
+  return text;
+}
+
+Tests add_case(Tests tests, const nlohmann::json& input, const nlohmann::json& output) {
+  const auto in = text_of(input), out = text_of(output);
+  if (!in || !out) {
+    tests.problem = "holds a case whose input or output is neither text nor a list of lines";
+  } else {
+    tests.cases.push_back({*in, *out});
+  }
+  return tests;
+}
+
+// [{"input": ..., "output": ...}, ...]
+Tests read_case_list(const nlohmann::json& list) {
+  Tests tests;
+  for (const auto& item : list) {
+    if (!item.is_object() || !item.contains("input") || !item.contains("output")) {
+      tests.problem = "is a JSON array, but not of objects with \"input\" and \"output\"";
+      return tests;
+    }
+    tests = add_case(std::move(tests), item["input"], item["output"]);
+  }
+  if (tests.cases.empty() && tests.problem.empty()) {
+    tests.problem = "is a JSON array without a case";
+  }
+  return tests;
+}
+
+// {"inputs": [...], "outputs": [...]}
+Tests read_case_object(const nlohmann::json& object) {
+  Tests tests;
+  const auto list = [&](const char* key) { return object.contains(key) && object[key].is_array() ? object[key] : nlohmann::json::array(); };
+  const auto inputs = list("inputs"), outputs = list("outputs");
+  if (object.contains("fn_name") && !object["fn_name"].is_null()) {
+    tests.problem = "calls the function \"fn_name\"; expected tests of standard input and output, or test code";
+  } else if (inputs.empty() || inputs.size() != outputs.size()) {
+    tests.problem = "is a JSON object, expected {\"inputs\": [...], \"outputs\": [...]} of equal length, not empty";
+  }
+  for (std::size_t i = 0; i < inputs.size() && tests.problem.empty(); ++i) {
+    tests = add_case(std::move(tests), inputs[i], outputs[i]);
+  }
+  return tests;
+}
+
+Tests read_tests(std::string_view answer) {
+  const std::string_view text = strip(answer);
+  Tests tests;
+  if (text.empty()) {
+    tests.problem = "is missing or blank; there are no tests to run";
+    return tests;
+  }
+  if (json_depth(text) > kMaxJsonDepth) {
+    return tests;  // no list of cases is so deep
+  }
+  const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) {
+    return tests;
+  }
+  if (parsed.is_array()) {
+    return read_case_list(parsed);
+  }
+  if (parsed.is_object()) {
+    return read_case_object(parsed);
+  }
+  tests.problem = std::string("is a JSON ") + parsed.type_name() + ", which tests nothing; expected cases or test code";
+  return tests;
 }
 
 std::string without_trailing_space(std::string_view text) {
@@ -144,15 +215,19 @@ Runner make_runner(const RewardOptions& options) {
 
 }  // namespace
 
+std::string code_tests_answer_problem(std::string_view answer, const RewardOptions& /*options*/) {
+  return read_tests(answer).problem;
+}
+
 Reward code_tests_reward(const RewardOptions& options) {
   return [runner = make_runner(options), stop = options.stop](const RewardInput& input) {
     const std::string_view text = without_stop(input.completion, stop);
     const std::string_view program = last_block(text, "python|py|python3|Python|").value_or(text);
-    if (strip(program).empty() || strip(input.answer).empty() || program.size() > kLongestProgram) {
+    if (strip(program).empty() || program.size() > kLongestProgram) {
       return 0.0;
     }
-    const auto cases = parse_cases(input.answer);
-    return cases ? share_of_cases(runner, program, *cases) : run_with_tests(runner, program, input.answer);
+    const Tests tests = read_tests(input.answer);
+    return tests.cases.empty() ? run_with_tests(runner, program, input.answer) : share_of_cases(runner, program, tests.cases);
   };
 }
 

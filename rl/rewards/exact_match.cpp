@@ -2,6 +2,10 @@
 
 namespace ringside::rl {
 
+std::string exact_match_answer_problem(std::string_view answer, const RewardOptions& /*options*/) {
+  return strip(answer).empty() ? "is missing or blank; there is no answer to compare with" : "";
+}
+
 Reward exact_match_reward(const RewardOptions& options) {
   return [separator = options.separator, stop = options.stop](const RewardInput& input) {
     const auto found = final_answer(input.completion, separator, stop);

@@ -10,4 +10,7 @@ namespace ringside::rl {
 // 0.0.
 Reward exact_match_reward(const RewardOptions& options);
 
+// See answer_problem() in reward.h: an answer that is missing or blank.
+std::string exact_match_answer_problem(std::string_view answer, const RewardOptions& options);
+
 }  // namespace ringside::rl

@@ -112,6 +112,16 @@ bool same_set(const Collection& a, const Collection& b, double tolerance) {
   });
 }
 
+// The data set's answer, which may be boxed or stand behind the separator.
+std::string_view right_answer(std::string_view answer, std::string_view separator) {
+  const Box box = last_box(answer);
+  if (box.state == BoxState::kClosed) {
+    return box.content;
+  }
+  const std::string_view whole = strip(answer);
+  return separator.empty() ? whole : final_answer(answer, separator, "").value_or(whole);
+}
+
 }  // namespace
 
 std::string_view math_answer_of(std::string_view completion, std::string_view separator,
@@ -151,6 +161,14 @@ bool same_math(std::string_view a, std::string_view b, double tolerance) {
                     [&](auto m, auto n) { return same_element(m, n, tolerance); });
 }
 
+std::string math_answer_problem(std::string_view answer, const RewardOptions& options) {
+  const std::string_view right = right_answer(answer, options.separator);
+  if (right.size() > kLongest) {
+    return "has " + std::to_string(right.size()) + " bytes, expected at most " + std::to_string(kLongest);
+  }
+  return plain_math(right, false).empty() ? "is missing or blank; there is no answer to compare with" : "";
+}
+
 Reward math_answer_reward(const RewardOptions& options) {
   if (!(options.tolerance >= 0)) {
     throw std::invalid_argument("math_answer: tolerance " + std::to_string(options.tolerance) +
@@ -158,13 +176,7 @@ Reward math_answer_reward(const RewardOptions& options) {
   }
   return [separator = options.separator, stop = options.stop,
           tolerance = options.tolerance](const RewardInput& input) {
-    const Box box = last_box(input.answer);
-    std::string_view right = strip(input.answer);
-    if (box.state == BoxState::kClosed) {
-      right = box.content;
-    } else if (!separator.empty()) {
-      right = final_answer(input.answer, separator, "").value_or(right);
-    }
+    const std::string_view right = right_answer(input.answer, separator);
     return same_math(math_answer_of(input.completion, separator, stop), right, tolerance) ? 1.0 : 0.0;
   };
 }

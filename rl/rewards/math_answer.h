@@ -22,4 +22,7 @@ bool same_math(std::string_view a, std::string_view b, double tolerance);
 // negative tolerance.
 Reward math_answer_reward(const RewardOptions& options);
 
+// See answer_problem() in reward.h: an answer that is missing, blank or longer than any completion's could be.
+std::string math_answer_problem(std::string_view answer, const RewardOptions& options);
+
 }  // namespace ringside::rl

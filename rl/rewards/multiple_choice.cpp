@@ -75,6 +75,10 @@ std::optional<char> chosen_letter(std::string_view text, std::string_view separa
   return read_letter(text);
 }
 
+std::string multiple_choice_answer_problem(std::string_view answer, const RewardOptions& options) {
+  return chosen_letter(answer, options.separator) ? "" : "names no letter; expected one like \"B\" or \"(B) Paris\"";
+}
+
 Reward multiple_choice_reward(const RewardOptions& options) {
   return [separator = options.separator, stop = options.stop](const RewardInput& input) {
     const auto right = chosen_letter(input.answer, separator);

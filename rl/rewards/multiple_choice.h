@@ -17,4 +17,7 @@ std::optional<char> chosen_letter(std::string_view text, std::string_view separa
 // 1.0 when the completion's letter is the answer's, read the same way, else 0.0.
 Reward multiple_choice_reward(const RewardOptions& options);
 
+// See answer_problem() in reward.h: an answer that names no letter.
+std::string multiple_choice_answer_problem(std::string_view answer, const RewardOptions& options);
+
 }  // namespace ringside::rl

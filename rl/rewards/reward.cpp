@@ -17,37 +17,57 @@
 namespace ringside::rl {
 namespace {
 
-using RewardFactory = Reward (*)(const RewardOptions&);
+struct RewardKind {
+  Reward (*make)(const RewardOptions&);
+  std::string (*answer_problem)(std::string_view answer, const RewardOptions& options);
+};
+
+std::string any_answer(std::string_view, const RewardOptions&) { return ""; }
 
 // One line a reward.
-const std::map<std::string_view, RewardFactory>& factories() {
-  static const std::map<std::string_view, RewardFactory> kFactories = {
-      {"code_tests", code_tests_reward},
-      {"exact_match", exact_match_reward},
-      {"http", http_reward},
-      {"json_schema", json_schema_reward},
-      {"length", length_reward},
-      {"math_answer", math_answer_reward},
-      {"multiple_choice", multiple_choice_reward},
-      {"regex", regex_reward},
-      {"repetition", repetition_reward},
+const std::map<std::string_view, RewardKind>& kinds() {
+  static const std::map<std::string_view, RewardKind> kKinds = {
+      {"code_tests", {code_tests_reward, code_tests_answer_problem}},
+      {"exact_match", {exact_match_reward, exact_match_answer_problem}},
+      {"http", {http_reward, any_answer}},
+      {"json_schema", {json_schema_reward, json_schema_answer_problem}},
+      {"length", {length_reward, any_answer}},
+      {"math_answer", {math_answer_reward, math_answer_problem}},
+      {"multiple_choice", {multiple_choice_reward, multiple_choice_answer_problem}},
+      {"regex", {regex_reward, any_answer}},
+      {"repetition", {repetition_reward, any_answer}},
   };
-  return kFactories;
+  return kKinds;
+}
+
+const RewardKind& kind_of(std::string_view name) {
+  const auto found = kinds().find(name);
+  if (found == kinds().end()) {
+    throw std::invalid_argument(unknown_reward(name));
+  }
+  return found->second;
 }
 
 }  // namespace
 
+std::string answer_problem(std::string_view name, std::string_view answer, const RewardOptions& options) {
+  return kind_of(name).answer_problem(answer, options);
+}
+
 Reward make_reward(std::string_view name, const RewardOptions& options) {
-  const auto found = factories().find(name);
-  if (found == factories().end()) {
-    throw std::invalid_argument(unknown_reward(name));
-  }
-  return found->second(options);
+  const RewardKind& kind = kind_of(name);
+  return [name = std::string(name), reward = kind.make(options), check = kind.answer_problem, options](const RewardInput& input) {
+    const std::string problem = check(input.answer, options);
+    if (!problem.empty()) {
+      throw RewardUnavailable("the answer of the data set " + problem + " (reward " + name + ")");
+    }
+    return reward(input);
+  };
 }
 
 std::vector<std::string_view> reward_names() {
   std::vector<std::string_view> names;
-  for (const auto& [name, factory] : factories()) {
+  for (const auto& [name, kind] : kinds()) {
     names.push_back(name);
   }
   return names;
@@ -62,7 +82,7 @@ std::string unknown_reward(std::string_view name) {
   if (edit_distance(nearest, shown) <= std::max<std::size_t>(2, shown.size() / 3)) {
     text.append("; did you mean ").append(nearest).append("?");
   }
-  text += " Expected one of: ";
+  text += text.ends_with('?') ? " Expected one of: " : "; expected one of: ";
   for (std::size_t i = 0; i < names.size(); ++i) {
     text.append(i == 0 ? "" : ", ").append(names[i]);
   }

@@ -30,8 +30,9 @@ class RewardUnavailable : public std::runtime_error {
 };
 
 // A finite score, from any thread, whatever the completion holds: what a reward cannot read is
-// wrong. Throws RewardUnavailable alone, and only from the rewards that ask something outside the
-// process (code_tests, http); these also block for up to their timeouts. The others are pure.
+// wrong. Throws RewardUnavailable alone: for an answer that answer_problem() refuses, and from the
+// rewards that ask something outside the process (code_tests, http); these also block for up to
+// their timeouts. The others are pure.
 using Reward = std::function<double(const RewardInput&)>;
 
 struct RewardOptions {
@@ -53,6 +54,10 @@ struct RewardOptions {
 // The reward of that name. Throws std::invalid_argument on a name that is unknown (listing those
 // there are and the nearest) and on options that the reward cannot work with.
 Reward make_reward(std::string_view name, const RewardOptions& options);
+
+// Why the reward of that name cannot compare with this answer of a data set, "" when it can: "is no
+// usable schema: ...". Rewards that look at no answer take any. Throws like make_reward on the name.
+std::string answer_problem(std::string_view name, std::string_view answer, const RewardOptions& options);
 
 // In alphabetical order; the views live as long as the program.
 std::vector<std::string_view> reward_names();

@@ -30,7 +30,7 @@ std::chrono::milliseconds from_seconds(double seconds) {
 
 }  // namespace
 
-std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64_t vocab_size) {
+bridge::ServerOptions server_options(const Config& config, int64_t vocab_size) {
   const ServerConfig& from = config.rollout.server_options;
   bridge::ServerOptions options;
   options.url = from.url;
@@ -40,6 +40,12 @@ std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64
   options.pause_deadline = from_seconds(from.load_timeout_s);
   options.load_deadline = from_seconds(from.load_timeout_s);
   options.again_after_close = false;  // weights are looked at before a sample is asked for again
+  return options;
+}
+
+std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64_t vocab_size) {
+  const ServerConfig& from = config.rollout.server_options;
+  const bridge::ServerOptions options = server_options(config, vocab_size);
   switch (config.rollout.server) {
     case RolloutServer::kVllm:
       return std::make_unique<bridge::VllmServer>(options, from.model.empty() ? config.model.path : from.model,

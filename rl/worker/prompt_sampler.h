@@ -15,9 +15,11 @@ class PromptSampler {
   // Throws what PromptScorer's constructor throws.
   PromptSampler(const Config& config, const engine::ModelConfig& model);
 
+  const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
+
   // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths. temperature 0 is greedy.
-  // Rewards are computed by several threads at a time. Blocks until all are there. Throws std::runtime_error naming a
-  // prompt that is longer than rollout.max_prompt_tokens or empty.
+  // Rewards are computed by several threads at a time. Blocks until all are there. Throws what
+  // PromptScorer::encode throws.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds, double temperature) const;
 

@@ -10,8 +10,14 @@ namespace {
 // Rewards that wait for a server or a program keep no core busy.
 constexpr int64_t kRewardThreads = 8;
 
-engine::Tokenizer load_tokenizer(const Config& config) {
-  return engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+engine::Tokenizer load_tokenizer(const Config& config, const engine::ModelConfig& model) {
+  const auto path = std::filesystem::path(config.model.path) / "tokenizer.json";
+  auto tokenizer = engine::Tokenizer::load(path);
+  const std::string wrong = vocabulary_problem(tokenizer, model);
+  if (!wrong.empty()) {
+    throw std::runtime_error(path.string() + " " + wrong);
+  }
+  return tokenizer;
 }
 
 // The text of the stop token: it ends the completion and is no part of the answer.
@@ -21,6 +27,15 @@ std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer, 
 }
 
 }  // namespace
+
+std::string vocabulary_problem(const engine::Tokenizer& tokenizer, const engine::ModelConfig& model) {
+  if (tokenizer.id_bound() <= model.vocab_size) {
+    return "";
+  }
+  return "has token ids up to " + std::to_string(tokenizer.id_bound() - 1) + ", but vocab_size in config.json is " +
+         std::to_string(model.vocab_size) + ": the model has no embedding for them; resize it (resize_token_embeddings), or " +
+         "use the model's own tokenizer";
+}
 
 std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
                               const engine::Tokenizer& tokenizer) {
@@ -57,19 +72,13 @@ RewardOptions reward_options(const RolloutConfig& config, const std::string& sto
 
 PromptScorer::PromptScorer(const Config& config, const engine::ModelConfig& model)
     : config_(config.rollout),
-      tokenizer_(load_tokenizer(config)),
+      limit_(prompt_limit(config)),
+      tokenizer_(load_tokenizer(config, model)),
       stop_ids_(stop_ids(config, model, tokenizer_)),
       rewards_(config.rollout.reward, reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
 
 std::vector<int64_t> PromptScorer::encode(const Prompt& prompt) const {
-  auto ids = tokenizer_.encode(prompt.prompt);
-  const auto length = static_cast<int64_t>(ids.size());
-  if (length < 1 || length > config_.max_prompt_tokens) {
-    throw std::runtime_error("prompt " + prompt.id + " has " + std::to_string(length) +
-                             " tokens, expected 1 to rollout.max_prompt_tokens = " +
-                             std::to_string(config_.max_prompt_tokens));
-  }
-  return ids;
+  return prompt_ids(prompt, limit_, tokenizer_);
 }
 
 std::vector<ScoredCompletion> PromptScorer::score(const std::vector<Prompt>& prompts,

@@ -9,7 +9,7 @@
 #include "engine/model/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
-#include "rl/data/text_data.h"
+#include "rl/data/prompt_set.h"
 #include "rl/rewards/reward_set.h"
 
 namespace ringside::rl {
@@ -26,15 +26,19 @@ struct ScoredCompletion {
 std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
                               const engine::Tokenizer& tokenizer);
 
+// Why these two do not belong together, "" when they do: token ids that the model has no embedding for.
+std::string vocabulary_problem(const engine::Tokenizer& tokenizer, const engine::ModelConfig& model);
+
 // What the rewards of config.rollout look at; `stop` is the text that ends a completion.
 RewardOptions reward_options(const RolloutConfig& config, const std::string& stop);
 
 class PromptScorer {
  public:
-  // Reads the tokenizer of config.model.path. Throws std::runtime_error or std::invalid_argument naming what is wrong.
+  // Reads the tokenizer of config.model.path. Throws std::runtime_error or std::invalid_argument naming what is wrong, a
+  // tokenizer with ids that the model lacks among it.
   PromptScorer(const Config& config, const engine::ModelConfig& model);
 
-  // Throws std::runtime_error naming a prompt that is empty or longer than rollout.max_prompt_tokens.
+  // prompt_ids() of data.on_overlong's policy. Throws like it.
   std::vector<int64_t> encode(const Prompt& prompt) const;
 
   // One each for prompts, their ids and their completions. Rewards are computed by several threads at a time; blocks until
@@ -43,9 +47,11 @@ class PromptScorer {
                                       std::vector<engine::Completion> completions) const;
 
   const std::vector<int64_t>& stops() const { return stop_ids_; }
+  const engine::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
   RolloutConfig config_;
+  PromptLimit limit_;
   engine::Tokenizer tokenizer_;
   std::vector<int64_t> stop_ids_;
   RewardSet rewards_;

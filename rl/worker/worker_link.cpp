@@ -42,6 +42,16 @@ bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, c
   return r;
 }
 
+// The same in every worker: what the trainer's group indices stand for.
+std::vector<Prompt> sampled_prompts(const Config& config) {
+  const auto tokenizer = engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+  PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
+  if (set.overlong > 0) {
+    log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
+  }
+  return std::move(set.prompts);
+}
+
 }  // namespace
 
 int64_t samples_per_step(const Config& config) {
@@ -102,7 +112,7 @@ void LinkEvents::handle(const bridge::Disconnected& disconnected) {
 
 SampleJobs::SampleJobs(const Config& config)
     : seed_(static_cast<uint64_t>(config.seed)),
-      prompts_(read_prompts(config.data.train, config.data)),
+      prompts_(sampled_prompts(config)),
       order_(static_cast<int64_t>(prompts_.size()), seed_, config.data.shuffle) {}
 
 std::vector<SampleJob> SampleJobs::of(const std::vector<bridge::GrantedGroup>& groups) {

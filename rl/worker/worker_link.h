@@ -10,7 +10,7 @@
 
 #include "rl/config/config.h"
 #include "rl/data/data_order.h"
-#include "rl/data/text_data.h"
+#include "rl/data/prompt_set.h"
 #include "rl/worker/prompt_scorer.h"
 #include "rollout_bridge/worker_endpoint.h"
 
@@ -62,7 +62,7 @@ struct SampleJob {
 
 class SampleJobs {
  public:
-  // Reads config.data.train. Throws std::runtime_error naming what does not fit.
+  // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path, and throws like it.
   explicit SampleJobs(const Config& config);
   // Group g of the trainer's data order, in the order granted.
   std::vector<SampleJob> of(const std::vector<bridge::GrantedGroup>& groups);

@@ -52,6 +52,30 @@ TEST_CASE("a suggestion is one sentence a user can act on") {
   CHECK_THAT(suggestion("zzz"), Contains("ringside check --defaults"));
 }
 
+TEST_CASE("keys whose nearest neighbour means another thing are led to the right one") {
+  CHECK_THAT(suggestion("data.path"), Contains("data.train") && !Contains("model.path"));
+  CHECK_THAT(suggestion("eval.steps"), Contains("eval.every") && !Contains("train.steps"));
+}
+
+TEST_CASE("features that do not exist are said not to exist, with what there is instead") {
+  for (const char* key : {"lora_r", "model.lora_r", "model.lora.rank", "peft_config.r"}) {
+    INFO(key);
+    CHECK_THAT(suggestion(key), Contains("LoRA") && Contains("not supported"));
+  }
+  CHECK_THAT(suggestion("parallel.tensor_parallel_size"),
+             Contains("tensor parallelism does not exist") && !Contains("did you mean"));
+  CHECK_THAT(suggestion("parallel.fsdp"), Contains("every rank holds the whole model"));
+  CHECK_THAT(suggestion("log.wandb"), Contains("metrics.jsonl"));
+  CHECK_THAT(suggestion("wandb.project"), Contains("metrics.jsonl"));
+  CHECK_THAT(suggestion("vllm_gpu_memory_utilization"), Contains("to the server itself"));
+  CHECK_THAT(suggestion("rollout.gpu_memory_utilization"), Contains("to the server itself"));
+  CHECK_THAT(suggestion("model.attn_implementation"), Contains("one attention implementation"));
+  CHECK_THAT(suggestion("trainer.total_epochs"), Contains("no epochs") && Contains("train.steps"));
+  CHECK_THAT(suggestion("sp.allgather_logits"), Contains("never gathered"));
+  // Only whole words: an exploration bonus is no LoRA.
+  CHECK(absent_feature("algorithm.exploration") == "");
+}
+
 TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all ranks") {
   Config config;
   config.rollout.prompts_per_step = 10;

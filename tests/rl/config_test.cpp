@@ -247,10 +247,31 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   CHECK(load_config({}, {"sp.method=ring", "parallel.context_parallel_size=4"}).ok());
   CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}), Contains("asks for 4"));
   CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());
-  CHECK_THAT(error({"sp.heads_k_stride=2"}), Contains("p2p does not gather"));
-  CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather"}).ok());
-  CHECK_THAT(error({"sp.allgather_logits=always"}), Contains("74 GiB"));
-  CHECK(load_config({}, {"sp.allgather_logits=never"}).ok());
+  const std::string ring = "parallel.ringattn_parallel_size=2";
+  CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
+  CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
+}
+
+TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, are refused") {
+  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  for (const char* word : {"sp.ring_impl=all_gather", "sp.placement=zigzag", "sp.heads_k_stride=2"}) {
+    INFO(word);
+    CHECK_THAT(error({word, "parallel.ulysses_parallel_size=2"}), Contains("there is no ring attention"));
+    CHECK_THAT(error({word, "parallel.context_parallel_size=2", "sp.method=ulysses"}), Contains("there is no ring attention"));
+  }
+  CHECK(load_config({}, {"sp.placement=zigzag", "parallel.ringattn_parallel_size=2"}).ok());
+  CHECK(load_config({}, {"sp.placement=zigzag", "parallel.context_parallel_size=2"}).ok());
+  CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}), Contains("there is no Ulysses exchange"));
+  CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
+  for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
+    CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}), Contains("every rank holds the whole model"));
+  }
+}
+
+TEST_CASE("supervised fine-tuning refuses keys of an evaluation that it does not have") {
+  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}), Contains("eval.every: is 5, but algorithm.name sft"));
+  CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}), Contains("data.eval: is") && Contains("does not evaluate"));
 }
 
 TEST_CASE("a file that cannot be used is an error, not an exception") {

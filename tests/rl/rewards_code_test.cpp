@@ -63,7 +63,6 @@ TEST_CASE("code_tests runs the answer's tests after the last block") {
   CHECK(run_tests("```python\ndef f(a):\n    return a\n```", "assert f(1) == 2") == 0.0);
   CHECK(run_tests("this is no program", "assert True") == 0.0);
   CHECK(run_tests("", "assert True") == 0.0);
-  CHECK(run_tests("x = 1", "") == 0.0);  // nothing to pass
   CHECK(run_tests("print('x' * 3000000)", "assert True") == 1.0);
 }
 
@@ -84,6 +83,24 @@ TEST_CASE("code_tests compares standard output of cases") {
   CHECK(run_tests("if input() == '1':\n    print(1)\nelse:\n    while True: pass",
                   R"([{"input": "1", "output": "1"}, {"input": "2", "output": "1"}, {"input": "1", "output": "1"},
                       {"input": "1", "output": "1"}])", hasty()) == 0.25);
+}
+
+TEST_CASE("code_tests takes the cases of APPS and TACO, and refuses answers it does not understand") {
+  const std::string doubles = "print(2 * int(input()))";
+  CHECK(run_tests(doubles, R"({"inputs": ["1", "2\n"], "outputs": ["2", "4\n"]})") == 1.0);
+  CHECK(run_tests(doubles, R"({"inputs": ["1", "2"], "outputs": ["2", "5"], "fn_name": null})") == 0.5);
+  CHECK(run_tests("print(input(), input())", R"({"inputs": [["1", "2"]], "outputs": [["1 2"]]})") == 1.0);
+  CHECK(run_tests("7", R"({"inputs": ["1"], "outputs": ["1"]})") == 0.0);
+  for (const char* answer : {"", "7", "null", "\"1\"", "[]", "[1]", R"([{"input": "1"}])", R"([{"input": 1, "output": 2}])", "{}",
+                             R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
+                             R"({"fn_name": "f", "inputs": ["1"], "outputs": ["1"]})"}) {
+    INFO(answer);
+    CHECK(answer_problem("code_tests", answer, {}) != "");
+    CHECK_THROWS_AS(run_tests("x = 1", answer), RewardUnavailable);
+  }
+  for (const char* answer : {"assert f(1) == 2", "[f(x) for x in y]", "{'inputs': 1}"}) {
+    CHECK(answer_problem("code_tests", answer, {}) == "");
+  }
 }
 
 TEST_CASE("code_tests takes another interpreter and refuses one that is not there") {

@@ -10,18 +10,24 @@
 namespace ringside::rl {
 namespace {
 
+struct NamedReward {
+  std::string name;
+  RewardOptions options;
+  Reward reward;
+};
+
 // All but those that leave the process, with options they can work with.
-std::vector<std::pair<std::string, Reward>> rewards() {
+std::vector<NamedReward> rewards() {
   RewardOptions options;
   options.regex = "(a|b)*c|.*\\d";
   options.repetition_ngram = 2;
-  std::vector<std::pair<std::string, Reward>> all;
+  std::vector<NamedReward> all;
   for (const char* separator : {"", "####"}) {
     options.separator = separator;
     options.stop = *separator == '\0' ? "" : "<end>";
     for (const std::string_view name : reward_names()) {
       if (name != "code_tests" && name != "http") {
-        all.emplace_back(name, make_reward(name, options));
+        all.push_back({std::string(name), options, make_reward(name, options)});
       }
     }
   }
@@ -30,7 +36,10 @@ std::vector<std::pair<std::string, Reward>> rewards() {
 
 void check_finite(const std::string& completion, const std::string& answer) {
   static const auto all = rewards();
-  for (const auto& [name, reward] : all) {
+  for (const auto& [name, options, reward] : all) {
+    if (!answer_problem(name, answer, options).empty()) {
+      continue;  // refused before any completion is looked at
+    }
     const double score = reward({completion, completion, answer, 3, 10, true});
     if (!std::isfinite(score) || score < -1.0 || score > 1.0) {
       FAIL(name << " gives " << score << " for a completion of " << completion.size() << " bytes");

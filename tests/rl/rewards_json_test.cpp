@@ -104,7 +104,8 @@ TEST_CASE("json_schema reads the last block or the whole completion") {
   CHECK(score(R"({"a": 1)", schema) == 0.0);
   CHECK(score("", schema) == 0.0);
   CHECK(score("{\"a\": \"\xff\"}", schema) == 0.0);
-  CHECK(score(R"({"a": 1})", "no schema") == 0.0);
+  CHECK_THROWS_WITH(score(R"({"a": 1})", "no schema"), Catch::Contains("is no usable JSON schema: JSON schema: not valid JSON"));
+  CHECK_THROWS_WITH(score(R"({"a": 1})", R"({"tpye": 1})"), Catch::Contains("tpye"));
   CHECK(score(std::string(100000, '['), "{}") == 0.0);
   CHECK(score(std::string(100000, '[') + std::string(100000, ']'), "{}") == 0.0);
   CHECK(score("\"" + std::string(100000, 'x') + "\"", "{}") == 0.0);

@@ -80,7 +80,8 @@ TEST_CASE("the reward reads both sides") {
   CHECK(reward({"", "thus 18", "Janet eats 3 ... #### 18"}) == 1.0);
   CHECK(reward({"", "thus 3", "Janet eats 3 ... #### 18"}) == 0.0);
   CHECK(reward({"", "\\boxed{18}", "\\boxed{18}"}) == 1.0);
-  CHECK(reward({"", "", ""}) == 0.0);
+  CHECK_THROWS_WITH(reward({"", "3", ""}), Catch::Contains("is missing or blank"));
+  CHECK_THROWS_AS(reward({"", "3", "\\boxed{ }"}), RewardUnavailable);
   options.tolerance = -1;
   CHECK_THROWS_AS(make_reward("math_answer", options), std::invalid_argument);
 }
@@ -94,7 +95,7 @@ TEST_CASE("hostile answers are wrong, soon") {
   CHECK(reward({"", "\\boxed{" + std::string(10 << 20, '9') + "}", "1"}) == 0.0);
   CHECK(reward({"", "\\boxed{9^9^9^9^9}", "1"}) == 0.0);
   CHECK(reward({"", "\\boxed{1e999999999}", "1"}) == 0.0);
-  CHECK(reward({"", "\\boxed{" + std::string(8000, ',') + "}", std::string(8000, ',')}) == 0.0);
+  CHECK(reward({"", "\\boxed{" + std::string(8000, ',') + "}", std::string(8000, ',') + "1"}) == 0.0);
   CHECK(reward({"", "\\boxed{\xff\xfe}", "1"}) == 0.0);
   std::string many;
   for (int i = 0; i < 1000000; ++i) many += "\\boxed{";

@@ -45,6 +45,14 @@ TEST_CASE("exact_match ends at the first stop text after the separator") {
   CHECK(exact("044469;", "044469") == 0.0);
 }
 
+TEST_CASE("a blank answer is refused, not matched by a blank completion") {
+  CHECK_THROWS_WITH(exact("", " "), Catch::Contains("is missing or blank") && Catch::Contains("exact_match"));
+  const RewardScores scores = RewardSet("length, exact_match", {}).score({"", "x", ""});
+  CHECK_THAT(scores.failure, Catch::Contains("is missing or blank"));
+  CHECK(scores.raw.empty());
+  CHECK(answer_problem("length", "", {}) == "");
+}
+
 TEST_CASE("exact_match survives whatever a model writes") {
   const std::string bytes("\0\xff\xfe=\x80;", 6);
   CHECK(exact(bytes, "1", "=", ";") == 0.0);
@@ -81,7 +89,7 @@ TEST_CASE("an unknown reward is an error that lists the known ones and the neare
   CHECK_THROWS_WITH(make_reward("exact_mach", {}),
                     Catch::Contains("'exact_mach'") && Catch::Contains("did you mean exact_match?") &&
                         Catch::Contains("math_answer"));
-  CHECK_THROWS_WITH(make_reward("zzzzzzzz", {}), !Catch::Contains("did you mean"));
+  CHECK_THROWS_WITH(make_reward("zzzzzzzz", {}), !Catch::Contains("did you mean") && Catch::Contains("is unknown; expected one of: code_tests"));
   CHECK(reward_names() == std::vector<std::string_view>{"code_tests", "exact_match", "http", "json_schema", "length",
                                                         "math_answer", "multiple_choice", "regex", "repetition"});
 }
@@ -163,8 +171,8 @@ TEST_CASE("multiple_choice reads the letter named last") {
   CHECK(choice("B", "(B) Paris") == 1.0);
   CHECK(choice("A\n#### B", "B", "####") == 1.0);
   CHECK(choice("(B)\n#### A", "B", "####") == 0.0);
-  CHECK(choice("", "") == 0.0);  // no letter equals no letter
-  CHECK(choice("hm", "hm") == 0.0);
+  CHECK_THROWS_WITH(choice("", ""), Catch::Contains("names no letter"));
+  CHECK_THROWS_AS(choice("hm", "hm"), RewardUnavailable);
 }
 
 TEST_CASE("rollout.reward names rewards with weights") {

@@ -2,6 +2,7 @@
 // the same. Ids and masks are compared with transformers' in chat_oracle.py; here is what needs no Python.
 #include <catch2/catch.hpp>
 
+#include "rl/data/prompt_set.h"
 #include "rl/sft_examples.h"
 #include "tests/support/temporary_directory.h"
 
@@ -87,8 +88,8 @@ TEST_CASE("examples that cannot be learned from are errors that name the line") 
   const Files files;
   const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
   const auto message = [](const std::string& messages) { return "{\"messages\": " + messages + "}\n"; };
-  CHECK_THROWS_WITH(files.read(good + "{\"prompt\": \"\", \"completion\": \"b\"}\n"), Contains("data.jsonl, line 2") && Contains("prompt is empty"));
-  CHECK_THROWS_WITH(files.read(good + message(R"([{"role": "u", "content": "a"}])")), Contains("line 2") && Contains("nothing to learn"));
+  CHECK_THROWS_WITH(files.read(good + "{\"prompt\": \"\", \"completion\": \"b\"}\n"), Contains("data.jsonl:2: ") && Contains("prompt is empty"));
+  CHECK_THROWS_WITH(files.read(good + message(R"([{"role": "u", "content": "a"}])")), Contains("data.jsonl:2: ") && Contains("nothing to learn"));
   CHECK_THROWS_WITH(files.read(good + message("[]")), Contains("data.jsonl:2"));
   CHECK_THROWS_WITH(files.read(message(R"([{"role": "u"}])")), Contains("data.jsonl:1") && Contains("content"));
   CHECK_THROWS_WITH(files.read(message(R"([{"role": "", "content": "a"}])")), Contains("empty role"));
@@ -103,7 +104,65 @@ TEST_CASE("a document longer than a micro-batch is an error that names the line 
   config.train.tokens_per_micro_batch = 5;
   CHECK(tokenize_examples(config, files.tokenizer(), {2}).size() == 2);
   config.train.tokens_per_micro_batch = 4;
-  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}), Contains("line 2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
+  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}), Contains("data.jsonl:2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
+}
+
+TEST_CASE("documents that are too long are dropped or cut as data.on_overlong says, and counted") {
+  const Files files;
+  Config config = files.config("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aa\", \"completion\": \"bb\"}\n"
+                               "{\"prompt\": \"aaaaa\", \"completion\": \"b\"}\n", ChatTemplate::kNone);
+  config.train.tokens_per_micro_batch = 2;
+  config.data.on_overlong = OnOverlong::kDrop;
+  SftSet set = scan_sft_set(config, files.tokenizer(), {2});
+  CHECK(set.problems.empty());
+  REQUIRE(set.examples.size() == 1);
+  CHECK(set.examples[0].ids == Ids{4, 5, 2});
+  CHECK(describe_overlong(set, config) == "2 of 3 documents are longer than train.tokens_per_micro_batch = 2: dropped");
+  config.data.on_overlong = OnOverlong::kTruncate;
+  set = scan_sft_set(config, files.tokenizer(), {2});
+  REQUIRE(set.examples.size() == 2);  // the third has nothing to learn left
+  CHECK(set.examples[1].ids == Ids{4, 4, 5});
+  CHECK(set.examples[1].learned == Mask{false, false, true});
+}
+
+TEST_CASE("prompts that are too long are dropped or cut as data.on_overlong says, at the same places for every reader") {
+  const Files files;
+  Config config = files.config("{\"prompt\": \"abc\"}\n{\"prompt\": \"aabbc\"}\n{\"prompt\": \"c\"}\n", ChatTemplate::kNone);
+  config.rollout.max_prompt_tokens = 3;
+  const auto scan = [&](OnOverlong policy) {
+    config.data.on_overlong = policy;
+    return scan_prompt_set(config.data.sft, config, files.tokenizer());
+  };
+  const PromptSet refused = scan(OnOverlong::kError);
+  REQUIRE(refused.problems.size() == 1);
+  CHECK_THAT(refused.problems[0], Contains("1 of 3 prompts is longer than rollout.max_prompt_tokens = 3") &&
+                                      Contains("data.jsonl:2 has 5 tokens") && Contains("data.on_overlong"));
+  const PromptSet dropped = scan(OnOverlong::kDrop);
+  CHECK(dropped.problems.empty());
+  REQUIRE(dropped.prompts.size() == 2);
+  CHECK(dropped.prompts[1].prompt == "c");
+  CHECK(dropped.prompts[1].id == "3");
+  CHECK(dropped.longest == 3);
+  const PromptSet cut = scan(OnOverlong::kTruncate);
+  REQUIRE(cut.prompts.size() == 3);
+  CHECK(prompt_ids(cut.prompts[1], prompt_limit(config), files.tokenizer()) == Ids{5, 5, 6});
+  CHECK(describe_overlong(cut, prompt_limit(config)) ==
+        "1 of 3 prompts is longer than rollout.max_prompt_tokens = 3: truncated to the last tokens");
+  config.rollout.max_prompt_tokens = 0;
+  CHECK_THAT(scan(OnOverlong::kDrop).problems.at(0), Contains("no prompt is left"));
+}
+
+TEST_CASE("every line that cannot be used is named, with what it has and what was expected") {
+  const Files files;
+  const Config config = files.config("{\"prompt\": \"a\", \"answer\": null}\n{\"question\": \"a\", \"id\": 1}\n[1]\n{\"prompt\": 5}\n{\"prompt\": \n");
+  const auto data = scan_prompts(config.data.sft, config.data);
+  REQUIRE(data.items.size() == 1);
+  CHECK(data.items[0].answer.empty());
+  REQUIRE(data.problems.size() == 4);
+  CHECK_THAT(data.problems[0], Contains("data.jsonl:2: has no \"prompt\" (data.prompt_key); it has \"id\", \"question\""));
+  CHECK_THAT(data.problems[1], Contains("data.jsonl:3: holds an array, expected an object"));
+  CHECK_THAT(data.problems[2], Contains("data.jsonl:4: \"prompt\" is a number, expected a string"));
+  CHECK_THAT(data.problems[3], Contains("data.jsonl:5:12: not valid JSON"));
 }
 
 TEST_CASE("a prompt of messages is rendered up to the assistant's turn") {

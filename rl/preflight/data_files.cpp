@@ -1,0 +1,166 @@
+#include "rl/preflight/data_files.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "rl/data/prompt_set.h"
+#include "rl/data/rollout_file.h"
+#include "rl/rewards/reward.h"
+#include "rl/rewards/weighted_rewards.h"
+#include "rl/sft_examples.h"
+#include "rl/worker/prompt_scorer.h"
+
+namespace ringside::rl {
+namespace {
+
+constexpr std::size_t kListed = 10;  // lines of one file
+
+void add_problems(const std::string& key, const std::string& file,
+                  const std::vector<std::string>& problems, PreflightReport& report) {
+  for (std::size_t i = 0; i < std::min(problems.size(), kListed); ++i) {
+    report.mistakes.push_back({key, problems[i]});
+  }
+  if (problems.size() > kListed) {
+    report.mistakes.push_back({key, file + ": " + std::to_string(problems.size() - kListed) +
+                                        " more lines cannot be used"});
+  }
+}
+
+// Answers that a reward of the recipe does not understand.
+std::vector<std::string> answer_problems(const std::string& file,
+                                         const std::vector<Prompt>& prompts, const Config& config) {
+  const RewardOptions options = reward_options(config.rollout, "");
+  std::vector<std::string> problems;
+  for (const Prompt& prompt : prompts) {
+    for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+      const std::string problem = answer_problem(reward.name, prompt.answer, options);
+      if (!problem.empty()) {
+        problems.push_back(file + ":" + std::to_string(prompt.line) + ": \"" +
+                           config.data.answer_key + "\" (data.answer_key) " + problem +
+                           ", for reward " + reward.name);
+      }
+    }
+  }
+  return problems;
+}
+
+void check_positions(const std::string& key, int64_t longest, const Config& config,
+                     const ModelFiles& files, PreflightReport& report) {
+  const int64_t completion = config.rollout.max_completion_tokens;
+  if (files.model && longest + completion > files.model->max_position_embeddings) {
+    report.mistakes.push_back(
+        {"rollout.max_completion_tokens",
+         "is " + std::to_string(completion) + ", and the longest prompt of " + key + " has " +
+             std::to_string(longest) +
+             " tokens: together more than max_position_embeddings in config.json, " +
+             std::to_string(files.model->max_position_embeddings) + "; expected at most " +
+             std::to_string(std::max<int64_t>(0, files.model->max_position_embeddings - longest))});
+  }
+}
+
+void check_prompt_file(const std::string& key, const std::string& path, const Config& config,
+                       const ModelFiles& files, PreflightReport& report) {
+  if (path.empty()) {
+    report.mistakes.push_back({key, "is not set; expected a JSONL file of {\"" +
+                                        config.data.prompt_key + "\", \"" + config.data.answer_key +
+                                        "\"} objects, one a line"});
+    return;
+  }
+  try {
+    if (!files.tokenizer) {  // its own mistake is reported; lines and answers can still be read
+      auto data = scan_prompts(path, config.data);
+      auto more = answer_problems(path, data.items, config);
+      data.problems.insert(data.problems.end(), more.begin(), more.end());
+      add_problems(key, path, data.problems, report);
+      return;
+    }
+    PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
+    const auto more = answer_problems(path, set.prompts, config);
+    set.problems.insert(set.problems.end(), more.begin(), more.end());
+    add_problems(key, path, set.problems, report);
+    report.notes.push_back(key + ": " + std::to_string(set.lines) +
+                           (set.lines == 1 ? " prompt" : " prompts") + ", at most " +
+                           std::to_string(set.longest) + " tokens (" + path + ")");
+    if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
+      report.notes.push_back(key + ": " + describe_overlong(set, prompt_limit(config)));
+    }
+    check_positions(key, set.longest, config, files, report);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({key, error.what()});
+  }
+}
+
+}  // namespace
+
+void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
+                        PreflightReport& report) {
+  if (scope.workers_here) {
+    check_prompt_file("data.train", config.data.train, config, files, report);
+  }
+  if (config.eval.every > 0) {
+    check_prompt_file("data.eval", config.data.eval, config, files, report);
+  }
+}
+
+void check_sft_file(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  const std::string& path = config.data.sft;
+  if (path.empty()) {
+    report.mistakes.push_back(
+        {"data.sft",
+         "is not set; expected a JSONL file of {\"prompt\", \"completion\"} or {\"messages\"} "
+         "objects, one a line"});
+    return;
+  }
+  try {
+    if (!files.tokenizer || !files.model) {
+      add_problems("data.sft", path, scan_sft_examples(path, config.data).problems, report);
+      return;
+    }
+    const SftSet set = scan_sft_set(config, *files.tokenizer, files.model->eos_token_ids);
+    add_problems("data.sft", path, set.problems, report);
+    report.notes.push_back("data.sft: " + std::to_string(set.lines) +
+                           (set.lines == 1 ? " document" : " documents") + " (" + path + ")");
+    if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
+      report.notes.push_back("data.sft: " + describe_overlong(set, config));
+    }
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"data.sft", error.what()});
+  }
+}
+
+void check_rollout_file(const Config& config, const PreflightScope& scope, const ModelFiles& files,
+                        PreflightReport& report) {
+  if (scope.rollouts.empty()) {
+    return;
+  }
+  const std::string path = scope.rollouts.string();
+  try {
+    std::vector<std::string> problems;
+    const auto rollouts = read_rollout_file(scope.rollouts, config.rollout.group_size);
+    const int64_t vocabulary =
+        files.model ? files.model->vocab_size : std::numeric_limits<int64_t>::max();
+    for (const bridge::Rollout& rollout : rollouts) {
+      for (const auto* ids : {&rollout.prompt_ids, &rollout.completion_ids}) {
+        const auto bad = std::find_if(ids->begin(), ids->end(),
+                                      [&](int64_t id) { return id < 0 || id >= vocabulary; });
+        if (bad != ids->end()) {
+          problems.push_back(path + ": rollout " + rollout.rollout_id +
+                             " (group/sample) has token id " + std::to_string(*bad) +
+                             ", outside the model's vocabulary of " + std::to_string(vocabulary));
+          break;
+        }
+      }
+      if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven &&
+          rollout.advantages.empty()) {
+        problems.push_back(path + ": rollout " + rollout.rollout_id +
+                           " (group/sample) brings no advantages, which "
+                           "algorithm.advantage.estimator given takes");
+      }
+    }
+    add_problems("--rollouts", path, problems, report);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"--rollouts", error.what()});
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,35 @@
+#include "rl/preflight/preflight.h"
+
+#include "rl/preflight/data_files.h"
+#include "rl/preflight/model_files.h"
+#include "rl/preflight/run_settings.h"
+
+namespace ringside::rl {
+
+PreflightReport preflight(const Config& config, const PreflightScope& scope) {
+  PreflightReport report;
+  if (config.algorithm.name == AlgorithmName::kSft) {
+    const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
+    check_sft_file(config, files, report);
+    return report;
+  }
+  PreflightScope live = scope;  // where rollouts are brought along, no worker samples
+  live.workers_here = scope.workers_here && !scope.brings_rollouts;
+  const bool samples = live.workers_here || config.eval.every > 0;
+  const ModelFiles files = check_model_files(config, samples, report);
+  check_training_settings(config, scope, report);
+  if (samples) {
+    check_rewards(config, files, report);
+    check_prompt_files(config, live, files, report);
+  }
+  if (!scope.brings_rollouts) {
+    check_bridge(config, live, report);
+  }
+  if (live.workers_here) {
+    check_server(config, report);
+  }
+  check_rollout_file(config, scope, files, report);
+  return report;
+}
+
+}  // namespace ringside::rl

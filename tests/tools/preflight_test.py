@@ -1,0 +1,398 @@
+"""What `ringside check` and the start of `run` and `train` refuse, each with a sentence that names the place.
+
+Guards: a mistake that passes `check` and then ends or stalls a run; text of a library or a stack trace in front of a user.
+
+Usage: preflight_test.py RINGSIDE. Standard library only.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "tools"))
+import quickstart_task  # noqa: E402
+
+PROMPTS = [{"prompt": f"{digits}>", "answer": "".join(sorted(digits))} for digits in ("312", "231", "213", "132")]
+HEADS, POSITIONS = 4, 64
+# None of these may reach a user.
+LIBRARY_TEXT = ("[json.exception", "frame #", "Exception raised from", "terminate called")
+
+
+def model_config() -> dict:
+    return {**quickstart_task.model_config(), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": HEADS, "head_dim": 8, "max_position_embeddings": POSITIONS}
+
+
+def shapes_of(config: dict) -> dict[str, list[int]]:
+    e, f, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    layer = {"self_attn.q_proj.weight": [q, e], "self_attn.k_proj.weight": [kv, e], "self_attn.v_proj.weight": [kv, e],
+             "self_attn.o_proj.weight": [e, q], "self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d],
+             "mlp.gate_proj.weight": [f, e], "mlp.up_proj.weight": [f, e], "mlp.down_proj.weight": [e, f],
+             "input_layernorm.weight": [e], "post_attention_layernorm.weight": [e]}
+    return {"model.embed_tokens.weight": [config["vocab_size"], e], "model.norm.weight": [e],
+            **{f"model.layers.0.{name}": shape for name, shape in layer.items()}}
+
+
+def write_weights(path: pathlib.Path, shapes: dict[str, list[int]], spoiled: str = "") -> None:
+    """A safetensors file of small random fp32 values; the first value of tensor `spoiled` is NaN."""
+    rng, header, data = random.Random(1), {}, b""
+    for name, shape in shapes.items():
+        count = 1
+        for size in shape:
+            count *= size
+        values = [rng.gauss(0, 0.1) + (len(shape) == 1) for _ in range(count)]
+        if name == spoiled:
+            values[0] = float("nan")
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * count]}
+        data += struct.pack(f"<{count}f", *values)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Preflight(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.model = self.folder / "model"
+        self.model.mkdir()
+        self.config = model_config()
+        self.write(self.model / "config.json", self.config)
+        self.write(self.model / "tokenizer.json", quickstart_task.tokenizer_json())
+        write_weights(self.model / "model.safetensors", shapes_of(self.config))
+        self.lines("train.jsonl", PROMPTS)
+        self.lines("sft.jsonl", [{"prompt": "31>", "completion": "13;"}] * 4)
+        self.recipe = self.folder / "recipe.yaml"
+        self.recipe.write_text("model: {path: model}\ndata: {train: train.jsonl}\n"
+                               "rollout: {prompts_per_step: 2, group_size: 2, max_prompt_tokens: 16,\n"
+                               "          max_completion_tokens: 4}\ntrain: {steps: 1, threads: 1}\n")
+        self.sft = ("algorithm.name=sft", f"data.sft={self.folder}/sft.jsonl", "train.batch_size=2")
+
+    def write(self, path: pathlib.Path, value) -> pathlib.Path:
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+        return path
+
+    def lines(self, name: str, lines: list) -> pathlib.Path:
+        return self.write(self.folder / name,
+                          "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+
+    def ringside(self, *words, seconds: float = 60) -> tuple[int, str]:
+        done = subprocess.run([RINGSIDE, *(str(word) for word in words)], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=seconds, cwd=self.folder)
+        text = done.stdout.decode(errors="replace")
+        for unwanted in LIBRARY_TEXT:
+            self.assertNotIn(unwanted, text)
+        return done.returncode, text
+
+    def refused(self, *words, expect: tuple = (), command: str = "check"):
+        """`command` ends with exit code 2 and a text that holds everything in `expect`."""
+        end = () if command == "check" else ("--run-dir", self.folder / "run")
+        code, text = self.ringside(command, self.recipe, *words, *end)
+        self.assertEqual(code, 2, text)
+        for part in expect:
+            self.assertIn(part, text)
+        return text
+
+    def accepted(self, *words) -> str:
+        code, text = self.ringside("check", self.recipe, *words)
+        self.assertEqual(code, 0, text)
+        return text
+
+    # --- the control ---
+
+    def test_a_good_recipe_is_accepted_and_runs(self):
+        self.assertIn("4 prompts", self.accepted())
+        self.assertEqual(self.ringside("run", self.recipe, "--run-dir", self.folder / "run")[0], 0)
+
+    def test_every_mistake_is_printed_at_once(self):
+        self.lines("train.jsonl", [PROMPTS[0], {"question": "1"}, "{", {"prompt": "1" * 30, "answer": "1"}])
+        (self.model / "tokenizer.json").unlink()
+        text = self.refused("bridge.rollout_address=localhost:7001", "rollout.top_k=3")
+        for part in ("tokenizer.json", "train.jsonl:2", "train.jsonl:3", "bridge.rollout_address", "rollout.top_k"):
+            self.assertIn(part, text)
+
+    # --- the model ---
+
+    def test_a_model_that_is_not_a_directory_here(self):
+        for path, parts in {"": ["model.path is not set"],
+                            "nothere": ["model.path", "nothere", "does not exist"],
+                            "Qwen/Qwen3-0.6B": ["model.path", "hf download Qwen/Qwen3-0.6B"],
+                            "~/models/x": ["model.path", "~"],
+                            "train.jsonl": ["model.path", "expected a directory"]}.items():
+            with self.subTest(path=path):
+                self.refused(f"model.path={path}", expect=tuple(parts))
+
+    def test_files_that_belong_beside_the_weights(self):
+        adapter = self.folder / "adapter"
+        adapter.mkdir()
+        self.write(adapter / "adapter_config.json", {})
+        self.refused(f"model.path={adapter}", expect=("adapter", "merge"))
+        for name, text, parts in (("config.json", None, ("config.json", "does not exist")),
+                                  ("config.json", '{"model_type": ', ("config.json:1:", "not valid JSON")),
+                                  ("tokenizer.json", None, ("tokenizer.json", "does not exist")),
+                                  ("tokenizer.json", '{"model": {', ("tokenizer.json:1:", "not valid JSON")),
+                                  ("tokenizer.json", "{}", ("tokenizer.json", "model"))):
+            with self.subTest(name=name, text=text):
+                kept = (self.model / name).read_text()
+                (self.model / name).unlink()
+                if text is not None:
+                    self.write(self.model / name, text)
+                self.refused(expect=parts)
+                self.write(self.model / name, kept)
+
+    def test_weights_are_judged_by_their_headers(self):
+        weights = self.model / "model.safetensors"
+        shapes = shapes_of(self.config)
+        write_weights(weights, {**shapes, "model.norm.weight": [15]})
+        self.refused(expect=("model.norm.weight", "[15]", "[16]"))
+        write_weights(weights, {name: shape for name, shape in shapes.items() if "q_proj" not in name and "norm" not in name})
+        self.refused(expect=("self_attn.q_proj.weight", "model.norm.weight", "none of the weight files"))
+        write_weights(weights, {**shapes, "model.extra": [2]})
+        self.refused(expect=("model.extra",))
+        self.write(weights, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+        self.refused(expect=("git-lfs", "git lfs pull"))
+        weights.unlink()
+        self.refused(expect=("model.safetensors",))
+        (self.model / "pytorch_model.bin").write_bytes(b"")
+        self.refused(expect=("pytorch_model.bin",))
+        self.accepted("model.init=random")
+
+    def test_weights_that_are_not_finite_name_the_tensor(self):
+        write_weights(self.model / "model.safetensors", shapes_of(self.config), "model.norm.weight")
+        code, text = self.ringside("train", self.recipe, *self.sft, "--run-dir", self.folder / "run")
+        self.assertEqual(code, 1, text)
+        self.assertIn("model.norm.weight", text)
+        self.assertIn("finite", text)
+
+    def test_what_the_configuration_asks_of_the_model(self):
+        self.refused("rollout.max_completion_tokens=64",
+                     expect=("rollout.max_completion_tokens", "max_position_embeddings", str(POSITIONS)))
+        self.accepted("rollout.max_prompt_tokens=1000")  # the prompts that are there fit
+        self.refused("parallel.ulysses_parallel_size=8", expect=("parallel.ulysses_parallel_size", "4 query heads"))
+        self.refused("parallel.context_parallel_size=8", "sp.method=ulysses", expect=("4 query heads",))
+        self.refused("algorithm.kl_coef=0.1", "model.reference_path=/nope", expect=("model.reference_path", "/nope"))
+        self.refused("algorithm.advantage.estimator=gae", "algorithm.critic.model_path=/nope",
+                     expect=("algorithm.critic.model_path", "/nope"))
+        self.write(self.model / "config.json", {**self.config, "vocab_size": 40})
+        write_weights(self.model / "model.safetensors", shapes_of({**self.config, "vocab_size": 40}))
+        self.refused(expect=("tokenizer.json", "vocab_size", "40"))
+
+    # --- data ---
+
+    def test_data_files_are_read_to_the_last_line(self):
+        for name, content, parts in (
+                ("empty", [], ("holds no example",)),
+                ("no prompt", [PROMPTS[0], {"question": "1", "answer": "1"}], (":2", '"prompt"', "data.prompt_key", '"question"')),
+                ("no object", [[1, 2]], (":1", "array", "expected an object")),
+                ("no JSON", [PROMPTS[0], '{"prompt": "1"'], (":2", "not valid JSON")),
+                ("a number", [{"prompt": 5, "answer": "1"}], (":1", "number")),
+                ("a CSV", ["prompt,answer", "1,2"], (":1", "not valid JSON")),
+                ("an empty prompt", [{"prompt": "", "answer": "1"}], (":1", "0 tokens")),
+                ("no template", [{"prompt": [{"role": "user", "content": "1"}], "answer": "1"}], (":1", "data.chat_template")),
+                ("a long prompt", [*PROMPTS, {"prompt": "1" * 30, "answer": "1"}], (":5", "30 tokens", "rollout.max_prompt_tokens", "data.on_overlong"))):
+            with self.subTest(name):
+                self.lines("train.jsonl", content)
+                self.refused(expect=("data.train", "train.jsonl", *parts))
+        (self.folder / "train.jsonl").write_bytes(b'{"prompt": "\xe9", "answer": "1"}\n')
+        self.refused(expect=("train.jsonl:1", "UTF-8"))
+        (self.folder / "train.jsonl").write_bytes(b"\x1f\x8b\x08\x00rest")
+        self.refused(expect=("train.jsonl", "gzip"))
+        self.refused(f"data.train={self.folder}", expect=("data.train", "is a directory"))
+        self.refused("data.train=nothere.jsonl", expect=("data.train", "nothere.jsonl", "does not exist"))
+        self.refused("data.train=", expect=("data.train is not set",))
+
+    def test_a_template_whose_markers_the_tokenizer_lacks(self):
+        self.lines("train.jsonl", [{"prompt": [{"role": "user", "content": "1"}], "answer": "1"}])
+        self.refused("data.chat_template=chatml", expect=("<|im_start|>", "not one token"))
+
+    def test_many_mistakes_of_one_file_are_counted(self):
+        self.lines("train.jsonl", [{"question": str(i)} for i in range(500)])
+        text = self.refused(expect=("train.jsonl:1:", "more"))
+        self.assertLess(sum("train.jsonl" in line for line in text.splitlines()), 15)
+
+    def test_held_out_prompts_and_examples_are_read_too(self):
+        self.lines("eval.jsonl", [{"prompt": "1>"}])
+        self.refused(f"data.eval={self.folder}/eval.jsonl", "eval.every=1", expect=("data.eval", "eval.jsonl:1", "answer"))
+        self.accepted(*self.sft)
+        self.refused("algorithm.name=sft", expect=("data.sft is not set",))
+        self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])
+        self.refused(*self.sft, expect=("data.sft", "sft.jsonl:1", '"completion"', "sft.jsonl:3"))
+
+    def test_overlong_prompts_by_policy(self):
+        self.lines("train.jsonl", [*PROMPTS, {"prompt": "1" * 30, "answer": "1"}])
+        self.refused(expect=("1 of 5 prompts", "data.on_overlong"))
+        self.assertIn("1 of 5 prompts", self.accepted("data.on_overlong=drop"))
+        self.assertIn("1 of 5 prompts", self.accepted("data.on_overlong=truncate"))
+        self.refused("rollout.max_prompt_tokens=2", "data.on_overlong=drop", expect=("no prompt is left",))
+        for policy in ("drop", "truncate"):
+            with self.subTest(policy):
+                code, text = self.ringside("run", self.recipe, f"data.on_overlong={policy}", "log.rollouts=true",
+                                           "train.steps=3", "--run-dir", self.folder / policy)
+                self.assertEqual(code, 0, text)
+                self.assertIn("1 of 5 prompts", text)
+                lengths = [len(json.loads(line)["prompt_ids"])
+                           for line in (self.folder / policy / "rollouts.jsonl").read_text().splitlines()]
+                self.assertEqual(max(lengths), 4 if policy == "drop" else 16, lengths)
+
+    # --- rewards ---
+
+    def test_answers_that_no_reward_could_use(self):
+        for reward, answer, parts in (("exact_match", None, ("no answer",)),
+                                      ("math_answer", " ", ("answer",)),
+                                      ("multiple_choice", "nothing here", ("letter",)),
+                                      ("json_schema", "no schema", ("schema",)),
+                                      ("code_tests", 7, ("code_tests",)),
+                                      ("code_tests", {"inputs": ["1"], "outputs": []}, ("inputs", "outputs")),
+                                      ("code_tests", {"tests": ["1"]}, ("code_tests", "inputs")),
+                                      ("code_tests", {"fn_name": "f", "inputs": ["1"], "outputs": ["1"]}, ("fn_name",))):
+            with self.subTest(reward=reward, answer=answer):
+                line = {"prompt": "1>"} if answer is None else {"prompt": "1>", "answer": answer}
+                self.lines("train.jsonl", [PROMPTS[0] if reward == "exact_match" else line, line])
+                self.refused(f"rollout.reward={reward}", expect=("train.jsonl:2", "data.answer_key", *parts))
+        self.lines("train.jsonl", [{"prompt": "1>"}])
+        self.accepted("rollout.reward=length")
+
+    def test_settings_of_rewards(self):
+        for word, parts in (("rollout.reward=http", ("rollout.reward_options.http_url", "http://")),
+                            ("rollout.reward=regex", ("rollout.reward_options.regex",)),
+                            ("rollout.reward=json_schema rollout.reward_options.json_schema=/nope", ("json_schema", "/nope")),
+                            ("rollout.reward=code_tests rollout.reward_options.code_command=nope", ("code_command", "nope"))):
+            with self.subTest(word):
+                self.refused(*word.split(" "), expect=("rollout.reward", *parts))
+
+    # --- settings that only a run would refuse ---
+
+    def test_settings_that_only_a_run_would_refuse(self):
+        self.refused("rollout.top_p=0.9", expect=("rollout.top_p", "expected 1"))
+        self.refused("rollout.top_k=5", expect=("rollout.top_k", "expected 0"))
+        self.refused("algorithm.advantage.estimator=given", expect=("algorithm.advantage.estimator", "--rollouts"))
+        self.refused("rollout.stop=zzzz;", expect=("rollout.stop", "tokens"))
+        self.refused("bridge.rollout_address=tcp://0.0.0.0:7001", expect=("bridge.rollout_address", "CURVE"))
+        self.refused("bridge.weights_address=localhost:7001", expect=("bridge.weights_address",))
+        self.refused("bridge.curve.trainer_secret=/nope", "bridge.curve.allowed_workers=/nope2",
+                     expect=("bridge.curve.trainer_secret", "/nope", "bridge.curve.allowed_workers", "/nope2"))
+        self.refused("rollout.server=vllm", "rollout.server_options.url=localhost",
+                     expect=("rollout.server_options.url", "http://"))
+        self.refused("rollout.server=vllm", "rollout.server_options.api_key_file=/nope",
+                     expect=("rollout.server_options.api_key_file", "/nope"))
+
+    def test_run_and_train_refuse_before_they_start_anything(self):
+        self.lines("train.jsonl", [*PROMPTS, "{"])
+        text = self.refused(command="run", expect=("train.jsonl:5", "nothing was started"))
+        self.assertNotIn("restarting", text)
+        self.assertFalse((self.folder / "run").exists())
+        self.lines("sft.jsonl", ["{"])
+        self.refused(*self.sft, command="train", expect=("sft.jsonl:1", "nothing was started"))
+        self.refused("model.path=", command="train", expect=("model.path is not set",))
+
+    def test_a_run_of_supervised_examples_starts_no_worker(self):
+        code, text = self.ringside("run", self.recipe, *self.sft, "--run-dir", self.folder / "run")
+        self.assertEqual(code, 0, text)
+        self.assertNotIn("worker0", text)
+
+    # --- the command line ---
+
+    def test_words_of_the_command_line_that_do_nothing(self):
+        run = ("--run-dir", self.folder / "run")
+        for command in ("run", "train"):
+            for words in (("--steps", "0"), ("--steps", "-5"), ("--nproc", "0")):
+                with self.subTest(command=command, words=words):
+                    code, text = self.ringside(command, self.recipe, *run, *words)
+                    self.assertEqual(code, 2, text)
+                    self.assertIn("expected at least 1", text)
+        code, text = self.ringside("train", self.recipe, *self.sft, *run, "--rollouts", self.folder / "train.jsonl")
+        self.assertEqual(code, 2, text)
+        self.assertIn("--rollouts", text)
+
+    def test_words_that_are_neither_recipes_nor_overrides(self):
+        for words, expected in ((("train.steps", "=", "3"), "expected train.steps=3"),
+                                (("train.steps:3",), "expected train.steps=3"),
+                                (("train.steps",), "expected train.steps=VALUE"),
+                                (("train.steps=", "3"), "train.steps")):
+            with self.subTest(words):
+                self.refused(*words, expect=(expected,))
+        code, text = self.ringside("tran", self.recipe)
+        self.assertEqual(code, 2, text)
+        self.assertIn("'tran'", text)
+        self.assertIn("did you mean train", text)
+
+    def test_an_output_that_cannot_be_written(self):
+        words = ("generate", "--model", self.model, "--input", self.folder / "train.jsonl", "rollout.max_completion_tokens=2")
+        code, text = self.ringside(*words, "--output", self.folder / "no/such/x.jsonl")
+        self.assertEqual(code, 2, text)
+        self.assertIn("--output", text)
+        code, text = self.ringside(*words, "--output", self.folder / "x.jsonl")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(len((self.folder / "x.jsonl").read_text().splitlines()), 4)
+
+    def test_input_of_other_commands_is_named(self):
+        self.lines("ids.jsonl", [{"ids": "abc"}])
+        code, text = self.ringside("logprobs", "--model", self.model, "--input", self.folder / "ids.jsonl", "--output", self.folder / "o")
+        self.assertEqual(code, 1, text)
+        self.assertIn("ids.jsonl:1", text)
+        self.assertIn('"ids"', text)
+        self.lines("rollouts.jsonl", [{"prompt": "1"}])
+        code, text = self.ringside("train", self.recipe, "--run-dir", self.folder / "run", "--rollouts", self.folder / "rollouts.jsonl")
+        self.assertNotEqual(code, 0, text)
+        self.assertIn("rollouts.jsonl:1", text)
+        self.assertIn('has no "group_id"', text)
+
+    # --- keys that only a process shows; tests/rl/config_effect_test.cpp names these tests ---
+
+    def test_log_level_decides_what_is_logged(self):
+        loud = self.ringside("train", self.recipe, *self.sft, "--run-dir", self.folder / "loud")
+        quiet = self.ringside("train", self.recipe, *self.sft, "--run-dir", self.folder / "quiet", "log.level=error")
+        self.assertEqual((loud[0], quiet[0]), (0, 0), loud[1] + quiet[1])
+        self.assertIn(" info ", loud[1])
+        self.assertNotIn(" info ", quiet[1])
+
+    def test_num_workers_decides_how_many_workers_are_started(self):
+        run_dir = self.folder / "run"
+        with open(self.folder / "log.txt", "w") as log:
+            run = subprocess.Popen([RINGSIDE, "run", self.recipe, "--run-dir", run_dir, "rollout.num_workers=2",
+                                    "train.steps=1000000"], stdout=log, stderr=log, cwd=self.folder)
+        self.addCleanup(lambda: (run.kill(), run.wait()))
+
+        def workers() -> set[str]:
+            found = set()
+            for entry in pathlib.Path("/proc").iterdir():
+                try:
+                    words = (entry / "cmdline").read_bytes().decode().split("\0") if entry.name.isdigit() else []
+                except OSError:
+                    continue
+                if str(run_dir) in words and "--worker-id" in words:
+                    found.add(words[words.index("--worker-id") + 1])
+            return found
+
+        deadline = time.monotonic() + 30
+        while workers() != {"worker0", "worker1"}:
+            self.assertLess(time.monotonic(), deadline, (self.folder / "log.txt").read_text())
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(30), 130, (self.folder / "log.txt").read_text())
+
+    # --- what check prints ---
+
+    def test_what_differs_from_the_defaults_comes_first(self):
+        text = self.accepted("seed=7")
+        self.assertLess(text.index("rollout.group_size: 2"), text.index("optimizer.beta1"))
+        self.assertLess(text.index("train.steps: 1"), text.index("model.dtype"))
+        code, text = self.ringside("check", "--presets")
+        self.assertEqual(code, 0, text)
+        self.assertIn("dapo", text)
+        self.assertIn("algorithm.clip_high: 0.28", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
