@@ -47,6 +47,11 @@ int run(const RunOptions& options) {
   for (int64_t worker = 0; worker < loaded->config.rollout.num_workers; ++worker) {
     launch_options.worker_args.push_back(worker_arguments(options, worker));
   }
+  launch_options.progress = [metrics = options.run_dir / "metrics.jsonl"] {
+    std::error_code absent;
+    const auto size = std::filesystem::file_size(metrics, absent);
+    return absent ? std::int64_t{0} : static_cast<std::int64_t>(size);
+  };
   launch_options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
   return report_launch(launch(launch_options));
 }
