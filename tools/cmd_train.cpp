@@ -2,17 +2,22 @@
 
 #include <ATen/ATen.h>
 
-#include <fstream>
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/live_source.h"
 #include "rl/log/log.h"
 #include "rl/prime_rl_source.h"
+#include "rl/rank_work.h"
+#include "rl/run_directory.h"
 #include "rl/sft.h"
 #include "rl/trainer.h"
 #include "tools/distributed.h"
+#include "tools/start_plan.h"
+#include "tools/stop_signal.h"
 
 namespace ringside::tools {
 namespace {
@@ -24,6 +29,7 @@ struct TrainOptions {
   std::string prime_rl;
   int64_t steps = 0;
   int nproc = 0;
+  bool accept_changes = false;
 };
 
 // Log-probs under a cut distribution cannot be recomputed without the sampler's support mask, so such rollouts would be
@@ -37,16 +43,14 @@ void check_sampling(const rl::Config& config) {
   }
 }
 
-void save_configuration(const rl::Config& config, const std::filesystem::path& path) {
-  std::ofstream file(path, std::ios::trunc);
-  file << rl::dump(config);
-  if (!file.flush()) {
-    throw std::runtime_error("cannot write " + path.string());
-  }
+int64_t total_steps(const TrainOptions& options, const rl::Config& config) {
+  return options.steps > 0 ? options.steps : config.train.steps;
 }
 
-std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, const rl::Config& config,
-                                               const rl::TrainingRun& run, int64_t steps) {
+std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
+                                               const rl::Config& config,
+                                               const rl::TrainingRun& run) {
+  const int64_t steps = run.steps();
   if (!options.rollouts.empty()) {
     return rl::make_file_source(options.rollouts, config.rollout);
   }
@@ -56,22 +60,40 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, cons
   return rl::make_live_source(config, run.state().run_id, options.run_dir, run.state().weight_version, steps);
 }
 
-void train_rank(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
-  std::filesystem::create_directories(options.run_dir);
-  if (ranks.mesh.rank() == 0) {
-    save_configuration(config, options.run_dir / "config.yaml");
-    for (const std::string& line : rl::describe_batch(config)) {
-      rl::log::info(line);
+// Says what the start means and makes the directory this run's. On rank 0, which holds its lock.
+void begin(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan) {
+  for (const std::string& line : plan.lines) {
+    rl::log::warn("the configuration has changed: " + line);
+  }
+  rl::begin_start(options.run_dir, config, plan);
+  for (const std::string& line : rl::describe_batch(config)) {
+    rl::log::info(line);
+  }
+}
+
+// Returns the signal that stopped the run, or 0.
+int train_rank(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan,
+               const Ranks& ranks) {
+  std::optional<rl::TrainingRun> run;
+  std::unique_ptr<rl::RolloutSource> source;
+  rl::run_rank_work(*ranks.comms.world, rl::waiting_round(config), [&] {
+    run.emplace(rl::RunOptions{config, options.run_dir, total_steps(options, config), stop_signal},
+                ranks.mesh, ranks.comms);
+    if (!run->is_main_rank()) {
+      return;
     }
-  }
-  const int64_t steps = options.steps > 0 ? options.steps : config.train.steps;
-  rl::TrainingRun run({config, options.run_dir, steps}, ranks.mesh, ranks.comms);
+    begin(options, config, plan);
+    if (config.algorithm.name != rl::AlgorithmName::kSft) {
+      source = make_source(options, config, *run);
+    }
+  });
+  finish_on_stop_signals();
   if (config.algorithm.name == rl::AlgorithmName::kSft) {
-    rl::train_sft(run);
-    return;
+    rl::train_sft(*run);
+  } else {
+    rl::train_grpo(*run, source.get());
   }
-  const auto source = run.is_main_rank() ? make_source(options, config, run, steps) : nullptr;
-  rl::train_grpo(run, source.get());
+  return run->stop_signal();
 }
 
 int train(const TrainOptions& options, const CommandContext& context) {
@@ -81,8 +103,15 @@ int train(const TrainOptions& options, const CommandContext& context) {
     loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
   }
   check_sampling(loaded->config);
-  return run_on_ranks(loaded->config, options.nproc, context.arguments,
-                      [&](const Ranks& ranks) { train_rank(options, loaded->config, ranks); });
+  const rl::StartPlan plan =
+      rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
+                     options.accept_changes);
+  if (const auto code = exit_code_of(plan)) return *code;
+  std::atomic<int> stopped_by{0};
+  const int code = run_on_ranks(
+      loaded->config, options.nproc, context.arguments,
+      [&](const Ranks& ranks) { stopped_by = train_rank(options, loaded->config, plan, ranks); });
+  return stopped_by != 0 ? 128 + stopped_by : code;
 }
 
 }  // namespace
@@ -102,6 +131,9 @@ void add_train_command(CommandContext& context) {
   command->add_option("--steps", options->steps,
                       "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
                       "train.steps where a recipe or the command line sets it, else at --steps");
+  command->add_flag("--accept-changes", options->accept_changes,
+                    "go on in a run directory whose configuration was another; without it changed "
+                    "keys are refused");
   command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)");
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }

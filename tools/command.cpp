@@ -1,8 +1,15 @@
 #include "tools/command.h"
 
+#include <c10/util/Exception.h>
+
 #include <iostream>
 
 namespace ringside::tools {
+
+std::string error_text(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
 
 ConfigInputs split_inputs(const std::vector<std::string>& words) {
   ConfigInputs inputs;

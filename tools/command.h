@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ struct CommandContext {
   // The words after the executable's name: a launching parent starts its ranks with the same.
   std::vector<std::string> arguments;
 };
+
+// What an exception says, without the C++ stack that LibTorch adds to its own.
+std::string error_text(const std::exception& error);
 
 // Recipes and overrides as they stand on a command line, in any order.
 struct ConfigInputs {

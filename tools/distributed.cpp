@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "rl/log/log.h"
+#include "rl/rank_work.h"
 #include "rl/sequence_parallel.h"
+#include "rl/training_run.h"
 #include "sp/comm/c10d_communicator.h"
 #include "sp/comm/group_scope.h"
 #include "tools/command.h"
@@ -105,10 +107,27 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
       try {
         body(connect_rank(config, rendezvous, rank));
       } catch (const std::exception& error) {
-        rl::log::error("virtual rank " + std::to_string(rank) + ": " + error.what());
+        rl::log::error("virtual rank " + std::to_string(rank) + ": " + error_text(error));
         std::_Exit(kExitFailure);
       }
     });
+  }
+}
+
+// One rank of several. An error that every rank finds is told by rank 0, that of another rank by
+// itself.
+int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
+             const std::function<void(const Ranks&)>& body) {
+  try {
+    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
+    return kExitOk;
+  } catch (const rl::RankFailed&) {
+    return kExitFailure;
+  } catch (const rl::TrainingFailed&) {
+    if (rendezvous.first_rank() == 0) {
+      throw;
+    }
+    return kExitFailure;
   }
 }
 
@@ -145,12 +164,11 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
       rl::log::info(line);
     }
   }
-  if (rendezvous.ranks_here == 1) {
-    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
-  } else {
+  if (rendezvous.ranks_here > 1) {
     run_virtual_ranks(config, rendezvous, body);
+    return kExitOk;
   }
-  return kExitOk;
+  return run_rank(config, rendezvous, body);
 }
 
 int report_launch(const LaunchResult& result) {

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kExitOk : kExitUsage;
   } catch (const std::exception& e) {
-    std::cerr << "ringside: " << e.what() << "\n";
+    std::cerr << "ringside: " << error_text(e) << "\n";
     return kExitFailure;
   }
 }

@@ -314,6 +314,21 @@ TEST_CASE("after an interrupt trainers have time to save, workers only their gra
   check_all_gone(pids);
 }
 
+TEST_CASE("a rank that knows why the run failed is heard, also when another was the first to go") {
+  Stage stage;
+  LaunchOptions options;
+  options.num_trainers = 2;
+  options.trainer_args = stage.script(
+      "if [ $RANK = 1 ]; then until [ -e armed ]; do sleep 0.02; done; exit 1; fi; "
+      "trap 'echo \"ringside: no such model\" >&2; exit 1' TERM; touch armed; while :; do sleep "
+      "0.05; done");
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK_THAT(stage.text("error"), Contains("trainer rank 1 (pid ") &&
+                                      Contains("; trainer rank 0 (pid ") &&
+                                      Contains("exited with status 1: no such model\n"));
+}
+
 TEST_CASE(
     "what workers say arrives line by line, and what they say last after a failure is left out") {
   Stage stage;

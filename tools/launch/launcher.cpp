@@ -225,8 +225,13 @@ class Supervisor {
         on_worker_exit(child, *status, obituary);
       } else if (!status->ok() && phase_ == Phase::kRunning) {
         failures += (failures.empty() ? "" : "; ") + obituary;
+        reason_told_ = reason_told_ || !last_words(child).empty();
       } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
         report(obituary);  // it was to save
+      } else if (interrupt_ == 0 && !reason_told_ && !status->signalled &&
+                 !last_words(child).empty()) {
+        result_.error += "; " + obituary;  // the one that knows why was not the first to go
+        reason_told_ = true;
       }
     }
     if (!failures.empty()) {
@@ -246,12 +251,15 @@ class Supervisor {
     child.kill_at.reset();
     if (child.relay) {
       child.relay->finish();
-      const std::string& reason = child.relay->reason();
-      if (!status.ok() && !reason.empty()) {
-        obituary += ": " + reason;
-      }
+    }
+    if (!status.ok() && !last_words(child).empty()) {
+      obituary += ": " + last_words(child);
     }
     return obituary;
+  }
+
+  static std::string last_words(const Child& child) {
+    return child.relay ? child.relay->reason() : std::string();
   }
 
   void on_worker_exit(Child& child, const ExitStatus& status, const std::string& obituary) {
@@ -262,6 +270,7 @@ class Supervisor {
     }
     const bool usage = !status.signalled && status.code == kUsageExit;
     if (usage || dies_alike(child, status)) {
+      reason_told_ = true;
       fail(obituary + (usage ? "" : " (three times in the same way)"));
       return;
     }
@@ -273,9 +282,7 @@ class Supervisor {
   // another.
   bool dies_alike(Child& child, const ExitStatus& status) {
     const std::string how =
-        status.signalled
-            ? ""
-            : without_numbers(status.describe() + (child.relay ? child.relay->reason() : ""));
+        status.signalled ? "" : without_numbers(status.describe() + last_words(child));
     const std::int64_t progress = options_.progress ? options_.progress() : 0;
     const bool alike =
         !how.empty() && how == child.last_death && progress == child.progress_at_death;
@@ -348,6 +355,7 @@ class Supervisor {
   std::optional<Clock::time_point> leave_deadline_;
   int interrupt_ = 0;  // the first signal to this process
   LaunchResult result_;
+  bool reason_told_ = false;  // a child's last words are part of the result
 };
 
 }  // namespace
