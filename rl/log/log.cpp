@@ -2,6 +2,7 @@
 
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
@@ -42,8 +43,10 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override { std::fflush(stderr); }
 
+  // On a terminal the line may hold the bar of another process of the run, which draws it again.
   void write_above_status(const std::string& text) {
-    write(status_.empty() ? text : kClearLine + text + status_);
+    const bool drawn = !status_.empty() || isatty(STDERR_FILENO) == 1;
+    write(drawn ? kClearLine + text + status_ : text);
   }
   // In one piece, so that other processes' lines come before or after.
   static void write(const std::string& text) {

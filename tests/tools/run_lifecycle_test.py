@@ -8,15 +8,18 @@ recorded rollouts, so that no worker is needed.
 Usage: run_lifecycle_test.py RINGSIDE. Standard library only.
 """
 
+import fcntl
 import http.server
 import json
 import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -126,12 +129,12 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(self.run_to_end("train.steps=3"), 0, self.text())
         changed = ("train.steps=6", "seed=7", "optimizer.learning_rate=0.5", "log.progress=lines")
         self.assertEqual(self.run_to_end(*changed), 2, self.text())
-        self.assertIn("seed: was 0, now 7", self.text())
+        self.assertIn("seed: was 1, now 7", self.text())
         self.assertIn("optimizer.learning_rate: was 1e-06, now 0.5", self.text())
         self.assertNotIn("log.progress: was", self.text())
         self.assertEqual(self.steps(), [1, 2, 3])
         self.assertEqual(self.run_to_end(*changed, "--accept-changes"), 0, self.text())
-        self.assertIn("seed: was 0, now 7", self.text())
+        self.assertIn("seed: was 1, now 7", self.text())
         self.assertEqual(self.steps(), [1, 2, 3, 4, 5, 6])
         # What was accepted is the run's configuration from then on.
         self.assertEqual(self.run_to_end("train.steps=7", *changed[1:]), 0, self.text())
@@ -175,7 +178,7 @@ class Lifecycle(unittest.TestCase):
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        self.addCleanup(server.shutdown)
+        self.addCleanup(lambda: (server.shutdown(), server.server_close()))
         data = self.folder / "data"
         subprocess.run([sys.executable, ROOT / "tools/quickstart_task.py", "--out", data, "--sft", "10", "--train", "10",
                         "--held-out", "1", "--test", "1"], check=True, stdout=subprocess.DEVNULL)
@@ -210,7 +213,7 @@ class Lifecycle(unittest.TestCase):
     def test_the_same_error_is_told_once_with_the_rank(self):
         self.assertEqual(self.run_to_end("model.path=/nonexistent/model", "parallel.ulysses_parallel_size=2"), 1)
         self.assertEqual(len(re.findall("nonexistent/model", self.text())), 1, self.text())
-        self.assertIn("trainer rank 0", self.text())
+        self.assertRegex(self.text(), "trainer rank [01]")
 
     def test_a_worker_that_can_only_die_ends_the_run_with_its_own_error(self):
         data = self.folder / "data"
@@ -233,6 +236,58 @@ class Lifecycle(unittest.TestCase):
         run.send_signal(signal.SIGINT)
         self.assertEqual(run.wait(DEADLINE_S), 130, self.text())
         self.assertEqual(self.checkpoints(), [self.steps()[-1]], self.text())
+
+    def test_a_bar_on_a_terminal_is_never_torn_and_follows_its_width(self):
+        data = self.folder / "data"
+        subprocess.run([sys.executable, ROOT / "tools/quickstart_task.py", "--out", data, "--sft", "10", "--train", "50",
+                        "--held-out", "1", "--test", "1"], check=True, stdout=subprocess.DEVNULL)
+        self.log = self.folder / "log.txt"
+        self.log.touch()
+        terminal, end = os.openpty()
+        self.addCleanup(os.close, terminal)
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+        run = subprocess.Popen([str(word) for word in (
+            RINGSIDE, "run", "--run-dir", self.run_dir, f"model.path={data / 'model'}", "model.init=random", "rollout.group_size=4",
+            "rollout.prompts_per_step=2", "rollout.max_completion_tokens=12", "train.threads=1", "train.steps=100000",
+            f"data.train={data / 'train.jsonl'}", "bridge.worker_timeout_s=2", "bridge.heartbeat_s=0.5")],
+            stdout=end, stderr=end, env=environment | {"TERM": "xterm"})
+        os.close(end)
+        self.addCleanup(lambda: (run.kill(), run.wait()))
+        screen = bytearray()
+
+        def read():
+            try:
+                while part := os.read(terminal, 4096):
+                    screen.extend(part)
+            except OSError:
+                pass  # the other end is closed
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        self.wait_for_steps(10)
+        worker = subprocess.run(["pgrep", "-P", str(run.pid), "-f", "worker-id worker0"], capture_output=True, text=True).stdout.split()
+        os.kill(int(worker[0]), signal.SIGKILL)
+        deadline = time.monotonic() + DEADLINE_S
+        while screen.count(b"connected to run") < 2:
+            self.assertLess(time.monotonic(), deadline, screen)
+            time.sleep(0.05)
+        self.wait_for_steps(len(self.steps()) + 5)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        time.sleep(0.3)
+        resized = len(screen)
+        self.wait_for_steps(len(self.steps()) + 5)
+        narrow = screen[resized:]
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(DEADLINE_S), 130, screen)
+        reader.join(5)
+        dates = [match.start() for match in re.finditer(rb"\d{4}-\d\d-\d\d \d\d:", screen)]
+        self.assertGreater(len(dates), 6)
+        for at in dates:
+            self.assertIn(bytes(screen[max(0, at - 1):at]), (b"", b"\n", b"K"), screen[max(0, at - 80):at + 80])
+        bars = [re.sub(rb"\x1b\[\d*m", b"", bar) for bar in re.findall(rb"\x1b\[2K([^\r\n]*step|[^\r\n]*train +\d+%[^\r\n]*)", narrow)]
+        self.assertTrue(bars, narrow)
+        self.assertLess(max(len(bar) for bar in bars), 40)
 
 
 if __name__ == "__main__":

@@ -252,7 +252,8 @@ class Supervisor {
     if (child.relay) {
       child.relay->finish();
     }
-    if (!status.ok() && !last_words(child).empty()) {
+    // A signal comes from outside: what the child said last has nothing to do with it.
+    if (!status.ok() && !status.signalled && !last_words(child).empty()) {
       obituary += ": " + last_words(child);
     }
     return obituary;
