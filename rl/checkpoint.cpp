@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -158,9 +157,14 @@ std::optional<fs::path> latest_checkpoint(const fs::path& run_dir) {
   return candidates.rbegin()->second;
 }
 
+int64_t checkpoint_step(const fs::path& dir) { return read_state(dir / kStateFile).step; }
+
 void prune_checkpoints(const fs::path& run_dir, int64_t keep) {
+  if (keep == 0) {
+    return;
+  }
   auto found = intermediate_checkpoints(run_dir);
-  while (static_cast<int64_t>(found.size()) > std::max<int64_t>(keep, 1)) {
+  while (static_cast<int64_t>(found.size()) > keep) {
     fs::remove_all(found.begin()->second);
     found.erase(found.begin());
   }

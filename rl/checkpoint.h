@@ -46,7 +46,10 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, int6
 // The complete checkpoint of the most steps under RUN_DIR (checkpoint-final included), if there is one.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& run_dir);
 
-// Removes all but the newest `keep` of RUN_DIR/checkpoints.
+// Steps that a complete checkpoint holds. Throws std::runtime_error when it is none.
+int64_t checkpoint_step(const std::filesystem::path& dir);
+
+// Removes all but the newest `keep` (0: none) of RUN_DIR/checkpoints.
 void prune_checkpoints(const std::filesystem::path& run_dir, int64_t keep);
 
 }  // namespace ringside::rl

@@ -43,11 +43,11 @@ class Critic {
   // sequence-parallel group. n may be 0.
   at::Tensor score(const sp::Shard& shard, const sp::MeshCommunicators& comms) const;
 
-  // Fits the values of all shards to return_n, clipped around old_value_n (value_loss.h): forward and backward over all shards,
-  // sum over the world, clip to algorithm.critic.max_grad_norm, one AdamW step at learning_rate. loss_tokens: entries of
-  // the mini-batch over all ranks; with 0 the gradient is zero. Collective over the world: every rank brings the same number of
-  // shards of the same plan. Throws c10::Error on negative loss_tokens and, on every rank and before the weights change,
-  // when the gradient norm is not finite.
+  // Fits the values of all shards to return_n, clipped around old_value_n (value_loss.h): forward
+  // and backward over all shards, sum over the world, clip to algorithm.critic.max_grad_norm, one
+  // AdamW step at learning_rate. loss_tokens: entries of the mini-batch over all ranks; with 0 the
+  // gradient is zero. Collective over the world: every rank brings the same number of shards of the
+  // same plan. Throws c10::Error on negative loss_tokens and Diverged as apply_gradients does.
   CriticUpdate update(const std::vector<sp::Shard>& shards, double loss_tokens, double learning_rate,
                       const sp::MeshCommunicators& comms);
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <vector>
 
 #include "rl/data/data_order.h"
 #include "rl/log/log.h"
+#include "rl/worker/prompt_sampler.h"
 
 namespace ringside::rl {
 namespace {
@@ -14,13 +16,20 @@ constexpr std::size_t kBatch = 256;
 
 }  // namespace
 
-std::unique_ptr<Evaluation> Evaluation::make(const Config& config, const engine::ModelConfig& model) {
-  return config.eval.every > 0 ? std::unique_ptr<Evaluation>(new Evaluation(config, model)) : nullptr;
-}
+class HeldOutPrompts {
+ public:
+  HeldOutPrompts(const Config& config, const engine::ModelConfig& model);
+  double mean_reward(const engine::Decoder& decoder) const;
 
-Evaluation::Evaluation(const Config& config, const engine::ModelConfig& model)
-    : every_(config.eval.every),
-      temperature_(config.eval.temperature),
+ private:
+  double temperature_;
+  PromptSampler sampler_;
+  std::vector<Prompt> prompts_;
+  std::vector<uint64_t> seeds_;
+};
+
+HeldOutPrompts::HeldOutPrompts(const Config& config, const engine::ModelConfig& model)
+    : temperature_(config.eval.temperature),
       sampler_(config, model),
       prompts_(load_prompt_set(config.data.eval, config, sampler_.tokenizer()).prompts) {
   if (config.eval.max_prompts > 0 && config.eval.max_prompts < static_cast<int64_t>(prompts_.size())) {
@@ -31,7 +40,7 @@ Evaluation::Evaluation(const Config& config, const engine::ModelConfig& model)
   }
 }
 
-double Evaluation::mean_reward(const engine::Decoder& decoder) const {
+double HeldOutPrompts::mean_reward(const engine::Decoder& decoder) const {
   double sum = 0.0;
   int64_t count = 0;
   std::string failure;
@@ -56,6 +65,25 @@ double Evaluation::mean_reward(const engine::Decoder& decoder) const {
               " completions have no reward and are left out: " + failure);
   }
   return sum / static_cast<double>(count);
+}
+
+Evaluation::Evaluation(TrainingRun& run) : run_(run) {
+  if (run.is_main_rank() && run.config().eval.every > 0) {
+    prompts_ = std::make_unique<HeldOutPrompts>(run.config(), run.decoder().config());
+  }
+}
+
+Evaluation::~Evaluation() = default;
+
+bool Evaluation::is_due(int64_t step) const {
+  const EvalConfig& eval = run_.config().eval;
+  return eval.every > 0 && (step == 0 ? eval.before_training : step % eval.every == 0);
+}
+
+double Evaluation::mean_reward() const {
+  double reward = 0.0;
+  run_.on_main_rank([&] { reward = prompts_->mean_reward(run_.decoder()); });
+  return reward;
 }
 
 }  // namespace ringside::rl

@@ -3,33 +3,33 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "rl/config/config.h"
-#include "rl/worker/prompt_sampler.h"
+#include "rl/training_run.h"
 
 namespace ringside::rl {
 
+class HeldOutPrompts;
+
 class Evaluation {
  public:
-  // nullptr when config.eval.every is 0. Throws std::runtime_error on unusable prompts or tokenizer.
-  static std::unique_ptr<Evaluation> make(const Config& config, const engine::ModelConfig& model);
+  // Reads prompts and tokenizer on the main rank where config.eval.every is above 0. Not
+  // collective. Throws std::runtime_error on unusable prompts or tokenizer.
+  explicit Evaluation(TrainingRun& run);
+  ~Evaluation();
 
-  bool is_due(int64_t step) const { return step % every_ == 0; }
+  // After `step` steps; 0: before the first. The same on every rank.
+  bool is_due(int64_t step) const;
 
-  // The mean weighted reward of one completion per prompt of data.eval (the first eval.max_prompts; 0 = all), at
-  // eval.temperature. Completions whose reward is not to be had are left out, with a warning. Not collective; blocks until
-  // all are sampled and scored. Throws std::runtime_error when none could be scored.
-  double mean_reward(const engine::Decoder& decoder) const;
+  // The mean weighted reward of one completion per prompt of data.eval (the first eval.max_prompts;
+  // 0 = all), at eval.temperature; 0 on the other ranks, which wait. Completions whose reward is
+  // not to be had are left out, with a warning. Collective; blocks until all are sampled and
+  // scored, which may take longer than a collective. Throws std::runtime_error when none could be
+  // scored.
+  double mean_reward() const;
 
  private:
-  Evaluation(const Config& config, const engine::ModelConfig& model);
-
-  int64_t every_;
-  double temperature_;
-  PromptSampler sampler_;
-  std::vector<Prompt> prompts_;
-  std::vector<uint64_t> seeds_;
+  TrainingRun& run_;
+  std::unique_ptr<HeldOutPrompts> prompts_;  // the main rank's
 };
 
 }  // namespace ringside::rl

@@ -1,22 +1,27 @@
 #include "rl/live_source.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "rl/data/rollout_rewards.h"
 #include "rl/endpoint_file.h"
 #include "rl/epoch_history.h"
+#include "rl/event_log.h"
 #include "rl/job_thread.h"
+#include "rl/log/log.h"
 #include "rl/rollout_intake.h"
 #include "rl/trainer_options.h"
 #include "rl/training_run.h"
 #include "rl/version_directories.h"
 #include "rl/weight_sync.h"
+#include "rollout_bridge/bind_error.h"
 #include "rollout_bridge/run_epoch.h"
 #include "rollout_bridge/weights.h"
 
@@ -27,6 +32,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
+constexpr milliseconds kBetweenEvents{200};
 constexpr milliseconds kFinish{30000};      // for a version that is being encoded
 
 std::optional<VersionDirectories> version_directories(const Config& config) {
@@ -79,6 +85,42 @@ class Durations {
   double longest_ms_ = 0;
   double last_ms_ = 0;
   int64_t count_ = 0;
+};
+
+// Prints the events of a bridge as they happen.
+// Thread: one of its own. Blocks on: the clock. Unblocked by: destruction, after the last events.
+class EventReporter {
+ public:
+  explicit EventReporter(RolloutIntake& intake)
+      : intake_(intake),
+        events_(log::info),
+        thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+
+ private:
+  void loop(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    try {
+      do {
+        print();
+        std::unique_lock lock(mutex);
+        stopped.wait_for(lock, stop, kBetweenEvents, [] { return false; });
+      } while (!stop.stop_requested());
+      print();
+    } catch (const std::exception&) {
+      // The endpoint has failed: the next poll() of the training loop throws the same.
+    }
+  }
+  void print() {
+    for (const std::string& message : intake_.drain_messages()) {
+      events_.add(message);
+    }
+    events_.tick();
+  }
+
+  RolloutIntake& intake_;
+  EventLog events_;
+  std::jthread thread_;  // last: it uses all of the above
 };
 
 // Thread: what follows the copy runs on one thread of its own (writing directories, hashing, comparing, compressing).
@@ -135,18 +177,6 @@ class LiveSource final : public RolloutSource {
     }
   }
 
-  std::vector<std::string> drain_messages() override {
-    const std::lock_guard lock(mutex_);
-    auto messages = intake_.drain_messages();
-    if (!not_shared_.empty() && !std::exchange(said_not_shared_, true)) {
-      messages.push_back(not_shared_);
-    }
-    if (finished_) {
-      messages.push_back(stalls_.sentence("publishing held the training up for"));
-      messages.push_back(encoding_.sentence("hashing and comparing beside it took"));
-    }
-    return messages;
-  }
   SourceCounters counters() const override {
     const std::lock_guard lock(mutex_);
     SourceCounters counters = intake_.counters();
@@ -162,7 +192,8 @@ class LiveSource final : public RolloutSource {
     const std::lock_guard lock(mutex_);
     intake_.finish();
     say_where(/*ended=*/true);  // for a worker that END did not reach
-    finished_ = true;
+    log::info(stalls_.sentence("publishing held the training up for"));
+    log::info(encoding_.sentence("hashing and comparing beside it took"));
   }
 
  private:
@@ -179,8 +210,9 @@ class LiveSource final : public RolloutSource {
     try {
       return blocks_.take(bytes);
     } catch (const std::system_error& error) {
-      const std::lock_guard lock(mutex_);
-      not_shared_ = std::string("weights go over the wire only: ") + error.what();
+      if (!std::exchange(said_not_shared_, true)) {
+        log::info(std::string("weights go over the wire only: ") + error.what());
+      }
       return nullptr;
     }
   }
@@ -210,11 +242,10 @@ class LiveSource final : public RolloutSource {
   bridge::SharedBlocks blocks_;
   bool said_not_shared_ = false;
   Durations stalls_;
-  bool finished_ = false;
-  mutable std::mutex mutex_;  // guards the three below
-  std::string not_shared_;
+  mutable std::mutex mutex_;  // guards the two below
   RolloutIntake intake_;
   Durations encoding_;
+  EventReporter reporter_{intake_};
   JobThread jobs_;  // last: its jobs use all of the above
 };
 
@@ -242,7 +273,15 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   const bridge::TrainerOptions options =
       trainer_options(config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
   const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
-  return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
+  try {
+    return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
+  } catch (const bridge::BindError& error) {
+    throw std::runtime_error(
+        std::string(error.address == options.rollout_address ? "bridge.rollout_address"
+                                                             : "bridge.weights_address") +
+        ": " + error.what() +
+        "; expected an address that is free, or none for a port that the system picks");
+  }
 }
 
 }  // namespace ringside::rl

@@ -20,6 +20,25 @@ engine::AdamWOptions adamw_options(const OptimizerConfig& config) {
   return options;
 }
 
+std::string first_non_finite(std::span<engine::ParamUnit* const> units) {
+  const auto finite = [](const at::Tensor& values) {
+    const auto [low, high] = at::aminmax(values.detach());
+    return std::isfinite(low.item<double>()) &&
+           std::isfinite(high.item<double>());  // both are NaN where one value is
+  };
+  for (const engine::ParamUnit* unit : units) {
+    if (unit->flat().numel() == 0 || finite(unit->flat())) {
+      continue;
+    }
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      if (!finite(unit->view(i))) {
+        return unit->specs()[i].name;
+      }
+    }
+  }
+  return "";
+}
+
 void zero_gradients(std::span<engine::ParamUnit* const> units) {
   for (engine::ParamUnit* unit : units) {
     unit->zero_grad();
@@ -35,9 +54,15 @@ double apply_gradients(std::span<engine::ParamUnit* const> units, engine::AdamW&
   sp::sum_gradients(gradients, world);
   const double grad_norm = engine::clip_grad_norm(
       units, max_grad_norm > 0.0 ? max_grad_norm : std::numeric_limits<double>::infinity());
-  TORCH_CHECK(std::isfinite(grad_norm), "the gradient norm is ", grad_norm,
-              "; the weights were left as they were before this optimizer step");
+  if (!std::isfinite(grad_norm)) {
+    throw Diverged("the gradient norm is " + std::to_string(grad_norm) +
+                   "; the weights were left as they were before this optimizer step");
+  }
   optimizer.step(learning_rate);
+  if (const std::string name = first_non_finite(units); !name.empty()) {
+    throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
+                   " made weights of " + name + " not finite");
+  }
   return grad_norm;
 }
 

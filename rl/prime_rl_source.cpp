@@ -5,7 +5,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/event_log.h"
 #include "rl/live_source.h"
+#include "rl/log/log.h"
 #include "rl/prime_rl_broadcast.h"
 #include "rl/training_run.h"
 #include "rollout_bridge/prime_rl/codec.h"
@@ -71,7 +73,6 @@ class PrimeRlSource final : public RolloutSource {
     return std::nullopt;
   }
 
-  std::vector<std::string> drain_messages() override { return std::exchange(messages_, {}); }
   SourceCounters counters() const override { return counters_; }
 
  private:
@@ -95,22 +96,22 @@ class PrimeRlSource final : public RolloutSource {
 
   std::nullopt_t refuse(const std::string& reason) {
     ++refused_;
-    messages_.push_back(bridge::clip_text(reason) + " (refused so far: " + std::to_string(refused_) + ")");
+    events_.add(bridge::clip_text(reason) + " (refused so far: " + std::to_string(refused_) + ")");
     return std::nullopt;
   }
 
   void tell_of_connections() {
     const prime::StreamCounters now = stream_.counters();
     if (now.joined > told_.joined) {
-      messages_.push_back("prime-rl: joined the publisher at " + stream_.address());
+      events_.add("prime-rl: joined the publisher at " + stream_.address());
     }
     if (now.lost > told_.lost) {
-      messages_.push_back("prime-rl: lost the publisher at " + stream_.address());
+      events_.add("prime-rl: lost the publisher at " + stream_.address());
     }
     if (now.refused > told_.refused) {
       refused_ += now.refused - told_.refused;
-      messages_.push_back("prime-rl: a message of another form than topic and batch (refused so far: " +
-                          std::to_string(refused_) + ")");
+      events_.add("prime-rl: a message of another form than topic and batch (refused so far: " +
+                  std::to_string(refused_) + ")");
     }
     told_ = now;
   }
@@ -120,8 +121,9 @@ class PrimeRlSource final : public RolloutSource {
     const auto silent = std::chrono::duration_cast<milliseconds>(steady_clock::now() - heard_);
     if (silent >= silence_) {
       silence_ = 2 * silent;
-      messages_.push_back("prime-rl: no batch from " + stream_.address() + " for " +
-                          std::to_string(silent.count() / 1000) + " s" + (stream_.joined() ? "" : ", no publisher there"));
+      events_.add("prime-rl: no batch from " + stream_.address() + " for " +
+                  std::to_string(silent.count() / 1000) + " s" +
+                  (stream_.joined() ? "" : ", no publisher there"));
     }
   }
 
@@ -136,7 +138,7 @@ class PrimeRlSource final : public RolloutSource {
   milliseconds silence_ = kFirstSilence;
   prime::StreamCounters told_;
   SourceCounters counters_;
-  std::vector<std::string> messages_;
+  EventLog events_{log::info};
 };
 
 }  // namespace

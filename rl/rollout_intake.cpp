@@ -10,6 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCloseDeadline{5000};
+constexpr milliseconds kAlone{3000};       // without a worker before it is said
 constexpr std::size_t kMaxMessages = 256;  // between two drains; more of the same tell nothing
 
 bridge::TrainerOptions with_room(bridge::TrainerOptions options, const QueueRules& rules) {
@@ -159,23 +160,32 @@ void RolloutIntake::admit(bridge::Rollout rollout) {
 }
 
 void RolloutIntake::say(std::string message) {
+  const std::lock_guard lock(messages_mutex_);
   if (messages_.size() < kMaxMessages) {
     messages_.push_back(std::move(message));
   }
 }
 
 std::vector<std::string> RolloutIntake::drain_messages() {
+  const auto events = endpoint_.drain_events();
+  const bool nobody = endpoint_.workers().empty();
+  const std::lock_guard lock(messages_mutex_);
   std::vector<std::string> messages = std::exchange(messages_, {});
-  for (const bridge::BridgeEvent& event : endpoint_.drain_events()) {
+  for (const bridge::BridgeEvent& event : events) {
     if (!event.routine) {
       messages.push_back(event.text);
     }
   }
-  const bool alone = !finished_ && endpoint_.workers().empty();
-  if (alone && !said_alone_) {
+  const auto now = std::chrono::steady_clock::now();
+  if (finished_ || !nobody) {
+    alone_since_.reset();
+    said_alone_ = false;
+  } else if (!alone_since_) {
+    alone_since_ = now;
+  } else if (!said_alone_ && now - *alone_since_ >= kAlone) {
     messages.push_back("no rollout worker is connected; waiting at " + endpoint_.rollout_address());
+    said_alone_ = true;
   }
-  said_alone_ = alone;
   return messages;
 }
 
@@ -190,7 +200,10 @@ void RolloutIntake::checkpointed(int64_t step) {
 }
 
 void RolloutIntake::finish() {
-  finished_ = true;
+  {
+    const std::lock_guard lock(messages_mutex_);
+    finished_ = true;
+  }
   endpoint_.end("the run is finished");
   endpoint_.close(kCloseDeadline);
 }

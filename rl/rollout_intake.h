@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ class RolloutIntake {
   // timeout. Throws when the endpoint has failed.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
 
-  // What happened since the last call, one sentence each.
+  // What happened since the last call, one sentence each. Thread-safe: beside any other method.
   std::vector<std::string> drain_messages();
 
   // The checkpoint of `step` is on disk: the rollouts up to it, those of every round, need not be kept.
@@ -60,7 +61,9 @@ class RolloutIntake {
   int64_t consumed_to_step_;  // and of the steps up to here are part of a checkpoint
   // Slots of the steps that were taken whose groups hold weights newer than the last checkpoint's.
   std::vector<int64_t> unrestorable_;
+  std::mutex messages_mutex_;  // guards the four below
   std::vector<std::string> messages_;
+  std::optional<std::chrono::steady_clock::time_point> alone_since_;
   bool said_alone_ = false;
   bool finished_ = false;
   bridge::TrainerEndpoint endpoint_;

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "rl/data/rollout_file.h"
 #include "rollout_bridge/codec.h"
@@ -40,7 +42,32 @@ class FileSource final : public RolloutSource {
   int64_t accepted_ = 0;
 };
 
-constexpr std::chrono::seconds kPollRound{5};
+constexpr std::chrono::milliseconds kPollSlice{200};  // between two looks whether to stop
+
+std::optional<std::vector<bridge::Rollout>> poll_for(std::chrono::milliseconds round,
+                                                     RolloutSource& source, int64_t step,
+                                                     const std::function<int()>& stop_signal) {
+  const auto deadline = std::chrono::steady_clock::now() + round;
+  do {
+    if (auto rollouts = source.poll(step, std::min(round, kPollSlice))) {
+      return rollouts;
+    }
+  } while (stop_signal() == 0 && std::chrono::steady_clock::now() < deadline);
+  return std::nullopt;
+}
+
+std::vector<bridge::Rollout> broadcast_bytes(std::vector<uint8_t> encoded, int64_t size,
+                                             int64_t step, sp::Communicator& world) {
+  at::Tensor bytes = at::empty({size}, at::kByte);
+  if (world.rank() == 0) {
+    std::memcpy(bytes.data_ptr(), encoded.data(), encoded.size());
+  }
+  world.broadcast(bytes, 0, "rollouts");
+  const auto* data = bytes.data_ptr<uint8_t>();
+  auto decoded = bridge::decode_rollouts({data, data + bytes.numel()});
+  TORCH_CHECK(decoded.ok(), "rollouts of step ", step, " do not decode: ", decoded.error().detail);
+  return std::move(decoded).value();
+}
 
 }  // namespace
 
@@ -49,35 +76,29 @@ std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& pat
   return std::make_unique<FileSource>(path, config);
 }
 
-std::vector<bridge::Rollout> broadcast_rollouts(RolloutSource* source, int64_t step,
-                                                sp::Communicator& world,
-                                                const std::function<void()>& on_wait) {
+NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
+                                std::chrono::milliseconds round,
+                                const std::function<int()>& stop_signal) {
   TORCH_CHECK((source != nullptr) == (world.rank() == 0), "rank 0, and only it, has a rollout source");
   for (;;) {
     std::vector<uint8_t> encoded;
     if (source != nullptr) {
-      if (const auto rollouts = source->poll(step, kPollRound)) {
+      if (auto rollouts = poll_for(round, *source, step, stop_signal)) {
         if (world.size() == 1) {
-          return *rollouts;
+          return {std::move(*rollouts), 0};
         }
         encoded = bridge::encode_rollouts(*rollouts);
       }
-      on_wait();
     }
-    at::Tensor size = at::full({1}, static_cast<int64_t>(encoded.size()), at::kLong);
-    world.broadcast(size, 0, "rollouts");
-    if (size.item<int64_t>() == 0) {
-      continue;  // not yet: the round keeps the other ranks inside their timeout
+    at::Tensor state =
+        at::tensor({static_cast<int64_t>(encoded.size()), int64_t{stop_signal()}}, at::kLong);
+    world.all_reduce_max(state, "rollouts");
+    if (const int signal = state[1].item<int>(); signal != 0) {
+      return {{}, signal};
     }
-    at::Tensor bytes = at::empty({size.item<int64_t>()}, at::kByte);
-    if (source != nullptr) {
-      std::memcpy(bytes.data_ptr(), encoded.data(), encoded.size());
+    if (const auto size = state[0].item<int64_t>(); size > 0) {
+      return {broadcast_bytes(std::move(encoded), size, step, world), 0};
     }
-    world.broadcast(bytes, 0, "rollouts");
-    const auto* data = bytes.data_ptr<uint8_t>();
-    auto decoded = bridge::decode_rollouts({data, data + bytes.numel()});
-    TORCH_CHECK(decoded.ok(), "rollouts of step ", step, " do not decode: ", decoded.error().detail);
-    return std::move(decoded).value();
   }
 }
 

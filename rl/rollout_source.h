@@ -32,9 +32,6 @@ class RolloutSource {
   virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                            std::chrono::milliseconds timeout) = 0;
 
-  // What happened since the last call, one sentence each, for the log.
-  virtual std::vector<std::string> drain_messages() { return {}; }
-
   // What became of the rollouts that came in, since this source was made.
   virtual SourceCounters counters() const { return {}; }
 
@@ -50,10 +47,16 @@ class RolloutSource {
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const RolloutConfig& config);
 
-// The step's rollouts on every rank: rank 0 polls `source` until they are there, the others pass nullptr. Collective over
-// `world`; a wait longer than the collectives' timeout is bridged by empty rounds, in each of which rank 0 calls on_wait.
-std::vector<bridge::Rollout> broadcast_rollouts(RolloutSource* source, int64_t step,
-                                                sp::Communicator& world,
-                                                const std::function<void()>& on_wait);
+struct NextRollouts {
+  std::vector<bridge::Rollout> rollouts;
+  int stop_signal = 0;  // a rank was asked to stop: then there are no rollouts
+};
+
+// The step's rollouts on every rank: rank 0 polls `source` until they are there, the others pass
+// nullptr, and the wait ends for all of them when stop_signal() is not 0 on one. Collective over
+// `world`, in rounds that last at most `round` each.
+NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
+                                std::chrono::milliseconds round,
+                                const std::function<int()>& stop_signal);
 
 }  // namespace ringside::rl

@@ -29,11 +29,14 @@ std::vector<sp::Document> make_documents(const std::vector<const TokenizedExampl
 
 void train_sft(TrainingRun& run) {
   const Config& config = run.config();
-  const auto tokenizer = engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
-  const auto examples = tokenize_examples(config, tokenizer, run.decoder().config().eos_token_ids);
+  std::vector<TokenizedExample> examples;
+  run.on_every_rank([&] {
+    const auto tokenizer = engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+    examples = tokenize_examples(config, tokenizer, run.decoder().config().eos_token_ids);
+  });
   DataOrder order(static_cast<int64_t>(examples.size()), static_cast<uint64_t>(config.seed), config.data.shuffle);
   const int64_t batch_size = config.train.batch_size;
-  while (run.state().step < run.steps()) {
+  while (!run.is_over()) {
     std::vector<UpdateResult> updates;
     int64_t tokens = 0;
     for (int64_t b = 0; b < config.train.num_mini_batches; ++b) {

@@ -86,8 +86,12 @@ StepUpdates Learner::update(const StepShards& shards, const StepBatch& batch) {
       const MiniBatch& mini_batch = batch.mini_batches[b];
       if (critic_) {
         const double rate = algorithm.critic.learning_rate * run_.learning_rate_factor();
-        updates.critic.push_back(
-            critic_->update(shards[b], static_cast<double>(mini_batch.loss_tokens), rate, run_.comms()));
+        try {
+          updates.critic.push_back(critic_->update(
+              shards[b], static_cast<double>(mini_batch.loss_tokens), rate, run_.comms()));
+        } catch (const Diverged& error) {
+          run_.diverged(Diverged(std::string("critic: ") + error.what()));
+        }
       }
       if (policy_learns) {
         updates.policy.push_back(run_.update(shards[b], policy_loss(mini_batch)));

@@ -16,6 +16,7 @@
 #include "rl/data/training_batch.h"
 #include "rl/evaluation.h"
 #include "rl/log/log.h"
+#include "rl/rank_work.h"
 #include "rl/rollout_log.h"
 #include "rl/step_metrics.h"
 #include "rl/step_update.h"
@@ -23,66 +24,89 @@
 namespace ringside::rl {
 namespace {
 
-void log_messages(RolloutSource& source, TrainingRun& run) {
-  for (const std::string& message : source.drain_messages()) {
-    run.clear_progress();
-    log::info(message);
+// What one rank learns with; loaded by all ranks at once, however long that takes.
+struct Parts {
+  std::optional<Learner> learner;
+  std::optional<Evaluation> evaluation;
+  std::optional<RolloutLog> rollout_log;  // rank 0's
+
+  explicit Parts(TrainingRun& run) {
+    run.on_every_rank([&] {
+      learner.emplace(run);
+      evaluation.emplace(run);
+      if (run.is_main_rank() && run.config().log.rollouts) {
+        rollout_log.emplace(open_rollout_log(run.run_dir()));
+      }
+    });
+  }
+};
+
+// Collective.
+void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
+  if (run.state().step == 0 && evaluation.is_due(0)) {
+    const double reward = evaluation.mean_reward();
+    if (run.is_main_rank()) {
+      run.show_first_evaluation(reward);
+    }
   }
 }
 
-void warn_of(const std::vector<std::string>& alarms, TrainingRun& run) {
-  for (const std::string& alarm : alarms) {
-    run.clear_progress();
-    log::warn(alarm);
-  }
+// Collective.
+void publish(TrainingRun& run, RolloutSource* source, bool saved) {
+  run.on_main_rank([&] {
+    source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
+    if (saved) {
+      source->checkpointed(run.state().step);
+    }
+  });
 }
 
 }  // namespace
 
 void train_grpo(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
-  Learner learner(run);
-  const auto evaluation = run.is_main_rank() ? Evaluation::make(config, run.decoder().config()) : nullptr;
-  if (source != nullptr) {
-    source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
-  }
-  std::optional<RolloutLog> rollout_log;
-  if (run.is_main_rank() && config.log.rollouts) {
-    rollout_log.emplace(open_rollout_log(run.run_dir()));
-  }
-  while (run.state().step < run.steps()) {
-    const auto rollouts = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
-                                             [&] { log_messages(*source, run); });
+  Parts parts(run);
+  Learner& learner = *parts.learner;
+  const Evaluation& evaluation = *parts.evaluation;
+  publish(run, source, /*saved=*/false);
+  evaluate_before_training(run, evaluation);
+  while (!run.is_over()) {
+    const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
+                                         waiting_round(config), [&] { return run.signal_here(); });
+    if (next.stop_signal != 0) {
+      run.agree_to_stop(next.stop_signal);
+      break;
+    }
+    const auto& rollouts = next.rollouts;
     StepBatch batch = make_step_batch(rollouts, config);
     StepShards shards = learner.collate(batch);
     learner.score(shards, batch);
     const StepAdvantages advantages = learner.attach_advantages(shards, batch);
-    if (rollout_log) {
-      rollout_log->write(run.state().step + 1, rollouts, batch.table.begin, advantages.advantage);
+    if (parts.rollout_log) {
+      parts.rollout_log->write(run.state().step + 1, rollouts, batch.table.begin,
+                               advantages.advantage);
     }
     const StepUpdates updates = learner.update(shards, batch);
     learner.adapt(updates, advantages);
 
     Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    warn_of(add_alarms(metrics), run);
+    for (const std::string& alarm : add_alarms(metrics)) {
+      if (run.is_main_rank()) {
+        log::warn(alarm);
+      }
+    }
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }
-    if (evaluation && evaluation->is_due(run.state().step + 1)) {
-      metrics.emplace_back("eval_reward", evaluation->mean_reward(run.decoder()));
+    if (evaluation.is_due(run.state().step + 1)) {
+      metrics.emplace_back("eval_reward", evaluation.mean_reward());
     }
     const bool saved = run.finish_step(std::move(metrics), updates.policy);
-    if (source != nullptr) {
-      source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
-      if (saved) {
-        source->checkpointed(run.state().step);
-      }
-    }
+    publish(run, source, saved);
   }
   run.finish();
-  if (source != nullptr) {
+  if (source != nullptr && run.stop_signal() == 0) {
     source->finish();
-    log_messages(*source, run);
   }
 }
 

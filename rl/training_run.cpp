@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <fcntl.h>
+#include <string.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <random>
@@ -13,6 +15,7 @@
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
 #include "rl/optimizer_step.h"
+#include "rl/rank_work.h"
 #include "rl/sequence_parallel.h"
 #include "rl/step_metrics.h"
 #include "rollout_bridge/posix_file.h"
@@ -72,13 +75,13 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
   return id;
 }
 
-double find(const Metrics& metrics, const std::string& name, double otherwise) {
+std::optional<double> find(const Metrics& metrics, const std::string& name) {
   for (const auto& [key, value] : metrics) {
     if (key == name) {
       return value;
     }
   }
-  return otherwise;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -114,14 +117,22 @@ std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const
 
 TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::MeshCommunicators comms)
     : options_(std::move(options)), mesh_(mesh), comms_(std::move(comms)) {
+  if (is_main_rank()) {
+    lock_.emplace(run_dir());
+  }
   decoder_ = load_starting_model(config(), config().model.path);
   decoder_->set_recompute_activations(config().model.recompute_activations);
   optimizer_ = std::make_unique<engine::AdamW>(decoder_->units(), adamw_options(config().optimizer));
   resume_or_start();
+  if (const std::string name = first_non_finite(decoder_->units()); !name.empty()) {
+    throw std::runtime_error(
+        (saved_.empty() ? "model.path " + config().model.path : saved_.string()) + ": weights of " +
+        name + " are not finite");
+  }
   if (is_main_rank()) {
     open_writers();
   }
-  step_begin_ = std::chrono::steady_clock::now();
+  step_begin_ = saved_at_ = std::chrono::steady_clock::now();
 }
 
 void TrainingRun::resume_or_start() {
@@ -129,9 +140,8 @@ void TrainingRun::resume_or_start() {
   if (checkpoint) {
     state_ = load_checkpoint(*checkpoint, *decoder_, *optimizer_);
     resumed_parts_ = *checkpoint / "trainer";
-    if (is_main_rank()) {
-      log::info("going on from " + checkpoint->string() + ", step " + std::to_string(state_.step));
-    }
+    saved_ = *checkpoint;
+    saved_step_ = state_.step;
   } else {
     state_.seed = config().seed;
     state_.run_id = is_main_rank() ? kept_run_id(run_dir()) : "";
@@ -146,16 +156,37 @@ void TrainingRun::resume_or_start() {
 }
 
 void TrainingRun::open_writers() {
+  const int64_t last = last_metrics_step(run_dir() / "metrics.jsonl");
+  if (!saved_.empty()) {
+    log::info("going on from " + saved_.string() + ", step " + std::to_string(state_.step) +
+              (last > state_.step
+                   ? "; steps " + std::to_string(state_.step + 1) + " to " + std::to_string(last) +
+                         " of the earlier try are trained again"
+                   : ""));
+  } else if (const auto earlier = set_earlier_try_aside(run_dir())) {
+    log::warn("no checkpoint in " + run_dir().string() + ": starting from step 1; the " +
+              std::to_string(earlier->steps) +
+              " steps of an earlier try are dropped, their metrics are kept in " +
+              earlier->kept.string());
+  }
   metrics_ = std::make_unique<MetricsWriter>(run_dir() / "metrics.jsonl", state_.step);
   tensorboard_ = std::make_unique<TensorboardWriter>(run_dir() / "tensorboard",
-                                                     state_.step > 0 ? state_.step + 1 : -1);
-  const TerminalTraits terminal = detect_terminal();
+                                                     last > 0 ? state_.step + 1 : -1);
   const ProgressStyle style = config().log.progress;
-  const bool bar = style == ProgressStyle::kBar || (style == ProgressStyle::kAuto && terminal.is_terminal);
-  progress_ = std::make_unique<Progress>(options_.steps, bar, terminal, [](const std::string& bytes) {
-    std::fwrite(bytes.data(), 1, bytes.size(), stderr);
-    std::fflush(stderr);
-  });
+  const bool bar = style == ProgressStyle::kBar ||
+                   (style == ProgressStyle::kAuto && detect_terminal().is_terminal);
+  progress_ = std::make_unique<Progress>(
+      options_.steps,
+      ProgressOutput{log::line, bar ? log::set_status : std::function<void(const std::string&)>(),
+                     detect_terminal});
+}
+
+void TrainingRun::on_every_rank(const std::function<void()>& work) const {
+  run_rank_work(*comms_.world, waiting_round(config()), work);
+}
+
+void TrainingRun::on_main_rank(const std::function<void()>& work) const {
+  on_every_rank(is_main_rank() ? work : std::function<void()>());
 }
 
 std::vector<sp::Shard> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
@@ -183,19 +214,43 @@ double TrainingRun::learning_rate_factor() const {
 }
 
 UpdateResult TrainingRun::update(const std::vector<sp::Shard>& shards, const LossFunction& loss) {
-  const UpdateResult result = update_policy(*decoder_, *optimizer_, shards, loss,
-                                            config().optimizer.learning_rate * learning_rate_factor(),
-                                            config().optimizer.max_grad_norm, comms_);
-  ++state_.optimizer_step;
-  return result;
+  try {
+    const UpdateResult result =
+        update_policy(*decoder_, *optimizer_, shards, loss,
+                      config().optimizer.learning_rate * learning_rate_factor(),
+                      config().optimizer.max_grad_norm, comms_);
+    if (!std::isfinite(result.sums.loss)) {
+      throw Diverged("the loss is " + std::to_string(result.sums.loss));
+    }
+    ++state_.optimizer_step;
+    return result;
+  } catch (const Diverged& error) {
+    diverged(error);
+  }
+}
+
+void TrainingRun::diverged(const Diverged& error) const {
+  throw TrainingFailed("step " + std::to_string(state_.step + 1) + ": " + error.what() +
+                       (saved_.empty() ? "; there is no checkpoint yet"
+                                       : "; the newest checkpoint is " + saved_.string()) +
+                       ". Training has diverged: expected a lower optimizer.learning_rate or "
+                       "optimizer.max_grad_norm");
 }
 
 bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& updates) {
   ++state_.step;
   ++state_.weight_version;
-  if (!is_main_rank()) {
+  if (is_main_rank()) {
+    write_step(std::move(metrics), updates);
+  }
+  if (!agree_on_step_end()) {
     return false;
   }
+  save_step();
+  return true;
+}
+
+void TrainingRun::write_step(Metrics metrics, const std::vector<UpdateResult>& updates) {
   const auto now = std::chrono::steady_clock::now();
   const double step_time = std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
   for (auto& metric : sequence_metrics(updates)) {
@@ -210,41 +265,77 @@ bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& 
   metrics_->write(state_.step, metrics, per_update);
   tensorboard_->write(state_.step, metrics);
   show_progress(metrics, step_time);
-  const int64_t every = config().checkpoint.every;
-  if (every == 0 || state_.step % every != 0) {
-    return false;
-  }
-  save(checkpoint_path(run_dir(), state_.step));
-  prune_checkpoints(run_dir(), config().checkpoint.keep);
-  return true;
+}
+
+// Clocks and signals differ between ranks; what they do must not. Returns whether a checkpoint is
+// due.
+bool TrainingRun::agree_on_step_end() {
+  const CheckpointConfig& checkpoint = config().checkpoint;
+  const std::chrono::duration<double, std::ratio<60>> since_saved =
+      std::chrono::steady_clock::now() - saved_at_;
+  const bool by_steps = checkpoint.every > 0 && state_.step % checkpoint.every == 0;
+  const bool by_time = is_main_rank() && checkpoint.every_minutes > 0 &&
+                       since_saved.count() >= checkpoint.every_minutes;
+  at::Tensor word = at::tensor({int64_t{signal_here()}, int64_t{by_steps || by_time}}, at::kLong);
+  comms_.world->all_reduce_max(word, "step end");
+  agree_to_stop(word[0].item<int>());
+  return word[1].item<int64_t>() != 0;
 }
 
 void TrainingRun::show_progress(const Metrics& metrics, double step_time) {
   ProgressUpdate update;
   update.step = state_.step;
   if (config().algorithm.name == AlgorithmName::kGrpo) {
-    update.reward = find(metrics, "reward", 0.0);
+    update.reward = find(metrics, "reward");
   }
-  update.loss = find(metrics, "loss", 0.0);
-  update.tokens_per_s = find(metrics, "num_tokens", 0.0) / step_time;
+  update.loss = find(metrics, "loss").value_or(0.0);
+  if (const auto evaluated = find(metrics, "eval_reward")) {
+    eval_reward_ = evaluated;
+  }
+  update.eval_reward = eval_reward_;
+  update.tokens_per_s = find(metrics, "num_tokens").value_or(0.0) / step_time;
   update.step_s = step_time;
   progress_->update(update);
 }
 
-void TrainingRun::clear_progress() {
-  if (progress_) {
-    progress_->clear();
-  }
+void TrainingRun::show_first_evaluation(double reward) {
+  eval_reward_ = reward;
+  log::info("evaluation before training: reward " + std::to_string(reward));
+  tensorboard_->write(0, {{"eval_reward", reward}});
 }
 
-void TrainingRun::save(const std::filesystem::path& dir) const {
-  save_checkpoint(dir, *decoder_, *optimizer_, state_, config().model.path, checkpoint_parts_);
+void TrainingRun::save(const std::filesystem::path& dir) {
+  on_main_rank([&] {
+    save_checkpoint(dir, *decoder_, *optimizer_, state_, config().model.path, checkpoint_parts_);
+    prune_checkpoints(run_dir(), config().checkpoint.keep);
+  });
+  saved_ = dir;
+  saved_step_ = state_.step;
+  saved_at_ = std::chrono::steady_clock::now();
 }
+
+void TrainingRun::save_step() { save(checkpoint_path(run_dir(), state_.step)); }
 
 void TrainingRun::finish() {
   if (is_main_rank()) {
     progress_->finish();
+  }
+  const int signal = stop_signal();
+  if (signal == 0) {
     save(run_dir() / "checkpoint-final");
+  } else if (state_.step > saved_step_) {
+    save_step();
+  }
+  if (!is_main_rank()) {
+    return;
+  }
+  const std::string steps = std::to_string(state_.step);
+  if (signal == 0) {
+    log::info("finished: " + steps + " steps, " + saved_.string());
+  } else {
+    log::warn(std::string("stopped by SIG") + sigabbrev_np(signal) + " after step " + steps + "; " +
+              (saved_.empty() ? "nothing was trained yet"
+                              : "the same command goes on from " + saved_.string()));
   }
 }
 

@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +15,11 @@
 #include "rl/checkpoint.h"
 #include "rl/config/config.h"
 #include "rl/metrics/metrics_writer.h"
-#include "rl/policy_update.h"
 #include "rl/metrics/tensorboard_writer.h"
+#include "rl/optimizer_step.h"
+#include "rl/policy_update.h"
 #include "rl/progress/progress.h"
+#include "rl/run_directory.h"
 #include "sp/comm/mesh.h"
 
 namespace ringside::rl {
@@ -24,6 +28,8 @@ struct RunOptions {
   Config config;
   std::filesystem::path run_dir;
   int64_t steps = 0;  // stop after this many steps in all
+  // The signal that has asked this process to stop, 0 for none. Empty: none ever does.
+  std::function<int()> stop_signal;
 };
 
 at::ScalarType scalar_type(DType dtype);
@@ -34,10 +40,17 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
 // The starting weights that config.model describes, read from disk or drawn from config.seed.
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path);
 
+// Training cannot go on, for a reason that every rank has found alike.
+class TrainingFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class TrainingRun {
  public:
-  // Loads the newest checkpoint of the run directory, or else the starting model. Not collective. Throws
-  // std::runtime_error when neither can be loaded.
+  // Loads the newest checkpoint of the run directory, or else the starting model; rank 0 holds the
+  // directory's lock from here on. Not collective. Throws std::runtime_error when neither can be
+  // loaded or weights are not finite, and what RunDirectoryLock throws.
   TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::MeshCommunicators comms);
 
   const Config& config() const { return options_.config; }
@@ -46,6 +59,20 @@ class TrainingRun {
   const sp::Mesh& mesh() const { return mesh_; }
   const sp::MeshCommunicators& comms() const { return comms_; }
   bool is_main_rank() const { return mesh_.rank() == 0; }
+
+  // run_rank_work() over the run's world: `work` on every rank, or on rank 0 alone. Collective.
+  void on_every_rank(const std::function<void()>& work) const;
+  void on_main_rank(const std::function<void()>& work) const;
+
+  // All steps are done, or the ranks have agreed to stop. The same on every rank.
+  bool is_over() const { return state_.step >= steps() || stop_signal_ != 0; }
+  // The signal that this rank's process has got, or 0.
+  int signal_here() const { return options_.stop_signal ? options_.stop_signal() : 0; }
+  // The signal that the ranks have agreed to stop for, or 0: before the run would be over by
+  // itself.
+  int stop_signal() const { return state_.step < steps() ? stop_signal_ : 0; }
+  // To be called on every rank with the same signal.
+  void agree_to_stop(int signal) { stop_signal_ = signal; }
   engine::Decoder& decoder() { return *decoder_; }
   const TrainingState& state() const { return state_; }
   // The coefficients that a run adapts; they travel in its checkpoints.
@@ -62,28 +89,38 @@ class TrainingRun {
   // This rank's shards of one optimizer step's documents. Collective: the plan's hash is compared first.
   std::vector<sp::Shard> collate(const std::vector<sp::Document>& documents) const;
 
-  // One optimizer step. Collective.
+  // One optimizer step. Collective. Throws what diverged() throws.
   UpdateResult update(const std::vector<sp::Shard>& shards, const LossFunction& loss);
 
-  // Counts the step, writes its line of metrics, shows progress, and saves a checkpoint when one is due; returns whether
-  // it did. Only rank 0 writes. `metrics` holds "num_tokens", and "reward" where there is one.
+  // Throws TrainingFailed: names the step that is being trained, what the error says and the
+  // checkpoint that is left.
+  [[noreturn]] void diverged(const Diverged& error) const;
+
+  // Rank 0: an evaluation before the first step.
+  void show_first_evaluation(double reward);
+
+  // Counts the step, writes its line of metrics, shows progress, and saves a checkpoint when one is
+  // due; returns whether it did. Here the ranks agree on a stop that one of them was asked for.
+  // Only rank 0 writes; `metrics` holds "num_tokens", and "reward" where there is one. Collective.
   bool finish_step(Metrics metrics, const std::vector<UpdateResult>& updates);
 
-  // The next log line stands on its own: removes a progress bar that is drawn.
-  void clear_progress();
-
-  // Writes RUN_DIR/checkpoint-final. Only rank 0 writes.
+  // Writes RUN_DIR/checkpoint-final, or after a stop a checkpoint of the last step where there is
+  // none yet. Only rank 0 writes. Collective.
   void finish();
 
  private:
   void resume_or_start();
   void open_writers();
+  void write_step(Metrics metrics, const std::vector<UpdateResult>& updates);
   void show_progress(const Metrics& metrics, double step_time);
-  void save(const std::filesystem::path& dir) const;
+  bool agree_on_step_end();
+  void save(const std::filesystem::path& dir);
+  void save_step();
 
   RunOptions options_;
   sp::Mesh mesh_;
   sp::MeshCommunicators comms_;
+  std::optional<RunDirectoryLock> lock_;  // rank 0's
   std::unique_ptr<engine::Decoder> decoder_;
   std::unique_ptr<engine::AdamW> optimizer_;
   TrainingState state_;
@@ -93,6 +130,11 @@ class TrainingRun {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<Progress> progress_;
   std::chrono::steady_clock::time_point step_begin_;
+  int stop_signal_ = 0;
+  std::filesystem::path saved_;  // the newest checkpoint; empty: there is none
+  int64_t saved_step_ = 0;
+  std::chrono::steady_clock::time_point saved_at_;  // rank 0's clock decides
+  std::optional<double> eval_reward_;               // the last one
 };
 
 }  // namespace ringside::rl

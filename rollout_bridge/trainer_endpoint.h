@@ -65,7 +65,7 @@ class TrainerEndpoint {
  public:
   // Opens the journal (its rollouts are the first that pop() returns), binds, starts the threads.
   // Throws std::invalid_argument on bad options, keys or an unsafe address, std::runtime_error or
-  // std::system_error on journal trouble, zmq::error_t when an address is taken.
+  // std::system_error on journal trouble, BindError when an address is taken.
   explicit TrainerEndpoint(TrainerOptions options);
   ~TrainerEndpoint();  // close() with 2 s
 

@@ -72,7 +72,11 @@ zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
   socket.set(zmq::sockopt::router_mandatory, true);
   socket.set(zmq::sockopt::router_handover, false);
   if (gate != nullptr) gate->guard(socket);
-  socket.bind(address);
+  try {
+    socket.bind(address);
+  } catch (const zmq::error_t& error) {
+    throw BindError(address, error.what());
+  }
   return socket;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "rollout_bridge/bind_error.h"
 #include "rollout_bridge/wire.h"
 
 namespace ringside::bridge {
@@ -27,7 +28,7 @@ struct SocketLimits {
 };
 
 // ROUTER with MANDATORY and without HANDOVER; a CURVE server when there is a gate, which must
-// outlive it. Throws std::invalid_argument for an unsafe address, zmq::error_t when it cannot be
+// outlive it. Throws std::invalid_argument for an unsafe address, BindError when it cannot be
 // bound.
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
                           const SocketLimits& limits, Gate* gate = nullptr);

@@ -2,15 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <memory>
 
 #include "rl/log/log.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/server_worker.h"
+#include "tools/stop_signal.h"
 
 namespace ringside::tools {
 namespace {
@@ -22,18 +21,6 @@ struct RolloutOptions {
   std::string server;
 };
 
-// Set by SIGTERM and SIGINT, which a signal handler can do only through a variable of static storage.
-volatile std::sig_atomic_t stop_requested = 0;
-
-void request_stop(int) { stop_requested = 1; }
-
-void leave_on_signals() {
-  struct sigaction action = {};
-  action.sa_handler = request_stop;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
-}
-
 int rollout(const RolloutOptions& options) {
   ConfigInputs inputs = split_inputs(options.words);
   if (!options.server.empty()) {
@@ -41,14 +28,14 @@ int rollout(const RolloutOptions& options) {
   }
   const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
-  leave_on_signals();
+  finish_on_stop_signals();
   at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads));
   rl::WorkerSettings settings;
   settings.worker_id = options.worker_id.empty() ? "worker-" + std::to_string(getpid()) : options.worker_id;
   if (!options.run_dir.empty()) {
     settings.endpoint_file = options.run_dir / "bridge" / "endpoint.json";
   }
-  settings.should_stop = [] { return stop_requested != 0; };
+  settings.should_stop = [] { return stop_signal() != 0; };
   rl::log::set_prefix(settings.worker_id);
   if (loaded->config.rollout.server == rl::RolloutServer::kEmbedded) {
     rl::run_embedded_worker(loaded->config, settings);

@@ -3,8 +3,10 @@
 #include <memory>
 
 #include "rl/log/log.h"
+#include "rl/run_directory.h"
 #include "tools/distributed.h"
 #include "tools/launch/launcher.h"
+#include "tools/start_plan.h"
 
 namespace ringside::tools {
 namespace {
@@ -14,6 +16,7 @@ struct RunOptions {
   std::filesystem::path run_dir;
   int64_t steps = 0;
   int nproc = 0;
+  bool accept_changes = false;
 };
 
 std::vector<std::string> trainer_arguments(const RunOptions& options) {
@@ -22,6 +25,9 @@ std::vector<std::string> trainer_arguments(const RunOptions& options) {
   arguments.insert(arguments.end(), {"--run-dir", options.run_dir.string()});
   if (options.steps > 0) {
     arguments.insert(arguments.end(), {"--steps", std::to_string(options.steps)});
+  }
+  if (options.accept_changes) {
+    arguments.emplace_back("--accept-changes");
   }
   return arguments;
 }
@@ -34,6 +40,23 @@ std::vector<std::string> worker_arguments(const RunOptions& options, int64_t wor
   return arguments;
 }
 
+// Workers wait for the trainer's addresses: those that an earlier run left would send them to ports
+// nobody listens at.
+void remove_old_addresses(const std::filesystem::path& run_dir) {
+  const rl::RunDirectoryLock nobody_is_at_work(run_dir);
+  std::filesystem::remove(run_dir / "bridge" / "endpoint.json");
+}
+
+// Mirrors what `train` makes of --steps.
+rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
+  if (options.steps > 0 && loaded.origins.at("train.steps") == "default") {
+    loaded.config.train.steps = options.steps;
+  }
+  return rl::plan_start(options.run_dir, loaded.config,
+                        options.steps > 0 ? options.steps : loaded.config.train.steps,
+                        options.accept_changes);
+}
+
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
@@ -43,9 +66,8 @@ int run(const RunOptions& options) {
     rl::log::info(note);
   }
   const int num_processes = trainer_processes(loaded->config, options.nproc);
-  std::filesystem::create_directories(options.run_dir);
-  // Workers wait for this file: one that an earlier run left would send them to ports nobody listens at.
-  std::filesystem::remove(options.run_dir / "bridge" / "endpoint.json");
+  if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
+  remove_old_addresses(options.run_dir);
   LaunchOptions launch_options;
   launch_options.num_trainers = num_processes;
   launch_options.trainer_args = trainer_arguments(options);
@@ -54,6 +76,11 @@ int run(const RunOptions& options) {
   for (int64_t worker = 0; worker < num_workers; ++worker) {
     launch_options.worker_args.push_back(worker_arguments(options, worker));
   }
+  launch_options.progress = [metrics = options.run_dir / "metrics.jsonl"] {
+    std::error_code absent;
+    const auto size = std::filesystem::file_size(metrics, absent);
+    return absent ? std::int64_t{0} : static_cast<std::int64_t>(size);
+  };
   launch_options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
   return report_launch(launch(launch_options));
 }
@@ -71,6 +98,9 @@ void add_run_command(CommandContext& context) {
       ->check(at_least_one());
   command->add_option("--nproc", options->nproc, "trainer processes (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
       ->check(at_least_one());
+  command->add_flag("--accept-changes", options->accept_changes,
+                    "go on in a run directory whose configuration was another; without it changed "
+                    "keys are refused");
   command->callback([options, &context] { context.exit_code = run(*options); });
 }
 

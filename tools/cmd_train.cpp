@@ -2,19 +2,25 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/live_source.h"
 #include "rl/log/log.h"
 #include "rl/prime_rl_source.h"
+#include "rl/rank_work.h"
+#include "rl/run_directory.h"
 #include "rl/sft.h"
 #include "rl/trainer.h"
 #include "tools/distributed.h"
 #include "tools/launch/rank_environment.h"
+#include "tools/start_plan.h"
+#include "tools/stop_signal.h"
 
 namespace ringside::tools {
 namespace {
@@ -26,6 +32,7 @@ struct TrainOptions {
   std::string prime_rl;
   int64_t steps = 0;
   int nproc = 0;
+  bool accept_changes = false;
 };
 
 // Whether the options and what the run opens are good; prints what is not. Of the processes that a launcher started, the
@@ -47,16 +54,14 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   return good;
 }
 
-void save_configuration(const rl::Config& config, const std::filesystem::path& path) {
-  std::ofstream file(path, std::ios::trunc);
-  file << rl::dump(config);
-  if (!file.flush()) {
-    throw std::runtime_error("cannot write " + path.string());
-  }
+int64_t total_steps(const TrainOptions& options, const rl::Config& config) {
+  return options.steps > 0 ? options.steps : config.train.steps;
 }
 
-std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, const rl::Config& config,
-                                               const rl::TrainingRun& run, int64_t steps) {
+std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
+                                               const rl::Config& config,
+                                               const rl::TrainingRun& run) {
+  const int64_t steps = run.steps();
   if (!options.rollouts.empty()) {
     return rl::make_file_source(options.rollouts, config.rollout);
   }
@@ -66,22 +71,40 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, cons
   return rl::make_live_source(config, run.state().run_id, options.run_dir, run.state().weight_version, steps);
 }
 
-void train_rank(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
-  std::filesystem::create_directories(options.run_dir);
-  if (ranks.mesh.rank() == 0) {
-    save_configuration(config, options.run_dir / "config.yaml");
-    for (const std::string& line : rl::describe_batch(config)) {
-      rl::log::info(line);
+// Says what the start means and makes the directory this run's. On rank 0, which holds its lock.
+void begin(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan) {
+  for (const std::string& line : plan.lines) {
+    rl::log::warn("the configuration has changed: " + line);
+  }
+  rl::begin_start(options.run_dir, config, plan);
+  for (const std::string& line : rl::describe_batch(config)) {
+    rl::log::info(line);
+  }
+}
+
+// Returns the signal that stopped the run, or 0.
+int train_rank(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan,
+               const Ranks& ranks) {
+  std::optional<rl::TrainingRun> run;
+  std::unique_ptr<rl::RolloutSource> source;
+  rl::run_rank_work(*ranks.comms.world, rl::waiting_round(config), [&] {
+    run.emplace(rl::RunOptions{config, options.run_dir, total_steps(options, config), stop_signal},
+                ranks.mesh, ranks.comms);
+    if (!run->is_main_rank()) {
+      return;
     }
-  }
-  const int64_t steps = options.steps > 0 ? options.steps : config.train.steps;
-  rl::TrainingRun run({config, options.run_dir, steps}, ranks.mesh, ranks.comms);
+    begin(options, config, plan);
+    if (config.algorithm.name != rl::AlgorithmName::kSft) {
+      source = make_source(options, config, *run);
+    }
+  });
+  finish_on_stop_signals();
   if (config.algorithm.name == rl::AlgorithmName::kSft) {
-    rl::train_sft(run);
-    return;
+    rl::train_sft(*run);
+  } else {
+    rl::train_grpo(*run, source.get());
   }
-  const auto source = run.is_main_rank() ? make_source(options, config, run, steps) : nullptr;
-  rl::train_grpo(run, source.get());
+  return run->stop_signal();
 }
 
 int train(const TrainOptions& options, const CommandContext& context) {
@@ -91,8 +114,15 @@ int train(const TrainOptions& options, const CommandContext& context) {
     loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
   }
   if (!check_run(options, *loaded)) return kExitUsage;
-  return run_on_ranks(loaded->config, options.nproc, context.arguments,
-                      [&](const Ranks& ranks) { train_rank(options, loaded->config, ranks); });
+  const rl::StartPlan plan =
+      rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
+                     options.accept_changes);
+  if (const auto code = exit_code_of(plan)) return *code;
+  std::atomic<int> stopped_by{0};
+  const int code = run_on_ranks(
+      loaded->config, options.nproc, context.arguments,
+      [&](const Ranks& ranks) { stopped_by = train_rank(options, loaded->config, plan, ranks); });
+  return stopped_by != 0 ? 128 + stopped_by : code;
 }
 
 }  // namespace
@@ -115,6 +145,9 @@ void add_train_command(CommandContext& context) {
       ->check(at_least_one());
   command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
       ->check(at_least_one());
+  command->add_flag("--accept-changes", options->accept_changes,
+                    "go on in a run directory whose configuration was another; without it changed "
+                    "keys are refused");
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }
 

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "rl/log/log.h"
+#include "rl/rank_work.h"
 #include "rl/sequence_parallel.h"
+#include "rl/training_run.h"
 #include "sp/comm/c10d_communicator.h"
 #include "sp/comm/group_scope.h"
 #include "tools/command.h"
@@ -112,6 +114,23 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
   }
 }
 
+// One rank of several. An error that every rank finds is told by rank 0, that of another rank by
+// itself.
+int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
+             const std::function<void(const Ranks&)>& body) {
+  try {
+    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
+    return kExitOk;
+  } catch (const rl::RankFailed&) {
+    return kExitFailure;
+  } catch (const rl::TrainingFailed&) {
+    if (rendezvous.first_rank() == 0) {
+      throw;
+    }
+    return kExitFailure;
+  }
+}
+
 }  // namespace
 
 int trainer_processes(const rl::Config& config, int nproc) {
@@ -145,12 +164,11 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
       rl::log::info(line);
     }
   }
-  if (rendezvous.ranks_here == 1) {
-    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
-  } else {
+  if (rendezvous.ranks_here > 1) {
     run_virtual_ranks(config, rendezvous, body);
+    return kExitOk;
   }
-  return kExitOk;
+  return run_rank(config, rendezvous, body);
 }
 
 int report_launch(const LaunchResult& result) {

@@ -231,6 +231,7 @@ struct WeightsConfig {
 
 struct CheckpointConfig {
   std::int64_t every = 0;
+  double every_minutes = 10.0;
   std::int64_t keep = 2;
 };
 
@@ -242,6 +243,7 @@ struct LogConfig {
 
 struct EvalConfig {
   std::int64_t every = 0;
+  bool before_training = true;
   std::int64_t max_prompts = 0;
   double temperature = 0.0;
 };

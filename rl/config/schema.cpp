@@ -246,11 +246,13 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
 
 void add_outputs(FieldList& fields, Config& config) {
   fields.integer("checkpoint.every", config.checkpoint.every, at_least(0));
+  fields.real("checkpoint.every_minutes", config.checkpoint.every_minutes, at_least(0));
   fields.integer("checkpoint.keep", config.checkpoint.keep, at_least(0));
   fields.choice("log.level", config.log.level);
   fields.choice("log.progress", config.log.progress);
   fields.flag("log.rollouts", config.log.rollouts);
   fields.integer("eval.every", config.eval.every, at_least(0));
+  fields.flag("eval.before_training", config.eval.before_training);
   fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));
   fields.real("eval.temperature", config.eval.temperature, at_least(0));
 }

@@ -26,4 +26,11 @@ void info(const std::string& text);
 void warn(const std::string& text);
 void error(const std::string& text);
 
+// The text alone as a line of its own, whatever the level. Thread-safe.
+void line(const std::string& text);
+
+// A line that stays below the log on a terminal, e.g. a progress bar: whatever is logged appears
+// above it and it is drawn again. Replaces the one before; "" removes it. Thread-safe.
+void set_status(const std::string& text);
+
 }  // namespace ringside::rl::log

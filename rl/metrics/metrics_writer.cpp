@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -38,18 +39,26 @@ void write_all(int fd, const std::string& text, const std::filesystem::path& pat
   }
 }
 
-// The file's complete lines up to and including `last_step`.
-std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step) {
+// Calls `use` with each complete line and its step.
+template <class Use>
+void for_each_line(const std::filesystem::path& path, Use use) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw_errno(path, "cannot be read");
-  std::string kept;
   std::string line;
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (in.eof()) break;  // no newline at its end: the write was cut short
-    if (step_of(line, path.string() + ":" + std::to_string(number)) <= last_step) {
+    use(line, step_of(line, path.string() + ":" + std::to_string(number)));
+  }
+}
+
+// The file's complete lines up to and including `last_step`.
+std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step) {
+  std::string kept;
+  for_each_line(path, [&](const std::string& line, std::int64_t step) {
+    if (step <= last_step) {
       kept += line + "\n";
     }
-  }
+  });
   return kept;
 }
 
@@ -93,6 +102,15 @@ void add_metrics(Json& object, const Metrics& metrics, std::int64_t step) {
 }
 
 }  // namespace
+
+std::int64_t last_metrics_step(const std::filesystem::path& path) {
+  std::int64_t last = 0;
+  if (std::filesystem::exists(path)) {
+    for_each_line(path,
+                  [&](const std::string&, std::int64_t step) { last = std::max(last, step); });
+  }
+  return last;
+}
 
 MetricsWriter::MetricsWriter(std::filesystem::path path, std::int64_t resumed_step)
     : path_(std::move(path)) {

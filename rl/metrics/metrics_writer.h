@@ -10,6 +10,10 @@
 
 namespace ringside::rl {
 
+// The highest step of the file's complete lines; 0 when it has none or is not there. Throws
+// std::runtime_error as MetricsWriter does.
+std::int64_t last_metrics_step(const std::filesystem::path& path);
+
 // A line is {"step": 3, "reward": 0.25, ...}: the step first, then the metrics in their order.
 // Doubles are written so that they read back to the same value. JSON has no NaN and no infinities:
 // such a metric is null, and a last field "non_finite" maps its name to "nan", "inf" or "-inf". Not

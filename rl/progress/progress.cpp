@@ -13,7 +13,6 @@
 namespace ringside::rl {
 namespace {
 
-constexpr char kClearLine[] = "\r\x1b[2K";
 constexpr int kBarWidth = 24;
 constexpr double kNewestWeight = 0.1;
 
@@ -93,8 +92,13 @@ std::string render_bar(const ProgressUpdate& update, std::int64_t total_steps, d
   std::vector<Part> parts;
   parts.push_back(plain("train " + printed("%3.0f%%", std::floor(fraction * 100))));
   parts.push_back(plain(std::to_string(update.step) + "/" + std::to_string(total_steps)));
-  parts.push_back(plain(update.reward ? "reward " + printed("%.3f", *update.reward)
-                                      : "loss " + printed("%.4f", update.loss)));
+  if (update.reward) {
+    parts.push_back(plain("reward " + printed("%.3f", *update.reward)));
+  }
+  parts.push_back(plain("loss " + printed("%.4f", update.loss)));
+  if (update.eval_reward) {
+    parts.push_back(plain("eval " + printed("%.3f", *update.eval_reward)));
+  }
   parts.push_back(plain("eta " + format_duration(eta_s)));
   parts.push_back(plain(short_count(update.tokens_per_s) + " tok/s"));
 
@@ -115,14 +119,16 @@ std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, 
   std::string line = "step " + std::to_string(update.step) + "/" + std::to_string(total_steps);
   if (update.reward) line += "  reward " + printed("%.4f", *update.reward);
   line += "  loss " + printed("%.6g", update.loss);
+  if (update.eval_reward) {
+    line += "  eval " + printed("%.4f", *update.eval_reward);
+  }
   line += "  " + printed("%.0f", update.tokens_per_s) + " tok/s";
   line += "  " + printed("%.2f", update.step_s) + " s";
   return line + "  eta " + format_duration(eta_s);
 }
 
-Progress::Progress(std::int64_t total_steps, bool bar, TerminalTraits terminal,
-                   std::function<void(const std::string&)> write)
-    : total_steps_(total_steps), bar_(bar), terminal_(terminal), write_(std::move(write)) {}
+Progress::Progress(std::int64_t total_steps, ProgressOutput output)
+    : total_steps_(total_steps), output_(std::move(output)) {}
 
 void Progress::update(const ProgressUpdate& update) {
   average_step_s_ = average_step_s_
@@ -130,22 +136,20 @@ void Progress::update(const ProgressUpdate& update) {
                         : update.step_s;
   const double eta_s =
       static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * *average_step_s_;
-  if (bar_) {
-    write_(kClearLine + render_bar(update, total_steps_, eta_s, terminal_));
-    drawn_ = true;
+  if (output_.status) {
+    bar_ = render_bar(update, total_steps_, eta_s, output_.terminal());
+    output_.status(bar_);
   } else {
-    write_(render_line(update, total_steps_, eta_s) + "\n");
+    output_.line(render_line(update, total_steps_, eta_s));
   }
 }
 
-void Progress::clear() {
-  if (drawn_) write_(kClearLine);
-  drawn_ = false;
-}
-
 void Progress::finish() {
-  if (drawn_) write_("\n");
-  drawn_ = false;
+  if (!bar_.empty()) {
+    output_.status("");
+    output_.line(bar_);
+  }
+  bar_.clear();
 }
 
 }  // namespace ringside::rl

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rl/log/log.h"
@@ -37,7 +38,8 @@ TEST_CASE("durations") {
 TEST_CASE("the bar shows reward, tokens per second and ETA, and never fills the last column") {
   const TerminalTraits wide{.is_terminal = true, .color = false, .columns = 100};
   CHECK(render_bar(kUpdate, 100, 90, wide) ==
-        "[#########---------------] train  40%  40/100  reward 0.532  eta 1:30  12.3k tok/s");
+        "[#########---------------] train  40%  40/100  reward 0.532  loss 0.0125  eta "
+        "1:30  12.3k tok/s");
   for (int columns = 0; columns <= 100; ++columns) {
     TerminalTraits narrow = wide;
     narrow.columns = columns;
@@ -54,30 +56,43 @@ TEST_CASE("the bar shows reward, tokens per second and ETA, and never fills the 
   ProgressUpdate sft = kUpdate;
   sft.reward.reset();
   CHECK_THAT(render_bar(sft, 100, 0, wide), Contains("loss 0.0125") && !Contains("reward"));
+  ProgressUpdate evaluated = kUpdate;
+  evaluated.eval_reward = 0.6103;
+  CHECK_THAT(render_bar(evaluated, 100, 0, wide), Contains("loss 0.0125  eval 0.610  eta"));
+  CHECK_THAT(render_line(evaluated, 100, 0), Contains("loss 0.0125  eval 0.6103  12345 tok/s"));
 }
 
-TEST_CASE("a bar is redrawn in place and gives way to other lines") {
-  std::string screen;
-  const TerminalTraits terminal{.is_terminal = true, .color = false, .columns = 60};
-  Progress progress(100, true, terminal, [&](const std::string& bytes) { screen += bytes; });
-  progress.clear();
-  CHECK(screen == "");
-  progress.update(kUpdate);
-  CHECK(screen.find('\n') == std::string::npos);
-  CHECK_THAT(screen, Catch::StartsWith("\r\x1b[2K"));
-  CHECK_THAT(screen, Contains("eta 1:30"));
-  progress.clear();
-  CHECK_THAT(screen, Catch::EndsWith("\r\x1b[2K"));
+TEST_CASE(
+    "a bar is drawn at the width that the terminal has at each draw, and is left as a line at the "
+    "end") {
+  std::vector<std::string> bars;
+  std::vector<std::string> lines;
+  TerminalTraits terminal{.is_terminal = true, .color = false, .columns = 60};
+  Progress progress(100, {.line = [&](const std::string& text) { lines.push_back(text); },
+                          .status = [&](const std::string& text) { bars.push_back(text); },
+                          .terminal = [&] { return terminal; }});
   progress.finish();
-  CHECK(screen.find('\n') == std::string::npos);
+  CHECK(bars.empty());
+  CHECK(lines.empty());
   progress.update(kUpdate);
+  REQUIRE(bars.size() == 1);
+  CHECK_THAT(bars[0], Contains("reward 0.532"));
+  terminal.columns = 20;
+  progress.update(kUpdate);
+  CHECK(bars[1].size() < 20);
+  terminal.columns = 120;
+  progress.update(kUpdate);
+  CHECK_THAT(bars[2], Contains("12.3k tok/s"));
   progress.finish();
-  CHECK_THAT(screen, Catch::EndsWith("\n"));
+  CHECK(bars.back() == "");
+  CHECK(lines == std::vector<std::string>{bars[2]});
 }
 
 TEST_CASE("without a terminal each step is one plain line") {
   std::string screen;
-  Progress progress(100, false, {}, [&](const std::string& bytes) { screen += bytes; });
+  Progress progress(100, {.line = [&](const std::string& text) { screen += text + "\n"; },
+                          .status = {},
+                          .terminal = {}});
   progress.update(kUpdate);
   ProgressUpdate slower = kUpdate;
   slower.step = 41;
@@ -140,6 +155,39 @@ TEST_CASE(
   CHECK_THAT(text, Contains(" info  [trainer 0 100%v] plain {} %v {0}\n"));
   CHECK_THAT(text, Contains(" error [trainer 0 100%v] bad\n"));
   CHECK_THAT(text, !Contains("hidden"));
+}
+
+TEST_CASE("what is logged while a status line is shown appears above it, whole, from any thread") {
+  const std::string clear = "\r\x1b[2K";
+  const std::string text = captured_stderr([&] {
+    log::set_status("[##--] 2/4");
+    log::line("step 2");
+    log::set_status("[###-] 3/4");
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([] {
+        for (int i = 0; i < 50; ++i) {
+          log::info("worker joined");
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    log::set_status("");
+    log::line("done");
+  });
+  CHECK_THAT(text, Catch::StartsWith(clear + "[##--] 2/4" + clear + "step 2\n[##--] 2/4" + clear +
+                                     "[###-] 3/4" + clear));
+  CHECK_THAT(text, Catch::EndsWith("worker joined\n[###-] 3/4" + clear + "done\n"));
+  // Between two log lines stands the bar, once, and nothing else.
+  std::size_t lines = 0;
+  for (auto at = text.find("joined\n"); at != std::string::npos;
+       at = text.find("joined\n", at + 1)) {
+    CHECK(text.compare(at + 7, 10 + clear.size(), "[###-] 3/4" + clear) == 0);
+    ++lines;
+  }
+  CHECK(lines == 200);
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ void add_updates(Figures& figures, const rl::StepUpdates& updates) {
 // One training step as rl/trainer.cpp takes it. Collective.
 Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& mesh,
                      const sp::MeshCommunicators& comms) {
-  rl::TrainingRun run({one.config, run_dir / one.name, 1}, mesh, comms);
+  rl::TrainingRun run({one.config, run_dir / one.name, 1, {}}, mesh, comms);
   rl::Learner learner(run);
   rl::StepBatch batch = rl::make_step_batch(one.rollouts, one.config);
   rl::StepShards shards = learner.collate(batch);

@@ -179,6 +179,8 @@ TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
   }
   std::filesystem::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
   CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
+  rl::prune_checkpoints(dir.path(), 0);  // 0 keeps all
+  CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
   rl::prune_checkpoints(dir.path(), 2);
   CHECK_FALSE(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
   CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 2)));

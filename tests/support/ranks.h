@@ -22,7 +22,8 @@ namespace ringside::test {
 inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 inline void run_ranks(sp::MeshShape shape,
-                      const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body) {
+                      const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body,
+                      std::chrono::milliseconds collective_timeout = std::chrono::seconds(30)) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int64_t world_size = shape.world_size();
   std::vector<std::exception_ptr> errors(world_size);
@@ -32,7 +33,7 @@ inline void run_ranks(sp::MeshShape shape,
       try {
         at::set_num_threads(1);
         const sp::Mesh mesh(shape, rank);
-        const auto comms = sp::connect_mesh(mesh, store, "127.0.0.1", std::chrono::seconds(30));
+        const auto comms = sp::connect_mesh(mesh, store, "127.0.0.1", collective_timeout);
         body(mesh, comms);
       } catch (...) {
         errors[rank] = std::current_exception();

@@ -3,6 +3,7 @@
 // processes holding ports and memory overnight.
 #include "tools/launch/launcher.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +51,8 @@ class Stage {
     options.report = [this](const std::string& line) { append("reports", line); };
     parent_ = fork();
     if (parent_ != 0) return;
+    const int log = open((dir_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(log, STDERR_FILENO);
     try {
       const LaunchResult result = launch(options);
       append("error", result.error);
@@ -245,6 +248,102 @@ TEST_CASE("a dead worker is reported and restarted while the trainers go on") {
   CHECK_THAT(reports, Contains("worker 0 (pid ") &&
                           Contains("was killed by signal 9 (SIGKILL); restarting it in 0.0 s") &&
                           Contains("worker 0 is running again"));
+}
+
+TEST_CASE(
+    "a worker that dies in the same way three times ends the run with the worker's own error") {
+  Stage stage;
+  LaunchOptions options;
+  options.backoff = milliseconds(10);
+  options.trainer_args = stage.script(kForever);
+  options.worker_args = {
+      stage.script("echo x >> lives; echo \"ringside: file $$ holds no example\" >&2; exit 1")};
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK(stage.words("lives", 3).size() == 3);
+  CHECK_THAT(stage.text("error"), Contains("worker 0 (pid ") && Contains("exited with status 1") &&
+                                      Contains("three times") && Contains("holds no example"));
+  // Each death is reported once, with its reason.
+  CHECK_THAT(stage.text("reports"), Contains("holds no example; restarting it"));
+  CHECK_THAT(stage.text("stderr"), !Contains("holds no example"));
+  check_all_gone(stage.pids(4));
+}
+
+TEST_CASE("a worker that dies in the same way is restarted as long as the run gets on meanwhile") {
+  Stage stage;
+  LaunchOptions options;
+  options.backoff = milliseconds(10);
+  options.progress = [&] { return static_cast<std::int64_t>(stage.words("lives", 1).size()); };
+  options.trainer_args = stage.script("until [ -e done ]; do sleep 0.02; done");
+  options.worker_args = {stage.script(
+      "echo x >> lives; if [ $(wc -l < lives) -ge 5 ]; then touch done; exit 0; fi; exit 1")};
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 0);
+  CHECK(stage.words("lives", 5).size() == 5);
+}
+
+TEST_CASE("a worker that refuses its command line ends the run at once") {
+  Stage stage;
+  LaunchOptions options;
+  options.trainer_args = stage.script(kForever);
+  options.worker_args = {
+      stage.script("echo x >> lives; echo 'recipe.yaml:3: unknown key' >&2; exit 2")};
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK(stage.words("lives", 1).size() == 1);
+  CHECK_THAT(stage.text("error"), Contains("exited with status 2: recipe.yaml:3: unknown key"));
+  check_all_gone(stage.pids(2));
+}
+
+TEST_CASE("after an interrupt trainers have time to save, workers only their grace period") {
+  const int signal = GENERATE(SIGINT, SIGTERM);
+  Stage stage;
+  LaunchOptions options;
+  options.grace = milliseconds(200);
+  options.trainer_args = stage.script(
+      "trap 'sleep 1; echo saved > saved; exit 130' INT TERM; while :; do sleep 0.1; done");
+  options.worker_args = {stage.script(kStubborn)};
+  stage.launch_in_parent(options);
+  const auto pids = stage.pids(3);
+  REQUIRE(pids.size() == 3);
+  kill(stage.parent(), signal);
+  CHECK(stage.wait_parent() == 128 + signal);
+  CHECK(stage.text("saved") == "saved\n");
+  CHECK_THAT(stage.text("reports"),
+             Contains("worker 0 (pid ") && Contains("did not stop; killing it"));
+  check_all_gone(pids);
+}
+
+TEST_CASE("a rank that knows why the run failed is heard, also when another was the first to go") {
+  Stage stage;
+  LaunchOptions options;
+  options.num_trainers = 2;
+  options.trainer_args = stage.script(
+      "if [ $RANK = 1 ]; then until [ -e armed ]; do sleep 0.02; done; exit 1; fi; "
+      "trap 'echo \"ringside: no such model\" >&2; exit 1' TERM; touch armed; while :; do sleep "
+      "0.05; done");
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK_THAT(stage.text("error"), Contains("trainer rank 1 (pid ") &&
+                                      Contains("; trainer rank 0 (pid ") &&
+                                      Contains("exited with status 1: no such model\n"));
+}
+
+TEST_CASE(
+    "what workers say arrives line by line, and what they say last after a failure is left out") {
+  Stage stage;
+  LaunchOptions options;
+  options.trainer_args = stage.script("until [ -e said ]; do sleep 0.02; done; exit 4");
+  options.worker_args = {stage.script(
+      "trap 'echo \"ringside: stopped before it began\" >&2; exit 1' TERM; "
+      "printf 'one li' >&2; sleep 0.2; printf 'ne\\nand an' >&2; sleep 0.1; echo other >&2; "
+      "touch said; while :; do sleep 0.05; done")};
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK_THAT(stage.text("stderr"),
+             Catch::StartsWith("one line\nand another\n") && !Contains("stopped before"));
+  CHECK_THAT(stage.text("error"),
+             Matches("trainer rank 0 \\(pid [0-9]+\\) exited with status 4\\n"));
 }
 
 TEST_CASE("without restarts a dead worker is only reported") {

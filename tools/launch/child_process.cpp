@@ -36,7 +36,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 
 // Between fork and exec: only async-signal-safe calls, nothing that allocates.
 [[noreturn]] void become(const char* executable, char** argv, char** envp, pid_t parent,
-                         int error_pipe) {
+                         int stderr_fd, int error_pipe) {
   setpgid(0, 0);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -47,6 +47,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   if (getppid() != parent) _exit(127);
   const int null = open("/dev/null", O_RDONLY);
   if (null >= 0) dup2(null, STDIN_FILENO);
+  if (stderr_fd >= 0) dup2(stderr_fd, STDERR_FILENO);
   execve(executable, argv, envp);
   const int error = errno;
   if (write(error_pipe, &error, sizeof(error)) < 0) _exit(126);
@@ -76,7 +77,7 @@ pid_t spawn(const ChildSpec& spec) {
   const pid_t pid = fork();
   if (pid == 0) {
     become(spec.executable.c_str(), const_cast<char**>(argv.data()),
-           const_cast<char**>(envp.data()), parent, error_pipe[1]);
+           const_cast<char**>(envp.data()), parent, spec.stderr_fd, error_pipe[1]);
   }
   const int fork_error = errno;
   close(error_pipe[1]);

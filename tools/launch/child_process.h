@@ -14,6 +14,7 @@ struct ChildSpec {
   std::string executable;                        // a path; "/proc/self/exe" for this very program
   std::vector<std::string> args;                 // what follows the program's name
   std::map<std::string, std::string> variables;  // added to this process's environment, replacing
+  int stderr_fd = -1;  // becomes its standard error; -1: this process's own
 };
 
 // How a process ended.

@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "tools/launch/child_process.h"
+#include "tools/launch/line_relay.h"
 #include "tools/launch/signal_queue.h"
 
 namespace ringside::tools {
@@ -24,14 +26,23 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr int kAlikeDeaths = 3;  // that end the run when it did not get on between them
+constexpr int kUsageExit = 2;    // of a child whose command line is wrong
+
 struct Child {
   std::string name;  // "trainer rank 1", "worker 0"
   bool trainer = false;
+  bool relayed = true;  // its standard error comes through this process
   ChildSpec spec;
   pid_t pid = 0;  // 0: not running
+  std::unique_ptr<LineRelay> relay;
   Clock::time_point started;
   std::optional<Clock::time_point> restart_at;
-  int deaths = 0;  // in a row
+  std::optional<Clock::time_point> kill_at;  // asked to stop, and killed then
+  int deaths = 0;                            // in a row
+  std::string last_death;                    // how it died, numbers aside
+  int alike_deaths = 0;                      // in a row, without progress
+  std::int64_t progress_at_death = 0;
 };
 
 std::string seconds(milliseconds duration) {
@@ -47,6 +58,7 @@ std::vector<Child> make_children(const LaunchOptions& options) {
     Child child;
     child.name = "trainer rank " + std::to_string(rank);
     child.trainer = true;
+    child.relayed = rank != 0 || isatty(STDERR_FILENO) != 1;  // rank 0 draws a bar on a terminal
     child.spec = {options.executable,
                   options.trainer_args,
                   {{"RANK", std::to_string(rank)},
@@ -65,8 +77,27 @@ std::vector<Child> make_children(const LaunchOptions& options) {
   return children;
 }
 
-// Running: all is well. Leaving: trainers are done, workers may go by themselves. Stopping: SIGTERM
-// is out. Killing: SIGKILL is out.
+// "worker 12 has 3 files" -> "worker # has # files".
+std::string without_numbers(const std::string& text) {
+  std::string plain;
+  for (const char c : text) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit) {
+      plain += c;
+    } else if (plain.empty() || plain.back() != '#') {
+      plain += '#';
+    }
+  }
+  return plain;
+}
+
+// Exit status 0, that of a program that stops at the signal, or death by it.
+bool ended_by(const ExitStatus& status, int signal) {
+  return status.ok() || status.code == (status.signalled ? signal : 128 + signal);
+}
+
+// Running: all is well. Leaving: trainers are done, workers may go by themselves. Stopping: every
+// child was asked to stop and has a time at which it is killed. Killing: SIGKILL is out.
 enum class Phase { kRunning, kLeaving, kStopping, kKilling };
 
 class Supervisor {
@@ -86,7 +117,8 @@ class Supervisor {
   LaunchResult run() {
     for (Child& child : children_) start(child);
     while (any_running()) {
-      const auto signal = signals_.wait(next_deadline());
+      const auto signal = signals_.wait(next_deadline(), relays());
+      pump_relays();
       if (!signal) {
         on_deadline();
       } else if (*signal == SIGCHLD) {
@@ -101,8 +133,30 @@ class Supervisor {
  private:
   void start(Child& child) {
     child.restart_at.reset();
+    child.relay = child.relayed ? std::make_unique<LineRelay>() : nullptr;
+    child.spec.stderr_fd = child.relay ? child.relay->child_end() : -1;
     child.pid = spawn(child.spec);
+    if (child.relay) {
+      child.relay->close_child_end();
+    }
     child.started = Clock::now();
+  }
+
+  std::vector<int> relays() const {
+    std::vector<int> fds;
+    for (const Child& child : children_) {
+      if (child.relay && child.relay->fd() >= 0) {
+        fds.push_back(child.relay->fd());
+      }
+    }
+    return fds;
+  }
+  void pump_relays() {
+    for (Child& child : children_) {
+      if (child.relay) {
+        child.relay->pump();
+      }
+    }
   }
 
   bool any_running() const {
@@ -115,9 +169,13 @@ class Supervisor {
   }
 
   std::optional<Clock::time_point> next_deadline() const {
-    std::optional<Clock::time_point> next = phase_deadline_;
+    std::optional<Clock::time_point> next = leave_deadline_;
     for (const Child& child : children_) {
-      if (child.restart_at && (!next || *child.restart_at < *next)) next = child.restart_at;
+      for (const auto& deadline : {child.restart_at, child.kill_at}) {
+        if (deadline && (!next || *deadline < *next)) {
+          next = deadline;
+        }
+      }
     }
     return next;
   }
@@ -125,27 +183,34 @@ class Supervisor {
   void on_deadline() {
     const auto now = Clock::now();
     for (Child& child : children_) {
-      if (child.restart_at && *child.restart_at <= now) restart(child);
+      if (child.restart_at && *child.restart_at <= now) {
+        restart(child);
+      }
+      if (child.kill_at && *child.kill_at <= now) {
+        kill_child(child);
+      }
     }
-    if (!phase_deadline_ || *phase_deadline_ > now) return;
-    if (phase_ == Phase::kLeaving) {
+    if (leave_deadline_ && *leave_deadline_ <= now) {
       report("workers did not leave within " + seconds(options_.leave) + "; stopping them");
-      stop(SIGTERM);
-    } else if (phase_ == Phase::kStopping) {
-      kill_all();
+      stop(SIGTERM, options_.grace);
     }
   }
 
   void on_signal(int signal) {
-    if (phase_ == Phase::kStopping && interrupted_) {
+    if (phase_ == Phase::kStopping && interrupt_ != 0) {
       kill_all();
     } else if (phase_ != Phase::kKilling) {
-      interrupted_ = true;
+      interrupt_ = signal;
       if (result_.ok()) {
         result_ = {128 + signal, "interrupted by signal " + std::to_string(signal) + " (SIG" +
                                      sigabbrev_np(signal) + ")"};
       }
-      stop(signal);
+      const bool saves = phase_ == Phase::kRunning;
+      if (saves) {
+        report(result_.error +
+               ": the trainer finishes its step and saves; a second signal stops at once");
+      }
+      stop(signal, saves ? options_.save_grace : options_.grace);
     }
   }
 
@@ -155,22 +220,47 @@ class Supervisor {
       if (child.pid == 0) continue;
       const auto status = reap(child.pid);
       if (!status) continue;
-      const std::string obituary =
-          child.name + " (pid " + std::to_string(child.pid) + ") " + status->describe();
-      child.pid = 0;
+      const std::string obituary = bury(child, *status);
       if (!child.trainer) {
         on_worker_exit(child, *status, obituary);
       } else if (!status->ok() && phase_ == Phase::kRunning) {
         failures += (failures.empty() ? "" : "; ") + obituary;
+        reason_told_ = reason_told_ || !last_words(child).empty();
+      } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
+        report(obituary);  // it was to save
+      } else if (interrupt_ == 0 && !reason_told_ && !status->signalled &&
+                 !last_words(child).empty()) {
+        result_.error += "; " + obituary;  // the one that knows why was not the first to go
+        reason_told_ = true;
       }
     }
     if (!failures.empty()) {
-      result_ = {1, failures};
-      stop(SIGTERM);
+      fail(failures);
     } else if (phase_ == Phase::kRunning && !trainers_running()) {
-      enter(Phase::kLeaving, options_.leave);
+      phase_ = Phase::kLeaving;
+      leave_deadline_ = Clock::now() + options_.leave;
       for (Child& child : children_) child.restart_at.reset();
     }
+  }
+
+  // "worker 0 (pid 7) exited with status 1: its last words".
+  std::string bury(Child& child, const ExitStatus& status) {
+    std::string obituary =
+        child.name + " (pid " + std::to_string(child.pid) + ") " + status.describe();
+    child.pid = 0;
+    child.kill_at.reset();
+    if (child.relay) {
+      child.relay->finish();
+    }
+    // A signal comes from outside: what the child said last has nothing to do with it.
+    if (!status.ok() && !status.signalled && !last_words(child).empty()) {
+      obituary += ": " + last_words(child);
+    }
+    return obituary;
+  }
+
+  static std::string last_words(const Child& child) {
+    return child.relay ? child.relay->reason() : std::string();
   }
 
   void on_worker_exit(Child& child, const ExitStatus& status, const std::string& obituary) {
@@ -179,8 +269,33 @@ class Supervisor {
       if (!status.ok()) report(obituary);
       return;
     }
+    const bool usage = !status.signalled && status.code == kUsageExit;
+    if (usage || dies_alike(child, status)) {
+      reason_told_ = true;
+      fail(obituary + (usage ? "" : " (three times in the same way)"));
+      return;
+    }
     if (Clock::now() - child.started > options_.max_backoff) child.deaths = 0;
     schedule_restart(child, obituary);
+  }
+
+  // Counts the death; whether it is one too many. A signal comes from outside: the next life may be
+  // another.
+  bool dies_alike(Child& child, const ExitStatus& status) {
+    const std::string how =
+        status.signalled ? "" : without_numbers(status.describe() + last_words(child));
+    const std::int64_t progress = options_.progress ? options_.progress() : 0;
+    const bool alike =
+        !how.empty() && how == child.last_death && progress == child.progress_at_death;
+    child.alike_deaths = alike ? child.alike_deaths + 1 : 1;
+    child.last_death = how;
+    child.progress_at_death = progress;
+    return child.alike_deaths >= kAlikeDeaths;
+  }
+
+  void fail(const std::string& why) {
+    result_ = {1, why};
+    stop(SIGTERM, options_.grace);
   }
 
   void schedule_restart(Child& child, const std::string& why) {
@@ -202,27 +317,32 @@ class Supervisor {
     }
   }
 
-  void stop(int signal) {
+  // Asks every child to stop; trainers have `trainer_grace` for it, workers always options.grace.
+  void stop(int signal, milliseconds trainer_grace) {
+    phase_ = Phase::kStopping;
+    leave_deadline_.reset();
     for (Child& child : children_) {
       child.restart_at.reset();
-      if (child.pid != 0) signal_group(child.pid, signal);
+      if (child.pid != 0) {
+        signal_group(child.pid, signal);
+        child.kill_at = Clock::now() + (child.trainer ? trainer_grace : options_.grace);
+      }
     }
-    enter(Phase::kStopping, options_.grace);
+  }
+
+  void kill_child(Child& child) {
+    report(child.name + " (pid " + std::to_string(child.pid) + ") did not stop; killing it");
+    signal_group(child.pid, SIGKILL);
+    child.kill_at.reset();
   }
 
   void kill_all() {
-    for (const Child& child : children_) {
-      if (child.pid == 0) continue;
-      report(child.name + " (pid " + std::to_string(child.pid) + ") did not stop; killing it");
-      signal_group(child.pid, SIGKILL);
-    }
     phase_ = Phase::kKilling;
-    phase_deadline_.reset();
-  }
-
-  void enter(Phase phase, milliseconds limit) {
-    phase_ = phase;
-    phase_deadline_ = Clock::now() + limit;
+    for (Child& child : children_) {
+      if (child.pid != 0) {
+        kill_child(child);
+      }
+    }
   }
 
   void report(const std::string& sentence) const {
@@ -233,9 +353,10 @@ class Supervisor {
   SignalQueue signals_;  // before any child: no SIGCHLD may be missed
   std::vector<Child> children_;
   Phase phase_ = Phase::kRunning;
-  std::optional<Clock::time_point> phase_deadline_;
-  bool interrupted_ = false;
+  std::optional<Clock::time_point> leave_deadline_;
+  int interrupt_ = 0;  // the first signal to this process
   LaunchResult result_;
+  bool reason_told_ = false;  // a child's last words are part of the result
 };
 
 }  // namespace

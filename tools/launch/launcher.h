@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,16 +24,24 @@ struct LaunchOptions {
 
   // From SIGTERM to SIGKILL, whenever processes are stopped.
   std::chrono::milliseconds grace{10'000};
+  // The same for trainer ranks after an interrupt: they finish their step and save a checkpoint.
+  std::chrono::milliseconds save_grace{600'000};
   // How long workers may take to leave by themselves once every trainer rank has exited with status
   // 0.
   std::chrono::milliseconds leave{10'000};
 
   // A worker that dies is started again after `backoff`, doubled at each death up to `max_backoff`,
   // and reset once it has lived longer than `max_backoff`. A worker that exits with status 0 has
-  // left and is not replaced.
+  // left and is not replaced. One that exits with status 2 (its command line is wrong), or that
+  // exits three times with the same status and last words, numbers aside, while progress() stands
+  // still, ends the run: a restart would not help.
   bool restart_workers = true;
   std::chrono::milliseconds backoff{1'000};
   std::chrono::milliseconds max_backoff{30'000};
+
+  // Another number whenever the run has got on, e.g. the size of its metrics. Empty: nothing counts
+  // as progress.
+  std::function<std::int64_t()> progress;
 
   // Receives one sentence for each event that does not end the run, e.g. "worker 0 (pid 7) was
   // killed by signal 9 (SIGKILL); restarting it in 1.0 s". May be empty. Called on the thread of
@@ -41,10 +50,11 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  // 0; 1 when a trainer rank failed; 128 + n after signal n to this process (130 for Ctrl-C).
+  // 0; 1 when a trainer rank failed or a worker's deaths ended the run; 128 + n after signal n to
+  // this process (130 for Ctrl-C).
   int exit_code = 0;
-  // Names role, rank, pid and the way of death: "trainer rank 1 (pid 123) was killed by signal 9
-  // (SIGKILL)". Empty on success.
+  // Names role, rank, pid, the way of death and the child's last words where they came through this
+  // process: "worker 0 (pid 123) exited with status 1: no data". Empty on success.
   std::string error;
 
   bool ok() const { return exit_code == 0; }
@@ -52,11 +62,13 @@ struct LaunchResult {
 
 // Runs until every trainer rank has exited and every worker is gone; no child is left when it
 // returns. When a trainer rank fails, or SIGINT, SIGTERM or SIGHUP arrives (it is passed on to all
-// children), everything is stopped; a second such signal kills at once. Blocks; call it from the
-// main thread before any other thread is started (children are bound to the calling thread, and it
-// alone blocks SIGCHLD to read it from a signalfd). The signal mask is restored on return. Throws
-// std::invalid_argument for counts below 1 trainer, std::system_error when a process cannot be
-// started (the ones already started are killed).
+// children), everything is stopped; a second such signal kills at once. Standard error of workers,
+// and of ranks other than rank 0, passes through this process line by line (line_relay.h), rank 0's
+// too unless it is a terminal. Blocks; call it from the main thread before any other thread is
+// started (children are bound to the calling thread, and it alone blocks SIGCHLD to read it from a
+// signalfd). The signal mask is restored on return. Throws std::invalid_argument for counts below 1
+// trainer, std::system_error when a process cannot be started (the ones already started are
+// killed).
 LaunchResult launch(const LaunchOptions& options);
 
 // A TCP port of the loopback interface that is free now. Throws std::system_error.

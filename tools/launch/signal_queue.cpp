@@ -42,7 +42,12 @@ SignalQueue::~SignalQueue() {
   close(fd_);
 }
 
-std::optional<int> SignalQueue::wait(std::optional<Clock::time_point> deadline) {
+std::optional<int> SignalQueue::wait(std::optional<Clock::time_point> deadline,
+                                     const std::vector<int>& readable) {
+  std::vector<pollfd> events{{.fd = fd_, .events = POLLIN, .revents = 0}};
+  for (const int fd : readable) {
+    events.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  }
   while (true) {
     signalfd_siginfo info;
     const ssize_t got = read(fd_, &info, sizeof(info));
@@ -50,9 +55,8 @@ std::optional<int> SignalQueue::wait(std::optional<Clock::time_point> deadline) 
     if (got < 0 && errno != EAGAIN && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "reading a signalfd");
     }
-    pollfd event{.fd = fd_, .events = POLLIN, .revents = 0};
-    const int ready = poll(&event, 1, poll_timeout(deadline));
-    if (ready == 0) return std::nullopt;
+    const int ready = poll(events.data(), events.size(), poll_timeout(deadline));
+    if (ready == 0 || (ready > 0 && events[0].revents == 0)) return std::nullopt;
     if (ready < 0 && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "poll");
     }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <vector>
 
 namespace ringside::tools {
 
@@ -19,9 +20,10 @@ class SignalQueue {
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
-  // The next signal's number, or nullopt when `deadline` passes first (no deadline: waits for
-  // ever). Blocks. Throws std::system_error.
-  std::optional<int> wait(std::optional<std::chrono::steady_clock::time_point> deadline);
+  // The next signal's number, or nullopt when first `deadline` passes (no deadline: waits for ever)
+  // or one of `readable` has something to read. Blocks. Throws std::system_error.
+  std::optional<int> wait(std::optional<std::chrono::steady_clock::time_point> deadline,
+                          const std::vector<int>& readable = {});
 
  private:
   int fd_ = -1;

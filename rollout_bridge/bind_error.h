@@ -1,0 +1,15 @@
+// The error of an address that cannot be bound.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ringside::bridge {
+
+struct BindError : std::runtime_error {
+  BindError(std::string where, const std::string& why)
+      : std::runtime_error("cannot bind " + where + ": " + why), address(std::move(where)) {}
+  std::string address;  // as it was given
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,152 @@
+// Guards: ranks that give up in a collective while another is busy - loading, saving, publishing -
+// for longer than collectives may take; a rank that fails while the others wait for ever; a clock
+// or a signal of one rank that divides them; a model that has diverged and is saved or published.
+#include "rl/rank_work.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "rl/config/load.h"
+#include "rl/rollout_source.h"
+#include "rl/trainer.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace ringside;
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+namespace {
+
+const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
+constexpr milliseconds kTimeout{1500};
+constexpr milliseconds kLonger{4000};
+
+rl::Config make_config(const std::vector<std::string>& words = {}) {
+  std::vector<std::string> all{"model.path=" + (kGoldens / "policy").string(),
+                               "rollout.group_size=4",
+                               "rollout.prompts_per_step=2",
+                               "rollout.max_completion_tokens=12",
+                               "train.steps=2",
+                               "parallel.collective_timeout_s=1.5",
+                               "parallel.ulysses_parallel_size=2",
+                               "log.progress=lines"};
+  all.insert(all.end(), words.begin(), words.end());
+  return rl::load_config_or_throw({}, all);
+}
+
+// The recorded rollouts, published to at leisure.
+class SlowSource final : public rl::RolloutSource {
+ public:
+  SlowSource(const rl::Config& config, milliseconds delay)
+      : file_(rl::make_file_source(kGoldens / "plain.jsonl", config.rollout)), delay_(delay) {}
+
+  void publish(const engine::Decoder&, int64_t version, int64_t) override {
+    std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
+    published.push_back(version);
+  }
+  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+    return file_->poll(step, timeout);
+  }
+
+  std::vector<int64_t> published;
+
+ private:
+  std::unique_ptr<rl::RolloutSource> file_;
+  milliseconds delay_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "ranks wait for one that works for longer than their collectives may take, and for several") {
+  const bool all_work = GENERATE(false, true);
+  std::atomic<int> done{0};
+  test::run_ranks(
+      {1, 1, 2},
+      [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+        const auto work = [&] {
+          std::this_thread::sleep_for(mesh.rank() == 0 ? kLonger : milliseconds(10));
+          ++done;
+        };
+        rl::run_rank_work(*comms.world, rl::waiting_round(make_config()),
+                          all_work || mesh.rank() == 0 ? work : std::function<void()>());
+        CHECK(done == (all_work ? 2 : 1));
+      },
+      kTimeout);
+}
+
+TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in its own words") {
+  std::vector<std::string> errors(4);
+  test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    try {
+      rl::run_rank_work(*comms.world, milliseconds(100), [&] {
+        if (mesh.rank() == 1 || mesh.rank() == 3) {
+          throw std::invalid_argument("no such file");
+        }
+      });
+    } catch (const std::exception& error) {
+      errors[mesh.rank()] = error.what();
+    }
+  });
+  CHECK(errors == std::vector<std::string>{"rank 1 has failed", "no such file", "rank 1 has failed",
+                                           "rank 1 has failed"});
+}
+
+TEST_CASE("a save and a publish that take longer than a collective may do not end the run") {
+  const auto config = make_config({"checkpoint.every=1"});
+  const test::TemporaryDirectory dir;
+  SlowSource source(config, kLonger);
+  test::run_ranks(
+      {1, 1, 2},
+      [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+        rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
+        run.add_checkpoint_part([](const fs::path&) { std::this_thread::sleep_for(kLonger); });
+        rl::train_grpo(run, run.is_main_rank() ? &source : nullptr);
+        CHECK(run.state().step == 2);
+      },
+      kTimeout);
+  CHECK(source.published == std::vector<int64_t>{0, 1, 2});
+  CHECK(rl::checkpoint_step(dir.path() / "checkpoint-final") == 2);
+}
+
+TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it") {
+  const int64_t told = GENERATE(0, 1);
+  const auto config = make_config({"train.steps=1000"});
+  const test::TemporaryDirectory dir;
+  std::vector<int64_t> steps(2);
+  test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    int64_t asked = 0;
+    const auto signal = [&]() -> int { return mesh.rank() == told && ++asked > 3 ? SIGTERM : 0; };
+    rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
+    SlowSource source(config, milliseconds(0));
+    rl::train_grpo(run, run.is_main_rank() ? &source : nullptr);
+    CHECK(run.stop_signal() == SIGTERM);
+    steps[mesh.rank()] = run.state().step;
+  });
+  CHECK(steps[0] > 0);
+  CHECK(steps[0] == steps[1]);
+  CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), steps[0]));
+  CHECK(rl::checkpoint_step(rl::checkpoint_path(dir.path(), steps[0])) == steps[0]);
+}
+
+TEST_CASE(
+    "weights that an optimizer step made infinite are neither published nor saved, and the error "
+    "has step and tensor") {
+  const auto config = make_config(
+      {"optimizer.learning_rate=1e39", "parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
+  const test::TemporaryDirectory dir;
+  SlowSource source(config, milliseconds(0));
+  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
+    CHECK_THROWS_WITH(rl::train_grpo(run, &source),
+                      Catch::StartsWith("step 1: ") && Catch::Contains("model.") &&
+                          Catch::Contains("not finite") &&
+                          Catch::Contains("there is no checkpoint yet"));
+  });
+  CHECK(source.published == std::vector<int64_t>{0});
+  CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
+}

@@ -1,0 +1,27 @@
+#include "tools/stop_signal.h"
+
+#include <signal.h>
+
+#include <csignal>
+
+namespace ringside::tools {
+namespace {
+
+// A signal handler can reach nothing but a variable of static storage.
+volatile std::sig_atomic_t received = 0;
+
+void receive(int signal) { received = signal; }
+
+}  // namespace
+
+void finish_on_stop_signals() {
+  struct sigaction action = {};
+  action.sa_handler = receive;
+  action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one kills
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+int stop_signal() { return received; }
+
+}  // namespace ringside::tools
