@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
