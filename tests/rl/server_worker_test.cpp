@@ -188,3 +188,19 @@ TEST_CASE("server worker: a version offered again after a quarantine is loaded a
   CHECK(verified_between(log, "load 1", third, find_event(log, "sample 1")));
   CHECK(run.worker_error().empty());
 }
+
+TEST_CASE("server worker: samples that waited in its queue are sampled after the trainer restarted") {
+  ServedRun run([](Config& config) { config.rollout.server_options.concurrency = 1; });
+  run.publish(1);
+  REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
+  run.server().hold();
+  run.grant(0, 3);
+  REQUIRE(eventually([&] { return run.server().held() == 1; }));  // one runs, the others wait
+  run.restart_trainer();
+  REQUIRE(eventually([&] { return run.trainer().workers().size() == 1; }));
+  run.publish(2);
+  run.grant(0, 3);
+  run.server().let_go();
+  CHECK(run.take(6).size() == 6);
+  CHECK(run.worker_error().empty());
+}
