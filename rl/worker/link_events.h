@@ -2,6 +2,7 @@
 // Torch-free.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -16,6 +17,8 @@ struct WorkerSettings {
   std::filesystem::path endpoint_file;
   // Asked between messages and batches; true leaves with BYE.
   std::function<bool()> should_stop;
+  // The time; tests have one of their own.
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
 class LinkEvents {
