@@ -103,9 +103,20 @@ struct WorkerEndpoint::Impl {
   void follow_connection() {
     while (const auto event = monitor ? monitor->next() : std::nullopt) {
       const std::lock_guard lock(mutex);
-      connection = *event;
+      note_connection(*event);
       if (*event == ConnectionEvent::kClosed) state.on_closed();
     }
+  }
+
+  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and every
+  // closing by an attempt that is announced before it is made: neither is news.
+  void note_connection(ConnectionEvent event) {
+    attempts = event == ConnectionEvent::kNotReached ? attempts + 1 : 0;
+    const bool is_news = event == ConnectionEvent::kReady ||
+                         (event == ConnectionEvent::kNotReached
+                              ? attempts > 1
+                              : connection != ConnectionEvent::kRefused);
+    if (is_news) connection = event;
   }
 
   // A few chunks at a time: neither the owner nor the trainer's messages wait for gigabytes.
@@ -230,6 +241,7 @@ struct WorkerEndpoint::Impl {
   WorkerState state;
   std::exception_ptr failure;
   ConnectionEvent connection = ConnectionEvent::kNotReached;  // the latest
+  int attempts = 0;  // to connect, since the last connection
   std::optional<zmq::socket_t> control;
   std::optional<ConnectionMonitor> monitor;  // of control
   std::optional<zmq::socket_t> bulk;

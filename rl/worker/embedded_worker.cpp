@@ -58,7 +58,7 @@ void run_embedded_worker(const Config& config, const WorkerSettings& settings) {
   DecoderSampler sampler(config, settings.worker_id);
   bridge::WorkerEndpoint endpoint(worker_options(config, settings));
   EmbeddedLoop loop(endpoint, sampler, settings, static_cast<std::size_t>(samples_per_batch(config)), settings.now);
-  run_loop(loop, endpoint, settings.now);
+  run_loop(loop, endpoint, settings);
   leave(endpoint, loop.ended());
 }
 

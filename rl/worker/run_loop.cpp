@@ -5,29 +5,18 @@
 namespace ringside::rl {
 namespace {
 
-constexpr std::chrono::seconds kFirst{5};
-constexpr std::chrono::seconds kAgain{60};
 constexpr std::chrono::milliseconds kByeTimeout{5000};
 
 }  // namespace
 
-bool WaitNotice::is_due(TimePoint now) {
-  if (!next_) {
-    next_ = now + kFirst;
-  }
-  if (now < *next_) {
-    return false;
-  }
-  next_ = now + kAgain;
-  return true;
-}
-
-void say_if_waiting(const bridge::WorkerEndpoint& endpoint, WaitNotice& notice, WaitNotice::TimePoint now) {
-  const bridge::LinkReport report = endpoint.report();
+void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings, WaitNotice& notice) {
   if (report.joined) {
     notice.reset();
-  } else if (notice.is_due(now)) {
-    log::warn("waiting for the trainer at " + report.address + ": " + report.why);
+    return;
+  }
+  if (notice.is_due(settings.now())) {
+    const std::string source = settings.endpoint_file.empty() ? "" : " (from " + settings.endpoint_file.string() + ")";
+    log::warn("waiting for the trainer at " + report.address + source + ": " + report.why);
   }
 }
 

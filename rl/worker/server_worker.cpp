@@ -129,7 +129,7 @@ void run_server_worker(const Config& config, const WorkerSettings& settings) {
   PooledPolicy policy(config, settings);
   bridge::WorkerEndpoint endpoint(worker_options(config, settings));
   ServerLoop loop(endpoint, policy, settings, config.rollout.server_options, settings.now);
-  run_loop(loop, endpoint, settings.now);
+  run_loop(loop, endpoint, settings);
   policy.abandon();
   leave(endpoint, loop.ended());
 }

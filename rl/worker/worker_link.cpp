@@ -1,19 +1,16 @@
 #include "rl/worker/worker_link.h"
 
-#include <chrono>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "rl/endpoint_file.h"
 #include "rl/log/log.h"
+#include "rl/worker/trainer_address.h"
 #include "rollout_bridge/keys.h"
 
 namespace ringside::rl {
 namespace {
-
-constexpr std::chrono::milliseconds kPollInterval{100};
 
 bridge::FinishReason wire_reason(engine::FinishReason reason) {
   switch (reason) {
@@ -66,25 +63,22 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
   if (!curve.worker_secret.empty()) {
     options.curve = bridge::CurveClient{bridge::read_secret_key(curve.worker_secret),
                                         bridge::read_public_key(curve.trainer_public)};
+    if (options.curve->server_key == options.curve->own.secret_key) {
+      throw std::runtime_error("bridge.curve.trainer_public: " + curve.trainer_public + " holds this worker's secret key");
+    }
   }
   if (settings.endpoint_file.empty()) {
     options.rollout_address = config.bridge.rollout_address;
     options.weights_address = config.bridge.weights_address;
     return options;
   }
-  while (!settings.should_stop()) {
-    if (const auto found = read_endpoint_file(settings.endpoint_file); found && !found->ended) {
-      options.rollout_address = found->rollout_address;
-      // A trainer that is started again may be at another port; WELCOME names its weights' address.
-      options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
-        const auto now = read_endpoint_file(file);
-        return now ? std::optional(now->rollout_address) : std::nullopt;
-      };
-      return options;
-    }
-    std::this_thread::sleep_for(kPollInterval);
-  }
-  throw std::runtime_error("stopped before the trainer wrote " + settings.endpoint_file.string());
+  options.rollout_address = wait_for_trainer(settings).rollout_address;
+  // A trainer that is started again may be at another port; WELCOME names its weights' address.
+  options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
+    const auto now = read_endpoint_file(file);
+    return now ? std::optional(now->rollout_address) : std::nullopt;
+  };
+  return options;
 }
 
 SampleJobs::SampleJobs(const Config& config)

@@ -75,7 +75,8 @@ ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
   judge_ = std::make_unique<rl::ShadowModel>(config_);
   worker_ = std::jthread([this](const std::stop_token& stop) {
     try {
-      rl::run_server_worker(config_, {"worker", {}, [stop] { return stop.stop_requested(); }});
+      rl::run_server_worker(config_, {"worker", {}, [stop] { return stop.stop_requested(); },
+                                       [this] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ahead_ms_); }});
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       worker_error_ = error.what();

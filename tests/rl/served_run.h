@@ -33,6 +33,8 @@ class ServedRun {
   const rl::Config& config() const { return config_; }
   PolicyServer& server() { return *server_; }
   bridge::TrainerEndpoint& trainer() { return *trainer_; }
+  // The worker's clock jumps ahead.
+  void advance(std::chrono::milliseconds by) { ahead_ms_ += by.count(); }
   // Why the worker ended by itself; empty while it runs.
   std::string worker_error() const;
 
@@ -45,6 +47,7 @@ class ServedRun {
   std::unique_ptr<rl::ShadowModel> judge_;
   mutable std::mutex mutex_;
   std::string worker_error_;
+  std::atomic<int64_t> ahead_ms_{0};
   std::jthread worker_;
 };
 
