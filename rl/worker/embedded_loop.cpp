@@ -30,7 +30,7 @@ milliseconds EmbeddedLoop::turn() {
   if (queue_.has_made()) {
     return kRetryDelivery;  // nothing new before these have found room
   }
-  if (queue_.queued() == 0) {
+  if (queue_.queued() == 0 || !is_verified_) {
     return kIdle;
   }
   if (queue_.queued() < batch_samples_ && now_() < gather_until_) {
@@ -53,6 +53,7 @@ void EmbeddedLoop::handle(const bridge::Granted& granted) {
 void EmbeddedLoop::handle(const bridge::WeightsReady& ready) {
   const bridge::Manifest& manifest = ready.snapshot->manifest;
   const std::string root = sampler_.install(*ready.snapshot);
+  is_verified_ = root == manifest.root_hash;
   version_ = manifest.version;
   run_epoch_ = manifest.run_epoch;
   const auto status = link_.commit_weights(version_, root);

@@ -24,7 +24,8 @@ class BatchSampler {
   virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples, int64_t version) = 0;
 };
 
-// Weights change between batches only, so no completion spans two versions.
+// Weights change between batches only, so no completion spans two versions. After an installation whose root hash is not the
+// published one nothing is sampled: the trainer is told the hash, and offers the weights again.
 class EmbeddedLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -58,6 +59,7 @@ class EmbeddedLoop {
   bridge::WorkerQueue queue_;
   int64_t version_ = -1;
   int64_t run_epoch_ = -1;
+  bool is_verified_ = false;  // what is installed is what was published
   Clock::time_point gather_until_{};
 };
 

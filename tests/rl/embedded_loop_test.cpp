@@ -45,7 +45,9 @@ class FakeLink final : public bridge::TrainerLink {
 
 class FakeSampler final : public BatchSampler {
  public:
-  std::string install(const bridge::WeightSnapshot& snapshot) override { return snapshot.manifest.root_hash; }
+  std::string install(const bridge::WeightSnapshot& snapshot) override {
+    return damaged_installs-- > 0 ? std::string(32, '0') : snapshot.manifest.root_hash;
+  }
   std::vector<Rollout> sample(const std::vector<GrantedSample>& samples, int64_t version) override {
     std::vector<Rollout> rollouts;
     batches.emplace_back();
@@ -55,6 +57,7 @@ class FakeSampler final : public BatchSampler {
     }
     return rollouts;
   }
+  int damaged_installs = 0;
   std::vector<Samples> batches;
 };
 
@@ -116,6 +119,22 @@ TEST_CASE("embedded loop: rollouts without room wait, and no batch begins before
   run.link.room = 8;
   run.turns(4);
   CHECK(run.link.sent.size() == 8);
+  CHECK(run.sampler.batches.size() == 2);
+}
+
+TEST_CASE("embedded loop: nothing is sampled from weights that did not install as published") {
+  LoopRun run(2);
+  run.grant(0, {0, 1});
+  run.turns(2);
+  CHECK(run.sampler.batches.size() == 1);
+  run.sampler.damaged_installs = 1;
+  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.grant(1, {0, 1});
+  run.turns(5);
+  CHECK(run.link.committed == std::vector<int64_t>{5, 6});  // the trainer judges the hash, and offers again
+  CHECK(run.sampler.batches.size() == 1);
+  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.turns(3);
   CHECK(run.sampler.batches.size() == 2);
 }
 
