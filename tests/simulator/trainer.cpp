@@ -79,8 +79,9 @@ void SimTrainer::start() {
   queue_ = std::make_unique<rl::RolloutQueue>(rules, checkpoint_ + 1);
   chain_ = std::make_unique<DeltaChain>(DeltaChain::Options{true, plan_.full_every});
   guarded([&] {
-    replay();
+    std::vector<Rollout> replayed = replay();
     publish(checkpoint_);
+    for (Rollout& rollout : replayed) admit(std::move(rollout));
   });
   if (life != life_ || !state_) return;
   world_.network.set_trainer(this);
@@ -109,8 +110,7 @@ void SimTrainer::round() {
   guarded([&] {
     for (; !inbox_.empty(); inbox_.pop_front()) handle(inbox_.front().first, inbox_.front().second);
     state_->tick(world_.events.now());
-    while (auto rollout = state_->pop()) admit(std::move(*rollout));
-    train_if_ready();
+    take_in();
     flush();
   });
 }
@@ -158,7 +158,7 @@ void SimTrainer::flush() {
 }
 
 // The journal's rollouts are the first that pop() returns.
-void SimTrainer::replay() {
+std::vector<Rollout> SimTrainer::replay() {
   std::vector<Rollout> replayed;
   std::set<std::string> ids;
   while (auto rollout = state_->pop()) {
@@ -166,7 +166,18 @@ void SimTrainer::replay() {
     replayed.push_back(std::move(*rollout));
   }
   world_.judge.started(ids);
-  for (Rollout& rollout : replayed) admit(std::move(rollout));
+  return replayed;
+}
+
+// The owner pops nothing while it trains.
+void SimTrainer::take_in() {
+  while (!training_) {
+    train_if_ready();
+    if (training_) return;
+    auto rollout = state_->pop();
+    if (!rollout) return;
+    admit(std::move(*rollout));
+  }
 }
 
 void SimTrainer::publish(int64_t version) {
@@ -195,7 +206,10 @@ void SimTrainer::grant_to(int64_t step) {
 // As RolloutIntake::admit.
 void SimTrainer::admit(Rollout rollout) {
   world_.judge.popped(rollout);
-  queue_->add(std::move(rollout));
+  const std::string id = rollout.rollout_id;
+  const std::string epoch = std::to_string(rollout.run_epoch);
+  const auto admission = static_cast<int>(queue_->add(std::move(rollout)));
+  world_.trace("trainer: rollout " + id + " of start " + epoch + ", admission " + std::to_string(admission));
   const rl::QueueRequests requests = queue_->take_requests();
   release(requests.forget);
   std::vector<GroupGrant> grants;
@@ -208,7 +222,10 @@ void SimTrainer::admit(Rollout rollout) {
 void SimTrainer::release(const std::vector<int64_t>& groups) {
   if (groups.empty()) return;
   flush();  // acknowledgements of these groups count before they are released
-  for (const int64_t group : groups) world_.judge.released(group);
+  for (const int64_t group : groups) {
+    world_.judge.released(group);
+    world_.trace("trainer: releases group " + std::to_string(group));
+  }
   state_->mark_consumed(groups);
 }
 

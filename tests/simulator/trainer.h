@@ -72,7 +72,8 @@ class SimTrainer final : public TrainerPort {
   void round();
   void handle(const std::string& identity, const Packet& packet);
   void flush();
-  void replay();
+  std::vector<bridge::Rollout> replay();
+  void take_in();
   void publish(int64_t version);
   void admit(bridge::Rollout rollout);
   void release(const std::vector<int64_t>& groups);
