@@ -1,6 +1,5 @@
 #include "rollout_bridge/journal.h"
 
-#include <fcntl.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -35,9 +34,9 @@ std::vector<std::byte> make_record(uint32_t kind, std::span<const std::byte> pay
   return record;
 }
 
-std::filesystem::path prepared(const std::filesystem::path& directory) {
-  std::filesystem::create_directories(directory);
-  return directory / "journal.bin";
+std::unique_ptr<File> open_journal(const Journal::Options& options) {
+  options.files->create_directories(options.directory);
+  return options.files->open(options.directory / "journal.bin");
 }
 
 std::vector<int64_t> read_ranges(std::span<const std::byte> payload) {
@@ -73,14 +72,14 @@ bool is_no_room(const std::system_error& error) {
 
 Journal::Journal(Options options)
     : options_(std::move(options)),
-      file_(prepared(options_.directory), O_RDWR | O_CREAT | O_APPEND) {
-  file_.lock();
-  if (file_.size() == 0) {
-    file_.append(std::as_bytes(std::span(kMagic)));
+      file_(open_journal(options_)) {
+  file_->lock();
+  if (file_->size() == 0) {
+    file_->append(std::as_bytes(std::span(kMagic)));
     file_bytes_ = sizeof kMagic;
     write_run_id();
-    file_.sync();
-    sync_directory(options_.directory);
+    file_->sync();
+    options_.files->sync_directory(options_.directory);
     return;
   }
   replay();
@@ -88,36 +87,36 @@ Journal::Journal(Options options)
 
 void Journal::replay() {
   char magic[sizeof kMagic] = {};
-  file_.read_at(0, std::as_writable_bytes(std::span(magic)));
+  file_->read_at(0, std::as_writable_bytes(std::span(magic)));
   if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
-    throw std::runtime_error(file_.path().string() + ": not a rollout journal (no RSJRNL01)");
+    throw std::runtime_error(file_->path().string() + ": not a rollout journal (no RSJRNL01)");
   }
-  const uint64_t size = file_.size();
+  const uint64_t size = file_->size();
   uint64_t at = sizeof kMagic;
   std::vector<std::byte> payload;
   std::vector<Rollout> live;
   while (size - at >= sizeof(RecordHead)) {
     RecordHead head{};
-    file_.read_at(at, std::as_writable_bytes(std::span(&head, 1)));
+    file_->read_at(at, std::as_writable_bytes(std::span(&head, 1)));
     if (head.payload_bytes > size - at - sizeof head) break;  // torn
     payload.resize(head.payload_bytes);
-    file_.read_at(at + sizeof head, payload);
+    file_->read_at(at + sizeof head, payload);
     if (record_hash(head.kind, payload) != head.xxh3) break;  // torn or damaged
     if (at == sizeof kMagic && head.kind != static_cast<uint32_t>(Kind::kRun)) {
-      throw std::runtime_error(file_.path().string() + ": the first record is not the run id");
+      throw std::runtime_error(file_->path().string() + ": the first record is not the run id");
     }
     replay_record(static_cast<Kind>(head.kind), payload, {at, sizeof head + payload.size()}, live);
     at += sizeof head + payload.size();
   }
   if (at == sizeof kMagic) {  // died before the first record was whole
     truncated_bytes_ = size - at;
-    file_.truncate(at);
+    file_->truncate(at);
     file_bytes_ = at;
     write_run_id();
     return;
   }
   truncated_bytes_ = size - at;
-  if (truncated_bytes_ > 0) file_.truncate(at);
+  if (truncated_bytes_ > 0) file_->truncate(at);
   file_bytes_ = at;
   std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
   replayed_ = std::move(live);
@@ -128,28 +127,28 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   if (kind == Kind::kRun) {
     const std::string run_id(reinterpret_cast<const char*>(payload.data()), payload.size());
     if (run_id != options_.run_id) {
-      throw std::runtime_error(file_.path().string() + ": belongs to run '" + run_id +
+      throw std::runtime_error(file_->path().string() + ": belongs to run '" + run_id +
                                "', expected '" + options_.run_id + "'");
     }
     return;
   }
   if (kind == Kind::kRollout) {
     auto message = parse_flat(payload, options_.limits);
-    if (!message) throw std::runtime_error(file_.path().string() + ": " + message.error().detail);
+    if (!message) throw std::runtime_error(file_->path().string() + ": " + message.error().detail);
     auto rollout = decode_rollout(message.value(), options_.limits);
-    if (!rollout) throw std::runtime_error(file_.path().string() + ": " + rollout.error().detail);
+    if (!rollout) throw std::runtime_error(file_->path().string() + ": " + rollout.error().detail);
     live_[rollout.value().group_id].push_back(extent);
     live.push_back(std::move(rollout).value());
     return;
   }
   if (kind != Kind::kConsumed && kind != Kind::kReopened) {
-    throw std::runtime_error(file_.path().string() + ": record of kind " +
+    throw std::runtime_error(file_->path().string() + ": record of kind " +
                              std::to_string(static_cast<uint32_t>(kind)) +
                              ", written by a newer version");
   }
   const std::vector<int64_t> ranges = read_ranges(payload);
   if (!are_ranges(payload, ranges)) {
-    throw std::runtime_error(file_.path().string() + ": a record of " +
+    throw std::runtime_error(file_->path().string() + ": a record of " +
                              std::to_string(payload.size()) + " bytes holds no ranges of groups");
   }
   for (size_t i = 0; i < ranges.size(); i += 2) {
@@ -191,7 +190,7 @@ Status Journal::room_for(uint64_t record_bytes) {
   // Rewriting the file costs its length: worth it where an eighth of it is dead.
   if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) compact();
   if (fits()) return Success{};
-  return Error{Reason::kBusy, file_.path().string() + ": has " + std::to_string(file_bytes_) +
+  return Error{Reason::kBusy, file_->path().string() + ": has " + std::to_string(file_bytes_) +
                                   " bytes, limit " + std::to_string(options_.max_bytes) +
                                   "; a checkpoint makes room"};
 }
@@ -234,7 +233,7 @@ void Journal::tick(std::chrono::steady_clock::time_point now) {
       now - last_sync_ < options_.fsync_interval) {
     return;
   }
-  file_.sync();
+  file_->sync();
   unsynced_ = false;
   last_sync_ = now;
 }
@@ -247,10 +246,10 @@ void Journal::write_run_id() {
 Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
   const std::vector<std::byte> record = make_record(static_cast<uint32_t>(kind), payload);
   try {
-    file_.append(record);
-    if (options_.fsync == FsyncPolicy::kEvery) file_.sync();
+    file_->append(record);
+    if (options_.fsync == FsyncPolicy::kEvery) file_->sync();
   } catch (const std::system_error& error) {
-    file_.truncate(file_bytes_);  // no half record in front of the next one
+    file_->truncate(file_bytes_);  // no half record in front of the next one
     if (!is_no_room(error)) throw;
     return Error{Reason::kBusy, error.what()};
   }
@@ -265,25 +264,25 @@ void Journal::compact() {
   const std::filesystem::path fresh_path = options_.directory / "journal.new";
   std::map<int64_t, std::vector<Extent>> moved;
   try {
-    PosixFile fresh(fresh_path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND);
-    fresh.lock();
-    const uint64_t bytes = write_living(fresh, moved);
-    fresh.sync();
-    std::filesystem::rename(fresh_path, options_.directory / "journal.bin");
+    std::unique_ptr<File> fresh = options_.files->create(fresh_path);
+    fresh->lock();
+    const uint64_t bytes = write_living(*fresh, moved);
+    fresh->sync();
+    options_.files->rename(fresh_path, options_.directory / "journal.bin");
     file_ = std::move(fresh);
     file_bytes_ = bytes;
   } catch (const std::system_error& error) {
     if (!is_no_room(error)) throw;
-    std::filesystem::remove(fresh_path);
+    options_.files->remove(fresh_path);
     return;
   }
-  sync_directory(options_.directory);
+  options_.files->sync_directory(options_.directory);
   live_ = std::move(moved);
   dead_bytes_ = 0;
   deferred_.clear();  // the new file says it
 }
 
-uint64_t Journal::write_living(PosixFile& fresh,
+uint64_t Journal::write_living(File& fresh,
                                std::map<int64_t, std::vector<Extent>>& moved) const {
   fresh.append(std::as_bytes(std::span(kMagic)));
   uint64_t bytes = sizeof kMagic;
@@ -298,7 +297,7 @@ uint64_t Journal::write_living(PosixFile& fresh,
   for (const auto& [group, extents] : live_) {
     for (const Extent& extent : extents) {
       record.resize(extent.bytes);
-      file_.read_at(extent.offset, record);
+      file_->read_at(extent.offset, record);
       moved[group].push_back({bytes, extent.bytes});
       put(record);
     }

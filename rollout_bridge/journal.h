@@ -12,13 +12,14 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rollout_bridge/id_set.h"
-#include "rollout_bridge/posix_file.h"
+#include "rollout_bridge/file_system.h"
 #include "rollout_bridge/schema.h"
 
 namespace ringside::bridge {
@@ -37,6 +38,7 @@ class Journal {
     uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
     uint64_t max_bytes = 0;                      // of the file; 0: no limit but the disk's
     Limits limits;
+    std::shared_ptr<FileSystem> files = posix_file_system();
   };
 
   // Opens or creates the file, takes its lock, replays it. A torn or damaged record and all behind
@@ -81,10 +83,10 @@ class Journal {
   Status write_deferred();
   Status room_for(uint64_t record_bytes);
   void compact();
-  uint64_t write_living(PosixFile& fresh, std::map<int64_t, std::vector<Extent>>& moved) const;
+  uint64_t write_living(File& fresh, std::map<int64_t, std::vector<Extent>>& moved) const;
 
   Options options_;
-  PosixFile file_;
+  std::unique_ptr<File> file_;
   uint64_t file_bytes_ = 0;
   uint64_t dead_bytes_ = 0;
   uint64_t truncated_bytes_ = 0;

@@ -184,6 +184,9 @@ KeyPair read_secret_key(const std::filesystem::path& path) {
 }
 
 std::string read_public_key(const std::filesystem::path& path) {
+  if (path.extension() == ".key") {
+    bad_file(path, "is named as a secret key; expected the public one, NAME.pub");
+  }
   return read_one_key(path, /*secret=*/false);
 }
 

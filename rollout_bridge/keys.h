@@ -52,7 +52,7 @@ void write_key_pair(const std::filesystem::path& directory, const std::string& n
 
 // One secret key. The file must be a regular one that its owner alone may read: mode 0600 or 0400.
 KeyPair read_secret_key(const std::filesystem::path& path);
-// One public key: NAME.pub.
+// One public key: NAME.pub. Refuses a file named NAME.key, which holds a secret.
 std::string read_public_key(const std::filesystem::path& path);
 // Any number of public keys; the comment names the key in the log, "key ABCDEFGH" (its first
 // characters) without one. A key or a name that comes twice is an error.

@@ -83,4 +83,30 @@ void sync_directory(const std::filesystem::path& directory) {
   PosixFile(directory, O_RDONLY | O_DIRECTORY).sync();
 }
 
+namespace {
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  std::unique_ptr<File> open(const std::filesystem::path& path) override {
+    return std::make_unique<PosixFile>(path, O_RDWR | O_CREAT | O_APPEND);
+  }
+  std::unique_ptr<File> create(const std::filesystem::path& path) override {
+    return std::make_unique<PosixFile>(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND);
+  }
+  void create_directories(const std::filesystem::path& directory) override {
+    std::filesystem::create_directories(directory);
+  }
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    std::filesystem::rename(from, to);
+  }
+  void remove(const std::filesystem::path& path) override { std::filesystem::remove(path); }
+  void sync_directory(const std::filesystem::path& directory) override {
+    bridge::sync_directory(directory);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<FileSystem> posix_file_system() { return std::make_shared<PosixFileSystem>(); }
+
 }  // namespace ringside::bridge

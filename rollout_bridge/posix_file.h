@@ -7,26 +7,25 @@
 #include <filesystem>
 #include <span>
 
+#include "rollout_bridge/file_system.h"
+
 namespace ringside::bridge {
 
-class PosixFile {
+class PosixFile final : public File {
  public:
   // flags as of open(2); files are created with mode 0600.
   PosixFile(std::filesystem::path path, int flags);
-  ~PosixFile();
+  ~PosixFile() override;
   PosixFile(PosixFile&& other) noexcept;
   PosixFile& operator=(PosixFile&& other) noexcept;
 
-  // Takes an exclusive advisory lock; throws std::runtime_error at once when another holds it.
-  void lock();
-  uint64_t size() const;
-  // Writes all bytes at the end of the file (O_APPEND).
-  void append(std::span<const std::byte> bytes);
-  // Reads up to out.size() bytes at `offset`; returns how many there were.
-  std::size_t read_at(uint64_t offset, std::span<std::byte> out) const;
-  void truncate(uint64_t size);
-  void sync();
-  const std::filesystem::path& path() const { return path_; }
+  void lock() override;
+  uint64_t size() const override;
+  void append(std::span<const std::byte> bytes) override;
+  std::size_t read_at(uint64_t offset, std::span<std::byte> out) const override;
+  void truncate(uint64_t size) override;
+  void sync() override;
+  const std::filesystem::path& path() const override { return path_; }
 
  private:
   [[noreturn]] void fail(const char* what) const;

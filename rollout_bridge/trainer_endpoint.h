@@ -42,6 +42,7 @@ struct TrainerOptions {
   int64_t window_bytes = 64 << 20;   // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;  // absent: plain, for this machine only
   Limits limits;
+  std::shared_ptr<FileSystem> files = posix_file_system();  // the journal's
 };
 
 struct WorkerStatus {

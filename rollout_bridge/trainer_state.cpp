@@ -18,7 +18,7 @@ std::string seconds(std::chrono::milliseconds span) {
 
 Journal::Options journal_options(const TrainerOptions& o) {
   return {o.journal_directory,     o.run_id,            o.fsync, o.fsync_interval,
-          o.journal_compact_bytes, o.journal_max_bytes, o.limits};
+          o.journal_compact_bytes, o.journal_max_bytes, o.limits, o.files};
 }
 
 }  // namespace

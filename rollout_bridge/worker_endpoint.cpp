@@ -62,13 +62,19 @@ struct WorkerEndpoint::Impl {
       const std::lock_guard lock(mutex);
       failure = std::current_exception();
     }
+    close_sockets();
+    changed.notify_all();
+  }
+
+  void close_sockets() {
+    monitor.reset();
     control.reset();
     bulk.reset();
-    changed.notify_all();
   }
 
   void round() {
     wait();
+    follow_connection();
     for (int i = 0;
          control && i < kMessagesPerRound && receive(*control, false, options.limits, incoming);
          ++i) {
@@ -92,6 +98,25 @@ struct WorkerEndpoint::Impl {
       flush(now);
     }
     changed.notify_all();
+  }
+
+  void follow_connection() {
+    while (const auto event = monitor ? monitor->next() : std::nullopt) {
+      const std::lock_guard lock(mutex);
+      note_connection(*event);
+      if (*event == ConnectionEvent::kClosed) state.on_closed();
+    }
+  }
+
+  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and every
+  // closing by an attempt that is announced before it is made: neither is news.
+  void note_connection(ConnectionEvent event) {
+    attempts = event == ConnectionEvent::kNotReached ? attempts + 1 : 0;
+    const bool is_news = event == ConnectionEvent::kReady ||
+                         (event == ConnectionEvent::kNotReached
+                              ? attempts > 1
+                              : connection != ConnectionEvent::kRefused);
+    if (is_news) connection = event;
   }
 
   // A few chunks at a time: neither the owner nor the trainer's messages wait for gigabytes.
@@ -118,10 +143,7 @@ struct WorkerEndpoint::Impl {
   // never outlives its sockets, so no message of an old one can be taken for one of the next.
   void follow_link(Clock::time_point now) {
     if (state.link() == Link::kOver) return;
-    if (control && opened_for != state.incarnation()) {
-      control.reset();
-      bulk.reset();
-    }
+    if (control && opened_for != state.incarnation()) close_sockets();
     if (control && state.link() == Link::kJoining && now >= next_look && moved(now)) {
       state.disconnect("the trainer is at another address", now);
       return;
@@ -133,6 +155,7 @@ struct WorkerEndpoint::Impl {
           connect_dealer(context, options.rollout_address, state.identity(),
                          {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max,
                          curve());
+      monitor.emplace(context, *control);
       state.open_session();
     }
     const bool staging = state.receiver() != nullptr && !state.reads_shared() &&
@@ -156,7 +179,7 @@ struct WorkerEndpoint::Impl {
   // Sends what is waiting, as far as the sockets take it; under the mutex.
   void flush(Clock::time_point now) {
     while (control && state.front() != nullptr) {
-      if (send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
+      if (bridge::send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
       state.sent_front(now);
     }
     request_chunks(now);
@@ -168,7 +191,7 @@ struct WorkerEndpoint::Impl {
     if (!bulk || state.receiver() == nullptr || state.reads_shared()) return;
     for (const ChunkBody& request : state.receiver()->requests(now)) {
       const Payload payload = make_payload(MessageType::kChunkRequest, request);
-      if (send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
+      if (bridge::send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
           SendResult::kSent) {
         state.receiver()->unsent(request);
         bulk_full = true;
@@ -177,6 +200,34 @@ struct WorkerEndpoint::Impl {
   }
 
   const CurveClient* curve() const { return options.curve ? &*options.curve : nullptr; }
+
+  LinkReport report() const {  // under the mutex
+    const bool joined = state.link() == Link::kJoined;
+    return {joined, options.rollout_address, joined ? "" : why_not_joined()};
+  }
+
+  std::string why_not_joined() const {
+    if (state.next_attempt() == Clock::time_point::max()) {
+      return "given up by the trainer until this worker makes progress";
+    }
+    switch (connection) {
+      case ConnectionEvent::kReady:
+        return "connected, but nobody answers HELLO";
+      case ConnectionEvent::kRefused:
+        return "the trainer does not let this worker's key in (bridge.curve.allowed_workers)";
+      case ConnectionEvent::kConnected:
+      case ConnectionEvent::kNoHandshake:
+      case ConnectionEvent::kClosed:
+        return options.curve
+                   ? "the connection is closed before the handshake ends: the trainer has another "
+                     "key than bridge.curve.trainer_public says, or none"
+                   : "the connection is closed before the handshake ends: the trainer asks for "
+                     "CURVE keys (bridge.curve.*), or something else listens there";
+      case ConnectionEvent::kNotReached:
+        return "nobody takes connections there";
+    }
+    return "";
+  }
 
   void check() {  // under the mutex
     if (failure) std::rethrow_exception(failure);
@@ -189,7 +240,10 @@ struct WorkerEndpoint::Impl {
   std::condition_variable changed;
   WorkerState state;
   std::exception_ptr failure;
+  ConnectionEvent connection = ConnectionEvent::kNotReached;  // the latest
+  int attempts = 0;  // to connect, since the last connection
   std::optional<zmq::socket_t> control;
+  std::optional<ConnectionMonitor> monitor;  // of control
   std::optional<zmq::socket_t> bulk;
   bool bulk_full = false;     // the thread's
   bool more_to_read = false;  // of shared memory; the thread's
@@ -203,16 +257,43 @@ WorkerEndpoint::WorkerEndpoint(WorkerOptions options) : impl_(std::make_unique<I
 
 WorkerEndpoint::~WorkerEndpoint() = default;
 
+void WorkerEndpoint::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->state.touch(Clock::now());
+  impl_->changed.wait_for(lock, timeout,
+                          [&] { return impl_->failure || impl_->state.has_event(); });
+  impl_->check();
+  impl_->state.touch(Clock::now());
+}
+
+std::optional<WorkerEvent> WorkerEndpoint::next_event() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  return impl_->state.poll();
+}
+
 std::optional<WorkerEvent> WorkerEndpoint::poll(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  std::unique_lock lock(impl_->mutex);
   while (true) {
-    impl_->check();
-    impl_->state.touch(Clock::now());
-    if (auto event = impl_->state.poll()) return event;
+    if (auto event = next_event()) return event;
     if (Clock::now() >= deadline) return std::nullopt;
-    impl_->changed.wait_until(lock, deadline);
+    wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
   }
+}
+
+bool WorkerEndpoint::has_room() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state.has_room();
+}
+
+Status WorkerEndpoint::send(const Rollout& rollout) {
+  return send_rollout(rollout, std::chrono::milliseconds::zero());
+}
+
+void WorkerEndpoint::set_queue_depth(int64_t samples) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->state.set_queue_depth(samples);
 }
 
 Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds timeout) {
@@ -263,9 +344,9 @@ std::size_t WorkerEndpoint::pending() const {
   return impl_->state.pending();
 }
 
-std::size_t WorkerEndpoint::in_flight() const {
+LinkReport WorkerEndpoint::report() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->state.in_flight();
+  return impl_->report();
 }
 
 bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds timeout) {
@@ -277,11 +358,14 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
       return impl_->changed.wait_until(
           lock, deadline, [&] { return impl_->failure || impl_->state.left() || condition(); });
     };
-    const bool drained = done([&] { return impl_->state.pending() == 0; });
+    // A trainer that ended the run takes no more rollouts and may not be there to answer.
+    const bool ended = impl_->state.ended();
+    const bool drained = done([&] { return ended || impl_->state.pending() == 0; });
     if (!impl_->state.left()) impl_->state.say_bye(reason);
+    if (impl_->connection != ConnectionEvent::kReady) impl_->state.on_closed();
     impl_->waker.wake();
-    answered =
-        done([] { return false; }) && drained && !impl_->failure && impl_->state.pending() == 0;
+    answered = done([&] { return ended && impl_->state.front() == nullptr; }) && drained &&
+               !impl_->failure && (ended || impl_->state.pending() == 0);
   }
   impl_->thread.request_stop();
   impl_->waker.wake();

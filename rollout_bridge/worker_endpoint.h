@@ -4,9 +4,10 @@
 // and resends what was not acknowledged. Every public method is thread-safe. What ends the thread
 // is rethrown by the next call of poll, send_rollout, commit_weights, pause or resume.
 //
-// The caller's loop: poll(); on Granted sample and send_rollout(); on WeightsReady install at a
-// safe point, hash the installed bytes and commit_weights(); on Ended leave. Disconnected needs
-// nothing: keep sampling, the endpoint comes back by itself.
+// The caller's loop: wait() and next_event(); a WorkerQueue (worker_queue.h) holds what was granted
+// and sends what was made; on WeightsReady install at a safe point, hash the installed bytes and
+// commit_weights(); on Ended leave. Disconnected needs nothing: the endpoint comes back by itself,
+// with Connected.
 #pragma once
 
 #include <chrono>
@@ -15,11 +16,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
-#include <vector>
 
 #include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/trainer_link.h"
 
 namespace ringside::bridge {
 
@@ -45,73 +45,44 @@ struct WorkerOptions {
   Limits limits;
 };
 
-// Joined a trainer. The weights in force are those of (run_epoch, version); an offer follows if
-// they are not the newest.
-struct Connected {
-  std::string run_id;
-  int64_t run_epoch = -1;
+// Whether there is a session, and why not.
+struct LinkReport {
+  bool joined = false;
+  std::string address;  // the trainer's, as known now
+  std::string why;      // empty while joined
 };
-// Samples to generate. Samples that are in flight or unacknowledged here are not repeated.
-struct Granted {
-  std::vector<GrantedGroup> groups;
-};
-// Verified and committed by the trainer: install, then commit_weights(). A newer one replaces one
-// that was not polled yet.
-struct WeightsReady {
-  std::shared_ptr<const WeightSnapshot> snapshot;
-};
-// The trainer will never take this rollout; if its sample is wanted still, it comes as a new grant.
-struct RolloutRejected {
-  std::string rollout_id;
-  std::string reason;
-  std::string detail;
-};
-struct Ended {
-  std::string reason;
-};
-// The trainer refuses this worker for good (another run, a newer incarnation).
-struct Failed {
-  std::string reason;
-  std::string detail;
-};
-struct Disconnected {
-  std::string why;
-};
-using WorkerEvent =
-    std::variant<Connected, Granted, WeightsReady, RolloutRejected, Ended, Failed, Disconnected>;
 
-class WorkerEndpoint {
+class WorkerEndpoint final : public TrainerLink {
  public:
   // Starts connecting; does not wait. Throws std::invalid_argument on empty ids, sizes below 1
   // or keys that are none.
   explicit WorkerEndpoint(WorkerOptions options);
-  ~WorkerEndpoint();  // stops without BYE: the trainer takes the worker for lost
+  ~WorkerEndpoint() override;  // stops without BYE: the trainer takes the worker for lost
 
-  // The next event, oldest first; nullopt after `timeout`.
+  // TrainerLink.
+  std::optional<WorkerEvent> next_event() override;
+  bool has_room() const override;
+  Status send(const Rollout& rollout) override;
+  Status commit_weights(int64_t version, const std::string& root_hash) override;
+  void pause() override;
+  void resume() override;
+  void set_queue_depth(int64_t samples) override;
+
+  // Waits for an event, at most `timeout`.
+  void wait(std::chrono::milliseconds timeout);
+  // wait() and next_event().
   std::optional<WorkerEvent> poll(std::chrono::milliseconds timeout);
 
-  // Keeps the rollout until it is acknowledged, over reconnects and trainer restarts. Waits up to
-  // `timeout` for room among max_pending. run_epoch < 0 is filled with the installed one. Errors:
-  // what validate() finds, kTimeout, kClosed after a fatal error.
+  // send() that waits up to `timeout` for room. run_epoch < 0 is filled with the installed one.
   Status send_rollout(Rollout rollout, std::chrono::milliseconds timeout);
-
-  // Says what is installed now: the version of the last WeightsReady and the root hash computed
-  // anew from the installed bytes (root_hash_of). Work for it follows if the trainer agrees;
-  // otherwise the weights are offered again.
-  Status commit_weights(int64_t version, const std::string& root_hash);
-
-  // While paused the worker keeps what it was granted and gets no more, and its progress is not
-  // judged: for a server that restarts or takes weights. Both return at once and may be repeated.
-  void pause();
-  void resume();
 
   // Rollouts sent and not yet acknowledged.
   std::size_t pending() const;
-  // Samples granted and not yet sent.
-  std::size_t in_flight() const;
+  LinkReport report() const;
 
   // Waits for the acknowledgements, says BYE, waits for the answer; false when `timeout` ran out
-  // before. The endpoint is closed afterwards.
+  // before or the trainer has gone. A trainer that ended the run waits for nothing and may have
+  // closed: then BYE is sent, and nothing is waited for. The endpoint is closed afterwards.
   bool bye(const std::string& reason, std::chrono::milliseconds timeout);
 
  private:

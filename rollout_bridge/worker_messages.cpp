@@ -30,14 +30,7 @@ void WorkerState::on_credit(const Message& message) {
   set_window(body.value().window_bytes);
   Granted granted;
   for (const GrantBody& g : body.value().groups) {
-    GrantedGroup group{g.group_id, g.group_size, g.min_version, g.attempt, {}};
-    for (const int32_t sample : g.sample_indices) {
-      const std::pair<int64_t, int32_t> key{g.group_id, sample};
-      const bool unacknowledged = std::any_of(pending_.begin(), pending_.end(),
-                                              [&](const Pending& p) { return p.sample == key; });
-      if (!unacknowledged && in_flight_.insert(key).second) group.sample_indices.push_back(sample);
-    }
-    if (!group.sample_indices.empty()) granted.groups.push_back(std::move(group));
+    granted.groups.push_back({g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices});
   }
   if (!granted.groups.empty()) emit(std::move(granted));
 }
@@ -57,6 +50,10 @@ void WorkerState::on_ack(const Message& message, Clock::time_point now) {
     return;
   }
   if (ack.status == "REJECTED") emit(RolloutRejected{ack.rollout_id, ack.reason, ack.detail});
+  // Grants of it that came before this answer are answered too.
+  drop_from_grants([&](int64_t group, int32_t sample) {
+    return std::pair(group, sample) == it->sample;
+  });
   pending_.erase(it);
 }
 

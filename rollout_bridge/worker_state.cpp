@@ -1,6 +1,7 @@
 #include "rollout_bridge/worker_state.h"
 
 #include <algorithm>
+#include <set>
 
 #include "rollout_bridge/codec.h"
 
@@ -73,6 +74,10 @@ void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
   staged_.reset();
 }
 
+void WorkerState::on_closed() {
+  if (leaving_) link_ = Link::kOver;  // nobody is left to answer
+}
+
 void WorkerState::on_message(const Result<Message>& received, Clock::time_point now) {
   if (link_ == Link::kOver || link_ == Link::kAway) return;
   if (!received)
@@ -106,6 +111,7 @@ void WorkerState::on_message(const Result<Message>& received, Clock::time_point 
       return;
     case MessageType::kEnd: {
       const auto body = message.body<EndBody>();
+      ended_ = true;
       return emit(Ended{body ? body.value().reason : ""});
     }
     default:
@@ -128,7 +134,7 @@ void WorkerState::tick(Clock::time_point now) {
     outbox_.push_back(
         make_payload(MessageType::kHeartbeat,
                      HeartbeatBody{state_name(), installed_.version,
-                                   static_cast<int64_t>(in_flight_.size()), age.count(),
+                                   queue_depth_, age.count(),
                                    static_cast<int64_t>(pending_.size())}));
   }
   if (!receiver_ && !staged_ && next_offer_) start_staging();
@@ -167,7 +173,6 @@ Status WorkerState::send_rollout(Rollout rollout) {
             encode_rollout(rollout, options_.limits),
             false,
             {}};
-  in_flight_.erase(p.sample);
   pending_.push_back(std::move(p));
   return Success{};
 }
@@ -202,11 +207,32 @@ void WorkerState::resume() {
   say_ready();
 }
 
+// The owner may have sent rollouts since the grant came, so it is filtered when the owner takes it.
 std::optional<WorkerEvent> WorkerState::poll() {
+  if (!events_.empty() && std::holds_alternative<Granted>(events_.front())) {
+    std::set<std::pair<int64_t, int32_t>> unacknowledged;
+    for (const Pending& p : pending_) unacknowledged.insert(p.sample);
+    drop_from_grants([&](int64_t group, int32_t sample) {
+      return unacknowledged.contains({group, sample});
+    });
+  }
   if (events_.empty()) return std::nullopt;
   WorkerEvent event = std::move(events_.front());
   events_.pop_front();
   return event;
+}
+
+void WorkerState::drop_from_grants(const std::function<bool(int64_t, int32_t)>& is_dropped) {
+  std::erase_if(events_, [&](WorkerEvent& event) {
+    auto* granted = std::get_if<Granted>(&event);
+    if (granted == nullptr) return false;
+    std::erase_if(granted->groups, [&](GrantedGroup& group) {
+      std::erase_if(group.sample_indices,
+                    [&](int32_t sample) { return is_dropped(group.group_id, sample); });
+      return group.sample_indices.empty();
+    });
+    return granted->groups.empty();
+  });
 }
 
 void WorkerState::say_bye(const std::string& reason) {

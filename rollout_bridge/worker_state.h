@@ -4,10 +4,9 @@
 
 #include <chrono>
 #include <deque>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -37,8 +36,11 @@ class WorkerState {
   // Gives the session up; the thread opens new sockets under a higher incarnation.
   void disconnect(const std::string& why, Clock::time_point now);
 
+  // The connection closed. A session outlives that, unless the worker is leaving.
+  void on_closed();
+
   // From the owner.
-  Status send_rollout(Rollout rollout);
+  Status send_rollout(Rollout rollout);  // run_epoch < 0 is filled with the installed one
   bool has_room() const { return pending_.size() < options_.max_pending; }
   Status commit_weights(int64_t version, const std::string& root_hash);
   std::optional<WorkerEvent> poll();
@@ -48,7 +50,10 @@ class WorkerState {
   void resume();
   bool left() const { return link_ == Link::kOver; }
   std::size_t pending() const { return pending_.size(); }
-  std::size_t in_flight() const { return in_flight_.size(); }
+  void set_queue_depth(int64_t samples) { queue_depth_ = samples; }
+  bool has_event() const { return !events_.empty(); }
+  // The trainer said END.
+  bool ended() const { return ended_; }
   void touch(Clock::time_point now) {
     last_progress_ = now;
     gave_no_progress_ = false;
@@ -100,6 +105,8 @@ class WorkerState {
   void say_ready();
   void set_window(int64_t bytes);
   const char* state_name() const;
+  // Takes samples out of the grants that the owner has not seen yet.
+  void drop_from_grants(const std::function<bool(int64_t, int32_t)>& is_dropped);
   void emit(WorkerEvent event) { events_.push_back(std::move(event)); }
   Header header(uint64_t seq) const;
 
@@ -114,6 +121,7 @@ class WorkerState {
   bool paused_ = false;
   bool leaving_ = false;
   bool gave_no_progress_ = false;
+  bool ended_ = false;
   uint64_t received_seq_ = 0;
   uint64_t sent_seq_ = 0;
   int attempts_ = 0;  // without a WELCOME, for the backoff
@@ -125,7 +133,7 @@ class WorkerState {
   std::deque<WorkerEvent> events_;
   std::deque<Pending> pending_;
   uint64_t unacked_bytes_ = 0;  // of the pending that are sent
-  std::set<std::pair<int64_t, int32_t>> in_flight_;
+  int64_t queue_depth_ = 0;  // samples the owner holds, as it says
   std::unique_ptr<WeightReceiver> receiver_;
   SharedViews views_;
   std::shared_ptr<const SharedView> shared_;  // what the receiver is fed from; null: the wire

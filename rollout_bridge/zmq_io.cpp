@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -101,6 +103,46 @@ zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address
   if (!routing_id.empty()) socket.set(zmq::sockopt::routing_id, routing_id);
   socket.connect(address);
   return socket;
+}
+
+ConnectionMonitor::ConnectionMonitor(zmq::context_t& context, zmq::socket_t& watched)
+    : events_(context, zmq::socket_type::pair) {
+  std::ostringstream name;
+  name << "inproc://connection-" << watched.handle();  // unique in the context while it lives
+  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |
+                          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+  if (zmq_socket_monitor(watched.handle(), name.str().c_str(), kEvents) != 0) throw zmq::error_t();
+  events_.set(zmq::sockopt::linger, 0);
+  events_.connect(name.str());
+}
+
+std::optional<ConnectionEvent> ConnectionMonitor::next() {
+  zmq::message_t event, address;
+  while (events_.recv(event, zmq::recv_flags::dontwait)) {
+    (void)events_.recv(address, zmq::recv_flags::dontwait);
+    uint16_t number = 0;  // the first two bytes; four of a value follow
+    if (event.size() >= sizeof number) std::memcpy(&number, event.data(), sizeof number);
+    switch (number) {
+      case ZMQ_EVENT_CONNECTED:
+        return ConnectionEvent::kConnected;
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        return ConnectionEvent::kReady;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        return ConnectionEvent::kRefused;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        return ConnectionEvent::kNoHandshake;
+      case ZMQ_EVENT_DISCONNECTED:
+        return ConnectionEvent::kClosed;
+      case ZMQ_EVENT_CONNECT_RETRIED:
+        return ConnectionEvent::kNotReached;
+      default:
+        break;
+    }
+  }
+  return std::nullopt;
 }
 
 Result<Message> Incoming::parse(const Limits& limits) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -41,6 +42,26 @@ zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address
                              const std::string& routing_id, const SocketLimits& limits,
                              std::chrono::milliseconds backoff_max,
                              const CurveClient* curve = nullptr);
+
+// What became of a socket's attempts to connect, oldest first.
+enum class ConnectionEvent {
+  kConnected,       // TCP stands; the handshake follows
+  kReady,           // the handshake is done: messages flow
+  kRefused,         // this side's key is not let in
+  kNoHandshake,     // the other side speaks another protocol, or plain where this side has keys
+  kClosed,          // the other side closed, or the network did
+  kNotReached,      // nobody takes connections there; it is tried again
+};
+
+// Watches one connecting socket. Belongs to the socket's thread and must not outlive the socket.
+class ConnectionMonitor {
+ public:
+  ConnectionMonitor(zmq::context_t& context, zmq::socket_t& watched);
+  std::optional<ConnectionEvent> next();
+
+ private:
+  zmq::socket_t events_;
+};
 
 // A message as it came: the bytes stay here while a Message looks at them.
 struct Incoming {

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <memory>
 
 #include "rl/log/log.h"
@@ -21,6 +22,11 @@ struct RolloutOptions {
   std::string server;
 };
 
+// An address to bind, which picks a port, and none to connect to.
+bool has_no_port(const std::string& address) {
+  return address.empty() || address.ends_with(":0") || address.ends_with(":*");
+}
+
 int rollout(const RolloutOptions& options) {
   ConfigInputs inputs = split_inputs(options.words);
   if (!options.server.empty()) {
@@ -28,6 +34,12 @@ int rollout(const RolloutOptions& options) {
   }
   const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
+  if (options.run_dir.empty() && has_no_port(loaded->config.bridge.rollout_address)) {
+    std::cerr << "ringside rollout: no trainer named; give --run-dir DIR, or the trainer's bridge.rollout_address and "
+                 "bridge.weights_address (now "
+              << loaded->config.bridge.rollout_address << ")\n";
+    return kExitUsage;
+  }
   finish_on_stop_signals();
   at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads));
   rl::WorkerSettings settings;

@@ -49,7 +49,7 @@ void RequestPool::submit(PoolRequest request) {
   wanted_.notify_one();
 }
 
-std::vector<PoolAnswer> RequestPool::take_all() {
+std::vector<ServedAnswer> RequestPool::take_all() {
   const std::lock_guard lock(mutex_);
   return std::exchange(answers_, {});
 }
@@ -79,7 +79,7 @@ void RequestPool::work(const std::stop_token& stop) {
     lock.unlock();
     auto result = ask(make_server_, server, next.request);
     lock.lock();
-    answers_.push_back({std::move(next.job), std::move(next.request.prompt_ids), std::move(result)});
+    answers_.push_back({next.sample, std::move(next.request.prompt_ids), std::move(result)});
     --running_;
   }
 }

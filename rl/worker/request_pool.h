@@ -12,20 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "rl/worker/worker_link.h"
+#include "rl/worker/server_loop.h"
 #include "rollout_bridge/servers/inference_server.h"
 
 namespace ringside::rl {
 
 struct PoolRequest {
-  SampleJob job;
+  bridge::GrantedSample sample;
   bridge::GenerateRequest request;
-};
-
-struct PoolAnswer {
-  SampleJob job;
-  std::vector<int64_t> prompt_ids;
-  bridge::Result<bridge::GenerateResult> result;
 };
 
 using ServerFactory = std::function<std::unique_ptr<bridge::InferenceServer>()>;
@@ -41,7 +35,7 @@ class RequestPool {
 
   void submit(PoolRequest request);
   // Answers so far, in the order they came. Does not wait.
-  std::vector<PoolAnswer> take_all();
+  std::vector<ServedAnswer> take_all();
   // Requests no thread has begun; they are the caller's again.
   std::vector<PoolRequest> withdraw();
   // Submitted and not yet among the answers (withdrawn ones apart).
@@ -54,7 +48,7 @@ class RequestPool {
   mutable std::mutex mutex_;
   std::condition_variable_any wanted_;
   std::deque<PoolRequest> waiting_;
-  std::vector<PoolAnswer> answers_;
+  std::vector<ServedAnswer> answers_;
   std::size_t running_ = 0;
   std::vector<std::jthread> threads_;
 };

@@ -1,6 +1,5 @@
 #include "rl/worker/server_answers.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace ringside::rl {
@@ -24,22 +23,10 @@ std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std
 }  // namespace
 
 ServerAnswers::ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served,
-                             const PromptScorer& scorer)
-    : config_(config), worker_id_(std::move(worker_id)), served_(served), scorer_(scorer) {}
+                             const PromptScorer& scorer, SampleJobs& jobs)
+    : config_(config), worker_id_(std::move(worker_id)), served_(served), scorer_(scorer), jobs_(jobs) {}
 
-bool ServerAnswers::names_version(const bridge::GenerateResult& result, int64_t version) {
-  return (result.label || !result.versions.empty()) && !denies_version(result, version);
-}
-
-bool ServerAnswers::denies_version(const bridge::GenerateResult& result, int64_t version) {
-  if (!result.versions.empty()) {  // any versions, as long as they are some
-    return std::any_of(result.versions.begin(), result.versions.end(),
-                       [](const bridge::LabelSpan& span) { return !bridge::version_of_label(span.label); });
-  }
-  return result.label && bridge::version_of_label(*result.label) != version;
-}
-
-bool ServerAnswers::complete(PoolAnswer& answer) const {
+bool ServerAnswers::complete(ServedAnswer& answer) const {
   bridge::GenerateResult& result = answer.result.value();
   if (result.logprobs_complete) {
     return true;
@@ -55,27 +42,34 @@ bool ServerAnswers::complete(PoolAnswer& answer) const {
   return true;
 }
 
-std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<PoolAnswer>& answers, int64_t version) const {
+std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> answers, int64_t version) const {
+  std::vector<bridge::Rollout> out;
+  std::vector<SampleJob> jobs;
   std::vector<Prompt> prompts;
   std::vector<std::vector<int64_t>> prompt_ids;
+  std::vector<std::vector<bridge::VersionSpan>> versions;
   std::vector<engine::Completion> completions;
-  for (PoolAnswer& answer : answers) {
+  for (ServedAnswer& answer : answers) {
+    if (!complete(answer)) {
+      out.push_back(failed(answer, version));
+      continue;
+    }
     bridge::GenerateResult& result = answer.result.value();
-    prompts.push_back(answer.job.prompt);
-    prompt_ids.push_back(answer.prompt_ids);
+    jobs.push_back(jobs_.of(answer.sample));
+    prompts.push_back(jobs.back().prompt);
+    prompt_ids.push_back(std::move(answer.prompt_ids));
+    versions.push_back(spans(result, result.completion_ids.size(), version));
     completions.push_back({std::move(result.completion_ids), std::move(result.logprobs), finish_of(result.finish_reason)});
   }
   const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
-  std::vector<bridge::Rollout> out;
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    out.push_back(make_rollout(config_, worker_id_, answers[i].job, scored[i],
-                               spans(answers[i].result.value(), scored[i].completion.ids.size(), version)));
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    out.push_back(make_rollout(config_, worker_id_, jobs[i], scored[i], std::move(versions[i])));
   }
   return out;
 }
 
-bridge::Rollout ServerAnswers::failed(const PoolAnswer& answer, int64_t version) const {
-  return failed_rollout(config_, worker_id_, answer.job, answer.prompt_ids, version);
+bridge::Rollout ServerAnswers::failed(const ServedAnswer& answer, int64_t version) const {
+  return failed_rollout(config_, worker_id_, jobs_.of(answer.sample), answer.prompt_ids, version);
 }
 
 }  // namespace ringside::rl

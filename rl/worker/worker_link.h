@@ -3,59 +3,34 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "rl/config/config.h"
 #include "rl/data/data_order.h"
 #include "rl/data/prompt_set.h"
+#include "rl/worker/link_events.h"
 #include "rl/worker/prompt_scorer.h"
 #include "rollout_bridge/worker_endpoint.h"
+#include "rollout_bridge/worker_queue.h"
 
 namespace ringside::rl {
 
-struct WorkerSettings {
-  std::string worker_id;
-  // Where the trainer writes its addresses; empty when the configuration's bridge.* name them.
-  std::filesystem::path endpoint_file;
-  // Asked between messages and batches; true leaves with BYE.
-  std::function<bool()> should_stop;
-};
+// How many samples an embedded worker makes in one batch: its share of a step's groups among rollout.num_workers, so that a
+// worker alone makes a whole step at once.
+int64_t samples_per_batch(const Config& config);
 
-// The samples of one step: what a synchronous trainer grants at once.
-int64_t samples_per_step(const Config& config);
+// How many samples the worker wants granted at a time. Embedded: a batch; asynchronously two, so that the next one waits
+// while one is made. With a server: what runs there at once, a quarter ahead, and a group, because groups are granted whole.
+int64_t wanted_samples(const Config& config);
 
 // The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with keys and capacity. Blocks
 // until the endpoint file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings);
 
-// What every worker does about the events that are not work: says them, and knows when the run is over.
-class LinkEvents {
- public:
-  explicit LinkEvents(WorkerSettings settings);
-
-  void handle(const bridge::RolloutRejected& rejected) const;
-  void handle(const bridge::Ended& ended);
-  // Throws std::runtime_error: the trainer refuses this worker for good.
-  void handle(const bridge::Failed& failed) const;
-  void handle(const bridge::Disconnected& disconnected);
-
-  bool ended() const { return ended_; }
-  // The run is over or the worker was asked to stop.
-  bool is_over() const { return ended_ || settings_.should_stop(); }
-  const WorkerSettings& settings() const { return settings_; }
-
- private:
-  WorkerSettings settings_;
-  bool ended_ = false;
-};
-
-// One sample of a granted group.
+// What a granted sample stands for.
 struct SampleJob {
-  bridge::GrantedGroup group;
-  int32_t sample_index = 0;
+  bridge::GrantedSample sample;
   Prompt prompt;
   uint64_t seed = 0;  // of (config.seed, group, sample, attempt): the same one whoever samples it
 };
@@ -64,8 +39,8 @@ class SampleJobs {
  public:
   // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path, and throws like it.
   explicit SampleJobs(const Config& config);
-  // Group g of the trainer's data order, in the order granted.
-  std::vector<SampleJob> of(const std::vector<bridge::GrantedGroup>& groups);
+  // The prompt of group g of the trainer's data order. Not thread-safe.
+  SampleJob of(const bridge::GrantedSample& sample);
 
  private:
   uint64_t seed_;

@@ -12,7 +12,7 @@
 
 using namespace ringside;
 using namespace ringside::bridge::test;
-using rl::PoolAnswer;
+using rl::ServedAnswer;
 using rl::PoolRequest;
 using rl::RequestPool;
 
@@ -68,16 +68,16 @@ rl::ServerFactory factory(Behaviour& behaviour) {
 
 PoolRequest request(int64_t id, int64_t trouble = 0) {
   PoolRequest r;
-  r.job.group.group_id = id;
+  r.sample.group_id = id;
   r.request.prompt_ids = {id};
   r.request.stop_ids = {trouble};
   return r;
 }
 
-std::vector<PoolAnswer> answers_of(RequestPool& pool, std::size_t count) {
-  std::vector<PoolAnswer> all;
+std::vector<ServedAnswer> answers_of(RequestPool& pool, std::size_t count) {
+  std::vector<ServedAnswer> all;
   (void)eventually([&] {
-    for (PoolAnswer& answer : pool.take_all()) all.push_back(std::move(answer));
+    for (ServedAnswer& answer : pool.take_all()) all.push_back(std::move(answer));
     return all.size() >= count;
   });
   return all;
@@ -94,11 +94,11 @@ TEST_CASE("request pool: every request is answered once, with its own prompt") {
   CHECK(pool.running() == 0);
   CHECK(pool.take_all().empty());
   std::set<int64_t> groups;
-  for (const PoolAnswer& answer : answers) {
+  for (const ServedAnswer& answer : answers) {
     REQUIRE(answer.result);
-    CHECK(answer.prompt_ids == std::vector<int64_t>{answer.job.group.group_id});
+    CHECK(answer.prompt_ids == std::vector<int64_t>{answer.sample.group_id});
     CHECK(answer.result.value().completion_ids == answer.prompt_ids);
-    groups.insert(answer.job.group.group_id);
+    groups.insert(answer.sample.group_id);
   }
   CHECK(groups.size() == 50);
   CHECK(behaviour.made <= 3);
@@ -112,7 +112,7 @@ TEST_CASE("request pool: what waits is handed back, what runs is counted until i
   CHECK(pool.running() == 5);
   const auto back = pool.withdraw();
   REQUIRE(back.size() == 3);
-  CHECK(back[0].job.group.group_id == 2);
+  CHECK(back[0].sample.group_id == 2);
   CHECK(pool.running() == 2);
   CHECK(pool.take_all().empty());
   behaviour.gate.count_down();

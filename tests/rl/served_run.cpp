@@ -62,7 +62,8 @@ ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
   judge_ = std::make_unique<rl::ShadowModel>(config_);
   worker_ = std::jthread([this](const std::stop_token& stop) {
     try {
-      rl::run_server_worker(config_, {"worker", {}, [stop] { return stop.stop_requested(); }});
+      rl::run_server_worker(config_, {"worker", {}, [stop] { return stop.stop_requested(); },
+                                       [this] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ahead_ms_); }});
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       worker_error_ = error.what();
@@ -77,7 +78,16 @@ ServedRun::~ServedRun() {
 }
 
 std::shared_ptr<const bridge::WeightSnapshot> ServedRun::weights(int64_t version) const {
-  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run", 1, version);
+  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run", run_epoch_, version);
+}
+
+void ServedRun::restart_trainer() {
+  auto options = trainer_options(dir_);
+  options.rollout_address = trainer_->rollout_address();
+  options.weights_address = trainer_->weights_address();
+  options.run_epoch = ++run_epoch_;
+  trainer_.reset();
+  trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
 }
 
 std::vector<bridge::Rollout> ServedRun::take(std::size_t count) {

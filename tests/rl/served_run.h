@@ -24,6 +24,8 @@ class ServedRun {
   // Weights of a version are drawn from its number.
   std::shared_ptr<const bridge::WeightSnapshot> weights(int64_t version) const;
   void publish(int64_t version) { trainer_->publish(weights(version)); }
+  // The trainer's process dies and comes back at the same addresses as the next run_epoch, with its journal.
+  void restart_trainer();
   void grant(int64_t first, int64_t count) { trainer_->grant(groups(first, count, 2, 0)); }
   // The next rollouts, each with the log-probs of the version it names; fewer when the patience runs out.
   std::vector<bridge::Rollout> take(std::size_t count);
@@ -31,17 +33,21 @@ class ServedRun {
   const rl::Config& config() const { return config_; }
   PolicyServer& server() { return *server_; }
   bridge::TrainerEndpoint& trainer() { return *trainer_; }
+  // The worker's clock jumps ahead.
+  void advance(std::chrono::milliseconds by) { ahead_ms_ += by.count(); }
   // Why the worker ended by itself; empty while it runs.
   std::string worker_error() const;
 
  private:
   TempDir dir_;
   rl::Config config_;
+  int64_t run_epoch_ = 1;
   std::unique_ptr<PolicyServer> server_;
   std::unique_ptr<bridge::TrainerEndpoint> trainer_;
   std::unique_ptr<rl::ShadowModel> judge_;
   mutable std::mutex mutex_;
   std::string worker_error_;
+  std::atomic<int64_t> ahead_ms_{0};
   std::jthread worker_;
 };
 

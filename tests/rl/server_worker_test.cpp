@@ -132,7 +132,7 @@ TEST_CASE("server worker: other weights that came while nothing ran are found ou
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
   run.server().replace(*run.weights(77), "1");
-  std::this_thread::sleep_for(milliseconds(2500));  // longer than a server is trusted
+  run.advance(milliseconds(2500));  // longer than a server is trusted
   run.grant(0, 2);
   CHECK(versions_of(run.take(4)) == std::vector<int64_t>(4, 1));
   const auto log = run.server().log();
@@ -186,5 +186,21 @@ TEST_CASE("server worker: a version offered again after a quarantine is loaded a
   CHECK(std::count(log.begin(), log.end(), "load 1") == 3);
   const std::size_t third = find_event(log, "load 1", find_event(log, "load 1", find_event(log, "load 1") + 1) + 1);
   CHECK(verified_between(log, "load 1", third, find_event(log, "sample 1")));
+  CHECK(run.worker_error().empty());
+}
+
+TEST_CASE("server worker: samples that waited in its queue are sampled after the trainer restarted") {
+  ServedRun run([](Config& config) { config.rollout.server_options.concurrency = 1; });
+  run.publish(1);
+  REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
+  run.server().hold();
+  run.grant(0, 3);
+  REQUIRE(eventually([&] { return run.server().held() == 1; }));  // one runs, the others wait
+  run.restart_trainer();
+  REQUIRE(eventually([&] { return run.trainer().workers().size() == 1; }));
+  run.publish(2);
+  run.grant(0, 3);
+  run.server().let_go();
+  CHECK(run.take(6).size() == 6);
   CHECK(run.worker_error().empty());
 }

@@ -12,6 +12,7 @@
 
 #include "rollout_bridge/trainer_endpoint.h"
 #include "rollout_bridge/worker_endpoint.h"
+#include "rollout_bridge/worker_queue.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge::test {
@@ -97,6 +98,8 @@ class TestWorker {
       : habit_(habit), endpoint_(std::move(options)), thread_([this](const std::stop_token& stop) {
           while (!stop.stop_requested()) {
             if (auto event = endpoint_.poll(std::chrono::milliseconds(20))) handle(*event);
+            if (!queue_.has_made()) sample_queued();
+            queue_.deliver(endpoint_);
           }
         }) {}
   ~TestWorker() {
@@ -124,16 +127,20 @@ class TestWorker {
 
  private:
   void handle(const WorkerEvent& event) {
-    if (const auto* granted = std::get_if<Granted>(&event)) sample(*granted);
+    if (const auto* granted = std::get_if<Granted>(&event)) queue_.on_granted(*granted);
     if (const auto* ready = std::get_if<WeightsReady>(&event)) install(*ready->snapshot);
     if (std::holds_alternative<Ended>(event)) ended_ = true;
-    if (std::holds_alternative<Connected>(event)) ++connections_;
+    if (std::holds_alternative<Connected>(event)) {
+      queue_.on_connected();
+      ++connections_;
+    }
   }
 
   void install(const WeightSnapshot& snapshot) {
     std::string root = root_hash_of(named(snapshot));
     if (habit_.wrong_roots-- > 0) root.assign(32, '0');
     version_ = snapshot.manifest.version;
+    run_epoch_ = snapshot.manifest.run_epoch;
     {
       const std::lock_guard lock(mutex_);
       installed_.push_back(version_);
@@ -141,28 +148,29 @@ class TestWorker {
     (void)endpoint_.commit_weights(version_, root);
   }
 
-  void sample(const Granted& granted) {
-    for (const GrantedGroup& g : granted.groups) {
-      for (const int32_t s : g.sample_indices) {
-        if (sent_ >= habit_.max_rollouts) return;
-        Rollout r = make_rollout(g.group_id, s, g.group_size);
-        r.attempt = g.attempt;
-        r.rollout_id.append("-").append(std::to_string(g.attempt));
-        if (habit_.tokens > 0) lengthen(r, habit_.tokens);
-        r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
-        r.run_epoch = -1;
-        if (habit_.failures > 0) {
-          --habit_.failures;
-          r.finish_reason = FinishReason::kError;
-        }
-        for (int i = 0; i < habit_.repeat; ++i) (void)endpoint_.send_rollout(r, kPatience);
-        ++sent_;
+  void sample_queued() {
+    for (const GrantedSample& sample : queue_.start(queue_.queued())) {
+      if (sent_ >= habit_.max_rollouts) return;
+      Rollout r = make_rollout(sample.group_id, sample.sample_index, sample.group_size);
+      r.attempt = sample.attempt;
+      r.rollout_id.append("-").append(std::to_string(sample.attempt));
+      if (habit_.tokens > 0) lengthen(r, habit_.tokens);
+      r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
+      r.run_epoch = run_epoch_;
+      if (habit_.failures > 0) {
+        --habit_.failures;
+        r.finish_reason = FinishReason::kError;
       }
+      for (int i = 1; i < habit_.repeat; ++i) (void)endpoint_.send_rollout(r, kPatience);
+      queue_.finish(std::move(r));
+      ++sent_;
     }
   }
 
   Habit habit_;
+  WorkerQueue queue_;
   int64_t version_ = -1;
+  int64_t run_epoch_ = -1;
   std::atomic<int> sent_{0};
   std::atomic<int> connections_{0};
   std::atomic<bool> ended_{false};

@@ -87,6 +87,8 @@ TEST_CASE("the allow-list holds a key and its name a line", "[keys]") {
                     Catch::Contains("line 2") && !Catch::Contains(short_key));
   CHECK_THROWS_WITH(list(std::string(40, '~') + "\n"), Catch::Contains("line 1"));
   CHECK_THROWS_WITH(list("#" + a + "\n"), Catch::Contains("line 1"));  // 41 characters, no comment
+  CHECK_THROWS_WITH(read_public_key(write(dir.path() / "trainer.key", a + "\n")),
+                    Catch::Contains("named as a secret key"));
   CHECK_THROWS_WITH(read_public_key(write(dir.path() / "two", a + "\n" + b + "\n")),
                     Catch::Contains("2 keys"));
 }

@@ -34,6 +34,12 @@ Ran run(const std::string& arguments) {
   return ran;
 }
 
+TEST_CASE("rollout without a run directory or an address is a usage error at once") {
+  const Ran ran = run("rollout " + (fs::path(RINGSIDE_SOURCE_DIR) / "recipes/quickstart/grpo.yaml").string());
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.output, Contains("--run-dir") && Contains("bridge.rollout_address"));
+}
+
 TEST_CASE("check prints values with their origins and the batch arithmetic") {
   const fs::path recipe =
       fs::temp_directory_path() / ("check_" + std::to_string(getpid()) + ".yaml");

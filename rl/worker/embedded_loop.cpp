@@ -1,0 +1,72 @@
+#include "rl/worker/embedded_loop.h"
+
+#include <utility>
+#include <variant>
+
+#include "rl/log/log.h"
+
+namespace ringside::rl {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kIdle{100};
+constexpr milliseconds kRetryDelivery{20};
+constexpr milliseconds kGather{2};  // the trainer may say what it grants in several messages
+
+}  // namespace
+
+EmbeddedLoop::EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler, WorkerSettings settings,
+                           std::size_t batch_samples, Now now)
+    : link_(link), sampler_(sampler), events_(std::move(settings)), batch_samples_(batch_samples), now_(std::move(now)) {}
+
+milliseconds EmbeddedLoop::turn() {
+  for (const std::string& refused : queue_.deliver(link_)) {
+    log::warn(refused);
+  }
+  while (auto event = link_.next_event()) {  // newer weights come before the next batch
+    std::visit([this](auto& e) { handle(e); }, *event);
+  }
+  if (queue_.has_made()) {
+    return kRetryDelivery;  // nothing new before these have found room
+  }
+  if (queue_.queued() == 0 || !is_verified_) {
+    return kIdle;
+  }
+  if (queue_.queued() < batch_samples_ && now_() < gather_until_) {
+    return std::chrono::ceil<milliseconds>(gather_until_ - now_());
+  }
+  sample_batch();
+  return milliseconds::zero();
+}
+
+void EmbeddedLoop::handle(const bridge::Connected& connected) {
+  events_.handle(connected);
+  queue_.on_connected();
+}
+
+void EmbeddedLoop::handle(const bridge::Granted& granted) {
+  queue_.on_granted(granted);
+  gather_until_ = now_() + kGather;
+}
+
+void EmbeddedLoop::handle(const bridge::WeightsReady& ready) {
+  const bridge::Manifest& manifest = ready.snapshot->manifest;
+  const std::string root = sampler_.install(*ready.snapshot);
+  is_verified_ = root == manifest.root_hash;
+  version_ = manifest.version;
+  run_epoch_ = manifest.run_epoch;
+  const auto status = link_.commit_weights(version_, root);
+  if (!status) {
+    log::warn("weights of version " + std::to_string(version_) + ": " + status.error().detail);
+  }
+}
+
+void EmbeddedLoop::sample_batch() {
+  for (bridge::Rollout& rollout : sampler_.sample(queue_.start(batch_samples_), version_)) {
+    rollout.run_epoch = run_epoch_;
+    queue_.finish(std::move(rollout));
+  }
+}
+
+}  // namespace ringside::rl

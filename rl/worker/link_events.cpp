@@ -1,0 +1,37 @@
+#include "rl/worker/link_events.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "rl/endpoint_file.h"
+#include "rl/log/log.h"
+
+namespace ringside::rl {
+
+LinkEvents::LinkEvents(WorkerSettings settings) : settings_(std::move(settings)) {}
+
+void LinkEvents::handle(const bridge::Connected& connected) const {
+  log::info("connected to run " + connected.run_id + ", epoch " + std::to_string(connected.run_epoch));
+}
+
+void LinkEvents::handle(const bridge::RolloutRejected& rejected) const {
+  log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " + rejected.detail);
+}
+
+void LinkEvents::handle(const bridge::Ended& ended) {
+  log::info("the trainer ended the run: " + ended.reason);
+  ended_ = true;
+}
+
+void LinkEvents::handle(const bridge::Failed& failed) const {
+  throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
+}
+
+void LinkEvents::handle(const bridge::Disconnected& disconnected) {
+  // The END of a trainer that is gone may have been lost with the connection; its endpoint file says it too.
+  const auto found = settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
+  ended_ = found && found->ended;
+  log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
+}
+
+}  // namespace ringside::rl

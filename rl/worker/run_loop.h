@@ -1,0 +1,25 @@
+// How a worker's loop is run over a WorkerEndpoint until the run is over, with a word in the log while it waits for a trainer.
+#pragma once
+
+#include "rl/worker/trainer_address.h"
+#include "rollout_bridge/worker_endpoint.h"
+
+namespace ringside::rl {
+
+// Logs for whom an endpoint without a session waits, and why, when the notice is due.
+void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings, WaitNotice& notice);
+
+// Says BYE to the trainer.
+void leave(bridge::WorkerEndpoint& endpoint, bool run_has_ended);
+
+// Blocks until loop.is_over(). Throws what its turn() throws.
+template <class Loop>
+void run_loop(Loop& loop, bridge::WorkerEndpoint& endpoint, const WorkerSettings& settings) {
+  WaitNotice notice;
+  while (!loop.is_over()) {
+    endpoint.wait(loop.turn());
+    report_waiting(endpoint.report(), settings, notice);
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,58 @@
+#include "rl/worker/trainer_address.h"
+
+#include <stdexcept>
+#include <thread>
+
+#include "rl/log/log.h"
+
+namespace ringside::rl {
+namespace {
+
+constexpr std::chrono::seconds kFirst{5};
+constexpr std::chrono::seconds kAgain{60};
+constexpr std::chrono::milliseconds kPollInterval{100};
+
+}  // namespace
+
+bool WaitNotice::is_due(TimePoint now) {
+  if (!next_) {
+    next_ = now + kFirst;
+  }
+  if (now < *next_) {
+    return false;
+  }
+  next_ = now + kAgain;
+  return true;
+}
+
+std::string why_no_trainer(const std::filesystem::path& endpoint_file, const std::optional<EndpointAddresses>& found) {
+  const std::filesystem::path run_dir = endpoint_file.parent_path().parent_path();
+  if (found) {
+    return "run " + found->run_id + " in " + run_dir.string() + " has ended; waiting for a trainer to start it again";
+  }
+  if (!std::filesystem::exists(run_dir)) {
+    return "the run directory " + run_dir.string() + " does not exist; waiting for a trainer to make it";
+  }
+  return "no trainer has started in " + run_dir.string() + "; waiting for it to write " + endpoint_file.string();
+}
+
+EndpointAddresses wait_for_trainer(const WorkerSettings& settings) {
+  const std::filesystem::path run_dir = settings.endpoint_file.parent_path().parent_path();
+  WaitNotice notice;
+  while (!settings.should_stop()) {
+    if (std::filesystem::exists(run_dir) && !std::filesystem::is_directory(run_dir)) {
+      throw std::runtime_error("run directory " + run_dir.string() + " is not a directory");
+    }
+    const auto found = read_endpoint_file(settings.endpoint_file);
+    if (found && !found->ended) {
+      return *found;
+    }
+    if (notice.is_due(settings.now())) {
+      log::warn(why_no_trainer(settings.endpoint_file, found));
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  throw std::runtime_error("stopped before the trainer wrote " + settings.endpoint_file.string());
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,46 @@
+// The few file operations a journal needs: those of the operating system, or of a test's memory.
+//
+// Every failure throws std::system_error with the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+namespace ringside::bridge {
+
+class File {
+ public:
+  virtual ~File() = default;
+  // Takes an exclusive advisory lock; throws std::runtime_error at once when another holds it.
+  virtual void lock() = 0;
+  virtual uint64_t size() const = 0;
+  // Writes all bytes at the end of the file.
+  virtual void append(std::span<const std::byte> bytes) = 0;
+  // Reads up to out.size() bytes at `offset`; returns how many there were.
+  virtual std::size_t read_at(uint64_t offset, std::span<std::byte> out) const = 0;
+  virtual void truncate(uint64_t size) = 0;
+  virtual void sync() = 0;
+  virtual const std::filesystem::path& path() const = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  // To read and to append. Created where it is missing.
+  virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
+  // The same, emptied first.
+  virtual std::unique_ptr<File> create(const std::filesystem::path& path) = 0;
+  virtual void create_directories(const std::filesystem::path& directory) = 0;
+  virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+  virtual void remove(const std::filesystem::path& path) = 0;
+  // Makes a rename or creation inside `directory` durable.
+  virtual void sync_directory(const std::filesystem::path& directory) = 0;
+};
+
+// The operating system's. Thread-safe.
+std::shared_ptr<FileSystem> posix_file_system();
+
+}  // namespace ringside::bridge

@@ -1,0 +1,148 @@
+// Guards the loop of the worker that samples itself, with a link and a sampler of the test's own: work that is lost at a
+// reconnect, a rollout dropped for want of room, a batch begun under old weights.
+#include "rl/worker/embedded_loop.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "tests/rollout_bridge/direct_trainer.h"
+
+namespace ringside::rl {
+namespace {
+
+using namespace bridge::test;
+using bridge::GrantedSample;
+using bridge::Rollout;
+using bridge::Status;
+using Samples = std::vector<std::pair<int64_t, int32_t>>;
+
+class FakeLink final : public bridge::TrainerLink {
+ public:
+  std::optional<bridge::WorkerEvent> next_event() override {
+    if (events.empty()) return std::nullopt;
+    auto event = std::move(events.front());
+    events.pop_front();
+    return event;
+  }
+  bool has_room() const override { return sent.size() < room; }
+  Status send(const Rollout& rollout) override {
+    sent.push_back(rollout);
+    return bridge::Success{};
+  }
+  Status commit_weights(int64_t version, const std::string&) override {
+    committed.push_back(version);
+    return bridge::Success{};
+  }
+  void pause() override {}
+  void resume() override {}
+  void set_queue_depth(int64_t) override {}
+
+  std::deque<bridge::WorkerEvent> events;
+  std::size_t room = 1000;
+  std::vector<Rollout> sent;
+  std::vector<int64_t> committed;
+};
+
+class FakeSampler final : public BatchSampler {
+ public:
+  std::string install(const bridge::WeightSnapshot& snapshot) override {
+    return damaged_installs-- > 0 ? std::string(32, '0') : snapshot.manifest.root_hash;
+  }
+  std::vector<Rollout> sample(const std::vector<GrantedSample>& samples, int64_t version) override {
+    std::vector<Rollout> rollouts;
+    batches.emplace_back();
+    for (const GrantedSample& s : samples) {
+      batches.back().emplace_back(s.group_id, s.sample_index);
+      rollouts.push_back(rollout_under(version, s.group_id, s.sample_index, s.group_size));
+    }
+    return rollouts;
+  }
+  int damaged_installs = 0;
+  std::vector<Samples> batches;
+};
+
+class LoopRun {
+ public:
+  explicit LoopRun(std::size_t batch)
+      : loop(link, sampler, {"w", {}, [] { return false; }}, batch, [this] { return now; }) {
+    link.events.push_back(bridge::Connected{"run", 1});
+    link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 5, make_tensors(5))});
+  }
+  void grant(int64_t group, std::vector<int32_t> samples) {
+    link.events.push_back(bridge::Granted{{{group, 4, 0, 0, std::move(samples)}}});
+  }
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) now += loop.turn();
+  }
+
+  FakeLink link;
+  FakeSampler sampler;
+  EmbeddedLoop::Clock::time_point now{};
+  EmbeddedLoop loop;
+};
+
+TEST_CASE("embedded loop: grants that come in several messages make one batch") {
+  LoopRun run(6);
+  run.grant(0, {0, 1, 2, 3});
+  CHECK(run.loop.turn() > std::chrono::milliseconds::zero());
+  run.grant(1, {0, 1});
+  run.turns(3);
+  CHECK(run.sampler.batches == std::vector<Samples>{{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}}});
+  CHECK(run.link.sent.size() == 6);
+  CHECK(run.link.sent[0].run_epoch == 1);
+  CHECK(run.link.committed == std::vector<int64_t>{5});
+}
+
+TEST_CASE("embedded loop: work that was queued at a reconnect is sampled when it is granted again") {
+  LoopRun run(2);
+  run.grant(0, {0, 1, 2, 3});
+  run.turns(1);  // a batch of two is made
+  run.link.events.push_back(bridge::Disconnected{"cut"});
+  run.link.events.push_back(bridge::Connected{"run", 1});
+  run.turns(2);
+  CHECK(run.sampler.batches.size() == 1);  // what waited is not this worker's any more
+  CHECK(run.link.sent.size() == 2);
+  run.grant(0, {2, 3});
+  run.turns(4);
+  CHECK(run.sampler.batches == std::vector<Samples>{{{0, 0}, {0, 1}}, {{0, 2}, {0, 3}}});
+  CHECK(run.link.sent.size() == 4);
+}
+
+TEST_CASE("embedded loop: rollouts without room wait, and no batch begins before they are sent") {
+  LoopRun run(4);
+  run.link.room = 3;
+  run.grant(0, {0, 1, 2, 3});
+  run.grant(1, {0, 1, 2, 3});
+  run.turns(20);
+  CHECK(run.link.sent.size() == 3);
+  CHECK(run.sampler.batches.size() == 1);
+  run.link.room = 8;
+  run.turns(4);
+  CHECK(run.link.sent.size() == 8);
+  CHECK(run.sampler.batches.size() == 2);
+}
+
+TEST_CASE("embedded loop: nothing is sampled from weights that did not install as published") {
+  LoopRun run(2);
+  run.grant(0, {0, 1});
+  run.turns(2);
+  CHECK(run.sampler.batches.size() == 1);
+  run.sampler.damaged_installs = 1;
+  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.grant(1, {0, 1});
+  run.turns(5);
+  CHECK(run.link.committed == std::vector<int64_t>{5, 6});  // the trainer judges the hash, and offers again
+  CHECK(run.sampler.batches.size() == 1);
+  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.turns(3);
+  CHECK(run.sampler.batches.size() == 2);
+}
+
+TEST_CASE("embedded loop: a refused worker ends with the trainer's words") {
+  LoopRun run(4);
+  run.link.events.push_back(bridge::Failed{"fenced", "a newer incarnation is in"});
+  CHECK_THROWS_WITH(run.loop.turn(), Catch::Contains("fenced") && Catch::Contains("a newer incarnation"));
+}
+
+}  // namespace
+}  // namespace ringside::rl

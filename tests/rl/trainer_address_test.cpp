@@ -1,0 +1,55 @@
+// Guards what a worker without a trainer says: for whom it waits and why, once and then rarely.
+#include "rl/worker/trainer_address.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/rollout_bridge/samples.h"
+
+namespace ringside::rl {
+namespace {
+
+using bridge::test::TempDir;
+using Catch::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_CASE("a wait is said after five seconds and then every minute") {
+  WaitNotice notice;
+  WaitNotice::TimePoint now{};
+  std::vector<int64_t> said;
+  for (int64_t ms = 0; ms <= 130'000; ms += 100) {
+    if (notice.is_due(now + milliseconds(ms))) said.push_back(ms);
+  }
+  CHECK(said == std::vector<int64_t>{5000, 65000, 125000});
+  notice.reset();
+  CHECK_FALSE(notice.is_due(now + seconds(200)));
+  CHECK(notice.is_due(now + seconds(205)));
+}
+
+TEST_CASE("the reason for the wait names the directory, the file and the run") {
+  const TempDir dir;
+  const auto file = dir.path() / "run" / "bridge" / "endpoint.json";
+  CHECK_THAT(why_no_trainer(file, std::nullopt), Contains((dir.path() / "run").string()) && Contains("does not exist"));
+  std::filesystem::create_directories(dir.path() / "run");
+  CHECK_THAT(why_no_trainer(file, std::nullopt), Contains("no trainer has started") && Contains(file.string()));
+  const EndpointAddresses ended{"tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "exp-7", 1, true};
+  CHECK_THAT(why_no_trainer(file, ended), Contains("exp-7") && Contains("has ended"));
+}
+
+TEST_CASE("a run directory that is a file is an error at once") {
+  const TempDir dir;
+  std::ofstream(dir.path() / "run") << "text";
+  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json", [] { return false; }};
+  CHECK_THROWS_WITH(wait_for_trainer(settings), Contains((dir.path() / "run").string()) && Contains("not a directory"));
+}
+
+TEST_CASE("a worker that waits for a trainer leaves when it is asked to") {
+  const TempDir dir;
+  int asked = 0;
+  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json", [&] { return ++asked > 1; }};
+  CHECK_THROWS_WITH(wait_for_trainer(settings), Contains("stopped before"));
+}
+
+}  // namespace
+}  // namespace ringside::rl

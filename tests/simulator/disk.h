@@ -1,0 +1,53 @@
+// A file system in memory, with what a crash leaves of it.
+//
+// Process crash: what was appended stays; the record being appended may stay in part.
+// Machine crash: of what was appended since the last sync any beginning may stay.
+// Full disk: an append writes a part and fails with ENOSPC.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/file_system.h"
+#include "tests/simulator/clock.h"
+
+namespace ringside::simulator {
+
+// Ends the process that was writing.
+struct ProcessCrash {};
+
+struct DiskFile {
+  std::vector<std::byte> bytes;
+  std::size_t synced = 0;
+};
+
+class Disk final : public bridge::FileSystem {
+ public:
+  explicit Disk(Random& random) : random_(random) {}
+
+  std::unique_ptr<bridge::File> open(const std::filesystem::path& path) override;
+  std::unique_ptr<bridge::File> create(const std::filesystem::path& path) override;
+  void create_directories(const std::filesystem::path&) override {}
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
+  void remove(const std::filesystem::path& path) override;
+  void sync_directory(const std::filesystem::path&) override {}
+
+  // The process dies at the `appends`-th append from now: before it, after it, or within it.
+  void crash_at_append(int appends) { appends_to_crash_ = appends; }
+  void set_full(bool full) { full_ = full; }
+  void machine_crash();
+
+ private:
+  friend class OpenFile;
+  void append(DiskFile& file, std::span<const std::byte> bytes, const std::string& path);
+
+  Random& random_;
+  std::map<std::string, std::shared_ptr<DiskFile>> files_;
+  int appends_to_crash_ = 0;  // 0: none is planned
+  bool full_ = false;
+};
+
+}  // namespace ringside::simulator

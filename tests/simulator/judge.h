@@ -1,0 +1,57 @@
+// What must hold whatever fails: the invariants, checked as things happen. A breach throws Breach.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rollout_bridge/schema.h"
+
+namespace ringside::simulator {
+
+struct Breach : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Weights are told apart by a number, their content. A sampler puts the content it really ran into the
+// first token of a completion.
+class Judge {
+ public:
+  // The trainer made or restored weights; what was trained after `version` is undone.
+  void published(int64_t run_epoch, int64_t version, int64_t content);
+  void restored(int64_t version);
+
+  // An acknowledgement of ACCEPTED left the trainer.
+  void acknowledged(const std::string& rollout_id, int64_t group_id);
+  // The trainer's owner said that the group's rollouts may go.
+  void released(int64_t group_id);
+  // The disk may have lost what was not synced, and the configuration accepts that.
+  void forgive_losses() { acknowledged_.clear(); }
+  // A start of the trainer: what its journal gave back.
+  void started(const std::set<std::string>& replayed);
+
+  // A rollout reached the trainer's owner.
+  void popped(const bridge::Rollout& rollout);
+  // A step is trained on these rollouts.
+  void trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, int64_t samples,
+               int64_t max_staleness);
+
+  int64_t checks() const { return checks_; }
+
+ private:
+  void check(bool holds, const std::string& what);
+
+  std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (run_epoch, version) -> content
+  std::map<int64_t, int64_t> lineage_;                       // version -> content
+  std::map<std::string, int64_t> acknowledged_;              // rollout id -> group
+  std::set<std::pair<int64_t, int32_t>> popped_;             // since the trainer's start
+  std::map<std::string, int64_t> trained_;                   // rollout id -> step
+  int64_t last_step_ = 0;
+  int64_t checks_ = 0;
+};
+
+}  // namespace ringside::simulator

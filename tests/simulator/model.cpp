@@ -1,0 +1,134 @@
+// The simulated model and inference server.
+#include <algorithm>
+#include <utility>
+
+#include "tests/simulator/worker.h"
+
+namespace ringside::simulator {
+namespace {
+
+using namespace bridge;
+
+constexpr milliseconds kInstall{30};
+
+Rollout rollout_of(const GrantedSample& sample, const std::string& worker, int64_t version) {
+  Rollout r;
+  r.rollout_id = std::to_string(sample.group_id) + "/" + std::to_string(sample.sample_index) + "/v" + std::to_string(version) +
+                 "/" + std::to_string(sample.attempt) + "/" + worker;
+  r.attempt = sample.attempt;
+  r.group_id = sample.group_id;
+  r.group_size = sample.group_size;
+  r.sample_index = sample.sample_index;
+  r.prompt_ids = {1 + sample.group_id % 1000};
+  return r;
+}
+
+Rollout completed(const GrantedSample& sample, const std::string& worker, int64_t version, int64_t content, Random& random) {
+  Rollout r = rollout_of(sample, worker, version);
+  r.completion_ids = {content, sample.sample_index};
+  r.logprobs = {-1.0F, -0.5F};
+  r.versions = {{version, 0, 2}};
+  r.rewards = {{"correct", random.chance(0.5) ? 1.0 : 0.0}};
+  return r;
+}
+
+Rollout failure(const GrantedSample& sample, const std::string& worker, int64_t version) {
+  Rollout r = rollout_of(sample, worker, version);
+  r.finish_reason = FinishReason::kError;
+  return r;
+}
+
+}  // namespace
+
+std::string SimModel::install(const WeightSnapshot& snapshot) {
+  content_ = content_of(snapshot);
+  if (std::exchange(damages_, false)) content_ += 1'000'000;
+  busy_ += kInstall;
+  return root_of(content_);
+}
+
+std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples, int64_t version) {
+  busy_ += world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
+  std::vector<Rollout> out;
+  for (const GrantedSample& s : samples) {
+    const bool fails = world_.random.chance(plan_.failures);
+    out.push_back(fails ? failure(s, worker_id_, version) : completed(s, worker_id_, version, content_, world_.random));
+  }
+  return out;
+}
+
+void SimServer::submit(const GrantedSample& sample, const Manifest&) {
+  const Span takes = world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
+  running_.push_back({sample, world_.events.now() + takes, is_up() ? process_ : 0, false});
+}
+
+std::vector<rl::ServedAnswer> SimServer::take_answers() {
+  std::vector<rl::ServedAnswer> out;
+  const Time now = world_.events.now();
+  std::erase_if(running_, [&](const Request& r) {
+    const bool lost = r.process != process_ || !is_up();
+    if (!lost && !r.is_aborted && r.done > now) return false;
+    if (lost) {
+      out.push_back({r.sample, {1}, Error{Reason::kClosed, "the server has gone"}});
+      return true;
+    }
+    GenerateResult result;
+    if (r.is_aborted) {
+      result.finish_reason = FinishReason::kAborted;
+    } else {
+      result.completion_ids = {content_, r.sample.sample_index};
+      result.logprobs = {-1.0F, -0.5F};
+    }
+    if (plan_.server_labels) result.label = label_;
+    out.push_back({r.sample, {1}, std::move(result)});
+    return true;
+  });
+  return out;
+}
+
+// The pool's threads begin every request at once.
+std::vector<GrantedSample> SimServer::withdraw() { return {}; }
+
+Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  busy_ += kInstall;
+  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
+  if (world_.random.chance(0.02)) return Error{Reason::kTimeout, "the load took too long"};
+  content_ = installed_ = content_of(*snapshot);
+  label_ = std::to_string(snapshot->manifest.version);
+  return Success{};
+}
+
+Status SimServer::verify() {
+  busy_ += milliseconds(5);
+  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
+  return content_ == installed_ ? Status(Success{}) : Status(Error{Reason::kChecksum, "log-probs of other weights"});
+}
+
+Status SimServer::interrupt() {
+  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
+  for (Request& r : running_) r.is_aborted = true;
+  return Success{};
+}
+
+std::vector<Rollout> SimServer::rollouts(std::vector<rl::ServedAnswer> answers, int64_t version) {
+  std::vector<Rollout> out;
+  for (const rl::ServedAnswer& a : answers) {
+    const bool fails = world_.random.chance(plan_.failures);
+    out.push_back(fails ? failed(a, version)
+                        : completed(a.sample, worker_id_, version, a.result.value().completion_ids.at(0), world_.random));
+  }
+  return out;
+}
+
+Rollout SimServer::failed(const rl::ServedAnswer& answer, int64_t version) {
+  return failure(answer.sample, worker_id_, version);
+}
+
+void SimServer::restart(Span away) {
+  ++process_;
+  content_ = 0;
+  label_ = "default";
+  up_since_ = world_.events.now() + away;
+}
+
+}  // namespace ringside::simulator

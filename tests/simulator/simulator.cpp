@@ -1,0 +1,88 @@
+// Runs simulated runs under faults until enough faults were injected, and prints the seeds that fail.
+//
+//   simulator                        100,000 faults, from seed 1 on
+//   simulator --faults 1000000       a million
+//   simulator --first 5000           from seed 5000 on
+//   simulator --seed 17 --verbose    one seed again, with a trace on standard error
+//
+// Exit code 1 when a seed failed. README.md says what is simulated and what is checked.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "rl/log/log.h"
+#include "tests/simulator/simulation.h"
+
+namespace {
+
+using ringside::simulator::Outcome;
+
+struct Flags {
+  uint64_t faults = 100'000;
+  uint64_t first = 1;
+  uint64_t seed = 0;  // 0: many
+  bool verbose = false;
+};
+
+Flags read_flags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto number = [&] { return std::strtoull(i + 1 < argc ? argv[++i] : "0", nullptr, 10); };
+    if (word == "--faults") {
+      flags.faults = number();
+    } else if (word == "--first") {
+      flags.first = number();
+    } else if (word == "--seed") {
+      flags.seed = number();
+    } else if (word == "--verbose") {
+      flags.verbose = true;
+    } else {
+      std::fprintf(stderr, "usage: simulator [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
+      std::exit(2);
+    }
+  }
+  return flags;
+}
+
+void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome) {
+  std::printf("seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu --verbose\n",
+              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults), outcome.trouble.c_str(),
+              static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Flags flags = read_flags(argc, argv);
+  if (!flags.verbose) ringside::rl::log::set_level(ringside::rl::log::Level::kError);
+  ringside::simulator::FaultCounts faults;
+  uint64_t seed = flags.seed != 0 ? flags.seed : flags.first;
+  uint64_t runs = 0, failed = 0, events = 0;
+  int64_t checks = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    const Outcome outcome = ringside::simulator::simulate(seed, flags.verbose);
+    faults.add(outcome.faults);
+    events += outcome.events;
+    checks += outcome.checks;
+    ++runs;
+    if (!outcome.ok) {
+      ++failed;
+      print_failure(seed, faults.total(), outcome);
+    }
+    ++seed;
+  } while (flags.seed == 0 && faults.total() < flags.faults);
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (const auto& [kind, count] : faults.by_kind()) {
+    std::printf("%10llu %s\n", static_cast<unsigned long long>(count), kind.c_str());
+  }
+  std::printf("%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a minute\n",
+              static_cast<unsigned long long>(faults.total()), static_cast<unsigned long long>(runs),
+              static_cast<unsigned long long>(events), static_cast<long long>(checks),
+              static_cast<unsigned long long>(failed), took, 60 * static_cast<double>(faults.total()) / took);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,109 @@
+// A simulated trainer: the product's TrainerState, Journal and RolloutQueue, with an owner that grants,
+// pops, trains, publishes and checkpoints as the product's does, and dies and starts again on request.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "rl/rollout_queue.h"
+#include "rollout_bridge/trainer_state.h"
+#include "rollout_bridge/weights.h"
+#include "tests/simulator/disk.h"
+#include "tests/simulator/judge.h"
+#include "tests/simulator/network.h"
+
+namespace ringside::simulator {
+
+struct TrainerPlan {
+  int64_t prompts_per_step = 4;
+  int64_t group_size = 4;
+  int64_t max_staleness = 0;
+  int64_t steps = 8;
+  int64_t checkpoint_every = 2;
+  int64_t refill_rounds = 1;
+  Span train_time = milliseconds(500);
+  bridge::FsyncPolicy fsync = bridge::FsyncPolicy::kOff;
+  uint64_t journal_max_bytes = 0;
+  uint64_t journal_compact_bytes = 2000;
+  int64_t window_bytes = 1 << 20;
+  int64_t full_every = 4;
+};
+
+// What everything simulated shares.
+struct World {
+  EventQueue events;
+  Random random;
+  FaultCounts faults;
+  Trace trace;
+  Network network;
+  Disk disk;
+  Judge judge;
+  World(uint64_t seed, bool verbose)
+      : random(seed), trace(events, verbose), network(events, random, faults), disk(random) {}
+};
+
+class SimTrainer final : public TrainerPort {
+ public:
+  SimTrainer(World& world, const TrainerPlan& plan) : world_(world), plan_(plan) {}
+
+  void start();
+  // The process dies; it starts again after `away`.
+  void crash(Span away);
+  // It does nothing for a while: SIGSTOP, a long collective, a busy machine.
+  void stop(Span span) { stopped_until_ = world_.events.now() + span; }
+
+  bool is_up() const { return state_ != nullptr; }
+  bool is_finished() const { return finished_; }
+  int64_t step() const { return step_; }
+  std::string summary() const;
+  bridge::TrainerState* state() { return state_.get(); }
+
+  void on_packet(const std::string& identity, Packet packet) override;
+  // A CHUNK, or an ERROR, for a CHUNK_REQUEST; nullopt while it is away.
+  std::optional<Packet> answer_chunk(const bridge::Header& header, const bridge::ChunkBody& request) const;
+
+ private:
+  template <class Action>
+  void guarded(Action action);
+  void schedule_round();
+  void round();
+  void handle(const std::string& identity, const Packet& packet);
+  void flush();
+  std::vector<bridge::Rollout> replay();
+  void take_in();
+  void publish(int64_t version);
+  void admit(bridge::Rollout rollout);
+  void release(const std::vector<int64_t>& groups);
+  std::vector<int64_t> groups_of(int64_t from_step, int64_t to_step) const;
+  bridge::GroupGrant grant_of(int64_t group) const;
+  void grant_to(int64_t step);
+  void train_if_ready();
+  void trained();
+
+  World& world_;
+  TrainerPlan plan_;
+  // What outlives the process.
+  int64_t run_epoch_ = 0;
+  int64_t checkpoint_ = 0;                            // the step of the latest
+  int64_t checkpoint_content_ = 1;
+  std::vector<std::pair<int64_t, int64_t>> starts_;  // run_epoch, restored version
+  int64_t last_content_ = 1;
+  bool finished_ = false;
+  // The process.
+  uint64_t life_ = 0;
+  std::unique_ptr<bridge::TrainerState> state_;
+  std::unique_ptr<rl::RolloutQueue> queue_;
+  std::unique_ptr<bridge::DeltaChain> chain_;
+  std::deque<std::shared_ptr<const bridge::WeightSnapshot>> held_;
+  std::deque<std::pair<std::string, Packet>> inbox_;
+  int64_t step_ = 0;     // trained
+  int64_t content_ = 1;  // of the weights after it
+  int64_t granted_to_ = 0;
+  bool training_ = false;
+  Time stopped_until_{};
+};
+
+}  // namespace ringside::simulator

@@ -1,0 +1,212 @@
+#include "tests/simulator/worker.h"
+
+#include <stdexcept>
+
+
+namespace ringside::simulator {
+namespace {
+
+using namespace bridge;
+
+constexpr milliseconds kTick{150};
+constexpr seconds kRelaunch{1};
+
+WorkerOptions options_of(const WorkerPlan& plan, const std::string& id, uint64_t incarnation) {
+  WorkerOptions o;
+  o.rollout_address = "sim://trainer";
+  o.worker_id = id;
+  // Room for the incarnations of one process's sessions, as microseconds of the clock give it.
+  o.incarnation = incarnation * 1'000'000;
+  o.capacity_samples = plan.capacity_samples;
+  o.max_pending = plan.max_pending;
+  o.chunk_bytes = 64;
+  o.chunk_timeout = milliseconds(1000);
+  o.shared_memory = false;
+  return o;
+}
+
+}  // namespace
+
+std::optional<WorkerEvent> SimLink::next_event() {
+  state_.touch(events_.now());
+  return state_.poll();
+}
+
+Status SimLink::send(const Rollout& rollout) {
+  if (state_.left()) return Error{Reason::kClosed, "the session is over"};
+  if (!state_.has_room()) return Error{Reason::kTimeout, "no room"};
+  return state_.send_rollout(rollout);
+}
+
+SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s, const WorkerOptions& options)
+    : state(options), link(state, world.events), model(world, plan, options.worker_id), server(s) {
+  state.touch(world.events.now());
+  const rl::WorkerSettings settings{options.worker_id, {}, [] { return false; }};
+  const auto now = [&world] { return world.events.now(); };
+  if (plan.with_server) {
+    served.emplace(link, server, settings, plan.server, now);
+  } else {
+    embedded.emplace(link, model, settings, plan.batch_samples, now);
+  }
+}
+
+milliseconds SimWorker::Process::turn() { return embedded ? embedded->turn() : served->turn(); }
+bool SimWorker::Process::is_over() const { return embedded ? embedded->is_over() : served->is_over(); }
+Span SimWorker::Process::take_busy() { return embedded ? model.take_busy() : server.take_busy(); }
+
+void SimWorker::start() {
+  if (over_ || process_) return;
+  ++life_;
+  process_ = std::make_unique<Process>(world_, plan_, server_, options_of(plan_, worker_id_, life_));
+  inbox_.clear();
+  busy_until_ = stopped_until_ = {};
+  world_.trace(worker_id_ + ": starts");
+  tick();
+  schedule_turn(Span{});
+}
+
+void SimWorker::crash(Span away) {
+  if (!process_) return;
+  ++life_;
+  process_.reset();
+  server_.drop_requests();
+  connected_ = false;
+  world_.network.close(std::exchange(identity_, ""));
+  if (!over_) world_.events.after(away, [this] { start(); });
+}
+
+void SimWorker::damage_next_install() {
+  if (process_) process_->model.damage_next_install();
+}
+
+void SimWorker::schedule_tick() {
+  world_.events.after(kTick, [this, life = life_] {
+    if (life == life_) tick();
+  });
+}
+
+void SimWorker::tick() {
+  if (world_.events.now() >= stopped_until_) {
+    for (; !inbox_.empty(); inbox_.pop_front()) {
+      process_->state.on_message(inbox_.front().parse(), world_.events.now());
+    }
+    round();
+  }
+  schedule_tick();
+}
+
+void SimWorker::round() {
+  process_->state.tick(world_.events.now());
+  follow_link();
+  flush();
+  if (process_->state.has_event()) schedule_turn(Span{});
+}
+
+void SimWorker::follow_link() {
+  WorkerState& state = process_->state;
+  if (state.link() == Link::kOver) return;
+  if (!identity_.empty() && opened_for_ != state.incarnation()) {
+    world_.network.close(std::exchange(identity_, ""));
+    connected_ = false;
+  }
+  if (identity_.empty() && world_.events.now() >= state.next_attempt()) {
+    opened_for_ = state.incarnation();
+    identity_ = state.identity();
+    state.open_session();
+    world_.network.open(identity_, worker_id_, *this);
+  }
+}
+
+void SimWorker::flush() {
+  WorkerState& state = process_->state;
+  while (connected_ && state.front() != nullptr) {
+    if (!world_.network.to_trainer(identity_, {state.front_header(), state.front()->buffers})) break;
+    state.sent_front(world_.events.now());
+  }
+  request_chunks();
+}
+
+void SimWorker::request_chunks() {
+  WorkerState& state = process_->state;
+  if (state.receiver() == nullptr || state.link() != Link::kJoined) return;
+  for (const ChunkBody& request : state.receiver()->requests(world_.events.now())) {
+    const auto delay = world_.network.bulk_delay(worker_id_);
+    if (!delay) continue;  // lost: it is asked for again
+    world_.events.after(*delay, [this, life = life_, incarnation = state.incarnation(),
+                                 header = state.weights_header(), request] {
+      auto reply = trainer_.answer_chunk(header, request);
+      const auto back = world_.network.bulk_delay(worker_id_);
+      if (!reply || !back) return;
+      world_.events.after(*back, [this, life, incarnation, reply = std::move(*reply)]() mutable {
+        on_chunk(life, incarnation, std::move(reply));
+      });
+    });
+  }
+}
+
+void SimWorker::on_chunk(uint64_t life, uint64_t incarnation, Packet packet) {
+  if (life != life_ || world_.events.now() < stopped_until_ ||
+      process_->state.incarnation() != incarnation) {
+    return;  // it came for sockets that are closed
+  }
+  if (world_.random.chance(0.002) && !packet.buffers.empty() && !packet.buffers[0].bytes.empty()) {
+    world_.faults.count("damaged chunk");
+    auto* bytes = const_cast<std::byte*>(packet.buffers[0].bytes.data());
+    bytes[0] ^= std::byte{1};
+  }
+  process_->state.on_weights_message(packet.parse());
+  round();
+}
+
+void SimWorker::on_connected() {
+  connected_ = true;
+  if (world_.events.now() >= stopped_until_) flush();
+}
+
+void SimWorker::on_closed() {
+  connected_ = false;
+  if (process_) process_->state.on_closed();
+}
+
+void SimWorker::on_packet(Packet packet) {
+  if (world_.events.now() < stopped_until_ || !inbox_.empty()) {
+    inbox_.push_back(std::move(packet));
+    return;
+  }
+  process_->state.on_message(packet.parse(), world_.events.now());
+  round();
+}
+
+void SimWorker::schedule_turn(Span after) {
+  const Time at = std::max({world_.events.now() + after, busy_until_, stopped_until_});
+  world_.events.at(at, [this, life = life_, number = ++turns_] {
+    if (life == life_ && number == turns_) turn();
+  });
+}
+
+void SimWorker::turn() {
+  if (world_.events.now() < stopped_until_) return schedule_turn(Span{});
+  try {
+    const Span wait = process_->turn();
+    busy_until_ = world_.events.now() + process_->take_busy();
+    flush();
+    if (process_->is_over()) {
+      world_.trace(worker_id_ + ": the run is over");
+      over_ = true;
+      return crash(Span{});
+    }
+    // A server's answers are looked for every 2 ms; that often costs time and shows nothing more.
+    schedule_turn(std::max<Span>(wait, milliseconds(10)));
+  } catch (const std::runtime_error& error) {
+    world_.trace(worker_id_ + ": ends with: " + error.what());
+    crash(kRelaunch);
+  }
+}
+
+std::string SimWorker::summary() const {
+  if (!process_) return worker_id_ + ": no process";
+  return worker_id_ + ": link " + std::to_string(static_cast<int>(process_->state.link())) + (connected_ ? ", connected" : "") +
+         ", pending " + std::to_string(process_->state.pending());
+}
+
+}  // namespace ringside::simulator

@@ -1,0 +1,175 @@
+// A simulated worker: the product's WorkerState and one of its two loops, over the simulated network, with
+// a model or an inference server that takes virtual time and goes wrong on request.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rl/worker/embedded_loop.h"
+#include "rl/worker/server_loop.h"
+#include "rollout_bridge/worker_state.h"
+#include "tests/simulator/trainer.h"
+#include "tests/simulator/weights.h"
+
+namespace ringside::simulator {
+
+struct WorkerPlan {
+  bool with_server = false;
+  std::size_t batch_samples = 16;
+  int64_t capacity_samples = 16;
+  std::size_t max_pending = 1024;
+  Span sample_time = milliseconds(300);  // of a batch, or of one request
+  rl::ServerConfig server;
+  bool server_labels = true;  // its answers name their version
+  double failures = 0;        // of samples
+};
+
+// What the product's loops see of a WorkerState; WorkerEndpoint without a thread.
+class SimLink final : public bridge::TrainerLink {
+ public:
+  SimLink(bridge::WorkerState& state, const EventQueue& events) : state_(state), events_(events) {}
+  std::optional<bridge::WorkerEvent> next_event() override;
+  bool has_room() const override { return state_.has_room(); }
+  bridge::Status send(const bridge::Rollout& rollout) override;
+  bridge::Status commit_weights(int64_t version, const std::string& root_hash) override {
+    return state_.commit_weights(version, root_hash);
+  }
+  void pause() override { state_.pause(); }
+  void resume() override { state_.resume(); }
+  void set_queue_depth(int64_t samples) override { state_.set_queue_depth(samples); }
+
+ private:
+  bridge::WorkerState& state_;
+  const EventQueue& events_;
+};
+
+// A model in the worker's process. Time that passes in a call is added up in `busy`.
+class SimModel final : public rl::BatchSampler {
+ public:
+  SimModel(World& world, const WorkerPlan& plan, std::string worker_id)
+      : world_(world), plan_(plan), worker_id_(std::move(worker_id)) {}
+  std::string install(const bridge::WeightSnapshot& snapshot) override;
+  std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples, int64_t version) override;
+  void damage_next_install() { damages_ = true; }
+  Span take_busy() { return std::exchange(busy_, Span{}); }
+
+ private:
+  World& world_;
+  const WorkerPlan& plan_;
+  std::string worker_id_;
+  int64_t content_ = -1;
+  bool damages_ = false;
+  Span busy_{};
+};
+
+// An inference server beside the worker: it may die and come back with other weights.
+class SimServer final : public rl::ServedPolicy {
+ public:
+  SimServer(World& world, const WorkerPlan& plan, std::string worker_id)
+      : world_(world), plan_(plan), worker_id_(std::move(worker_id)) {}
+  void submit(const bridge::GrantedSample& sample, const bridge::Manifest& weights) override;
+  std::vector<rl::ServedAnswer> take_answers() override;
+  std::vector<bridge::GrantedSample> withdraw() override;
+  std::size_t running() const override { return running_.size(); }
+  bridge::Status install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) override;
+  bridge::Status verify() override;
+  bridge::Status interrupt() override;
+  std::string root_hash() const override { return root_of(installed_); }
+  std::vector<bridge::Rollout> rollouts(std::vector<rl::ServedAnswer> answers, int64_t version) override;
+  bridge::Rollout failed(const rl::ServedAnswer& answer, int64_t version) override;
+
+  // Its process dies and is up again, with the weights it was installed with, after `away`.
+  void restart(Span away);
+  // The worker's process died, and its connections with it.
+  void drop_requests() { running_.clear(); }
+  Span take_busy() { return std::exchange(busy_, Span{}); }
+
+ private:
+  struct Request {
+    bridge::GrantedSample sample;
+    Time done{};
+    uint64_t process = 0;
+    bool is_aborted = false;
+  };
+  bool is_up() const { return world_.events.now() >= up_since_; }
+
+  World& world_;
+  const WorkerPlan& plan_;
+  std::string worker_id_;
+  std::vector<Request> running_;
+  int64_t content_ = -1;    // what the server runs
+  int64_t installed_ = -1;  // what the worker believes
+  std::string label_ = "default";
+  uint64_t process_ = 1;
+  Time up_since_{};
+  Span busy_{};
+};
+
+class SimWorker final : public WorkerPort {
+ public:
+  SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan, std::string worker_id)
+      : world_(world), trainer_(trainer), plan_(plan), worker_id_(std::move(worker_id)), server_(world, plan_, worker_id_) {}
+
+  void start();
+  // The process dies; the launcher starts it again after `away`.
+  void crash(Span away);
+  // SIGSTOP, a suspended machine.
+  void stop(Span span) { stopped_until_ = world_.events.now() + span; }
+  void restart_server(Span away) { server_.restart(away); }
+  void damage_next_install();
+
+  const std::string& id() const { return worker_id_; }
+  bool is_over() const { return over_; }
+  std::string summary() const;
+
+  void on_connected() override;
+  void on_closed() override;
+  void on_packet(Packet packet) override;
+
+ private:
+  // Of one process.
+  struct Process {
+    Process(World& world, const WorkerPlan& plan, SimServer& server, const bridge::WorkerOptions& options);
+    std::chrono::milliseconds turn();
+    bool is_over() const;
+    Span take_busy();
+
+    bridge::WorkerState state;
+    SimLink link;
+    SimModel model;
+    SimServer& server;
+    std::optional<rl::EmbeddedLoop> embedded;
+    std::optional<rl::ServerLoop> served;
+  };
+
+  void schedule_tick();
+  void tick();
+  void round();  // as WorkerEndpoint's thread
+  void follow_link();
+  void flush();
+  void request_chunks();
+  void on_chunk(uint64_t life, uint64_t incarnation, Packet packet);
+  void schedule_turn(Span after);
+  void turn();
+
+  World& world_;
+  SimTrainer& trainer_;
+  WorkerPlan plan_;
+  std::string worker_id_;
+  SimServer server_;
+  uint64_t life_ = 0;
+  std::unique_ptr<Process> process_;
+  std::string identity_;  // of the connection; empty: none is wanted
+  uint64_t opened_for_ = 0;
+  bool connected_ = false;
+  bool over_ = false;
+  Time stopped_until_{};
+  std::deque<Packet> inbox_;
+  Time busy_until_{};
+  uint64_t turns_ = 0;  // the latest scheduled one counts
+};
+
+}  // namespace ringside::simulator
