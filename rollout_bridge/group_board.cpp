@@ -148,8 +148,9 @@ Result<Verdict> GroupBoard::judge_sample(const Group& group, const Rollout& roll
     return Verdict::kRetry;
   }
   if (group.granted && oldest_version(rollout) < group.min_version) {
-    return error(Reason::kStale, "version " + std::to_string(oldest_version(rollout)) + ", " + name +
-                                     " wants " + std::to_string(group.min_version) + " or later");
+    return error(Reason::kStale, "version " + std::to_string(oldest_version(rollout)) + ", " +
+                                     name + " wants " + std::to_string(group.min_version) +
+                                     " or later");
   }
   return Verdict::kNew;
 }
@@ -239,7 +240,7 @@ std::vector<GroupBoard::Taker> GroupBoard::takers(std::span<const WorkerShare> w
   }
   const Holding waiting = waiting_for(version);
   groups = waiting.groups;
-  // What is too little to be shared out in whole groups is not kept for those who are not there yet.
+  // With fewer groups than ready workers nothing is kept for workers that are not ready.
   const bool all_count = waiting.groups >= ready;
   int64_t samples = waiting.samples;
   int64_t capacity = 0;
@@ -265,9 +266,9 @@ std::map<std::string, std::vector<GrantedGroup>> GroupBoard::assign(
   const bool split = groups < static_cast<int64_t>(takers.size());
   std::erase_if(takers, [](const Taker& t) { return t.free() <= 0; });
   while (!takers.empty()) {
-    const auto taker = std::min_element(
-        takers.begin(), takers.end(),
-        [](const Taker& a, const Taker& b) { return a.is_less_loaded_than(b); });
+    const auto taker =
+        std::min_element(takers.begin(), takers.end(),
+                         [](const Taker& a, const Taker& b) { return a.is_less_loaded_than(b); });
     const int64_t group_id = first_waiting(taker->version);
     if (group_id == kNone) {
       takers.erase(taker);
@@ -326,7 +327,8 @@ Holding GroupBoard::release(const std::string& worker, Time before) {
   for (const int64_t group_id : groups) {
     Group& group = groups_.at(group_id);
     for (Sample& sample : group.samples) {
-      if (!is_held_by(sample, worker) || assignments_.at(sample.assignment).since >= before) continue;
+      if (!is_held_by(sample, worker) || assignments_.at(sample.assignment).since >= before)
+        continue;
       unassign(group_id, group, sample);
       ++released.samples;
     }

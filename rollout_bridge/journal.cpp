@@ -181,6 +181,7 @@ std::string Journal::unreadable() const {
 
 void Journal::replay_consumed(int64_t begin, int64_t end) {
   consumed_.insert_range(begin, end);
+  granted_.erase_range(begin, end);
   const auto first = live_.lower_bound(begin);
   const auto last = live_.lower_bound(end);
   for (auto it = first; it != last; ++it) {
@@ -222,6 +223,7 @@ void Journal::consume(std::span<const int64_t> group_ids) {
   (void)write_deferred();
   for (const int64_t id : group_ids) {
     consumed_.insert(id);
+    granted_.erase(id);
     const auto it = live_.find(id);
     if (it == live_.end()) continue;
     for (const Extent& extent : it->second) dead_bytes_ += extent.bytes;

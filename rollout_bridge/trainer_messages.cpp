@@ -28,8 +28,8 @@ Status check_hello(const std::string& identity, const Header& header, const Hell
                      std::to_string(limits.max_capacity_samples) + ", 1"};
   }
   if (const std::string own = identity_of(header.worker_id, header.incarnation); identity != own) {
-    return Error{Reason::kInvalidField, "HELLO of worker " + own + " under routing id '" + identity +
-                                            "', expected routing id '" + own + "'"};
+    return Error{Reason::kInvalidField, "HELLO of worker " + own + " under routing id '" +
+                                            identity + "', expected routing id '" + own + "'"};
   }
   return Success{};
 }
@@ -58,9 +58,9 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
     return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
   }
   if (header.worker_id != session.worker_id || header.incarnation != session.incarnation) {
-    const Error other{Reason::kInvalidField,
-                      "message of worker " + identity_of(header.worker_id, header.incarnation) +
-                          " in the session of worker " + identity};
+    const Error other{Reason::kInvalidField, "message of worker " +
+                                                 identity_of(header.worker_id, header.incarnation) +
+                                                 " in the session of worker " + identity};
     refuse(identity, other, true, &header);
     return lose(identity, other.detail);
   }
@@ -256,8 +256,8 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   if (!body) return malformed(session, body.error());
   // It may be behind the newest by now: whether that is fresh enough, min_version decides.
   if (!is_published(body.value().version, body.value().root_hash)) {
-    return sync_failed(
-        session, "installed: " + unpublished(body.value().version, body.value().root_hash));
+    return sync_failed(session,
+                       "installed: " + unpublished(body.value().version, body.value().root_hash));
   }
   session.installed_version = body.value().version;
   session.failed_syncs = 0;

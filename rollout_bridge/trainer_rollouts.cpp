@@ -64,8 +64,8 @@ AckBody TrainerState::busy(const std::string& rollout_id) {
   return {rollout_id, "BUSY", "", ""};
 }
 
-// Whether the weights of a rollout exist: those of this start were published, those of an earlier one
-// are among what this start's weights descend from.
+// Whether the weights of a rollout exist: those of this start were published, those of an earlier
+// one are among what this start's weights descend from.
 Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
@@ -74,8 +74,8 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   if (rollout.run_epoch == options_.run_epoch) {
     for (const VersionSpan& span : rollout.versions) {
       if (roots_.contains(span.version)) continue;
-      return error(Reason::kUnknownVersion, "version " + std::to_string(span.version) +
-                                                " was never published in " + epoch);
+      return error(Reason::kUnknownVersion,
+                   "version " + std::to_string(span.version) + " was never published in " + epoch);
     }
     return Success{};
   }
@@ -101,8 +101,8 @@ bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   return counted && budget_.fits(static_cast<int64_t>(bytes));
 }
 
-// The frames go into the file as they came. Says once when the journal stops taking rollouts and once
-// when it goes on.
+// The frames go into the file as they came. Says once when the journal stops taking rollouts and
+// once when it goes on.
 bool TrainerState::journalled(int64_t group_id, const Message& message) {
   const Status written = journal_.append(group_id, message.flat());
   if (!written) {
@@ -215,7 +215,8 @@ void TrainerState::hand_out_work() {
 
 // As many CREDITs as it takes for each to be a message that can be read.
 void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
-  const std::size_t most = options_.limits.max_header_bytes / 4 * 3;  // the rest: frame 0's other fields
+  const std::size_t most =
+      options_.limits.max_header_bytes / 4 * 3;  // the rest: frame 0's other fields
   CreditBody credit;
   credit.window_bytes = budget_.raise(session.worker_id);
   std::size_t bytes = 0;
@@ -262,7 +263,8 @@ void TrainerState::reassign_overdue() {
       board_.release(worker, before);
       session.overdue = true;
       counters_.reassigned += static_cast<uint64_t>(samples);
-      event(worker, what + ": they are reassigned, and it gets no new ones until it sends a rollout");
+      event(worker,
+            what + ": they are reassigned, and it gets no new ones until it sends a rollout");
     } else if (!session.warned_at || now_ - *session.warned_at >= options_.assignment_timeout) {
       session.warned_at = now_;
       event(worker, what + ", and no other worker is ready: it is waited for");

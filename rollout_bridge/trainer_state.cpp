@@ -65,7 +65,8 @@ void TrainerState::take_replayed() {
                   " rollouts of the journal not taken: their weights were lost with a restart, or "
                   "others of their group came first");
   }
-  if (const std::string unreadable = journal_.unreadable(); !unreadable.empty()) event("", unreadable);
+  if (const std::string unreadable = journal_.unreadable(); !unreadable.empty())
+    event("", unreadable);
 }
 
 Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,

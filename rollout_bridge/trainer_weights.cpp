@@ -113,8 +113,8 @@ bool TrainerState::is_published(int64_t version, const std::string& root_hash) c
 std::string TrainerState::unpublished(int64_t version, const std::string& root_hash) const {
   const auto it = roots_.find(version);
   if (it == roots_.end()) return "version " + std::to_string(version) + " was never published";
-  return "version " + std::to_string(version) + " was published with root " + it->second + ", not " +
-         root_hash;
+  return "version " + std::to_string(version) + " was published with root " + it->second +
+         ", not " + root_hash;
 }
 
 std::size_t TrainerState::committed_workers(int64_t version) const {
