@@ -13,7 +13,8 @@ constexpr milliseconds kCloseDeadline{5000};
 constexpr milliseconds kAlone{3000};       // without a worker before it is said
 constexpr std::size_t kMaxMessages = 256;  // between two drains; more of the same tell nothing
 
-bridge::TrainerOptions with_room(bridge::TrainerOptions options, const QueueRules& rules) {
+bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const QueueRules& rules) {
+  options.newest_of_epoch = rules.newest_of_epoch;
   // Room for everything that may be under way, and for a replayed journal beside it.
   options.max_queued_rollouts =
       std::max<int64_t>(options.max_queued_rollouts,
@@ -39,7 +40,7 @@ RolloutIntake::RolloutIntake(bridge::TrainerOptions options, QueueRules rules, i
       last_step_(last_step),
       granted_to_step_(rules.restored_version),
       consumed_to_step_(rules.restored_version),
-      endpoint_(with_room(std::move(options), rules)) {
+      endpoint_(with_rules(std::move(options), rules)) {
   if (last_step > kRoundStride / rules.prompts_per_step) {
     throw std::invalid_argument(std::to_string(last_step) + " steps of " + std::to_string(rules.prompts_per_step) +
                                 " prompts, limit " + std::to_string(kRoundStride) + " prompts");

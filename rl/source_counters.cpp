@@ -12,6 +12,7 @@ void append_bridge_metrics(Metrics& metrics, const bridge::BridgeCounters& count
                                                     {"bridge/forgotten", counters.forgotten},
                                                     {"bridge/duplicates", counters.duplicate},
                                                     {"bridge/requeued", counters.requeued},
+                                                    {"bridge/reassigned", counters.reassigned},
                                                     {"bridge/busy", counters.busy},
                                                     {"bridge/lost_workers", counters.lost_workers},
                                                     {"bridge/left_workers", counters.left_workers},

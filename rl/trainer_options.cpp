@@ -40,6 +40,7 @@ bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::st
   options.heartbeat_interval = from_seconds(config.heartbeat_s);
   options.worker_timeout = from_seconds(config.worker_timeout_s);
   options.pause_timeout = from_seconds(config.pause_timeout_s);
+  options.assignment_timeout = from_seconds(config.assignment_timeout_s);
   options.max_queued_bytes = from_mebibytes(config.max_queued_mb);
   const CurveConfig& curve = config.curve;
   if (!curve.trainer_secret.empty()) {

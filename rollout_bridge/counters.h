@@ -14,6 +14,7 @@ struct BridgeCounters {
   uint64_t forgotten = 0;  // accepted, but their group was given up before pop() came to them
   uint64_t duplicate = 0;
   uint64_t requeued = 0;  // aborted or failed, asked for again
+  uint64_t reassigned = 0;  // samples taken from a worker that did not answer in time
   uint64_t busy = 0;
   uint64_t lost_workers = 0;
   uint64_t left_workers = 0;  // by BYE

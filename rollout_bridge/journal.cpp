@@ -132,16 +132,8 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
     }
     return;
   }
-  if (kind == Kind::kRollout) {
-    auto message = parse_flat(payload, options_.limits);
-    if (!message) throw std::runtime_error(file_->path().string() + ": " + message.error().detail);
-    auto rollout = decode_rollout(message.value(), options_.limits);
-    if (!rollout) throw std::runtime_error(file_->path().string() + ": " + rollout.error().detail);
-    live_[rollout.value().group_id].push_back(extent);
-    live.push_back(std::move(rollout).value());
-    return;
-  }
-  if (kind != Kind::kConsumed && kind != Kind::kReopened) {
+  if (kind == Kind::kRollout) return replay_rollout(payload, extent, live);
+  if (kind != Kind::kConsumed && kind != Kind::kReopened && kind != Kind::kGranted) {
     throw std::runtime_error(file_->path().string() + ": record of kind " +
                              std::to_string(static_cast<uint32_t>(kind)) +
                              ", written by a newer version");
@@ -152,24 +144,49 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
                              std::to_string(payload.size()) + " bytes holds no ranges of groups");
   }
   for (size_t i = 0; i < ranges.size(); i += 2) {
-    const int64_t begin = ranges[i];
-    const int64_t end = ranges[i + 1];
-    if (kind == Kind::kReopened) {
-      consumed_.erase_range(begin, end);
-      continue;
-    }
-    consumed_.insert_range(begin, end);
-    const auto first = live_.lower_bound(begin);
-    const auto last = live_.lower_bound(end);
-    for (auto it = first; it != last; ++it) {
-      for (const Extent& dead : it->second) dead_bytes_ += dead.bytes;
-    }
-    live_.erase(first, last);
+    if (kind == Kind::kReopened) consumed_.erase_range(ranges[i], ranges[i + 1]);
+    if (kind == Kind::kGranted) granted_.insert_range(ranges[i], ranges[i + 1]);
+    if (kind == Kind::kConsumed) replay_consumed(ranges[i], ranges[i + 1]);
   }
   // Rollouts journalled before this record are gone for good, also when the group is reopened.
   if (kind == Kind::kConsumed) {
     std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
   }
+}
+
+void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
+                             std::vector<Rollout>& live) {
+  auto rollout = read_rollout(payload);
+  if (!rollout) {
+    if (unreadable_++ == 0) first_unreadable_ = rollout.error().detail;
+    dead_bytes_ += extent.bytes;
+    return;
+  }
+  live_[rollout.value().group_id].push_back(extent);
+  live.push_back(std::move(rollout).value());
+}
+
+Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
+  auto message = parse_flat(payload, options_.limits);
+  if (!message) return message.error();
+  return decode_rollout(message.value(), options_.limits);
+}
+
+std::string Journal::unreadable() const {
+  if (unreadable_ == 0) return "";
+  return file_->path().string() + ": " + std::to_string(unreadable_) +
+         " records hold no rollout and are passed over, the first: " + first_unreadable_;
+}
+
+void Journal::replay_consumed(int64_t begin, int64_t end) {
+  consumed_.insert_range(begin, end);
+  granted_.erase_range(begin, end);
+  const auto first = live_.lower_bound(begin);
+  const auto last = live_.lower_bound(end);
+  for (auto it = first; it != last; ++it) {
+    for (const Extent& dead : it->second) dead_bytes_ += dead.bytes;
+  }
+  live_.erase(first, last);
 }
 
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
@@ -205,6 +222,7 @@ void Journal::consume(std::span<const int64_t> group_ids) {
   (void)write_deferred();
   for (const int64_t id : group_ids) {
     consumed_.insert(id);
+    granted_.erase(id);
     const auto it = live_.find(id);
     if (it == live_.end()) continue;
     for (const Extent& extent : it->second) dead_bytes_ += extent.bytes;
@@ -218,6 +236,17 @@ void Journal::reopen(int64_t group_id) {
   deferred_.emplace_back(Kind::kReopened, std::vector<int64_t>{group_id, group_id + 1});
   (void)write_deferred();
   consumed_.erase(group_id);
+}
+
+void Journal::grant(std::span<const int64_t> group_ids) {
+  IdSet fresh;
+  for (const int64_t id : group_ids) {
+    if (!granted_.contains(id)) fresh.insert(id);
+  }
+  if (fresh.ranges().empty()) return;
+  deferred_.emplace_back(Kind::kGranted, flat_ranges(fresh));
+  (void)write_deferred();
+  for (const auto& [begin, end] : fresh.ranges()) granted_.insert_range(begin, end);
 }
 
 Status Journal::write_deferred() {
@@ -293,6 +322,8 @@ uint64_t Journal::write_living(File& fresh,
   put(make_record(static_cast<uint32_t>(Kind::kRun), std::as_bytes(std::span(options_.run_id))));
   const std::vector<int64_t> ranges = flat_ranges(consumed_);
   put(make_record(static_cast<uint32_t>(Kind::kConsumed), std::as_bytes(std::span(ranges))));
+  const std::vector<int64_t> granted = flat_ranges(granted_);
+  put(make_record(static_cast<uint32_t>(Kind::kGranted), std::as_bytes(std::span(granted))));
   std::vector<std::byte> record;
   for (const auto& [group, extents] : live_) {
     for (const Extent& extent : extents) {

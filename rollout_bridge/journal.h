@@ -3,8 +3,8 @@
 //
 // A file is "RSJRNL01" and then records: u32 payload bytes, u32 kind, u64 XXH3-64 of kind and
 // payload, payload. Kinds: 1 run id (always the first record), 2 rollout (a flat ROLLOUT message),
-// 3 consumed groups (pairs of int64, half-open ranges), 4 reopened groups (same form). All integers
-// little-endian.
+// 3 consumed groups (pairs of int64, half-open ranges), 4 reopened groups, 5 granted groups (both
+// in the same form). All integers little-endian.
 #pragma once
 
 #include <chrono>
@@ -50,7 +50,11 @@ class Journal {
   // Rollouts journalled earlier and not consumed, in file order; empty at the second call.
   std::vector<Rollout> take_replayed();
   uint64_t truncated_bytes() const { return truncated_bytes_; }
+  // Whole records that hold no rollout, as another version of the program may write them; they are
+  // passed over. "" when there is none, else how many and why the first is none.
+  std::string unreadable() const;
   const IdSet& consumed() const { return consumed_; }
+  const IdSet& granted() const { return granted_; }
   uint64_t file_bytes() const { return file_bytes_; }
 
   // Appends a rollout's flat message. On success the record is in the file. kBusy, with the file and
@@ -64,12 +68,15 @@ class Journal {
   void consume(std::span<const int64_t> group_ids);
   // The trainer went back behind this group: forget that it was consumed. Without room as above.
   void reopen(int64_t group_id);
+  // The groups are granted: a later start takes rollouts of this one for them. Without room as
+  // above; what is lost with the process is sampled again.
+  void grant(std::span<const int64_t> group_ids);
   // Calls fdatasync when the policy's interval has passed. Cheap otherwise. Throws
   // std::system_error: records that were acknowledged may not reach the disk.
   void tick(std::chrono::steady_clock::time_point now);
 
  private:
-  enum class Kind : uint32_t { kRun = 1, kRollout = 2, kConsumed = 3, kReopened = 4 };
+  enum class Kind : uint32_t { kRun = 1, kRollout = 2, kConsumed = 3, kReopened = 4, kGranted = 5 };
   struct Extent {
     uint64_t offset;
     uint64_t bytes;
@@ -78,6 +85,10 @@ class Journal {
   void replay();
   void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
                      std::vector<Rollout>& live);
+  void replay_rollout(std::span<const std::byte> payload, Extent extent,
+                      std::vector<Rollout>& live);
+  Result<Rollout> read_rollout(std::span<const std::byte> payload) const;
+  void replay_consumed(int64_t begin, int64_t end);
   Status write_record(Kind kind, std::span<const std::byte> payload);
   void write_run_id();
   Status write_deferred();
@@ -90,7 +101,10 @@ class Journal {
   uint64_t file_bytes_ = 0;
   uint64_t dead_bytes_ = 0;
   uint64_t truncated_bytes_ = 0;
+  uint64_t unreadable_ = 0;
+  std::string first_unreadable_;
   IdSet consumed_;
+  IdSet granted_;
   std::map<int64_t, std::vector<Extent>> live_;  // group -> its records, whole
   std::vector<Rollout> replayed_;
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records that found no room yet

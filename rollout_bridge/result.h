@@ -32,8 +32,9 @@ enum class Reason {
   kUnknownGroup,    // a rollout of a group that this trainer start granted to nobody
   kNotGranted,      // a rollout of a sample that was granted to other workers only
   kUnknownVersion,  // a rollout of weights that this trainer start never published
+  kStale,           // a rollout of weights too old for its group, or lost with a restart
 };
-inline constexpr std::size_t kReasonCount = 20;
+inline constexpr std::size_t kReasonCount = 21;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);

@@ -35,6 +35,15 @@ const TrainerOptions& checked(const TrainerOptions& o) {
                                 " ms) above heartbeat_interval (" +
                                 std::to_string(o.heartbeat_interval.count()) + " ms)");
   }
+  if (o.assignment_timeout.count() < 1) {
+    throw std::invalid_argument("TrainerOptions: assignment_timeout " +
+                                std::to_string(o.assignment_timeout.count()) +
+                                " ms, expected at least 1 ms");
+  }
+  if (o.run_id.size() > o.limits.max_string_bytes) {
+    throw std::invalid_argument("TrainerOptions: run_id of " + std::to_string(o.run_id.size()) +
+                                " bytes, limit " + std::to_string(o.limits.max_string_bytes));
+  }
   check_bind_address(o.rollout_address, o.curve.has_value());
   check_bind_address(o.weights_address, o.curve.has_value());
   return o;

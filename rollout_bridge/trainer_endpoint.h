@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,9 @@ struct TrainerOptions {
   std::string weights_address = "tcp://127.0.0.1:*";
   std::string run_id;      // not empty
   int64_t run_epoch = -1;  // from next_run_epoch(), >= 0
+  // Earlier starts whose rollouts may still be used: run_epoch -> the last version of it that the
+  // weights of this start descend from. Rollouts of any other earlier run_epoch are refused.
+  std::map<int64_t, int64_t> newest_of_epoch;
   std::filesystem::path journal_directory;
   FsyncPolicy fsync = FsyncPolicy::kInterval;
   std::chrono::milliseconds fsync_interval{1000};
@@ -35,6 +39,7 @@ struct TrainerOptions {
   std::chrono::milliseconds worker_timeout{10000};      // silence that makes a worker lost
   std::chrono::milliseconds progress_timeout{1800000};  // its own code silent, socket alive
   std::chrono::milliseconds pause_timeout{3600000};     // most that a worker may stay paused
+  std::chrono::milliseconds assignment_timeout{600000};  // then a sample is reassigned, see PROTOCOL.md
   int32_t max_attempts = 3;            // tries at a sample that comes back aborted or failed
   int64_t max_queued_rollouts = 4096;  // granted and not popped
   uint64_t max_queued_bytes = uint64_t{4} << 30;  // queued and promised to workers, see byte_budget.h

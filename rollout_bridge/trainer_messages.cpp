@@ -7,18 +7,38 @@
 namespace ringside::bridge {
 namespace {
 
-constexpr int64_t kMaxCapacity = 1 << 20;
-constexpr std::size_t kMaxWorkerIdBytes = 128;
-
 // It goes into logs, file names and metrics.
-bool is_worker_id(const std::string& text) {
-  return !text.empty() && text.size() <= kMaxWorkerIdBytes && clip_text(text) == text;
+bool is_worker_id(const std::string& text, const Limits& limits) {
+  return !text.empty() && text.size() <= limits.max_worker_id_bytes && clip_text(text) == text;
+}
+
+std::string identity_of(const std::string& worker_id, uint64_t incarnation) {
+  return worker_id + "/" + std::to_string(incarnation);
+}
+
+Status check_hello(const std::string& identity, const Header& header, const HelloBody& body,
+                   const Limits& limits) {
+  if (!is_worker_id(header.worker_id, limits) || body.capacity_samples < 1 ||
+      body.capacity_samples > limits.max_capacity_samples || header.seq != 1) {
+    return Error{Reason::kInvalidField,
+                 "HELLO: worker_id '" + header.worker_id + "', capacity_samples " +
+                     std::to_string(body.capacity_samples) + ", seq " + std::to_string(header.seq) +
+                     "; expected 1 to " + std::to_string(limits.max_worker_id_bytes) +
+                     " bytes without control characters, 1 to " +
+                     std::to_string(limits.max_capacity_samples) + ", 1"};
+  }
+  if (const std::string own = identity_of(header.worker_id, header.incarnation); identity != own) {
+    return Error{Reason::kInvalidField, "HELLO of worker " + own + " under routing id '" +
+                                            identity + "', expected routing id '" + own + "'"};
+  }
+  return Success{};
 }
 
 }  // namespace
 
 void TrainerState::on_message(const std::string& identity, const std::string& user,
                               const Result<Message>& received, Clock::time_point now) {
+  now_ = std::max(now_, now);
   if (!received) return refuse(identity, received.error(), false, nullptr);
   const Message& message = received.value();
   const Header& header = message.header();
@@ -36,6 +56,13 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
   Session& session = it->second;
   if (session.user != user) {
     return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+  }
+  if (header.worker_id != session.worker_id || header.incarnation != session.incarnation) {
+    const Error other{Reason::kInvalidField, "message of worker " +
+                                                 identity_of(header.worker_id, header.incarnation) +
+                                                 " in the session of worker " + identity};
+    refuse(identity, other, true, &header);
+    return lose(identity, other.detail);
   }
   if (header.seq != session.received_seq + 1) {
     const Error gap{Reason::kSequenceGap, "received seq " + std::to_string(header.seq) +
@@ -89,17 +116,8 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   const auto hello = message.body<HelloBody>();
   if (!hello) return refuse(identity, hello.error(), true, &header);
   const HelloBody& body = hello.value();
-  if (!is_worker_id(header.worker_id) || body.capacity_samples < 1 ||
-      body.capacity_samples > kMaxCapacity || header.seq != 1) {
-    return refuse(
-        identity,
-        {Reason::kInvalidField, "HELLO: worker_id '" + header.worker_id + "', capacity_samples " +
-                                    std::to_string(body.capacity_samples) + ", seq " +
-                                    std::to_string(header.seq) + "; expected 1 to " +
-                                    std::to_string(kMaxWorkerIdBytes) +
-                                    " bytes without control characters, 1 to " +
-                                    std::to_string(kMaxCapacity) + ", 1"},
-        true, &header);
+  if (Status s = check_hello(identity, header, body, options_.limits); !s) {
+    return refuse(identity, s.error(), true, &header);
   }
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.worker_id != header.worker_id) continue;
@@ -206,8 +224,7 @@ void TrainerState::on_staged(Session& session, const Message& message) {
   if (!parsed) return malformed(session, parsed.error());
   const StagedBody& body = parsed.value();
   if (!is_published(body.version, body.root_hash)) {
-    return sync_failed(session, "staged version " + std::to_string(body.version) + " with root " +
-                                    body.root_hash + ", which was never published");
+    return sync_failed(session, "staged: " + unpublished(body.version, body.root_hash));
   }
   if (body.encoding == "overwrite") ++counters_.delta_staged;
   if (body.encoding == "shared") ++counters_.shared_staged;
@@ -239,9 +256,8 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   if (!body) return malformed(session, body.error());
   // It may be behind the newest by now: whether that is fresh enough, min_version decides.
   if (!is_published(body.value().version, body.value().root_hash)) {
-    return sync_failed(session, "installed version " + std::to_string(body.value().version) +
-                                    " with root " + body.value().root_hash +
-                                    ", which was never published");
+    return sync_failed(session,
+                       "installed: " + unpublished(body.value().version, body.value().root_hash));
   }
   session.installed_version = body.value().version;
   session.failed_syncs = 0;
@@ -263,17 +279,18 @@ void TrainerState::sync_failed(Session& session, const std::string& why) {
 
 void TrainerState::on_bye(Session& session, const Message& message) {
   const auto body = message.body<EndBody>();
-  const int64_t groups = board_.release(session.worker_id);
+  const Holding held = board_.release(session.worker_id);
   budget_.leave(session.worker_id);
   ++counters_.left_workers;
   event(session.worker_id,
         "worker " + session.worker_id + " left" +
             (body && !body.value().reason.empty() ? ": " + body.value().reason : "") + "; " +
-            std::to_string(groups) + " groups granted anew");
+            std::to_string(held.samples) + " samples of " + std::to_string(held.groups) +
+            " groups are reassigned");
   session.state = SessionState::kBye;
   Payload payload = make_payload(MessageType::kBye, EndBody{""});
   const Header header = header_for(session.worker_id, session.incarnation, 0);
-  std::string packed = pack_header(header, payload);
+  std::string packed = pack_header(header, payload, options_.limits);
   session.outbox.push_back({std::move(packed), std::move(payload)});
 }
 

@@ -1,4 +1,6 @@
 // TrainerState: work out to the workers, rollouts in from them.
+#include <algorithm>
+
 #include "rollout_bridge/codec.h"
 #include "rollout_bridge/trainer_state.h"
 
@@ -15,34 +17,46 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
   uint64_t bytes = 0;
   for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
   budget_.arrived(session.worker_id, static_cast<int64_t>(bytes));
+  session.overdue = false;  // it answers
   auto decoded = decode_rollout(message, options_.limits);
   AckBody ack;
   if (decoded) {
     ++counters_.received;
     counters_.rollout_bytes += bytes;
-    ack = take(session, std::move(decoded).value(), bytes);
+    ack = take(session, message, std::move(decoded).value(), bytes);
   } else {
-    // The id, if there is one, lets the worker drop what will never be taken.
-    Rollout named;
-    if (auto body = message.body<RolloutBody>()) {
-      named.rollout_id = body.value().rollout_id;
-      named.group_id = body.value().group_id;
-      named.sample_index = body.value().sample_index;
-    }
-    ack = reject(session, named, decoded.error());
+    ack = unreadable(session, message, decoded.error());
   }
   ack.window_bytes = budget_.raise(session.worker_id);
   if (is_idle(session)) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kAck, ack));
 }
 
+// A rollout that breaks a rule. What it says of itself, field by field, lets the worker drop it and
+// the sample be asked for anew; where it names no sample, all that the worker holds is.
+AckBody TrainerState::unreadable(Session& session, const Message& message, const Error& error) {
+  Rollout named;
+  named.rollout_id = message.field<std::string>("rollout_id").value_or("");
+  const auto group_id = message.field<int64_t>("group_id");
+  const auto sample_index = message.field<int32_t>("sample_index");
+  if (group_id && sample_index) {
+    named.group_id = *group_id;
+    named.sample_index = *sample_index;
+  } else {
+    board_.release(session.worker_id);
+  }
+  return reject(session, named, error);
+}
+
 AckBody TrainerState::reject(const Session& session, const Rollout& rollout, const Error& error) {
   ++counters_.rejected[static_cast<std::size_t>(error.reason)];
   // The worker drops it: if the sample was its own to make, it is asked for anew.
   board_.give_back(rollout.group_id, rollout.sample_index, session.worker_id);
-  event(session.worker_id,
-        "rollout of worker " + session.worker_id + " rejected: " + error.detail);
-  return {rollout.rollout_id, "REJECTED", reason_name(error.reason), clip_text(error.detail)};
+  const bool stale = error.reason == Reason::kStale;  // nobody's fault
+  event(session.worker_id, "rollout of worker " + session.worker_id +
+                               (stale ? " not used: " : " rejected: ") + error.detail);
+  return {rollout.rollout_id, stale ? "STALE" : "REJECTED", reason_name(error.reason),
+          clip_text(error.detail)};
 }
 
 AckBody TrainerState::busy(const std::string& rollout_id) {
@@ -50,21 +64,31 @@ AckBody TrainerState::busy(const std::string& rollout_id) {
   return {rollout_id, "BUSY", "", ""};
 }
 
-// Versions of an earlier start are for the owner to judge, who knows which of them survived.
+// Whether the weights of a rollout exist: those of this start were published, those of an earlier
+// one are among what this start's weights descend from.
 Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
   };
-  if (rollout.run_epoch > options_.run_epoch) {
-    return error(Reason::kWrongRun, "run_epoch " + std::to_string(rollout.run_epoch) + ", now is " +
-                                        std::to_string(options_.run_epoch));
+  const std::string epoch = "run_epoch " + std::to_string(rollout.run_epoch);
+  if (rollout.run_epoch == options_.run_epoch) {
+    for (const VersionSpan& span : rollout.versions) {
+      if (roots_.contains(span.version)) continue;
+      return error(Reason::kUnknownVersion,
+                   "version " + std::to_string(span.version) + " was never published in " + epoch);
+    }
+    return Success{};
   }
-  if (rollout.run_epoch < options_.run_epoch) return Success{};
+  const auto start = options_.newest_of_epoch.find(rollout.run_epoch);
+  if (rollout.run_epoch > options_.run_epoch || start == options_.newest_of_epoch.end()) {
+    return error(Reason::kWrongRun, epoch + ", now is " + std::to_string(options_.run_epoch) +
+                                        " and no earlier one of that number is known");
+  }
   for (const VersionSpan& span : rollout.versions) {
-    if (versions_.contains(span.version)) continue;
-    return error(Reason::kUnknownVersion,
-                 "version " + std::to_string(span.version) + " was never published in run_epoch " +
-                     std::to_string(options_.run_epoch));
+    if (span.version <= start->second) continue;
+    return error(Reason::kStale, "version " + std::to_string(span.version) + " of " + epoch +
+                                     " was lost with a restart, the last that exists is " +
+                                     std::to_string(start->second));
   }
   return Success{};
 }
@@ -77,12 +101,10 @@ bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   return counted && budget_.fits(static_cast<int64_t>(bytes));
 }
 
-// Says once when the journal stops taking rollouts and once when it goes on.
-bool TrainerState::journalled(const Session& session, const Rollout& rollout) {
-  const Payload payload = encode_rollout(rollout, options_.limits);
-  const Header header = header_for(session.worker_id, session.incarnation, 0);
-  const Status written =
-      journal_.append(rollout.group_id, flatten(pack_header(header, payload), payload));
+// The frames go into the file as they came. Says once when the journal stops taking rollouts and
+// once when it goes on.
+bool TrainerState::journalled(int64_t group_id, const Message& message) {
+  const Status written = journal_.append(group_id, message.flat());
   if (!written) {
     ++counters_.journal_refused;
     if (journal_trouble_.empty()) {
@@ -96,7 +118,8 @@ bool TrainerState::journalled(const Session& session, const Rollout& rollout) {
   return true;
 }
 
-AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
+AckBody TrainerState::take(Session& session, const Message& message, Rollout rollout,
+                           uint64_t bytes) {
   if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
   const Origin origin =
       rollout.run_epoch == options_.run_epoch ? Origin::kThisStart : Origin::kEarlierStart;
@@ -115,7 +138,7 @@ AckBody TrainerState::take(Session& session, Rollout rollout, uint64_t bytes) {
     board_.retry(rollout, session.worker_id, origin);
     return {rollout.rollout_id, "REQUEUED", "", ""};
   }
-  if (!has_room_for(rollout, bytes) || !journalled(session, rollout)) {
+  if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
   board_.deliver(rollout);
@@ -144,30 +167,107 @@ void TrainerState::widen_windows() {
   }
 }
 
+// Whether what comes of more work has room: no work goes out without. Promises room where it can.
+bool TrainerState::has_window_for_work(Session& session) {
+  return budget_.window(session.worker_id) > 0 || budget_.raise(session.worker_id) > 0;
+}
+
+// Those among whom work is shared: the ready ones that can take it, and those that are taking newer
+// weights and will be ready soon.
+std::vector<WorkerShare> TrainerState::sharing_workers() {
+  std::vector<WorkerShare> workers;
+  for (auto& [identity, s] : sessions_) {
+    if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
+    if (s.overdue && another_is_ready(s)) continue;
+    const bool takes_work =
+        s.state == SessionState::kReady && board_.has_work_for(s.installed_version);
+    const bool takes_weights =
+        s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
+    const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
+    if (!takes_work && !takes_weights && !committed) continue;
+    if (takes_work && !has_window_for_work(s)) continue;
+    workers.push_back({s.worker_id, s.installed_version, s.capacity_samples, takes_work});
+  }
+  return workers;
+}
+
 void TrainerState::hand_out_work() {
   widen_windows();
-  if (ended_) return;
+  const int64_t room =
+      options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
+  const bool any_is_free = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    const Session& s = item.second;
+    return s.state == SessionState::kReady && board_.has_work_for(s.installed_version) &&
+           board_.in_flight(s.worker_id) < s.capacity_samples;
+  });
+  if (ended_ || room <= 0 || !any_is_free) return;  // as after most messages
+  const std::vector<WorkerShare> workers = sharing_workers();
+  const auto granted = board_.assign(workers, room, now_);
   for (auto& [identity, session] : sessions_) {
     if (session.state != SessionState::kReady) continue;
-    const int64_t room =
-        options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
-    if (room <= 0) return;
-    const int64_t free = session.capacity_samples - board_.in_flight(session.worker_id);
-    if (free <= 0) continue;
-    // No work without room for what comes of it.
-    const int64_t before = budget_.window(session.worker_id);
-    if (before == 0 && budget_.raise(session.worker_id) == 0) continue;
-    CreditBody credit;
-    for (GrantedGroup& g :
-         board_.assign(session.worker_id, session.installed_version, free, room)) {
-      credit.groups.push_back(
-          {g.group_id, g.group_size, g.min_version, g.attempt, std::move(g.sample_indices)});
-    }
-    if (is_idle(session)) {
+    if (const auto it = granted.find(session.worker_id); it != granted.end()) {
+      send_credits(session, it->second);
+    } else if (is_idle(session)) {
       budget_.release(session.worker_id);
-    } else if (before == 0 || !credit.groups.empty()) {  // a promise that is not told serves nobody
-      credit.window_bytes = budget_.raise(session.worker_id);
+    }
+  }
+}
+
+// As many CREDITs as it takes for each to be a message that can be read.
+void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
+  const std::size_t most =
+      options_.limits.max_header_bytes / 4 * 3;  // the rest: frame 0's other fields
+  CreditBody credit;
+  credit.window_bytes = budget_.raise(session.worker_id);
+  std::size_t bytes = 0;
+  for (const GrantedGroup& g : groups) {
+    GrantBody body{g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices};
+    msgpack::sbuffer packed;
+    msgpack::pack(packed, body);
+    if (!credit.groups.empty() && bytes + packed.size() > most) {
       queue(session, make_payload(MessageType::kCredit, credit));
+      credit.groups.clear();
+      bytes = 0;
+    }
+    bytes += packed.size();
+    credit.groups.push_back(std::move(body));
+  }
+  queue(session, make_payload(MessageType::kCredit, credit));
+}
+
+bool TrainerState::another_is_ready(const Session& session) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    const Session& other = item.second;
+    return &other != &session && other.state == SessionState::kReady && !other.overdue;
+  });
+}
+
+// Samples that were asked for too long ago go to other workers: where all the others are overdue as
+// well, they get another chance. Where there is no other, the worker goes on: to ask it again would
+// change nothing.
+void TrainerState::reassign_overdue() {
+  const auto before = now_ - options_.assignment_timeout;
+  for (const auto& [worker, samples] : board_.held_since(before)) {
+    const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+      return item.second.worker_id == worker;
+    });
+    if (found == sessions_.end()) continue;
+    Session& session = found->second;
+    const std::string what = "worker " + worker + " has not answered for " +
+                             std::to_string(samples) + " samples in " +
+                             seconds(options_.assignment_timeout);
+    if (!another_is_ready(session)) {
+      for (auto& [identity, other] : sessions_) other.overdue = &other == &session && other.overdue;
+    }
+    if (another_is_ready(session)) {
+      board_.release(worker, before);
+      session.overdue = true;
+      counters_.reassigned += static_cast<uint64_t>(samples);
+      event(worker,
+            what + ": they are reassigned, and it gets no new ones until it sends a rollout");
+    } else if (!session.warned_at || now_ - *session.warned_at >= options_.assignment_timeout) {
+      session.warned_at = now_;
+      event(worker, what + ", and no other worker is ready: it is waited for");
     }
   }
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-
 namespace ringside::bridge {
 namespace {
 
@@ -11,17 +10,17 @@ constexpr std::size_t kMaxEvents = 1024;
 constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile up
 constexpr std::size_t kMaxStrays = 256;
 
-std::string seconds(std::chrono::milliseconds span) {
-  const auto tenths = span.count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 Journal::Options journal_options(const TrainerOptions& o) {
   return {o.journal_directory,     o.run_id,            o.fsync, o.fsync_interval,
           o.journal_compact_bytes, o.journal_max_bytes, o.limits, o.files};
 }
 
 }  // namespace
+
+std::string seconds(std::chrono::milliseconds span) {
+  const auto tenths = span.count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
 
 const char* session_state_name(SessionState state) {
   constexpr const char* kNames[] = {"join", "sync", "ready", "paused", "quarantined", "bye"};
@@ -36,7 +35,23 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
   board_.mark_consumed_before(journal_.consumed());
+  board_.mark_granted_before(journal_.granted());
+  take_replayed();
+  if (journal_.truncated_bytes() > 0) {
+    event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
+                  " bytes of a torn or damaged tail");
+  }
+}
+
+// What the journal holds of weights that do not exist any more stays in the file until its group is
+// consumed, and is passed over at every start.
+void TrainerState::take_replayed() {
+  std::size_t stale = 0;
   for (Rollout& rollout : journal_.take_replayed()) {
+    if (!check_weights_of(rollout) || !board_.has_place_for(rollout)) {
+      ++stale;
+      continue;
+    }
     board_.deliver(rollout);
     const uint64_t bytes = wire_bytes(rollout);
     budget_.enqueue(static_cast<int64_t>(bytes));
@@ -45,10 +60,13 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
   if (!queue_.empty()) {
     event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
   }
-  if (journal_.truncated_bytes() > 0) {
-    event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
-                  " bytes of a torn or damaged tail");
+  if (stale > 0) {
+    event("", std::to_string(stale) +
+                  " rollouts of the journal not taken: their weights were lost with a restart, or "
+                  "others of their group came first");
   }
+  if (const std::string unreadable = journal_.unreadable(); !unreadable.empty())
+    event("", unreadable);
 }
 
 Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,
@@ -58,7 +76,7 @@ Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnati
 
 void TrainerState::queue(Session& session, Payload payload) {
   const Header header = header_for(session.worker_id, session.incarnation, ++session.sent_seq);
-  std::string packed = pack_header(header, payload);
+  std::string packed = pack_header(header, payload, options_.limits);
   session.outbox.push_back({std::move(packed), std::move(payload)});
 }
 
@@ -70,7 +88,7 @@ void TrainerState::refuse(const std::string& identity, const Error& error, bool 
       make_payload(MessageType::kError,
                    ErrorBody{reason_name(error.reason), clip_text(error.detail), fatal, -1});
   const Header header = to ? header_for(to->worker_id, to->incarnation, 0) : header_for("", 0, 0);
-  std::string packed = pack_header(header, payload);
+  std::string packed = pack_header(header, payload, options_.limits);
   strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
 }
 
@@ -87,10 +105,11 @@ void TrainerState::lose(const std::string& identity, const std::string& why) {
   if (it == sessions_.end()) return;
   const Session& session = it->second;
   if (session.state != SessionState::kBye) {
-    const int64_t groups = board_.release(session.worker_id);
+    const Holding held = board_.release(session.worker_id);
     budget_.leave(session.worker_id);
     event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
-                                 std::to_string(groups) + " groups granted anew");
+                                 std::to_string(held.samples) + " samples of " +
+                                 std::to_string(held.groups) + " groups are reassigned");
     ++counters_.lost_workers;
   }
   sessions_.erase(it);
@@ -117,6 +136,7 @@ std::string TrainerState::key_name(const std::string& user) const {
 void TrainerState::on_unreachable(const std::string& identity) { lose(identity, "disconnected"); }
 
 void TrainerState::tick(Clock::time_point now) {
+  now_ = std::max(now_, now);
   std::vector<std::pair<std::string, std::string>> lost;
   for (auto& [identity, session] : sessions_) {
     const auto silent =
@@ -137,6 +157,7 @@ void TrainerState::tick(Clock::time_point now) {
     }
   }
   for (const auto& [identity, why] : lost) lose(identity, why);
+  reassign_overdue();
   hand_out_work();
   journal_.tick(now);
 }
@@ -151,6 +172,9 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
                                   std::to_string(largest));
     }
   }
+  std::vector<int64_t> ids;
+  for (const GroupGrant& g : groups) ids.push_back(g.group_id);
+  journal_.grant(ids);
   for (const GroupGrant& g : groups) {
     if (board_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
       event("", "rollouts of group " + std::to_string(g.group_id) +
@@ -185,9 +209,9 @@ void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
 }
 
 void TrainerState::end(const std::string& reason) {
-  ended_ = reason;
+  ended_ = clip_text(reason);
   for (auto& [identity, session] : sessions_) {
-    queue(session, make_payload(MessageType::kEnd, EndBody{reason}));
+    queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
   }
 }
 

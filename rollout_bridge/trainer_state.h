@@ -43,6 +43,8 @@ struct Session {
   int64_t failed_version = -1;     // could not be staged: offered dense from then on
   int64_t queue_depth = 0;
   int64_t pending = -1;  // rollouts it made and has no answer for, as it says; -1: it does not say
+  bool overdue = false;  // samples were reassigned from it, and it has sent no rollout since
+  std::optional<Clock::time_point> warned_at;  // of samples that are overdue and stay with it
   std::optional<Clock::time_point> paused_since;
   int failed_syncs = 0;  // in a row
   uint64_t received_seq = 0;
@@ -98,24 +100,32 @@ class TrainerState {
   void on_committed(Session& session, const Message& message);
   void on_bye(Session& session, const Message& message);
   void sync_failed(Session& session, const std::string& why);
+  std::string unpublished(int64_t version, const std::string& root_hash) const;
 
   // trainer_rollouts.cpp: work out, rollouts in.
   void on_rollout(Session& session, const Message& message);
-  AckBody take(Session& session, Rollout rollout, uint64_t bytes);
+  AckBody take(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
   AckBody reject(const Session& session, const Rollout& rollout, const Error& error);
   AckBody busy(const std::string& rollout_id);
   Status check_weights_of(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
-  bool journalled(const Session& session, const Rollout& rollout);
+  bool journalled(int64_t group_id, const Message& message);
+  AckBody unreadable(Session& session, const Message& message, const Error& error);
   bool is_idle(const Session& session) const;
   void hand_out_work();
+  std::vector<WorkerShare> sharing_workers();
+  bool has_window_for_work(Session& session);
+  void send_credits(Session& session, const std::vector<GrantedGroup>& groups);
   void widen_windows();
+  void reassign_overdue();
+  bool another_is_ready(const Session& session) const;
 
   // trainer_weights.cpp
   void offer(Session& session);
   bool is_published(int64_t version, const std::string& root_hash) const;
 
   // trainer_state.cpp
+  void take_replayed();
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
   void lose(const std::string& identity, const std::string& why);
@@ -132,20 +142,25 @@ class TrainerState {
   Buffer newest_delta_manifest_;          // empty without a delta
   SharedBody newest_place_;
   Buffer newest_payloads_;                // those of the delta, when few enough to go along with it
-  std::map<int64_t, std::string> roots_;  // of the latest versions
+  std::map<int64_t, std::string> roots_;  // of every version of this start, 100 bytes each
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;
   std::deque<std::pair<Rollout, uint64_t>> queue_;  // with its bytes
   ByteBudget budget_;
-  IdSet versions_;               // every version of this start
+  Clock::time_point now_{};      // the latest that was told
   std::string journal_trouble_;  // why the journal takes nothing now; empty: it does
   std::deque<BridgeEvent> events_;
   BridgeCounters counters_;
 };
 
+// Times in a row that a worker may fail to take weights before it is offered no more of them.
+inline constexpr int kMaxFailedSyncs = 3;
+
 // "join", "sync", "ready", "paused", "quarantined", "bye".
 const char* session_state_name(SessionState state);
+// "1.5 s".
+std::string seconds(std::chrono::milliseconds span);
 // Bytes of a rollout's frames on the wire.
 uint64_t wire_bytes(const Rollout& rollout);
 

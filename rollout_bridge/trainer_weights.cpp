@@ -10,8 +10,6 @@
 namespace ringside::bridge {
 namespace {
 
-constexpr std::size_t kMaxRoots = 64;
-constexpr int kMaxFailedSyncs = 3;
 // Changes no longer than this go along with their offer, which saves a round trip and never holds up
 // the control messages behind it.
 constexpr uint64_t kMaxOfferedBytes = 256 * 1024;
@@ -74,9 +72,7 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   newest_place_ = snapshot->shared ? place_of(*snapshot->shared) : SharedBody{};
   newest_payloads_ = delta ? joined_payloads(*delta) : Buffer{};
   newest_ = std::move(snapshot);
-  versions_.insert(newest_->manifest.version);
   roots_[newest_->manifest.version] = newest_->manifest.root_hash;
-  if (roots_.size() > kMaxRoots) roots_.erase(roots_.begin());
   for (auto& [identity, session] : sessions_) {
     session.failed_syncs = 0;  // new weights are a new chance
     offer(session);
@@ -111,6 +107,14 @@ void TrainerState::offer(Session& session) {
 bool TrainerState::is_published(int64_t version, const std::string& root_hash) const {
   const auto it = roots_.find(version);
   return it != roots_.end() && it->second == root_hash;
+}
+
+// Why is_published() is false.
+std::string TrainerState::unpublished(int64_t version, const std::string& root_hash) const {
+  const auto it = roots_.find(version);
+  if (it == roots_.end()) return "version " + std::to_string(version) + " was never published";
+  return "version " + std::to_string(version) + " was published with root " + it->second +
+         ", not " + root_hash;
 }
 
 std::size_t TrainerState::committed_workers(int64_t version) const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 
 #include "rollout_bridge/content_hash.h"
 #include "rollout_bridge/schema.h"
@@ -16,7 +17,6 @@ constexpr std::array<const char*, 17> kTypeNames = {
     "HEARTBEAT", "WEIGHTS_OFFER", "CHUNK_REQUEST", "CHUNK",  "STAGED",  "STAGE_FAILED",
     "COMMIT",    "COMMITTED",     "BYE",           "END",    "ERROR"};
 constexpr std::size_t kMaxDepth = 8;
-constexpr std::size_t kMaxDims = 8;
 constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data: the tensor's hash covers it
 
 struct HeaderWire {
@@ -80,7 +80,10 @@ Status check_frame(const FrameSpec& spec, Frame frame, const Limits& limits, boo
   }
   const uint64_t element = dtype_size(spec.dtype);
   if (element == 0) return bad(Reason::kFrames, "unknown dtype '" + spec.dtype + "'");
-  if (spec.shape.size() > kMaxDims) return bad(Reason::kFrames, "more than 8 dims");
+  if (spec.shape.size() > limits.max_dims) {
+    return bad(Reason::kFrames, std::to_string(spec.shape.size()) + " dims, limit " +
+                                    std::to_string(limits.max_dims));
+  }
   uint64_t product = element;
   for (const int64_t extent : spec.shape) {
     if (extent < 0 || __builtin_mul_overflow(product, static_cast<uint64_t>(extent), &product)) {
@@ -122,6 +125,22 @@ Status check_frames(const std::vector<FrameSpec>& specs, std::span<const Frame> 
   return Success{};
 }
 
+std::vector<uint8_t> joined(Frame header, std::span<const Frame> frames) {
+  const auto header_bytes = static_cast<uint32_t>(header.size());
+  std::size_t total = sizeof header_bytes + header.size();
+  for (const Frame& frame : frames) total += frame.size();
+  std::vector<uint8_t> out(total);
+  uint8_t* at = out.data();
+  const auto put = [&](const void* data, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(at, data, bytes);
+    at += bytes;
+  };
+  put(&header_bytes, sizeof header_bytes);
+  put(header.data(), header.size());
+  for (const Frame& frame : frames) put(frame.data(), frame.size());
+  return out;
+}
+
 }  // namespace
 
 const char* message_type_name(MessageType type) {
@@ -148,7 +167,7 @@ void Payload::add_unhashed(std::string name, std::string dtype, std::vector<int6
   buffers.push_back(std::move(buffer));
 }
 
-std::string pack_header(const Header& header, const Payload& payload) {
+std::string pack_header(const Header& header, const Payload& payload, const Limits& limits) {
   msgpack::sbuffer out;
   msgpack::packer<msgpack::sbuffer> packer(out);
   packer.pack_map(9);
@@ -166,6 +185,11 @@ std::string pack_header(const Header& header, const Payload& payload) {
   field("frames", payload.specs);
   packer.pack("body");
   out.write(payload.body.data(), payload.body.size());  // already msgpack
+  if (out.size() > limits.max_header_bytes) {
+    throw std::length_error(std::string("frame 0 of ") + message_type_name(payload.type) + " has " +
+                            std::to_string(out.size()) + " bytes, limit " +
+                            std::to_string(limits.max_header_bytes));
+  }
   return std::string(out.data(), out.size());
 }
 
@@ -203,6 +227,7 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
   }
   message.header_ = {*type,          wire.run_id,      wire.run_epoch,
                      wire.worker_id, wire.incarnation, wire.seq};
+  message.first_ = frames[0];
   message.specs_ = std::move(wire.frames);
   message.frames_.assign(frames.begin() + 1, frames.end());
   message.body_ = wire.body;
@@ -210,16 +235,12 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
 }
 
 std::vector<uint8_t> flatten(const std::string& header, const Payload& payload) {
-  const auto header_bytes = static_cast<uint32_t>(header.size());
-  std::vector<uint8_t> out(sizeof header_bytes + header.size() + payload.buffer_bytes());
-  std::memcpy(out.data(), &header_bytes, sizeof header_bytes);
-  uint8_t* at = std::copy(header.begin(), header.end(), out.data() + sizeof header_bytes);
-  for (const Buffer& buffer : payload.buffers) {
-    const auto* begin = reinterpret_cast<const uint8_t*>(buffer.bytes.data());
-    at = std::copy(begin, begin + buffer.bytes.size(), at);
-  }
-  return out;
+  std::vector<Frame> frames;
+  for (const Buffer& buffer : payload.buffers) frames.push_back(buffer.bytes);
+  return joined(std::as_bytes(std::span(header)), frames);
 }
+
+std::vector<uint8_t> Message::flat() const { return joined(first_, frames_); }
 
 Result<Message> parse_flat(Frame bytes, const Limits& limits) {
   uint32_t header_bytes = 0;

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <msgpack.hpp>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rollout_bridge/buffer.h"
@@ -79,8 +81,9 @@ Payload make_payload(MessageType type, const Body& body) {
   return Payload{type, std::string(packed.data(), packed.size()), {}, {}};
 }
 
-// Frame 0 for a payload; header.type is taken from the payload.
-std::string pack_header(const Header& header, const Payload& payload);
+// Frame 0 for a payload; header.type is taken from the payload. Throws std::length_error when no
+// receiver with these limits would take it.
+std::string pack_header(const Header& header, const Payload& payload, const Limits& limits = {});
 
 using Frame = std::span<const std::byte>;
 
@@ -93,6 +96,8 @@ class Message {
   // Index of a named frame, or -1.
   int find(const std::string& name) const;
   Frame frame(int index) const { return frames_[static_cast<std::size_t>(index)]; }
+  // The message as it came, as one run of bytes: what parse_flat() reads.
+  std::vector<uint8_t> flat() const;
 
   // The body as its struct from messages.h; kMalformed when a field has another type. Missing
   // fields keep the struct's defaults, unknown ones are ignored.
@@ -106,9 +111,23 @@ class Message {
     }
   }
 
+  // One field of a body that as a whole may be no body: nullopt when it is absent or of another type.
+  template <class T>
+  std::optional<T> field(std::string_view name) const {
+    for (const msgpack::object_kv& item : std::span(body_.via.map.ptr, body_.via.map.size)) {
+      try {
+        if (item.key.as<std::string_view>() == name) return item.val.as<T>();
+      } catch (const msgpack::type_error&) {
+        continue;
+      }
+    }
+    return std::nullopt;
+  }
+
  private:
   friend Result<Message> parse_message(std::span<const Frame>, const Limits&);
   Header header_;
+  Frame first_;  // frame 0
   std::vector<FrameSpec> specs_;
   std::vector<Frame> frames_;
   msgpack::object_handle handle_;

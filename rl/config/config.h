@@ -214,6 +214,7 @@ struct BridgeConfig {
   double heartbeat_s = 1.0;
   double worker_timeout_s = 10.0;
   double pause_timeout_s = 3600.0;
+  double assignment_timeout_s = 600.0;
   std::int64_t max_queued_mb = 4096;
   JournalFsync journal_fsync = JournalFsync::kBatch;
   std::int64_t journal_max_mb = 16384;

@@ -229,6 +229,7 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
   fields.real("bridge.heartbeat_s", bridge.heartbeat_s, above(0));
   fields.real("bridge.worker_timeout_s", bridge.worker_timeout_s, above(0));
   fields.real("bridge.pause_timeout_s", bridge.pause_timeout_s, Range{.low = 0, .high = 1e9, .above = true});
+  fields.real("bridge.assignment_timeout_s", bridge.assignment_timeout_s, Range{.low = 0.001, .high = 1e9});
   fields.integer("bridge.max_queued_mb", bridge.max_queued_mb, between(1, 1e9));
   fields.choice("bridge.journal_fsync", bridge.journal_fsync);
   fields.integer("bridge.journal_max_mb", bridge.journal_max_mb, between(0, 1e9));

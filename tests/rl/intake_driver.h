@@ -97,6 +97,11 @@ inline void publish(rl::RolloutIntake& intake, int64_t run_epoch, int64_t versio
   intake.publish(bridge::make_snapshot("run", run_epoch, version, make_tensors(version)), version + 1);
 }
 
+// Rollouts that the bridge did not take because their weights are too old or lost.
+inline uint64_t refused_as_stale(const rl::RolloutIntake& intake) {
+  return intake.counters().bridge.value().rejected[static_cast<std::size_t>(bridge::Reason::kStale)];
+}
+
 inline std::set<Sample> samples_of(int64_t first, int64_t end) {
   std::set<Sample> out;
   for (int64_t g = first; g < end; ++g) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,12 @@ namespace ringside::bridge::test {
 
 class DirectTrainer {
  public:
-  explicit DirectTrainer(const TrainerOptions& options) : state_(options, "tcp://127.0.0.1:1") {}
+  explicit DirectTrainer(const TrainerOptions& options)
+      : run_epoch_(options.run_epoch), state_(options, "tcp://127.0.0.1:1") {}
 
   TrainerState& state() { return state_; }
   void publish(int64_t version) {
-    state_.publish(make_snapshot("run", 1, version, make_tensors(version)));
+    state_.publish(make_snapshot("run", run_epoch_, version, make_tensors(version)));
   }
   void advance(std::chrono::milliseconds by) { now_ += by; }
   void tick() { state_.tick(now_); }
@@ -29,11 +31,14 @@ class DirectTrainer {
                              HelloBody{capacity, -1, -1, "", "direct", pending}));
   }
   void say(const std::string& worker, const Payload& payload) {
-    const std::string header =
-        pack_header({payload.type, "run", 1, worker, 1, ++seq_[worker]}, payload);
-    std::vector<Frame> frames = {std::as_bytes(std::span(header))};
+    say_as(worker + "/1", {payload.type, "run", run_epoch_, worker, 1, ++seq_[worker]}, payload);
+  }
+  // A message whose header need not fit its routing id.
+  void say_as(const std::string& routing_id, const Header& header, const Payload& payload) {
+    const std::string packed = pack_header(header, payload);
+    std::vector<Frame> frames = {std::as_bytes(std::span(packed))};
     for (const Buffer& buffer : payload.buffers) frames.push_back(buffer.bytes);
-    state_.on_message(worker + "/1", "", parse_message(frames, {}), now_);
+    state_.on_message(routing_id, "", parse_message(frames, {}), now_);
   }
   void heartbeat(const std::string& worker, const std::string& word, int64_t age_ms = 0,
                  int64_t pending = 0) {
@@ -41,7 +46,7 @@ class DirectTrainer {
   }
   // What a worker says that installed `version` as it was published.
   void commit(const std::string& worker, int64_t version) {
-    const std::string root = make_snapshot("run", 1, version, make_tensors(version))
+    const std::string root = make_snapshot("run", run_epoch_, version, make_tensors(version))
                                  ->manifest.root_hash;
     say(worker, make_payload(MessageType::kCommitted, WeightsBody{version, root}));
   }
@@ -78,6 +83,30 @@ class DirectTrainer {
     session->second.outbox.clear();
     return out;
   }
+  // The samples that the CREDITs waiting for the worker name; the messages are gone then.
+  std::set<std::pair<int64_t, int32_t>> take_credits(const std::string& worker) {
+    std::set<std::pair<int64_t, int32_t>> samples;
+    for (const CreditBody& credit : bodies<CreditBody>(worker, MessageType::kCredit)) {
+      for (const GrantBody& group : credit.groups) {
+        for (const int32_t sample : group.sample_indices) samples.insert({group.group_id, sample});
+      }
+    }
+    return samples;
+  }
+  int64_t in_flight(const std::string& worker) {
+    for (const WorkerStatus& status : state_.workers()) {
+      if (status.worker_id == worker) return status.in_flight_samples;
+    }
+    return 0;
+  }
+  // Events since the last call that hold `words`.
+  std::size_t events_with(const std::string& words) {
+    std::size_t count = 0;
+    for (const BridgeEvent& event : state_.drain_events()) {
+      if (event.text.find(words) != std::string::npos) ++count;
+    }
+    return count;
+  }
   // "" for one that has no session.
   std::string state_of(const std::string& worker) {
     for (const WorkerStatus& status : state_.workers()) {
@@ -90,6 +119,7 @@ class DirectTrainer {
   }
 
  private:
+  int64_t run_epoch_;
   TrainerState state_;
   Clock::time_point now_ = Clock::now();
   std::map<std::string, uint64_t> seq_;

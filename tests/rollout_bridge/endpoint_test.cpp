@@ -57,7 +57,7 @@ TEST_CASE("a worker that dies is replaced and every sample comes once", "[endpoi
   CHECK(trainer.counters().lost_workers == 1);
   bool told = false;
   for (const BridgeEvent& e : trainer.drain_events()) {
-    told = told || (e.worker_id == "a" && e.text.find("groups granted anew") != std::string::npos);
+    told = told || (e.worker_id == "a" && e.text.find("groups are reassigned") != std::string::npos);
   }
   CHECK(told);
 }

@@ -17,32 +17,52 @@ constexpr int64_t kPlenty = 1000;
 constexpr Origin kNow = Origin::kThisStart;
 constexpr Origin kBefore = Origin::kEarlierStart;
 
+GroupBoard::Time at(int64_t ms) { return GroupBoard::Time(std::chrono::milliseconds(ms)); }
+
+// What one worker gets that is alone.
+std::vector<GrantedGroup> assign(GroupBoard& board, const std::string& worker, int64_t version,
+                                 int64_t capacity, int64_t room = kPlenty, int64_t ms = 0) {
+  const WorkerShare share{worker, version, capacity, true};
+  return board.assign(std::span(&share, 1), room, at(ms))[worker];
+}
+
+IdSet ids(std::initializer_list<int64_t> members) {
+  IdSet out;
+  for (const int64_t id : members) out.insert(id);
+  return out;
+}
+
 TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough", "[board]") {
   GroupBoard board(3);
   board.grant({0, 4, 5});
   board.grant({1, 4, 0});
   board.grant({2, 2, 0});
-  auto out = board.assign("a", 3, 4, kPlenty);
+  auto out = assign(board, "a", 3, 5);
   REQUIRE(out.size() == 1);
   CHECK(out[0].group_id == 1);  // group 0 wants version 5
   CHECK(out[0].sample_indices == std::vector<int32_t>{0, 1, 2, 3});
-  CHECK(board.assign("a", 3, 1, kPlenty).empty());  // two samples do not fit
-  out = board.assign("b", 5, 1, kPlenty);           // idle: one group of any size
+  CHECK(assign(board, "a", 3, 5).empty());  // two samples do not fit beside them
+  CHECK(assign(board, "c", 5, 8, 1).empty());  // no room in the queue
+  out = assign(board, "b", 5, 4);
   REQUIRE(out.size() == 1);
   CHECK(out[0].group_id == 0);
-  CHECK(board.assign("c", 5, 8, 1).empty());  // no room in the queue
   CHECK(board.in_flight() == 8);
+  CHECK(board.has_work_for(0));
+  CHECK_FALSE(board.has_work_for(-1));
+  out = assign(board, "d", 5, 1);  // a group larger than what it can do: a part of it
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].sample_indices == std::vector<int32_t>{0});
 }
 
 TEST_CASE("a lost worker's missing samples are asked for again, delivered ones are not",
           "[board]") {
   GroupBoard board(3);
   board.grant({7, 3, 0});
-  REQUIRE(board.assign("a", 0, 8, kPlenty).size() == 1);
+  REQUIRE(assign(board, "a", 0, 8).size() == 1);
   board.deliver(make_rollout(7, 1, 3));
-  CHECK(board.release("a") == 1);
+  CHECK(board.release("a").groups == 1);
   CHECK(board.in_flight() == 0);
-  const auto out = board.assign("b", 0, 8, kPlenty);
+  const auto out = assign(board, "b", 0, 8);
   REQUIRE(out.size() == 1);
   CHECK(out[0].sample_indices == std::vector<int32_t>{0, 2});
   CHECK(board.judge(make_rollout(7, 1, 3), "a", kNow).value() == Verdict::kDuplicate);
@@ -54,12 +74,12 @@ TEST_CASE("a lost worker's missing samples are asked for again, delivered ones a
 TEST_CASE("failed samples are retried up to the limit, then delivered as they are", "[board]") {
   GroupBoard board(2);
   board.grant({1, 1, 0});
-  REQUIRE(board.assign("a", 0, 1, kPlenty).size() == 1);
+  REQUIRE(assign(board, "a", 0, 1).size() == 1);
   Rollout failed = make_rollout(1, 0, 1);
   failed.finish_reason = FinishReason::kError;
   REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
   board.retry(failed, "a", kNow);
-  const auto again = board.assign("a", 0, 1, kPlenty);
+  const auto again = assign(board, "a", 0, 1);
   REQUIRE(again.size() == 1);
   CHECK(again[0].attempt == 1);
   CHECK(board.judge(failed, "a", kNow).value() == Verdict::kNew);
@@ -70,6 +90,7 @@ TEST_CASE("failed samples are retried up to the limit, then delivered as they ar
 TEST_CASE("a failed sample of a group that is not granted is dropped, and asked for with the group",
           "[board]") {
   GroupBoard board(1);
+  board.mark_granted_before(ids({1}));
   Rollout failed = make_rollout(1, 0, 2);
   failed.finish_reason = FinishReason::kAborted;
   REQUIRE(board.judge(failed, "a", kBefore).value() == Verdict::kRetry);
@@ -78,7 +99,7 @@ TEST_CASE("a failed sample of a group that is not granted is dropped, and asked 
   REQUIRE(board.judge(failed, "a", kBefore).value() == Verdict::kRetry);
   board.retry(failed, "a", kBefore);
   board.grant({1, 2, 0});
-  const auto out = board.assign("a", 0, 2, kPlenty);
+  const auto out = assign(board, "a", 0, 2);
   REQUIRE(out.size() == 1);
   CHECK(out[0].sample_indices == std::vector<int32_t>{0});
   CHECK(out[0].attempt == 0);
@@ -89,7 +110,7 @@ TEST_CASE("a lower priority number goes out before an older grant", "[board]") {
   board.grant({7, 1, 0, 4});
   board.grant({8, 1, 0, 4});
   board.grant({9, 1, 0, 3});
-  const auto out = board.assign("a", 0, 3, kPlenty);
+  const auto out = assign(board, "a", 0, 3);
   REQUIRE(out.size() == 3);
   CHECK(out[0].group_id == 9);
   CHECK(out[1].group_id == 7);
@@ -102,7 +123,7 @@ TEST_CASE("consuming an ungranted group takes no other group out of the queue", 
   board.grant({10, 1, 0});
   board.deliver(make_rollout(4, 0, 2));
   board.consume(4);
-  const auto out = board.assign("a", 0, 1, kPlenty);
+  const auto out = assign(board, "a", 0, 1);
   REQUIRE(out.size() == 1);
   CHECK(out[0].group_id == 10);
 }
@@ -114,7 +135,7 @@ TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
   board.consume(4);
   CHECK(board.judge(make_rollout(4, 0, 1), "a", kNow).value() == Verdict::kDuplicate);
   board.grant({4, 1, 0});
-  CHECK(board.assign("a", 0, 1, kPlenty).size() == 1);
+  CHECK(assign(board, "a", 0, 1).size() == 1);
   CHECK(board.judge(make_rollout(4, 0, 1), "a", kNow).value() == Verdict::kNew);
   CHECK_THROWS_AS(board.grant({4, 2, 0}), std::invalid_argument);
   CHECK_THROWS_AS(board.grant({-1, 2, 0}), std::invalid_argument);
@@ -123,7 +144,7 @@ TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
 TEST_CASE("nobody takes another worker's sample away", "[board]") {
   GroupBoard board(2);
   board.grant({5, 2, 0});
-  REQUIRE(board.assign("a", 0, 2, kPlenty).size() == 1);
+  REQUIRE(assign(board, "a", 0, 2).size() == 1);
   const auto reason = [&](const Rollout& r, const std::string& worker) {
     const auto verdict = board.judge(r, worker, kNow);
     return verdict ? std::nullopt : std::optional(verdict.error().reason);
@@ -138,7 +159,7 @@ TEST_CASE("nobody takes another worker's sample away", "[board]") {
   CHECK(board.in_flight("a") == 2);
   board.give_back(5, 0, "a");
   CHECK(board.in_flight("a") == 1);
-  REQUIRE(board.assign("b", 0, 1, kPlenty).size() == 1);
+  REQUIRE(assign(board, "b", 0, 1).size() == 1);
   // "a" was asked once: what it makes late counts, but its failure is no try of "b"'s.
   REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
   board.retry(failed, "a", kNow);
@@ -146,14 +167,49 @@ TEST_CASE("nobody takes another worker's sample away", "[board]") {
   CHECK(board.judge(make_rollout(5, 0, 2), "a", kNow).value() == Verdict::kNew);
   // Of an earlier start's grants nobody knows.
   CHECK(board.judge(make_rollout(5, 0, 2), "c", kBefore).value() == Verdict::kNew);
+  const auto never = board.judge(make_rollout(6, 0, 2), "c", kBefore);
+  REQUIRE_FALSE(never.ok());
+  CHECK(never.error().reason == Reason::kUnknownGroup);
+  board.mark_granted_before(ids({6}));
   CHECK(board.judge(make_rollout(6, 0, 2), "c", kBefore).value() == Verdict::kNew);
+  CHECK_FALSE(board.judge(make_rollout(6, 0, 2), "c", kNow).ok());  // this start did not grant it
+}
+
+TEST_CASE("a rollout with a token older than the grant allows is stale", "[board]") {
+  GroupBoard board(3);
+  board.grant({1, 1, 4});
+  REQUIRE(assign(board, "a", 4, 1).size() == 1);
+  Rollout r = make_rollout(1, 0, 1);
+  r.versions = {{4, 0, 1}};
+  CHECK(board.judge(r, "a", kNow).value() == Verdict::kNew);
+  r.versions = {{5, 0, 1}, {3, 1, 2}};
+  const auto stale = board.judge(r, "a", kNow);
+  REQUIRE_FALSE(stale.ok());
+  CHECK(stale.error().reason == Reason::kStale);
+}
+
+TEST_CASE("what was asked for before a time is told and taken back, later work is not", "[board]") {
+  GroupBoard board(3);
+  for (int64_t g = 0; g < 3; ++g) board.grant({g, 2, 0});
+  REQUIRE(assign(board, "a", 0, 2, kPlenty, 10).size() == 1);
+  REQUIRE(assign(board, "b", 0, 2, kPlenty, 20).size() == 1);
+  REQUIRE(assign(board, "a", 0, 4, kPlenty, 30).size() == 1);
+  board.deliver(make_rollout(0, 1, 2));
+  CHECK(board.held_since(at(10)).empty());
+  CHECK(board.held_since(at(21)) == std::map<std::string, int64_t>{{"a", 1}, {"b", 2}});
+  const Holding back = board.release("a", at(30));
+  CHECK(back.groups == 1);
+  CHECK(back.samples == 1);
+  CHECK(board.in_flight("a") == 2);
+  CHECK(board.in_flight("b") == 2);
+  CHECK(board.judge(make_rollout(0, 0, 2), "a", kNow).value() == Verdict::kNew);  // late, and first
 }
 
 TEST_CASE("a failure of a worker that was given up is one try, and only one", "[board]") {
   GroupBoard board(3);
   board.grant({5, 1, 0});
-  REQUIRE(board.assign("a", 0, 1, kPlenty).size() == 1);
-  CHECK(board.release("a") == 1);
+  REQUIRE(assign(board, "a", 0, 1).size() == 1);
+  CHECK(board.release("a").groups == 1);
   Rollout failed = make_rollout(5, 0, 1);
   failed.finish_reason = FinishReason::kError;
   failed.attempt = 0;
@@ -161,7 +217,7 @@ TEST_CASE("a failure of a worker that was given up is one try, and only one", "[
     REQUIRE(board.judge(failed, "a", kNow).value() == Verdict::kRetry);
     board.retry(failed, "a", kNow);
   }
-  CHECK(board.assign("b", 0, 1, kPlenty).at(0).attempt == 1);
+  CHECK(assign(board, "b", 0, 1).at(0).attempt == 1);
 }
 
 // Workers join, die, deliver late and deliver twice at random; at the end every sample has arrived
@@ -178,7 +234,7 @@ TEST_CASE("random histories deliver every sample exactly once", "[board]") {
       const std::string worker(1, static_cast<char>('a' + rng() % 4));
       switch (rng() % 5) {
         case 0:
-          for (const auto& g : board.assign(worker, 0, 6 - board.in_flight(worker), kPlenty)) {
+          for (const auto& g : assign(board, worker, 0, 6)) {
             for (const int32_t s : g.sample_indices) held[worker].insert({g.group_id, s});
           }
           break;

@@ -173,6 +173,42 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
   CHECK(journal.consumed().ranges().size() == 1);
 }
 
+// Of a slot's rounds only some are granted: remembered for ever they would grow with the run.
+TEST_CASE("granted groups are remembered until they are consumed, over compaction too", "[journal]") {
+  const TempDir dir;
+  Journal::Options o = options(dir);
+  o.compact_bytes = 1;
+  const auto is_right = [](const Journal& journal) {
+    CHECK_FALSE(journal.granted().contains(6));
+    CHECK(journal.granted().contains(8));
+    CHECK(journal.granted().contains(22));
+    CHECK(journal.granted().ranges().size() == 2);
+  };
+  {
+    Journal journal(o);
+    const std::vector<int64_t> granted = {0, 2, 4, 6, 8};
+    journal.grant(granted);
+    journal.grant(granted);
+    const int64_t later = 22;
+    journal.grant(std::span(&later, 1));
+    for (int i = 0; i < 8; ++i) append(journal, make_rollout(i, 0, 1));
+    const uint64_t before = journal.file_bytes();
+    const std::vector<int64_t> done = {0, 1, 2, 3, 4, 5, 6, 7};
+    journal.consume(done);
+    CHECK(journal.file_bytes() < before);
+    is_right(journal);
+  }
+  is_right(Journal(o));
+  o.compact_bytes = 1 << 20;
+  {
+    Journal journal(o);
+    const int64_t again = 6;
+    journal.reopen(again);
+    journal.grant(std::span(&again, 1));
+  }
+  CHECK(Journal(o).granted().contains(6));
+}
+
 TEST_CASE("at its limit the journal takes nothing, until a checkpoint makes room", "[journal]") {
   const TempDir dir;
   Journal::Options o = options(dir);

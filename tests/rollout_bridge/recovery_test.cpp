@@ -22,6 +22,7 @@ TrainerOptions fixed_options(const TempDir& dir) {
   o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   o.weights_address = "ipc://" + (dir.path() / "weights").string();
   o.run_epoch = next_run_epoch(dir.path() / "state");
+  for (int64_t epoch = 1; epoch < o.run_epoch; ++epoch) o.newest_of_epoch[epoch] = 100;  // all survived
   return o;
 }
 
@@ -97,6 +98,7 @@ TEST_CASE("rollouts made while the trainer is away are sent again", "[recovery]"
   WorkerEndpoint worker(worker_options(options.rollout_address, "a"));
   auto trainer = std::make_unique<TrainerEndpoint>(options);
   REQUIRE(worker.poll(kPatience).has_value());  // Connected
+  trainer->grant(groups(0, 1, 5, 0));
   trainer.reset();
   for (int s = 0; s < 5; ++s) {
     REQUIRE(worker.send_rollout(make_rollout(0, s, 5), std::chrono::milliseconds(100)).ok());
