@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "rl/data/rollout_file.h"
+#include "rl/rollout_admission.h"
+#include "rl/training_run.h"
 #include "rollout_bridge/codec.h"
 
 namespace ringside::rl {
@@ -12,9 +14,11 @@ namespace {
 
 class FileSource final : public RolloutSource {
  public:
-  FileSource(const std::filesystem::path& path, const RolloutConfig& config)
-      : rollouts_(read_rollout_file(path, config.group_size)),
-        per_step_(config.prompts_per_step * config.group_size) {}
+  FileSource(const std::filesystem::path& path, const Config& config)
+      : rollouts_(read_rollout_file(path, config.rollout.group_size,
+                                    [&, model = model_bounds(load_model_config(config, config.model.path))](
+                                        const bridge::Rollout& rollout) { return check_recorded(rollout, config, model); })),
+        per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
 
   void publish(const engine::Decoder&, int64_t, int64_t) override {}
 
@@ -44,8 +48,7 @@ constexpr std::chrono::seconds kPollRound{5};
 
 }  // namespace
 
-std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
-                                                const RolloutConfig& config) {
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path, const Config& config) {
   return std::make_unique<FileSource>(path, config);
 }
 

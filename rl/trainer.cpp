@@ -16,6 +16,7 @@
 #include "rl/data/training_batch.h"
 #include "rl/evaluation.h"
 #include "rl/log/log.h"
+#include "rl/reward_alarms.h"
 #include "rl/rollout_log.h"
 #include "rl/step_metrics.h"
 #include "rl/step_update.h"
@@ -46,6 +47,7 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
   if (source != nullptr) {
     source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
   }
+  RewardAlarms reward_alarms;
   std::optional<RolloutLog> rollout_log;
   if (run.is_main_rank() && config.log.rollouts) {
     rollout_log.emplace(open_rollout_log(run.run_dir()));
@@ -65,6 +67,9 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
 
     Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
     warn_of(add_alarms(metrics), run);
+    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
+                              config.rollout.group_size),
+            run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }

@@ -123,14 +123,15 @@ void GroupBoard::retry(const Rollout& rollout, const std::string& worker, Origin
   queue_if_missing(rollout.group_id, it->second);
 }
 
-void GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
+bool GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return;
+  if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return false;
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state != State::kAssigned || sample.worker != worker) return;
+  if (sample.state != State::kAssigned || sample.worker != worker) return false;
   unassign(sample);
   ++sample.attempt;
   queue_if_missing(group_id, it->second);
+  return true;
 }
 
 GrantedGroup GroupBoard::hand_out(int64_t group_id, Group& group, const std::string& worker) {

@@ -47,9 +47,9 @@ class GroupBoard {
   // Nothing for a sample that another worker holds by now, or of a group that is not granted.
   void retry(const Rollout& rollout, const std::string& worker, Origin origin);
 
-  // The same for a sample of `worker` whose rollout could not be taken; nothing for one that this
-  // worker does not hold.
-  void give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
+  // The same for a sample of `worker` whose rollout could not be taken; false, and nothing changes,
+  // for one that this worker does not hold.
+  bool give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
 
   // Hands out missing samples to `worker`, lowest priority number and then oldest grant first,
   // whole groups (their missing part) while they fit into `free_samples`; a worker with nothing in

@@ -135,9 +135,13 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   }
   if (kind == Kind::kRollout) {
     auto message = parse_flat(payload, options_.limits);
-    if (!message) throw std::runtime_error(file_.path().string() + ": " + message.error().detail);
-    auto rollout = decode_rollout(message.value(), options_.limits);
-    if (!rollout) throw std::runtime_error(file_.path().string() + ": " + rollout.error().detail);
+    auto rollout = message ? decode_rollout(message.value(), options_.limits)
+                           : Result<Rollout>(message.error());
+    if (!rollout) {
+      refused_.push_back(rollout.error());
+      dead_bytes_ += extent.bytes;
+      return;
+    }
     live_[rollout.value().group_id].push_back(extent);
     live.push_back(std::move(rollout).value());
     return;
@@ -174,6 +178,7 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
 }
 
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
+std::vector<Error> Journal::take_refused() { return std::exchange(refused_, {}); }
 
 Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
   if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;

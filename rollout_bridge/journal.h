@@ -47,6 +47,9 @@ class Journal {
 
   // Rollouts journalled earlier and not consumed, in file order; empty at the second call.
   std::vector<Rollout> take_replayed();
+  // Why records that are as they were written hold no rollout that this version takes; empty at the
+  // second call. They are left out, and their samples are asked for again.
+  std::vector<Error> take_refused();
   uint64_t truncated_bytes() const { return truncated_bytes_; }
   const IdSet& consumed() const { return consumed_; }
   uint64_t file_bytes() const { return file_bytes_; }
@@ -91,6 +94,7 @@ class Journal {
   IdSet consumed_;
   std::map<int64_t, std::vector<Extent>> live_;  // group -> its records, whole
   std::vector<Rollout> replayed_;
+  std::vector<Error> refused_;
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records that found no room yet
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};

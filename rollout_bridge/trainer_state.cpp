@@ -36,7 +36,25 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
   board_.mark_consumed_before(journal_.consumed());
+  replay_journal();
+}
+
+void TrainerState::replay_journal() {
+  for (const Error& error : journal_.take_refused()) {
+    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+    event("", "journal: dropped a record: " + error.detail);
+  }
   for (Rollout& rollout : journal_.take_replayed()) {
+    // The journal may be of another recipe or an older version: what would be refused now is not
+    // taken from there either.
+    const auto verdict = board_.judge(rollout, "", Origin::kEarlierStart);
+    const Status admitted = verdict ? admit(rollout) : Status(verdict.error());
+    if (!admitted) {
+      ++counters_.rejected[static_cast<std::size_t>(admitted.error().reason)];
+      event("", "journal: dropped, its sample is asked for again: " + admitted.error().detail);
+      continue;
+    }
+    if (verdict.value() == Verdict::kDuplicate) continue;
     board_.deliver(rollout);
     const uint64_t bytes = wire_bytes(rollout);
     budget_.enqueue(static_cast<int64_t>(bytes));
@@ -49,6 +67,10 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
     event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
                   " bytes of a torn or damaged tail");
   }
+}
+
+Status TrainerState::admit(const Rollout& rollout) const {
+  return options_.admission ? options_.admission->admit(rollout) : Status(Success{});
 }
 
 Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,

@@ -48,7 +48,7 @@ void save_configuration(const rl::Config& config, const std::filesystem::path& p
 std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options, const rl::Config& config,
                                                const rl::TrainingRun& run, int64_t steps) {
   if (!options.rollouts.empty()) {
-    return rl::make_file_source(options.rollouts, config.rollout);
+    return rl::make_file_source(options.rollouts, config);
   }
   if (!options.prime_rl.empty()) {
     return rl::make_prime_rl_source(options.prime_rl, config, steps);

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "rl/log/log.h"
+#include "rl/shared_settings.h"
 #include "rl/training_run.h"
 #include "rl/weight_sync.h"
 #include "rl/worker/prompt_sampler.h"
@@ -30,7 +31,8 @@ class EmbeddedWorker {
         decoder_(load_model_config(config, config.model.path), scalar_type(config.model.dtype)),
         sampler_(config, decoder_.config()),
         jobs_(config),
-        endpoint_(worker_options(config, settings)) {}
+        endpoint_(worker_options(config, settings,
+                                 shared_settings(config, decoder_.config(), jobs_.prompts(), sampler_.stops()))) {}
 
   void run() {
     while (!link_.is_over()) {

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "rl/log/log.h"
+#include "rl/shared_settings.h"
 #include "rl/training_run.h"
 #include "rl/worker/make_server.h"
 #include "rl/worker/request_pool.h"
@@ -45,7 +46,7 @@ class ServerWorker {
         jobs_(config),
         pool_([this] { return make_server(config_, model_.vocab_size); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)),
-        endpoint_(worker_options(config, settings)) {}
+        endpoint_(worker_options(config, settings, shared_settings(config, model_, jobs_.prompts(), scorer_.stops()))) {}
 
   void run() {
     while (!link_.is_over()) {

@@ -48,8 +48,9 @@ int64_t samples_per_step(const Config& config) {
   return config.rollout.prompts_per_step * config.rollout.group_size;
 }
 
-bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings) {
+bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings, bridge::Settings shared) {
   bridge::WorkerOptions options;
+  options.settings = std::move(shared);
   options.worker_id = settings.worker_id;
   // Asynchronously a step's samples wait while another's are made: the next batch is then as large.
   options.capacity_samples = samples_per_step(config) * (config.algorithm.max_staleness > 0 ? 2 : 1);

@@ -12,6 +12,7 @@
 #include "rl/data/data_order.h"
 #include "rl/data/text_data.h"
 #include "rl/worker/prompt_scorer.h"
+#include "rollout_bridge/settings.h"
 #include "rollout_bridge/worker_endpoint.h"
 
 namespace ringside::rl {
@@ -27,9 +28,10 @@ struct WorkerSettings {
 // The samples of one step: what a synchronous trainer grants at once.
 int64_t samples_per_step(const Config& config);
 
-// The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with keys and capacity. Blocks
+// The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with keys, capacity and `shared`, which
+// the trainer compares with its own. Blocks
 // until the endpoint file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
-bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings);
+bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings, bridge::Settings shared);
 
 // What every worker does about the events that are not work: says them, and knows when the run is over.
 class LinkEvents {
@@ -66,6 +68,7 @@ class SampleJobs {
   explicit SampleJobs(const Config& config);
   // Group g of the trainer's data order, in the order granted.
   std::vector<SampleJob> of(const std::vector<bridge::GrantedGroup>& groups);
+  const std::vector<Prompt>& prompts() const { return prompts_; }
 
  private:
   uint64_t seed_;
