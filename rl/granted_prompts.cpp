@@ -5,9 +5,11 @@
 
 namespace ringside::rl {
 
-GrantedPrompts::GrantedPrompts(const Config& config, std::vector<Prompt> prompts, engine::Tokenizer tokenizer)
+GrantedPrompts::GrantedPrompts(const Config& config, std::vector<Prompt> prompts,
+                               engine::Tokenizer tokenizer)
     : prompts_(std::move(prompts)),
-      order_(static_cast<int64_t>(prompts_.size()), static_cast<uint64_t>(config.seed), config.data.shuffle),
+      order_(static_cast<int64_t>(prompts_.size()), static_cast<uint64_t>(config.seed),
+             config.data.shuffle),
       tokenizer_(std::move(tokenizer)),
       max_tokens_(config.rollout.max_prompt_tokens) {}
 

@@ -59,24 +59,28 @@ QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored
   return rules;
 }
 
-// The prompts that groups stand for, where this machine has them: workers may be elsewhere, with the data.
+// The prompts that groups stand for, where this machine has them: workers may be elsewhere, with
+// the data.
 std::vector<Prompt> known_prompts(const Config& config) {
   const std::string& path = config.data.train;
   if (!path.empty() && std::filesystem::exists(path)) {
     return read_prompts(path, config.data);
   }
-  log::info((path.empty() ? "data.train is empty" : "data.train " + path + " is not on this machine") +
-            ": prompts of rollouts are judged by their length alone");
+  log::info(
+      (path.empty() ? "data.train is empty" : "data.train " + path + " is not on this machine") +
+      ": prompts of rollouts are judged by their length alone");
   return {};
 }
 
 std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
   const auto path = std::filesystem::path(config.model.path) / "tokenizer.json";
-  return std::filesystem::exists(path) ? std::optional(engine::Tokenizer::load(path)) : std::nullopt;
+  return std::filesystem::exists(path) ? std::optional(engine::Tokenizer::load(path))
+                                       : std::nullopt;
 }
 
-std::optional<std::vector<int64_t>> known_stop_ids(const Config& config, const engine::ModelConfig& model,
-                                                   const std::optional<engine::Tokenizer>& tokenizer) {
+std::optional<std::vector<int64_t>> known_stop_ids(
+    const Config& config, const engine::ModelConfig& model,
+    const std::optional<engine::Tokenizer>& tokenizer) {
   const bool from_model = config.rollout.stop.empty();
   if (from_model ? model.eos_token_ids.empty() : !tokenizer) {
     return std::nullopt;  // for workers that end completions in their own way
@@ -89,12 +93,14 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
   const engine::ModelConfig model = load_model_config(config, config.model.path);
   auto prompts = known_prompts(config);
   auto tokenizer = known_tokenizer(config);
-  options.settings = shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
+  options.settings =
+      shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
   std::unique_ptr<GrantedPrompts> granted;
   if (!prompts.empty() && tokenizer) {
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
-  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model), options.run_epoch, std::move(granted));
+  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
+                                                      options.run_epoch, std::move(granted));
 }
 
 // How long something took, over a run.
@@ -282,8 +288,8 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
                                                 int64_t restored_version, int64_t last_step) {
   const auto directory = run_dir / "bridge";
   std::filesystem::create_directories(directory);
-  bridge::TrainerOptions options =
-      trainer_options(config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
+  bridge::TrainerOptions options = trainer_options(
+      config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
   set_admission(options, config);
   const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
   return std::make_unique<LiveSource>(config, options, rules, directory, last_step);

@@ -26,23 +26,26 @@ Error refused(const Rollout& rollout, Reason reason, const std::string& what) {
 
 std::string text_of(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
+  std::snprintf(text, sizeof text, "%.7g", value);
   return text;
 }
 
 bool has_failed(const Rollout& rollout) {
-  return rollout.finish_reason == bridge::FinishReason::kAborted || rollout.finish_reason == bridge::FinishReason::kError;
+  return rollout.finish_reason == bridge::FinishReason::kAborted ||
+         rollout.finish_reason == bridge::FinishReason::kError;
 }
 
 Status check_vocabulary(const Rollout& rollout, int64_t vocab_size) {
   const auto check = [&](const char* field, const std::vector<int64_t>& ids) -> Status {
-    const auto bad = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= vocab_size; });
+    const auto bad = std::find_if(ids.begin(), ids.end(),
+                                  [&](int64_t id) { return id < 0 || id >= vocab_size; });
     if (bad == ids.end()) {
       return Success{};
     }
     return refused(rollout, Reason::kVocabulary,
-                   std::string(field) + "[" + std::to_string(bad - ids.begin()) + "] = " + std::to_string(*bad) +
-                       " is outside the model's vocabulary of " + std::to_string(vocab_size));
+                   std::string(field) + "[" + std::to_string(bad - ids.begin()) +
+                       "] = " + std::to_string(*bad) + " is outside the model's vocabulary of " +
+                       std::to_string(vocab_size));
   };
   const Status prompt = check("prompt_ids", rollout.prompt_ids);
   return prompt ? check("completion_ids", rollout.completion_ids) : prompt;
@@ -55,9 +58,9 @@ Status check_positions(const Rollout& rollout, int64_t max_positions) {
       tokens += range.end - range.begin;
     }
     if (tokens > max_positions) {
-      return refused(rollout, Reason::kTooLong, "prompt and completion have " + std::to_string(tokens) +
-                                                    " tokens, the model has " + std::to_string(max_positions) +
-                                                    " positions");
+      return refused(rollout, Reason::kTooLong,
+                     "prompt and completion have " + std::to_string(tokens) +
+                         " tokens, the model has " + std::to_string(max_positions) + " positions");
     }
   }
   return Success{};
@@ -67,9 +70,11 @@ Status check_support(const Rollout& rollout) {
   if (rollout.top_p == 1.0F && rollout.top_k == 0) {
     return Success{};
   }
-  return refused(rollout, Reason::kSampling,
-                 "sampled with top_p " + text_of(rollout.top_p) + " and top_k " + std::to_string(rollout.top_k) +
-                     ", expected 1 and 0: the trainer does not know which tokens the sampler had left out");
+  return refused(
+      rollout, Reason::kSampling,
+      "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
+          std::to_string(rollout.top_k) +
+          ", expected 1 and 0: the trainer does not know which tokens the sampler had left out");
 }
 
 Status check_magnitudes(const Rollout& rollout) {
@@ -77,7 +82,8 @@ Status check_magnitudes(const Rollout& rollout) {
     if (std::abs(value) <= kMaxReward) {  // false for NaN
       return Success{};
     }
-    return refused(rollout, Reason::kRewards, what + " is " + text_of(value) + ", expected -1e6 to 1e6");
+    return refused(rollout, Reason::kRewards,
+                   what + " is " + text_of(value) + ", expected -1e6 to 1e6");
   };
   for (const auto& [name, value] : rollout.rewards) {
     if (Status s = check("reward '" + name + "'", value); !s) {
@@ -111,7 +117,8 @@ Status check_sum(const Rollout& rollout, const std::string& recipe) {
   }
   if (!there.empty() && !missing.empty()) {
     return refused(rollout, Reason::kRewards,
-                   "brings reward '" + there + "' and not '" + missing + "'; rollout.reward is \"" + recipe + "\"");
+                   "brings reward '" + there + "' and not '" + missing + "'; rollout.reward is \"" +
+                       recipe + "\"");
   }
   return Success{};
 }
@@ -120,18 +127,20 @@ Status check_judged(const Rollout& rollout, AdvantageEstimator estimator) {
   const bool rewarded = !rollout.rewards.empty() || !rollout.turn_rewards.empty();
   if (estimator == AdvantageEstimator::kGiven) {
     if (rollout.advantages.empty() && (rewarded || !has_failed(rollout))) {
-      return refused(rollout, Reason::kRewards, "brings no advantages, but algorithm.advantage.estimator is given");
+      return refused(rollout, Reason::kRewards,
+                     "brings no advantages, but algorithm.advantage.estimator is given");
     }
     return Success{};
   }
   if (rewarded || (has_failed(rollout) && rollout.advantages.empty())) {
     return Success{};
   }
-  return refused(rollout, Reason::kRewards,
-                 rollout.advantages.empty()
-                     ? std::string("brings no reward")
-                     : "brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
-                           std::string(to_string(estimator)));
+  return refused(
+      rollout, Reason::kRewards,
+      rollout.advantages.empty()
+          ? std::string("brings no reward")
+          : "brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
+                std::string(to_string(estimator)));
 }
 
 // The longest run of sampled tokens that nothing divides.
@@ -162,7 +171,9 @@ std::vector<std::string> names_of(const std::string& recipe) {
 
 }  // namespace
 
-ModelBounds model_bounds(const engine::ModelConfig& model) { return {model.vocab_size, model.max_position_embeddings}; }
+ModelBounds model_bounds(const engine::ModelConfig& model) {
+  return {model.vocab_size, model.max_position_embeddings};
+}
 
 Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {
   if (Status s = check_vocabulary(rollout, model.vocab_size); !s) {
@@ -183,7 +194,8 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   return check_judged(rollout, config.algorithm.advantage.estimator);
 }
 
-LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t run_epoch, std::unique_ptr<GrantedPrompts> prompts)
+LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t run_epoch,
+                             std::unique_ptr<GrantedPrompts> prompts)
     : config_(std::move(config)),
       model_(model),
       run_epoch_(run_epoch),
@@ -192,9 +204,9 @@ LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t run_epoch
 
 Status LiveAdmission::admit(const Rollout& rollout) {
   if (rollout.group_size != config_.rollout.group_size) {
-    return refused(rollout, Reason::kInvalidField, "group_size " + std::to_string(rollout.group_size) +
-                                                       ", rollout.group_size is " +
-                                                       std::to_string(config_.rollout.group_size));
+    return refused(rollout, Reason::kInvalidField,
+                   "group_size " + std::to_string(rollout.group_size) + ", rollout.group_size is " +
+                       std::to_string(config_.rollout.group_size));
   }
   // Lengths first: what follows costs time by the token.
   if (Status s = check_lengths(rollout); !s) {
@@ -205,8 +217,9 @@ Status LiveAdmission::admit(const Rollout& rollout) {
   }
   const auto temperature = static_cast<float>(config_.rollout.temperature);
   if (rollout.temperature != temperature) {
-    return refused(rollout, Reason::kSampling, "sampled at temperature " + text_of(rollout.temperature) +
-                                                   ", rollout.temperature is " + text_of(temperature));
+    return refused(rollout, Reason::kSampling,
+                   "sampled at temperature " + text_of(rollout.temperature) +
+                       ", rollout.temperature is " + text_of(temperature));
   }
   if (Status s = check_names(rollout); !s) {
     return s;
@@ -220,14 +233,16 @@ Status LiveAdmission::admit(const Rollout& rollout) {
 Status LiveAdmission::check_lengths(const Rollout& rollout) const {
   const RolloutConfig& limits = config_.rollout;
   if (static_cast<int64_t>(rollout.prompt_ids.size()) > limits.max_prompt_tokens) {
-    return refused(rollout, Reason::kTooLong, "prompt_ids has " + std::to_string(rollout.prompt_ids.size()) +
-                                                  " tokens, rollout.max_prompt_tokens is " +
-                                                  std::to_string(limits.max_prompt_tokens));
+    return refused(rollout, Reason::kTooLong,
+                   "prompt_ids has " + std::to_string(rollout.prompt_ids.size()) +
+                       " tokens, rollout.max_prompt_tokens is " +
+                       std::to_string(limits.max_prompt_tokens));
   }
   if (const int64_t turn = longest_turn(rollout); turn > limits.max_completion_tokens) {
-    return refused(rollout, Reason::kTooLong, "a turn has " + std::to_string(turn) +
-                                                  " sampled tokens, rollout.max_completion_tokens is " +
-                                                  std::to_string(limits.max_completion_tokens));
+    return refused(rollout, Reason::kTooLong,
+                   "a turn has " + std::to_string(turn) +
+                       " sampled tokens, rollout.max_completion_tokens is " +
+                       std::to_string(limits.max_completion_tokens));
   }
   return Success{};
 }
@@ -251,27 +266,30 @@ Status LiveAdmission::check_prompt(const Rollout& rollout) {
   if (expected == nullptr || *expected == rollout.prompt_ids) {
     return Success{};
   }
-  const auto [theirs, ours] = std::mismatch(rollout.prompt_ids.begin(), rollout.prompt_ids.end(), expected->begin(),
-                                            expected->end());
+  const auto [theirs, ours] = std::mismatch(rollout.prompt_ids.begin(), rollout.prompt_ids.end(),
+                                            expected->begin(), expected->end());
   return refused(rollout, Reason::kPrompt,
-                 "prompt_ids is not the prompt of group " + std::to_string(rollout.group_id) + " in data.train: " +
-                     std::to_string(rollout.prompt_ids.size()) + " tokens, expected " + std::to_string(expected->size()) +
-                     ", the first difference is at " + std::to_string(theirs - rollout.prompt_ids.begin()));
+                 "prompt_ids is not the prompt of group " + std::to_string(rollout.group_id) +
+                     " in data.train: " + std::to_string(rollout.prompt_ids.size()) +
+                     " tokens, expected " + std::to_string(expected->size()) +
+                     ", the first difference is at " +
+                     std::to_string(theirs - rollout.prompt_ids.begin()));
 }
 
-// A group's oldest version is that of the queue's rules. Versions of an earlier start are judged by the queue, which knows
-// which of them survived.
+// A group's oldest version is that of the queue's rules. Versions of an earlier start are judged by
+// the queue, which knows which of them survived.
 Status LiveAdmission::check_versions(const Rollout& rollout) const {
   if (rollout.run_epoch != run_epoch_) {
     return Success{};
   }
-  const int64_t oldest =
-      slot_of(rollout.group_id) / config_.rollout.prompts_per_step - config_.algorithm.max_staleness;
+  const int64_t oldest = slot_of(rollout.group_id) / config_.rollout.prompts_per_step -
+                         config_.algorithm.max_staleness;
   for (const bridge::VersionSpan& span : rollout.versions) {
     if (span.version < oldest) {
-      return refused(rollout, Reason::kStale, "sampled under version " + std::to_string(span.version) + ", group " +
-                                                  std::to_string(rollout.group_id) + " asks for " +
-                                                  std::to_string(oldest) + " or later");
+      return refused(rollout, Reason::kStale,
+                     "sampled under version " + std::to_string(span.version) + ", group " +
+                         std::to_string(rollout.group_id) + " asks for " + std::to_string(oldest) +
+                         " or later");
     }
   }
   return Success{};

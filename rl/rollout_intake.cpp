@@ -82,9 +82,9 @@ void RolloutIntake::say_where_refill_gave_up(int64_t step, int64_t slots) {
   if (slots == 0) {
     return;
   }
-  say("refill gave up on " + std::to_string(slots) + " of " + std::to_string(queue_.rules().prompts_per_step) +
-      " prompts of step " + std::to_string(step) + ": the rewards of all " +
-      std::to_string(queue_.rules().refill_rounds) +
+  say("refill gave up on " + std::to_string(slots) + " of " +
+      std::to_string(queue_.rules().prompts_per_step) + " prompts of step " + std::to_string(step) +
+      ": the rewards of all " + std::to_string(queue_.rules().refill_rounds) +
       " prompts tried are equal within their groups, and the last one teaches nothing; raise "
       "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }

@@ -41,20 +41,20 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
     rewards.push_back(Json::array({name, value}));
   }
   Json line = {{"step", step},
-          {"trainer_epoch", trainer_epoch},
-          {"rollout_id", rollout.rollout_id},
-          {"group_id", rollout.group_id},
-          {"sample_index", rollout.sample_index},
-          {"attempt", rollout.attempt},
-          {"prompt_ids", rollout.prompt_ids},
-          {"completion_ids", rollout.completion_ids},
-          {"logprobs", rollout.logprobs},
-          {"advantages", by_token(rollout, advantage)},
-          {"temperature", rollout.temperature},
-          {"versions", std::move(versions)},
-          {"run_epoch", rollout.run_epoch},
-          {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
-          {"rewards", std::move(rewards)}};
+               {"trainer_epoch", trainer_epoch},
+               {"rollout_id", rollout.rollout_id},
+               {"group_id", rollout.group_id},
+               {"sample_index", rollout.sample_index},
+               {"attempt", rollout.attempt},
+               {"prompt_ids", rollout.prompt_ids},
+               {"completion_ids", rollout.completion_ids},
+               {"logprobs", rollout.logprobs},
+               {"advantages", by_token(rollout, advantage)},
+               {"temperature", rollout.temperature},
+               {"versions", std::move(versions)},
+               {"run_epoch", rollout.run_epoch},
+               {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
+               {"rewards", std::move(rewards)}};
   // Only where there is something to say, as in a recorded file.
   if (!rollout.loss_mask.empty()) {
     line["loss_mask"] = rollout.loss_mask;

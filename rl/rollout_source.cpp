@@ -15,9 +15,12 @@ namespace {
 class FileSource final : public RolloutSource {
  public:
   FileSource(const std::filesystem::path& path, const Config& config)
-      : rollouts_(read_rollout_file(path, config.rollout.group_size,
-                                    [&, model = model_bounds(load_model_config(config, config.model.path))](
-                                        const bridge::Rollout& rollout) { return check_recorded(rollout, config, model); })),
+      : rollouts_(read_rollout_file(
+            path, config.rollout.group_size,
+            [&, model = model_bounds(load_model_config(config, config.model.path))](
+                const bridge::Rollout& rollout) {
+              return check_recorded(rollout, config, model);
+            })),
         per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
 
   void publish(const engine::Decoder&, int64_t, int64_t) override {}
@@ -48,7 +51,8 @@ constexpr std::chrono::seconds kPollRound{5};
 
 }  // namespace
 
-std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path, const Config& config) {
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
+                                                const Config& config) {
   return std::make_unique<FileSource>(path, config);
 }
 

@@ -18,7 +18,8 @@ namespace {
 std::string fingerprint_of(std::span<const Prompt> prompts, bool shuffle) {
   bridge::Hash128 hash;
   const auto add = [&](const std::string& text) {
-    const std::string length = std::to_string(text.size()) + ":";  // so that no two lists have the same bytes
+    const std::string length =
+        std::to_string(text.size()) + ":";  // so that no two lists have the same bytes
     hash.update(std::as_bytes(std::span(length)));
     hash.update(std::as_bytes(std::span(text)));
   };
@@ -36,7 +37,8 @@ std::optional<std::string> tokenizer_fingerprint(const std::filesystem::path& pa
     return std::nullopt;
   }
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false); !parsed.is_discarded()) {
+  if (const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      !parsed.is_discarded()) {
     text = parsed.dump();
   }
   return bridge::hash128(std::as_bytes(std::span(text)));
@@ -47,12 +49,14 @@ std::string options_text(const RolloutConfig& rollout) {
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "tolerance %.9g, repetition_ngram %lld", options.tolerance,
                 static_cast<long long>(options.repetition_ngram));
-  return rollout.reward + "; separator \"" + rollout.reward_separator + "\", regex \"" + options.regex + "\", " + numbers;
+  return rollout.reward + "; separator \"" + rollout.reward_separator + "\", regex \"" +
+         options.regex + "\", " + numbers;
 }
 
 }  // namespace
 
-bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model, std::span<const Prompt> prompts,
+bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
+                                 std::span<const Prompt> prompts,
                                  std::optional<std::vector<int64_t>> stop_ids) {
   const RolloutConfig& rollout = config.rollout;
   bridge::Settings settings;
@@ -74,7 +78,8 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   if (!prompts.empty()) {
     settings.prompts = fingerprint_of(prompts, config.data.shuffle);
   }
-  settings.tokenizer = tokenizer_fingerprint(std::filesystem::path(config.model.path) / "tokenizer.json");
+  settings.tokenizer =
+      tokenizer_fingerprint(std::filesystem::path(config.model.path) / "tokenizer.json");
   return settings;
 }
 

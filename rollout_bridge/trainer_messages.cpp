@@ -148,9 +148,12 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   // With nothing to send it needs no promise yet: its work will bring one.
   if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
-                              WelcomeBody{weights_address_, version, root,
+                              WelcomeBody{weights_address_,
+                                          version,
+                                          root,
                                           options_.heartbeat_interval.count(),
-                                          options_.worker_timeout.count(), window,
+                                          options_.worker_timeout.count(),
+                                          window,
                                           static_cast<int64_t>(options_.limits.max_chunk_bytes),
                                           {options_.settings}}));
   const bool known = body.installed_epoch == options_.run_epoch &&

@@ -52,10 +52,10 @@ AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Err
 void TrainerState::give_up_if_always_refused(const std::string& identity, const Message& message) {
   const auto it = sessions_.find(identity);
   if (it == sessions_.end() || it->second.refused_in_row < options_.max_refused_in_row) return;
-  const Error why{it->second.last_refusal.reason,
-                  std::to_string(it->second.refused_in_row) +
-                      " samples in a row were refused, the last one: " +
-                      it->second.last_refusal.detail};
+  const Error why{
+      it->second.last_refusal.reason,
+      std::to_string(it->second.refused_in_row) +
+          " samples in a row were refused, the last one: " + it->second.last_refusal.detail};
   refuse(identity, why, true, &message.header());
   lose(identity, why.detail);
 }

@@ -40,18 +40,14 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
 }
 
 void TrainerState::replay_journal() {
-  for (const Error& error : journal_.take_refused()) {
-    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
-    event("", "journal: dropped a record: " + error.detail);
-  }
+  std::vector<Error> refused = journal_.take_refused();
   for (Rollout& rollout : journal_.take_replayed()) {
     // The journal may be of another recipe or an older version: what would be refused now is not
     // taken from there either.
     const auto verdict = board_.judge(rollout, "", Origin::kEarlierStart);
     const Status admitted = verdict ? admit(rollout) : Status(verdict.error());
     if (!admitted) {
-      ++counters_.rejected[static_cast<std::size_t>(admitted.error().reason)];
-      event("", "journal: dropped, its sample is asked for again: " + admitted.error().detail);
+      refused.push_back(admitted.error());
       continue;
     }
     if (verdict.value() == Verdict::kDuplicate) continue;
@@ -60,12 +56,28 @@ void TrainerState::replay_journal() {
     budget_.enqueue(static_cast<int64_t>(bytes));
     queue_.emplace_back(std::move(rollout), bytes);
   }
+  note_dropped(refused);
   if (!queue_.empty()) {
     event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
   }
   if (journal_.truncated_bytes() > 0) {
     event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
                   " bytes of a torn or damaged tail");
+  }
+}
+
+// One event a reason: a journal may hold thousands of them.
+void TrainerState::note_dropped(const std::vector<Error>& refused) {
+  std::map<Reason, std::pair<int64_t, const Error*>> by_reason;
+  for (const Error& error : refused) {
+    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+    auto& [count, first] = by_reason.try_emplace(error.reason, 0, &error).first->second;
+    ++count;
+  }
+  for (const auto& [reason, found] : by_reason) {
+    event("", "journal: " + std::to_string(found.first) + " rollouts dropped (" +
+                  reason_name(reason) +
+                  "), their samples are asked for again; the first: " + found.second->detail);
   }
 }
 

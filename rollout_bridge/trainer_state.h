@@ -122,6 +122,7 @@ class TrainerState {
 
   // trainer_state.cpp
   void replay_journal();
+  void note_dropped(const std::vector<Error>& refused);
   Status admit(const Rollout& rollout) const;
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);

@@ -13,7 +13,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kForm =
-    "a recorded rollout holds group_id, prompt_ids, completion_ids, logprobs, and reward, rewards or advantages";
+    "a recorded rollout holds group_id, prompt_ids, completion_ids, logprobs, and reward, rewards "
+    "or advantages";
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
@@ -31,7 +32,8 @@ T value_of(const json& value, const char* name, const char* expected) {
   try {
     return value.get<T>();
   } catch (const json::exception&) {
-    fail("\"" + std::string(name) + "\" is " + bridge::clip_text(value.dump(-1, ' ', false, json::error_handler_t::replace), 60) +
+    fail("\"" + std::string(name) + "\" is " +
+         bridge::clip_text(value.dump(-1, ' ', false, json::error_handler_t::replace), 60) +
          ", expected " + expected);
   }
 }
@@ -43,7 +45,9 @@ T required(const json& object, const char* name, const char* expected) {
 
 template <class T>
 T optional(const json& object, const char* name, const char* expected, T otherwise) {
-  return object.contains(name) ? required<T>(object, name, expected) : otherwise;
+  const auto found = object.find(name);
+  const bool absent = found == object.end() || found->is_null();
+  return absent ? otherwise : value_of<T>(*found, name, expected);
 }
 
 // The objects of a list under `name`; none where there is no such list.
@@ -58,7 +62,8 @@ std::vector<json> objects(const json& line, const char* name, const char* expect
 }
 
 bridge::FinishReason finish_reason(const json& line) {
-  const auto name = optional<std::string>(line, "finish_reason", "stop, length, aborted or error", "stop");
+  const auto name =
+      optional<std::string>(line, "finish_reason", "stop, length, aborted or error", "stop");
   const auto reason = bridge::finish_reason_from_name(name);
   if (!reason) {
     fail("finish_reason is \"" + name + "\", expected stop, length, aborted or error");
@@ -73,7 +78,8 @@ std::vector<bridge::VersionSpan> versions(const json& line, int64_t completion_t
   }
   std::vector<bridge::VersionSpan> spans;
   for (const json& span : objects(line, "versions", "a list of {version, begin, end}")) {
-    spans.push_back({required<int64_t>(span, "version", "an integer"), required<int64_t>(span, "begin", "an integer"),
+    spans.push_back({required<int64_t>(span, "version", "an integer"),
+                     required<int64_t>(span, "begin", "an integer"),
                      required<int64_t>(span, "end", "an integer")});
   }
   return spans;
@@ -82,7 +88,8 @@ std::vector<bridge::VersionSpan> versions(const json& line, int64_t completion_t
 std::vector<uint8_t> loss_mask(const json& line) {
   std::vector<uint8_t> mask;
   for (const json& m : optional<std::vector<json>>(line, "loss_mask", "a list of 0 and 1", {})) {
-    mask.push_back(m.is_boolean() ? m.get<bool>() : value_of<int64_t>(m, "loss_mask", "a list of 0 and 1") != 0);
+    mask.push_back(m.is_boolean() ? m.get<bool>()
+                                  : value_of<int64_t>(m, "loss_mask", "a list of 0 and 1") != 0);
   }
   return mask;
 }
@@ -92,7 +99,8 @@ void read_rewards(const json& line, bridge::Rollout& rollout) {
   const bool failed = rollout.finish_reason == bridge::FinishReason::kAborted ||
                       rollout.finish_reason == bridge::FinishReason::kError;
   if (line.contains("rewards")) {
-    rollout.rewards = required<std::vector<std::pair<std::string, double>>>(line, "rewards", "a list of [name, number]");
+    rollout.rewards = required<std::vector<std::pair<std::string, double>>>(
+        line, "rewards", "a list of [name, number]");
     return;
   }
   rollout.advantages = optional<std::vector<float>>(line, "advantages", "a list of numbers", {});
@@ -107,11 +115,14 @@ bridge::Rollout parse(const json& line) {
   }
   bridge::Rollout rollout;
   rollout.prompt_ids = required<std::vector<int64_t>>(line, "prompt_ids", "a list of token ids");
-  rollout.completion_ids = required<std::vector<int64_t>>(line, "completion_ids", "a list of token ids");
+  rollout.completion_ids =
+      required<std::vector<int64_t>>(line, "completion_ids", "a list of token ids");
   rollout.logprobs = required<std::vector<float>>(line, "logprobs", "a list of numbers");
   rollout.loss_mask = loss_mask(line);
-  rollout.turn_offsets = optional<std::vector<int32_t>>(line, "turn_offsets", "a list of integers", {});
-  rollout.turn_rewards = optional<std::vector<double>>(line, "turn_rewards", "a list of numbers", {});
+  rollout.turn_offsets =
+      optional<std::vector<int32_t>>(line, "turn_offsets", "a list of integers", {});
+  rollout.turn_rewards =
+      optional<std::vector<double>>(line, "turn_rewards", "a list of numbers", {});
   for (const json& branch : objects(line, "branches", "a list of {begin, context_end}")) {
     rollout.branches.push_back({required<int64_t>(branch, "begin", "an integer"),
                                 required<int64_t>(branch, "context_end", "an integer")});
@@ -132,10 +143,12 @@ json parse_line(const std::string& text) {
   }
 }
 
-// A group trained again after a restart stands in log.rollouts' file a second time, under another start of the trainer.
+// A group trained again after a restart stands in log.rollouts' file a second time, under another
+// start of the trainer.
 std::string group_label(const json& line) {
   std::string label = field(line, "group_id").dump();
-  return line.contains("trainer_epoch") ? label + " of start " + line["trainer_epoch"].dump() : label;
+  return line.contains("trainer_epoch") ? label + " of start " + line["trainer_epoch"].dump()
+                                        : label;
 }
 
 // Numbers groups and samples as lines come in, and holds them to group_size.
@@ -176,8 +189,9 @@ class GroupNumbering {
 
 }  // namespace
 
-std::vector<bridge::Rollout> read_rollout_file(const std::filesystem::path& path, int64_t group_size,
-                                               const std::function<bridge::Status(const bridge::Rollout&)>& admit) {
+std::vector<bridge::Rollout> read_rollout_file(
+    const std::filesystem::path& path, int64_t group_size,
+    const std::function<bridge::Status(const bridge::Rollout&)>& admit) {
   std::ifstream file(path);
   if (!file) {
     throw std::runtime_error("cannot read rollouts from " + path.string());

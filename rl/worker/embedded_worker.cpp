@@ -31,8 +31,9 @@ class EmbeddedWorker {
         decoder_(load_model_config(config, config.model.path), scalar_type(config.model.dtype)),
         sampler_(config, decoder_.config()),
         jobs_(config),
-        endpoint_(worker_options(config, settings,
-                                 shared_settings(config, decoder_.config(), jobs_.prompts(), sampler_.stops()))) {}
+        endpoint_(worker_options(
+            config, settings,
+            shared_settings(config, decoder_.config(), jobs_.prompts(), sampler_.stops()))) {}
 
   void run() {
     while (!link_.is_over()) {

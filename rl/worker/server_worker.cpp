@@ -46,7 +46,8 @@ class ServerWorker {
         jobs_(config),
         pool_([this] { return make_server(config_, model_.vocab_size); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)),
-        endpoint_(worker_options(config, settings, shared_settings(config, model_, jobs_.prompts(), scorer_.stops()))) {}
+        endpoint_(worker_options(
+            config, settings, shared_settings(config, model_, jobs_.prompts(), scorer_.stops()))) {}
 
   void run() {
     while (!link_.is_over()) {

@@ -48,7 +48,8 @@ int64_t samples_per_step(const Config& config) {
   return config.rollout.prompts_per_step * config.rollout.group_size;
 }
 
-bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings, bridge::Settings shared) {
+bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings,
+                                     bridge::Settings shared) {
   bridge::WorkerOptions options;
   options.settings = std::move(shared);
   options.worker_id = settings.worker_id;

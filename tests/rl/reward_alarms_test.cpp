@@ -1,4 +1,5 @@
-// Guards the two alarms of a run that learns nothing: silent for ever, or crying where something is learnt.
+// Guards the two alarms of a run that learns nothing: silent for ever, or crying where something is
+// learnt.
 #include "rl/reward_alarms.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +18,8 @@ const Step kEqual{{1, 1, 0, 0}, {0, 0}};
 const Step kTaught{{1, 0, 0, 0}, {0.5, -0.5}};
 const Step kEqualButTaught{{1, 1, 0, 0}, {0.5, -0.5}};  // an estimator that knows no groups
 
-std::vector<std::string> run(rl::RewardAlarms& alarms, const Step& step, int times, rl::Metrics* metrics = nullptr) {
+std::vector<std::string> run(rl::RewardAlarms& alarms, const Step& step, int times,
+                             rl::Metrics* metrics = nullptr) {
   rl::SampleRewards rewards;
   rewards.names = {"exact_match"};
   std::vector<std::string> all;
@@ -34,14 +36,17 @@ std::vector<std::string> run(rl::RewardAlarms& alarms, const Step& step, int tim
 
 }  // namespace
 
-TEST_CASE("zero rewards ring after five steps, again when that has doubled, and name the keys to look at") {
+TEST_CASE(
+    "zero rewards ring after five steps, again when that has doubled, and name the keys to look "
+    "at") {
   rl::RewardAlarms alarms;
   rl::Metrics metrics;
   CHECK(run(alarms, kZero, 4, &metrics).empty());
   CHECK(metrics == rl::Metrics{{"alarm/zero_reward", 0.0}, {"alarm/equal_rewards", 0.0}});
   const auto said = run(alarms, kZero, 1, &metrics);
   REQUIRE(said.size() == 1);
-  CHECK_THAT(said[0], Catch::Contains("all rewards are 0 for 5 steps") && Catch::Contains("data.answer_key"));
+  CHECK_THAT(said[0], Catch::Contains("all rewards are 0 for 5 steps") &&
+                          Catch::Contains("data.answer_key"));
   CHECK(metrics == rl::Metrics{{"alarm/zero_reward", 1.0}, {"alarm/equal_rewards", 0.0}});
   CHECK(run(alarms, kZero, 4).empty());
   CHECK(run(alarms, kZero, 1).size() == 1);   // 10
@@ -51,7 +56,9 @@ TEST_CASE("zero rewards ring after five steps, again when that has doubled, and 
   CHECK(run(alarms, kZero, 4).empty());  // counted anew
 }
 
-TEST_CASE("equal rewards ring where no advantage is left, and not where an estimator still learns from them") {
+TEST_CASE(
+    "equal rewards ring where no advantage is left, and not where an estimator still learns from "
+    "them") {
   rl::RewardAlarms alarms;
   rl::Metrics metrics;
   CHECK(run(alarms, kEqual, 4).empty());

@@ -1,5 +1,6 @@
-// Guards the door of training: a rollout that the model cannot compute, or that is not what the recipe asks for, must be
-// refused by name; one that keeps the rules, of many turns and branches too, must not.
+// Guards the door of training: a rollout that the model cannot compute, or that is not what the
+// recipe asks for, must be refused by name; one that keeps the rules, of many turns and branches
+// too, must not.
 #include "rl/rollout_admission.h"
 
 #include <catch2/catch.hpp>
@@ -62,7 +63,8 @@ std::optional<bridge::Error> refusal(const rl::Config& config, const Change& cha
   return status ? std::nullopt : std::optional(status.error());
 }
 
-void expect(Reason reason, const std::string& sentence, const Change& change, const rl::Config& config = make_config()) {
+void expect(Reason reason, const std::string& sentence, const Change& change,
+            const rl::Config& config = make_config()) {
   INFO(sentence);
   const auto error = refusal(config, change);
   REQUIRE(error.has_value());
@@ -77,21 +79,25 @@ void expect_taken(const Change& change, const rl::Config& config = make_config()
 }
 
 // A tokenizer whose tokens are single characters, and prompts that are one letter each.
-std::unique_ptr<rl::GrantedPrompts> letters(const rl::Config& config, const std::vector<std::string>& texts) {
+std::unique_ptr<rl::GrantedPrompts> letters(const rl::Config& config,
+                                            const std::vector<std::string>& texts) {
   const test::TemporaryDirectory directory;
   std::string vocab;
   for (char c = 'a'; c <= 'z'; ++c) {
-    vocab += (vocab.empty() ? "\"" : ",\"") + std::string(1, c) + "\":" + std::to_string(c - 'a' + 1);
+    vocab +=
+        (vocab.empty() ? "\"" : ",\"") + std::string(1, c) + "\":" + std::to_string(c - 'a' + 1);
   }
-  test::write_file(directory.path() / "tokenizer.json",
-                   R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,)"
-                   R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","vocab":{)" +
-                       vocab + R"(},"merges":[]}})");
+  test::write_file(
+      directory.path() / "tokenizer.json",
+      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,)"
+      R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","vocab":{)" +
+          vocab + R"(},"merges":[]}})");
   std::vector<rl::Prompt> prompts;
   for (const std::string& text : texts) {
     prompts.push_back({"", text, ""});
   }
-  return std::make_unique<rl::GrantedPrompts>(config, prompts, engine::Tokenizer::load(directory.path()));
+  return std::make_unique<rl::GrantedPrompts>(config, prompts,
+                                              engine::Tokenizer::load(directory.path()));
 }
 
 }  // namespace
@@ -105,11 +111,14 @@ TEST_CASE("a rollout that keeps the rules is taken", "[admission]") {
   });
 }
 
-TEST_CASE("a token id outside the model's vocabulary is refused, in prompt and completion, of failed samples too",
-          "[admission]") {
+TEST_CASE(
+    "a token id outside the model's vocabulary is refused, in prompt and completion, of failed "
+    "samples too",
+    "[admission]") {
   expect(Reason::kVocabulary, "completion_ids[11] = 48 is outside the model's vocabulary of 48",
          [](bridge::Rollout& r) { r.completion_ids.back() = 48; });
-  expect(Reason::kVocabulary, "prompt_ids[0] = 2147483647 is outside", [](bridge::Rollout& r) { r.prompt_ids[0] = 2147483647; });
+  expect(Reason::kVocabulary, "prompt_ids[0] = 2147483647 is outside",
+         [](bridge::Rollout& r) { r.prompt_ids[0] = 2147483647; });
   expect(Reason::kVocabulary, "completion_ids[0] = 1000000", [](bridge::Rollout& r) {
     r.completion_ids[0] = 1000000;
     r.finish_reason = bridge::FinishReason::kError;
@@ -117,7 +126,8 @@ TEST_CASE("a token id outside the model's vocabulary is refused, in prompt and c
   });
 }
 
-TEST_CASE("lengths are held to the recipe by turn and to the model's positions in all", "[admission]") {
+TEST_CASE("lengths are held to the recipe by turn and to the model's positions in all",
+          "[admission]") {
   expect(Reason::kTooLong, "prompt_ids has 17 tokens, rollout.max_prompt_tokens is 16",
          [](bridge::Rollout& r) { r.prompt_ids.assign(17, 1); });
   expect(Reason::kTooLong, "a turn has 13 sampled tokens, rollout.max_completion_tokens is 12",
@@ -149,19 +159,24 @@ TEST_CASE("lengths are held to the recipe by turn and to the model's positions i
   });
 }
 
-TEST_CASE("sampling settings are the recipe's, and those that training cannot honour are refused", "[admission]") {
+TEST_CASE("sampling settings are the recipe's, and those that training cannot honour are refused",
+          "[admission]") {
   expect(Reason::kSampling, "top_p 0.5 and top_k 0", [](bridge::Rollout& r) { r.top_p = 0.5F; });
   expect(Reason::kSampling, "top_p 1 and top_k 5", [](bridge::Rollout& r) { r.top_k = 5; });
-  expect(Reason::kSampling, "temperature 7, rollout.temperature is 0.7", [](bridge::Rollout& r) { r.temperature = 7.0F; });
-  expect(Reason::kInvalidField, "group_size 3, rollout.group_size is 2", [](bridge::Rollout& r) { r.group_size = 3; });
+  expect(Reason::kSampling, "temperature 7, rollout.temperature is 0.7",
+         [](bridge::Rollout& r) { r.temperature = 7.0F; });
+  expect(Reason::kInvalidField, "group_size 3, rollout.group_size is 2",
+         [](bridge::Rollout& r) { r.group_size = 3; });
   expect(Reason::kStale, "version 3, group 10 asks for 4 or later", [](bridge::Rollout& r) {
     r.versions = {{3, 0, 1}, {5, 1, 12}};
   });
 }
 
 TEST_CASE("rewards are bounded, named once, and those of the recipe", "[admission]") {
-  expect(Reason::kRewards, "reward 'length' is 1e+308", [](bridge::Rollout& r) { r.rewards[1].second = 1e308; });
-  expect(Reason::kRewards, "reward 'length' is -1000001", [](bridge::Rollout& r) { r.rewards[1].second = -1000001; });
+  expect(Reason::kRewards, "reward 'length' is 1e+308",
+         [](bridge::Rollout& r) { r.rewards[1].second = 1e308; });
+  expect(Reason::kRewards, "reward 'length' is -1000001",
+         [](bridge::Rollout& r) { r.rewards[1].second = -1000001; });
   expect_taken([](bridge::Rollout& r) { r.rewards[1].second = -1e6; });
   expect(Reason::kRewards, "turn_rewards[1] is 1e+300", [](bridge::Rollout& r) {
     r.turn_offsets = {0, 3};
@@ -171,11 +186,16 @@ TEST_CASE("rewards are bounded, named once, and those of the recipe", "[admissio
     r.advantages.assign(12, 0.0F);
     r.advantages[2] = 1e38F;
   });
-  expect(Reason::kRewards, "reward 'length' is there twice", [](bridge::Rollout& r) { r.rewards.emplace_back("length", 0.0); });
-  expect(Reason::kRewards, "brings reward 'exact_match' and not 'length'", [](bridge::Rollout& r) { r.rewards.pop_back(); });
-  expect(Reason::kRewards, "brings reward 'style', rollout.reward is \"exact_match, length * 0.5\"; set it to worker",
+  expect(Reason::kRewards, "reward 'length' is there twice",
+         [](bridge::Rollout& r) { r.rewards.emplace_back("length", 0.0); });
+  expect(Reason::kRewards, "brings reward 'exact_match' and not 'length'",
+         [](bridge::Rollout& r) { r.rewards.pop_back(); });
+  expect(Reason::kRewards,
+         "brings reward 'style', rollout.reward is \"exact_match, length * 0.5\"; set it to worker",
          [](bridge::Rollout& r) { r.rewards.emplace_back("style", 1.0); });
-  expect(Reason::kRewards, "brings reward 'even'", [](bridge::Rollout& r) { r.rewards = {{"even", 1.0}}; });
+  expect(Reason::kRewards, "brings reward 'even'", [](bridge::Rollout& r) {
+    r.rewards = {{"even", 1.0}};
+  });
   expect(Reason::kRewards, "brings no reward", [](bridge::Rollout& r) { r.rewards.clear(); });
   expect_taken([](bridge::Rollout& r) {
     r.rewards.clear();
@@ -189,17 +209,21 @@ TEST_CASE("rewards are bounded, named once, and those of the recipe", "[admissio
   auto own = make_config();
   own.rollout.reward = "worker";
   expect_taken([](bridge::Rollout& r) { r.rewards = {{"even", 1.0}, {"style", 0.5}}; }, own);
-  expect(Reason::kRewards, "brings no reward", [](bridge::Rollout& r) { r.rewards.clear(); }, own);
+  expect(
+      Reason::kRewards, "brings no reward", [](bridge::Rollout& r) { r.rewards.clear(); }, own);
 }
 
 TEST_CASE("advantages go with estimator given, and with it alone", "[admission]") {
   auto given = make_config();
   given.algorithm.advantage.estimator = rl::AdvantageEstimator::kGiven;
-  expect(Reason::kRewards, "brings no advantages", [](bridge::Rollout&) {}, given);
-  expect_taken([](bridge::Rollout& r) {
-    r.rewards.clear();
-    r.advantages.assign(12, 0.5F);
-  }, given);
+  expect(
+      Reason::kRewards, "brings no advantages", [](bridge::Rollout&) {}, given);
+  expect_taken(
+      [](bridge::Rollout& r) {
+        r.rewards.clear();
+        r.advantages.assign(12, 0.5F);
+      },
+      given);
   expect(Reason::kRewards, "brings advantages and no reward", [](bridge::Rollout& r) {
     r.rewards.clear();
     r.advantages.assign(12, 0.5F);
@@ -209,12 +233,16 @@ TEST_CASE("advantages go with estimator given, and with it alone", "[admission]"
 TEST_CASE("the prompt is the one that the group stands for", "[admission]") {
   auto config = make_config();
   config.data.shuffle = false;
-  const std::vector<std::string> texts{"a", "bc", "this one has more letters than allowed", "de fg"};
+  const std::vector<std::string> texts{"a", "bc", "this one has more letters than allowed",
+                                       "de fg"};
   const auto with_prompt = [&](int64_t group, std::vector<int64_t> ids) {
-    return refusal(config, [&](bridge::Rollout& r) {
-      r.group_id = group;
-      r.prompt_ids = std::move(ids);
-    }, letters(config, texts));
+    return refusal(
+        config,
+        [&](bridge::Rollout& r) {
+          r.group_id = group;
+          r.prompt_ids = std::move(ids);
+        },
+        letters(config, texts));
   };
   CHECK_FALSE(with_prompt(8, {1}).has_value());  // the third pass over four prompts
   CHECK_FALSE(with_prompt(9, {2, 3}).has_value());
@@ -224,12 +252,15 @@ TEST_CASE("the prompt is the one that the group stands for", "[admission]") {
     CHECK(error->reason == Reason::kPrompt);
     CHECK_THAT(error->detail, Catch::Contains("is not the prompt of group 9 in data.train"));
   }
-  CHECK_THAT(with_prompt(9, {2, 4})->detail, Catch::Contains("2 tokens, expected 2, the first difference is at 1"));
-  CHECK_FALSE(with_prompt(10, {1, 2, 3}).has_value());  // cut or left out: that is the worker's policy
+  CHECK_THAT(with_prompt(9, {2, 4})->detail,
+             Catch::Contains("2 tokens, expected 2, the first difference is at 1"));
+  CHECK_FALSE(
+      with_prompt(10, {1, 2, 3}).has_value());  // cut or left out: that is the worker's policy
   CHECK_FALSE(with_prompt(10 + (int64_t{1} << 40), {1, 2, 3}).has_value());
 }
 
-TEST_CASE("recorded rollouts are held to the model, not to the settings of workers", "[admission]") {
+TEST_CASE("recorded rollouts are held to the model, not to the settings of workers",
+          "[admission]") {
   const auto config = make_config();
   auto rollout = make_rollout();
   rollout.temperature = 2.0F;
@@ -252,7 +283,9 @@ TEST_CASE("fingerprints tell prompts, answers, their order and tokenizers apart"
   model.vocab_size = 48;
   model.max_position_embeddings = 64;
   const std::vector<rl::Prompt> prompts{{"1", "ab", "c"}, {"2", "d", "e"}};
-  const auto of = [&](const std::vector<rl::Prompt>& list) { return rl::shared_settings(config, model, list, {}); };
+  const auto of = [&](const std::vector<rl::Prompt>& list) {
+    return rl::shared_settings(config, model, list, {});
+  };
   const auto base = of(prompts);
   CHECK(base.vocab_size == 48);
   CHECK(base.max_positions == 64);

@@ -63,26 +63,32 @@ TEST_CASE("a file of another shape is refused in plain words, by line") {
   const auto path = directory.path() / "rollouts.jsonl";
   const auto expect = [&](const std::string& text, const std::string& message) {
     test::write_file(path, text + "\n");
-    CHECK_THROWS_WITH(rl::read_rollout_file(path, 1), Catch::Contains("rollouts.jsonl:1: ") && Catch::Contains(message) &&
+    CHECK_THROWS_WITH(rl::read_rollout_file(path, 1), Catch::Contains("rollouts.jsonl:1: ") &&
+                                                          Catch::Contains(message) &&
                                                           !Catch::Contains("json.exception"));
   };
-  expect(R"({"prompt": "248=", "answer": "8"})", "no \"prompt_ids\"; a recorded rollout holds group_id, prompt_ids");
+  expect(R"({"prompt": "248=", "answer": "8"})",
+         "no \"prompt_ids\"; a recorded rollout holds group_id, prompt_ids");
   expect(R"([1, 2])", "the line is array, expected an object");
   expect(R"({"prompt_ids": )", "is no JSON object: it goes wrong at character");
   expect(R"({"group_id":0,"prompt_ids":"248=","completion_ids":[3],"logprobs":[-1],"reward":1})",
          "\"prompt_ids\" is \"248=\", expected a list of token ids");
-  expect(R"({"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1})", "no \"group_id\"");
+  expect(R"({"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1})",
+         "no \"group_id\"");
   expect(R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":"good"})",
          "\"reward\" is \"good\", expected a number");
-  expect(R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1,"versions":[3]})",
-         "\"versions\" is 3, expected a list of {version, begin, end}");
+  expect(
+      R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1,"versions":[3]})",
+      "\"versions\" is 3, expected a list of {version, begin, end}");
 }
 
 TEST_CASE("what the owner refuses is named by line") {
   const test::TemporaryDirectory directory;
   const auto path = directory.path() / "rollouts.jsonl";
-  const std::string good = R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1})";
-  const std::string bad = R"({"group_id":1,"prompt_ids":[1],"completion_ids":[99],"logprobs":[-1],"reward":1})";
+  const std::string good =
+      R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1],"reward":1})";
+  const std::string bad =
+      R"({"group_id":1,"prompt_ids":[1],"completion_ids":[99],"logprobs":[-1],"reward":1})";
   test::write_file(path, good + "\n" + bad + "\n");
   const auto admit = [](const bridge::Rollout& r) -> bridge::Status {
     if (r.completion_ids[0] == 99) {
@@ -91,10 +97,13 @@ TEST_CASE("what the owner refuses is named by line") {
     return bridge::Success{};
   };
   CHECK(rl::read_rollout_file(path, 1).size() == 2);
-  CHECK_THROWS_WITH(rl::read_rollout_file(path, 1, admit), Catch::Contains("rollouts.jsonl:2: 99 is too much"));
+  CHECK_THROWS_WITH(rl::read_rollout_file(path, 1, admit),
+                    Catch::Contains("rollouts.jsonl:2: 99 is too much"));
 }
 
-TEST_CASE("the file that log.rollouts writes is read back: rewards by name, turns and branches, steps trained twice") {
+TEST_CASE(
+    "the file that log.rollouts writes is read back: rewards by name, turns and branches, steps "
+    "trained twice") {
   const test::TemporaryDirectory directory;
   const auto path = directory.path() / "rollouts.jsonl";
   bridge::Rollout rollout;
@@ -119,7 +128,8 @@ TEST_CASE("the file that log.rollouts writes is read back: rewards by name, turn
   failed.prompt_ids = {3};
   failed.finish_reason = bridge::FinishReason::kError;
   for (const int64_t trainer_epoch : {4, 5}) {  // the step is trained again after a restart
-    rl::RolloutLog(path, trainer_epoch).write(1, std::vector{rollout}, std::vector<int64_t>{0, 2}, std::vector{0.1, -1.5});
+    rl::RolloutLog(path, trainer_epoch)
+        .write(1, std::vector{rollout}, std::vector<int64_t>{0, 2}, std::vector{0.1, -1.5});
   }
   rl::RolloutLog(path, 5).write(2, std::vector{failed}, std::vector<int64_t>{0, 0}, {});
   const auto read = rl::read_rollout_file(path, 1);

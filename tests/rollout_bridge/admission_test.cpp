@@ -1,6 +1,7 @@
-// Guards what the trainer's side refuses at its door: rollouts that the owner's policy does not take are neither journalled
-// nor acknowledged and are sampled again, a worker that makes nothing else is told to leave, a journal cannot bring them back,
-// and a worker of other settings does not join.
+// Guards what the trainer's side refuses at its door: rollouts that the owner's policy does not
+// take are neither journalled nor acknowledged and are sampled again, a worker that makes nothing
+// else is told to leave, a journal cannot bring them back, and a worker of other settings does not
+// join.
 #include <catch2/catch.hpp>
 
 #include "rollout_bridge/settings.h"
@@ -16,7 +17,9 @@ class SmallVocabulary final : public AdmissionPolicy {
  public:
   Status admit(const Rollout& rollout) override {
     for (const int64_t id : rollout.completion_ids) {
-      if (id >= 100) return Error{Reason::kVocabulary, "rollout '" + rollout.rollout_id + "': id " + std::to_string(id)};
+      if (id >= 100)
+        return Error{Reason::kVocabulary,
+                     "rollout '" + rollout.rollout_id + "': id " + std::to_string(id)};
     }
     return Success{};
   }
@@ -59,7 +62,8 @@ std::optional<ErrorBody> last_error(TrainerState& state) {
   return found;
 }
 
-TEST_CASE("a rollout that the policy refuses is not journalled, and its sample is asked for again", "[admission]") {
+TEST_CASE("a rollout that the policy refuses is not journalled, and its sample is asked for again",
+          "[admission]") {
   const TempDir dir;
   {
     DirectTrainer trainer(with_policy(dir));
@@ -84,7 +88,8 @@ TEST_CASE("a rollout that the policy refuses is not journalled, and its sample i
   CHECK_FALSE(again.pop().has_value());
 }
 
-TEST_CASE("a worker whose samples are all refused is told to leave, naming the reason", "[admission]") {
+TEST_CASE("a worker whose samples are all refused is told to leave, naming the reason",
+          "[admission]") {
   const TempDir dir;
   TrainerOptions options = with_policy(dir);
   options.max_attempts = 100;
@@ -96,7 +101,8 @@ TEST_CASE("a worker whose samples are all refused is told to leave, naming the r
   const auto refuse = [&](int count) {
     for (int i = 0; i < count; ++i) {
       const int64_t group = sent / 8 % 4;
-      trainer.say("a", encode_rollout(with_id(500, group, static_cast<int32_t>(sent % 8), 8, 2 + sent)));
+      trainer.say("a",
+                  encode_rollout(with_id(500, group, static_cast<int32_t>(sent % 8), 8, 2 + sent)));
       ++sent;
     }
   };
@@ -131,7 +137,9 @@ TEST_CASE("rollouts that nobody asked for do not count towards leaving", "[admis
   CHECK(trainer.state_of("a") == "ready");
 }
 
-TEST_CASE("nothing in a journal stops a start: what would be refused now is dropped and sampled again", "[admission]") {
+TEST_CASE(
+    "nothing in a journal stops a start: what would be refused now is dropped and sampled again",
+    "[admission]") {
   const TempDir dir;
   {
     DirectTrainer trainer(trainer_options(dir));  // without a policy
@@ -145,7 +153,9 @@ TEST_CASE("nothing in a journal stops a start: what would be refused now is drop
   TrainerOptions options = with_policy(dir);
   DirectTrainer trainer(options);
   CHECK(trainer.rejected(Reason::kVocabulary) == 2);
-  CHECK(says(trainer.state(), "its sample is asked for again"));
+  CHECK(says(
+      trainer.state(),
+      "journal: 2 rollouts dropped (vocabulary), their samples are asked for again; the first: "));
   const auto kept = trainer.state().pop();
   REQUIRE(kept.has_value());
   CHECK(kept->sample_index == 0);
@@ -156,19 +166,33 @@ TEST_CASE("nothing in a journal stops a start: what would be refused now is drop
   CHECK(credited(trainer, "a") == 3);
 }
 
-TEST_CASE("a journal record that is whole and holds no rollout is dropped, what follows is kept", "[admission][journal]") {
+TEST_CASE("a journal record that is whole and holds no rollout is dropped, what follows is kept",
+          "[admission][journal]") {
   const TempDir dir;
   const TrainerOptions options = trainer_options(dir);
   const auto flat = [](const Rollout& rollout, double temperature) {
     Payload payload = encode_rollout(rollout);
-    RolloutBody body{rollout.rollout_id, 0, rollout.group_id, rollout.group_size, rollout.sample_index, "", temperature, 1.0,
-                     0, 1, "stop", {}};
+    RolloutBody body{rollout.rollout_id,
+                     0,
+                     rollout.group_id,
+                     rollout.group_size,
+                     rollout.sample_index,
+                     "",
+                     temperature,
+                     1.0,
+                     0,
+                     1,
+                     "stop",
+                     {}};
     payload.body = make_payload(MessageType::kRollout, body).body;
     return flatten(pack_header({MessageType::kRollout, "run", 1, "w", 1, 0}, payload), payload);
   };
   {
-    Journal journal({.directory = options.journal_directory, .run_id = options.run_id, .fsync = FsyncPolicy::kOff});
-    REQUIRE(journal.append(0, flat(make_rollout(0, 0, 1), 0.0)).ok());  // a temperature that no rollout may have
+    Journal journal({.directory = options.journal_directory,
+                     .run_id = options.run_id,
+                     .fsync = FsyncPolicy::kOff});
+    REQUIRE(journal.append(0, flat(make_rollout(0, 0, 1), 0.0))
+                .ok());  // a temperature that no rollout may have
     REQUIRE(journal.append(1, flat(make_rollout(1, 0, 1), 1.0)).ok());
     REQUIRE(journal.append(1, flat(make_rollout(1, 1, 7), 1.0)).ok());  // of another group size
   }
@@ -197,7 +221,8 @@ Settings trainer_settings() {
   return settings;
 }
 
-TEST_CASE("a worker whose settings would make training wrong does not join; both values are named", "[admission][settings]") {
+TEST_CASE("a worker whose settings would make training wrong does not join; both values are named",
+          "[admission][settings]") {
   struct Case {
     void (*change)(Settings&);
     const char* sentence;
@@ -208,9 +233,12 @@ TEST_CASE("a worker whose settings would make training wrong does not join; both
       {[](Settings& s) { s.top_k = 5; }, "top_k is 5, the trainer's is 0"},
       {[](Settings& s) { s.vocab_size = 1000; }, "vocab_size is 1000, the trainer's is 48"},
       {[](Settings& s) { s.seed = 7; }, "seed is 7, the trainer's is 1"},
-      {[](Settings& s) { s.prompts = "cc"; }, "fingerprint of prompts is 'cc', the trainer's is 'aa'"},
-      {[](Settings& s) { s.tokenizer = "cc"; }, "fingerprint of tokenizer is 'cc', the trainer's is 'bb'"},
-      {[](Settings& s) { s.reward_names = {{"own"}}; }, "reward_names is ['own'], the trainer's is ['exact_match', 'length']"},
+      {[](Settings& s) { s.prompts = "cc"; },
+       "fingerprint of prompts is 'cc', the trainer's is 'aa'"},
+      {[](Settings& s) { s.tokenizer = "cc"; },
+       "fingerprint of tokenizer is 'cc', the trainer's is 'bb'"},
+      {[](Settings& s) { s.reward_names = {{"own"}}; },
+       "reward_names is ['own'], the trainer's is ['exact_match', 'length']"},
   };
   for (const Case& c : cases) {
     const TempDir dir;
@@ -230,7 +258,8 @@ TEST_CASE("a worker whose settings would make training wrong does not join; both
   }
 }
 
-TEST_CASE("settings that may differ are said, and those not stated are not compared", "[admission][settings]") {
+TEST_CASE("settings that may differ are said, and those not stated are not compared",
+          "[admission][settings]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.settings = trainer_settings();
@@ -245,7 +274,8 @@ TEST_CASE("settings that may differ are said, and those not stated are not compa
   CHECK(static_cast<const Settings&>(welcome[0].settings) == trainer_settings());
   const auto events = trainer.state().drain_events();
   const auto said = [&](const std::string& text) {
-    return std::any_of(events.begin(), events.end(), [&](const auto& e) { return e.text.find(text) != std::string::npos; });
+    return std::any_of(events.begin(), events.end(),
+                       [&](const auto& e) { return e.text.find(text) != std::string::npos; });
   };
   CHECK(said("max_completion_tokens is 300, the trainer's is 12"));
   CHECK(said("stop_ids is [2, 3], the trainer's is [2]"));

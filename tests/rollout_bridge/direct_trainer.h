@@ -30,8 +30,8 @@ class DirectTrainer {
   }
   void hello(const std::string& worker, const Settings& settings) {
     seq_[worker] = 0;
-    say(worker, make_payload(MessageType::kHello,
-                             HelloBody{4, -1, -1, "", "direct", 0, {settings}}));
+    say(worker,
+        make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "direct", 0, {settings}}));
   }
   void say(const std::string& worker, const Payload& payload) {
     const std::string header =

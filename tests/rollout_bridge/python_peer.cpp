@@ -1,6 +1,6 @@
 // A trainer for client_test.py: publishes weights, grants groups, prints what arrived as JSON
-// lines. Argument: a folder for keys, or the word settings for a trainer that states some. Guards the claim that PROTOCOL.md and the Python client describe the same protocol as the
-// C++.
+// lines. Argument: a folder for keys, or the word settings for a trainer that states some. Guards
+// the claim that PROTOCOL.md and the Python client describe the same protocol as the C++.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
