@@ -110,6 +110,7 @@ TEST_CASE(
   rollout.rollout_id = "7/0";
   rollout.group_id = 7;
   rollout.group_size = 1;
+  rollout.sample_index = 0;
   rollout.prompt_ids = {3, 4};
   rollout.completion_ids = {5, 6, 7};
   rollout.logprobs = {-0.5F, -2.5F, 0.0F};
@@ -125,6 +126,7 @@ TEST_CASE(
   failed.rollout_id = "8/0";
   failed.group_id = 8;
   failed.group_size = 1;
+  failed.sample_index = 0;
   failed.prompt_ids = {3};
   failed.finish_reason = bridge::FinishReason::kError;
   for (const int64_t trainer_epoch : {4, 5}) {  // the step is trained again after a restart

@@ -265,7 +265,7 @@ TEST_CASE("a journal whose ranges are none is refused", "[hostile]") {
   CHECK(Journal(options).consumed().ranges().empty());
 }
 
-TEST_CASE("a journal whose rollouts contradict each other is refused", "[hostile]") {
+TEST_CASE("of rollouts in a journal that contradict each other the first is kept", "[hostile]") {
   const TempDir dir;
   const TrainerOptions options = trainer_options(dir);
   {
@@ -276,7 +276,14 @@ TEST_CASE("a journal whose rollouts contradict each other is refused", "[hostile
       REQUIRE(journal.append(5, flatten(pack_header(header, payload), payload)).ok());
     }
   }
-  CHECK_THROWS_WITH(TrainerEndpoint(options), Catch::Contains("1000") && Catch::Contains("group 5"));
+  TrainerEndpoint trainer(options);
+  const auto kept = trainer.pop(std::chrono::milliseconds(0));
+  REQUIRE(kept.has_value());
+  CHECK(kept->group_size == 1);
+  CHECK_FALSE(trainer.pop(std::chrono::milliseconds(0)).has_value());
+  const auto events = trainer.drain_events();
+  REQUIRE_FALSE(events.empty());
+  CHECK_THAT(events[0].text, Catch::Contains("group_size 1000") && Catch::Contains("group 5"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ worker, a recorded file. Each is refused by name, and the run beside it finishes
 Usage: hostile_worker_test.py RINGSIDE, by the Python of .env/oracle (it needs the bridge's client).
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -91,8 +92,8 @@ class HostileWorker(unittest.TestCase):
                     version = event.version
                     client.commit(event, event.tensors)
                 elif isinstance(event, Granted):
-                    for group in event.groups:
-                        for sample in group.sample_indices:
+                    with contextlib.suppress(ConnectionError):  # the end comes as an event
+                        for group, sample in ((g, s) for g in event.groups for s in g.sample_indices):
                             client.send(Rollout(
                                 f"p-{group.group_id}-{sample}-{group.attempt}", group.group_id, group.group_size, sample,
                                 [3], [VOCABULARY], [-1.0], [(version, 0, 1)], attempt=group.attempt, rewards={"regex": 1.0}))
