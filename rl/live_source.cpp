@@ -10,17 +10,22 @@
 #include <thread>
 #include <utility>
 
+#include "rl/data/prompt_set.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/endpoint_file.h"
 #include "rl/epoch_history.h"
 #include "rl/event_log.h"
+#include "rl/granted_prompts.h"
 #include "rl/job_thread.h"
 #include "rl/log/log.h"
+#include "rl/rollout_admission.h"
 #include "rl/rollout_intake.h"
+#include "rl/shared_settings.h"
 #include "rl/trainer_options.h"
 #include "rl/training_run.h"
 #include "rl/version_directories.h"
 #include "rl/weight_sync.h"
+#include "rl/worker/prompt_scorer.h"
 #include "rollout_bridge/bind_error.h"
 #include "rollout_bridge/run_epoch.h"
 #include "rollout_bridge/weights.h"
@@ -58,6 +63,52 @@ QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored
     };
   }
   return rules;
+}
+
+std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
+  const auto path = std::filesystem::path(config.model.path) / "tokenizer.json";
+  return std::filesystem::exists(path) ? std::optional(engine::Tokenizer::load(path))
+                                       : std::nullopt;
+}
+
+// The prompts that groups stand for, where this machine has them and can tell which are sampled: workers may be elsewhere,
+// with the data.
+std::vector<Prompt> known_prompts(const Config& config, const std::optional<engine::Tokenizer>& tokenizer) {
+  const std::string& path = config.data.train;
+  const bool here = !path.empty() && std::filesystem::exists(path);
+  if (here && tokenizer) {
+    return load_prompt_set(path, config, *tokenizer).prompts;
+  }
+  log::info(std::string(path.empty() ? "data.train is empty"
+                        : here     ? "model.path has no tokenizer.json"
+                                   : "data.train is not on this machine") +
+            ": prompts of rollouts are judged by their length alone");
+  return {};
+}
+
+std::optional<std::vector<int64_t>> known_stop_ids(
+    const Config& config, const engine::ModelConfig& model,
+    const std::optional<engine::Tokenizer>& tokenizer) {
+  const bool from_model = config.rollout.stop.empty();
+  if (from_model ? model.eos_token_ids.empty() : !tokenizer) {
+    return std::nullopt;  // for workers that end completions in their own way
+  }
+  return from_model ? model.eos_token_ids : stop_ids(config, model, *tokenizer);
+}
+
+// What rollouts and workers are held to.
+void set_admission(bridge::TrainerOptions& options, const Config& config) {
+  const engine::ModelConfig model = load_model_config(config, config.model.path);
+  auto tokenizer = known_tokenizer(config);
+  auto prompts = known_prompts(config, tokenizer);
+  options.settings =
+      shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
+  std::unique_ptr<GrantedPrompts> granted;
+  if (!prompts.empty() && tokenizer) {
+    granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
+  }
+  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
+                                                      options.run_epoch, std::move(granted));
 }
 
 // How long something took, over a run.
@@ -270,8 +321,9 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
                                                 int64_t restored_version, int64_t last_step) {
   const auto directory = run_dir / "bridge";
   std::filesystem::create_directories(directory);
-  const bridge::TrainerOptions options =
-      trainer_options(config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
+  bridge::TrainerOptions options = trainer_options(
+      config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
+  set_admission(options, config);
   const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
   try {
     return std::make_unique<LiveSource>(config, options, rules, directory, last_step);

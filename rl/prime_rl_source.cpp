@@ -9,6 +9,7 @@
 #include "rl/live_source.h"
 #include "rl/log/log.h"
 #include "rl/prime_rl_broadcast.h"
+#include "rl/rollout_admission.h"
 #include "rl/training_run.h"
 #include "rollout_bridge/prime_rl/codec.h"
 #include "rollout_bridge/prime_rl/stream.h"
@@ -44,6 +45,8 @@ class PrimeRlSource final : public RolloutSource {
       : stream_({.address = address}),
         broadcast_(broadcast_of(config)),
         last_step_(last_step),
+        config_(config),
+        model_(model_bounds(load_model_config(config, config.model.path))),
         least_samples_(config.train.num_mini_batches),
         heard_(steady_clock::now()) {}
 
@@ -83,6 +86,11 @@ class PrimeRlSource final : public RolloutSource {
       return refuse(decoded.error().detail);
     }
     prime::StepRollouts& batch = decoded.value();
+    for (const bridge::Rollout& rollout : batch.rollouts) {
+      if (const auto status = check_recorded(rollout, config_, model_); !status) {
+        return refuse("prime-rl batch: " + status.error().detail);
+      }
+    }
     const auto samples = static_cast<int64_t>(batch.rollouts.size());
     if (samples < least_samples_) {
       return refuse("prime-rl batch: " + std::to_string(samples) + " samples with a token to train on, " +
@@ -130,6 +138,8 @@ class PrimeRlSource final : public RolloutSource {
   prime::StepStream stream_;
   std::optional<PrimeRlBroadcast> broadcast_;
   int64_t last_step_;
+  Config config_;
+  ModelBounds model_;
   int64_t least_samples_;
   int64_t version_ = 0;
   int64_t next_group_ = 0;

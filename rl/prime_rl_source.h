@@ -11,7 +11,8 @@
 namespace ringside::rl {
 
 // Each message of the publisher at `address` (tcp://HOST:PORT, see rollout_bridge/prime_rl/stream.h) is one step, whatever its number
-// of samples; the publisher must be set to one data rank. A message that is refused is counted, said with its reason, and
+// of samples; the publisher must be set to one data rank. A message that is refused, as one with a rollout that breaks a rule of
+// check_recorded(), is counted, said with its reason, and
 // skipped; the step then trains on the next. Nothing is journalled and the publisher sends nothing twice: after a restart, what
 // was under way is lost. The wire names no weight version; rollouts carry that of the newest weights.
 //

@@ -64,7 +64,9 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
 std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
+    const int64_t kept_before = queue_.counters().kept_zero_variance;
     if (auto rollouts = queue_.take(step)) {
+      say_where_refill_gave_up(step, queue_.counters().kept_zero_variance - kept_before);
       note_unrestorable(*rollouts);
       return rollouts;
     }
@@ -76,6 +78,17 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
       admit(std::move(*rollout));
     }
   }
+}
+
+void RolloutIntake::say_where_refill_gave_up(int64_t step, int64_t slots) {
+  if (slots == 0) {
+    return;
+  }
+  say("refill gave up on " + std::to_string(slots) + " of " +
+      std::to_string(queue_.rules().prompts_per_step) + " prompts of step " + std::to_string(step) +
+      ": the rewards of all " + std::to_string(queue_.rules().refill_rounds) +
+      " prompts tried are equal within their groups, and the last one teaches nothing; raise "
+      "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }
 
 // A restart goes back to the last checkpoint, or to one of this step or a later one, which consumes the group. Behind the

@@ -40,21 +40,35 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   for (const auto& [name, value] : rollout.rewards) {
     rewards.push_back(Json::array({name, value}));
   }
-  return {{"step", step},
-          {"trainer_epoch", trainer_epoch},
-          {"rollout_id", rollout.rollout_id},
-          {"group_id", rollout.group_id},
-          {"sample_index", rollout.sample_index},
-          {"attempt", rollout.attempt},
-          {"prompt_ids", rollout.prompt_ids},
-          {"completion_ids", rollout.completion_ids},
-          {"logprobs", rollout.logprobs},
-          {"advantages", by_token(rollout, advantage)},
-          {"temperature", rollout.temperature},
-          {"versions", std::move(versions)},
-          {"run_epoch", rollout.run_epoch},
-          {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
-          {"rewards", std::move(rewards)}};
+  Json line = {{"step", step},
+               {"trainer_epoch", trainer_epoch},
+               {"rollout_id", rollout.rollout_id},
+               {"group_id", rollout.group_id},
+               {"sample_index", rollout.sample_index},
+               {"attempt", rollout.attempt},
+               {"prompt_ids", rollout.prompt_ids},
+               {"completion_ids", rollout.completion_ids},
+               {"logprobs", rollout.logprobs},
+               {"advantages", by_token(rollout, advantage)},
+               {"temperature", rollout.temperature},
+               {"versions", std::move(versions)},
+               {"run_epoch", rollout.run_epoch},
+               {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
+               {"rewards", std::move(rewards)}};
+  // Only where there is something to say, as in a recorded file.
+  if (!rollout.loss_mask.empty()) {
+    line["loss_mask"] = rollout.loss_mask;
+  }
+  if (!rollout.turn_offsets.empty()) {
+    line["turn_offsets"] = rollout.turn_offsets;
+  }
+  if (!rollout.turn_rewards.empty()) {
+    line["turn_rewards"] = rollout.turn_rewards;
+  }
+  for (const bridge::Branch& branch : rollout.branches) {
+    line["branches"].push_back({{"begin", branch.begin}, {"context_end", branch.context_end}});
+  }
+  return line;
 }
 
 // The length of the file up to and including its last line end.

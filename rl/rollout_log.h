@@ -19,12 +19,15 @@ class RolloutLog {
   // without its end. Throws std::system_error when the file cannot be opened or cut.
   RolloutLog(const std::filesystem::path& path, int64_t trainer_epoch);
 
-  // Appends the step's rollouts: {step, trainer_epoch, rollout_id, group_id, sample_index, attempt, prompt_ids,
-  // completion_ids, logprobs, advantages, temperature, versions [{version, begin, end}], run_epoch, finish_reason, rewards
-  // [[name, value]]}. begin: [B + 1], advantage: [N], as in TokenTable and StepAdvantages: of the rollouts' loss tokens,
-  // what the step trains on before any correction weight. A line's advantages are one a completion token, null where it
-  // carries no loss. Throws std::invalid_argument when lengths differ, naming the rollout where it is one's, and
-  // std::system_error when they cannot be written whole.
+  // Appends the step's rollouts: {step, trainer_epoch, rollout_id, group_id, sample_index, attempt,
+  // prompt_ids, completion_ids, logprobs, advantages, temperature, versions [{version, begin,
+  // end}], run_epoch, finish_reason, rewards
+  // [[name, value]]}, and loss_mask, turn_offsets, turn_rewards, branches where they are not empty:
+  // what read_rollout_file() takes, so that `train --rollouts` can train on it again. begin: [B +
+  // 1], advantage: [N], as in TokenTable and StepAdvantages: of the rollouts' loss tokens, what the
+  // step trains on before any correction weight. A line's advantages are one a completion token,
+  // null where it carries no loss. Throws std::invalid_argument when lengths differ, naming the
+  // rollout where it is one's, and std::system_error when they cannot be written whole.
   void write(int64_t step, std::span<const bridge::Rollout> rollouts, std::span<const int64_t> begin,
              std::span<const double> advantage);
 

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "rl/data/rollout_file.h"
+#include "rl/rollout_admission.h"
+#include "rl/training_run.h"
 #include "rollout_bridge/codec.h"
 
 namespace ringside::rl {
@@ -14,9 +16,14 @@ namespace {
 
 class FileSource final : public RolloutSource {
  public:
-  FileSource(const std::filesystem::path& path, const RolloutConfig& config)
-      : rollouts_(read_rollout_file(path, config.group_size)),
-        per_step_(config.prompts_per_step * config.group_size) {}
+  FileSource(const std::filesystem::path& path, const Config& config)
+      : rollouts_(read_rollout_file(
+            path, config.rollout.group_size,
+            [&, model = model_bounds(load_model_config(config, config.model.path))](
+                const bridge::Rollout& rollout) {
+              return check_recorded(rollout, config, model);
+            })),
+        per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
 
   void publish(const engine::Decoder&, int64_t, int64_t) override {}
 
@@ -72,7 +79,7 @@ std::vector<bridge::Rollout> broadcast_bytes(std::vector<uint8_t> encoded, int64
 }  // namespace
 
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
-                                                const RolloutConfig& config) {
+                                                const Config& config) {
   return std::make_unique<FileSource>(path, config);
 }
 

@@ -43,9 +43,9 @@ class RolloutSource {
 };
 
 // Steps through a recorded file, repeating it when it ends; knows no weights. It cannot sample other prompts: dynamic_sampling
-// = refill trains on its groups as drop does. Throws std::runtime_error when the file is unusable (see read_rollout_file).
-std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
-                                                const RolloutConfig& config);
+// = refill trains on its groups as drop does. Throws std::runtime_error naming file and line when it is unusable (see
+// read_rollout_file) or a rollout breaks a rule of check_recorded().
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path, const Config& config);
 
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;

@@ -17,6 +17,7 @@
 #include "rl/evaluation.h"
 #include "rl/log/log.h"
 #include "rl/rank_work.h"
+#include "rl/reward_alarms.h"
 #include "rl/rollout_log.h"
 #include "rl/step_metrics.h"
 #include "rl/step_update.h"
@@ -61,6 +62,14 @@ void publish(TrainingRun& run, RolloutSource* source, bool saved) {
   });
 }
 
+void warn_on_main_rank(const TrainingRun& run, const std::vector<std::string>& alarms) {
+  if (run.is_main_rank()) {
+    for (const std::string& alarm : alarms) {
+      log::warn(alarm);
+    }
+  }
+}
+
 }  // namespace
 
 void train_grpo(TrainingRun& run, RolloutSource* source) {
@@ -70,6 +79,7 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
   const Evaluation& evaluation = *parts.evaluation;
   publish(run, source, /*saved=*/false);
   evaluate_before_training(run, evaluation);
+  RewardAlarms reward_alarms;
   while (!run.is_over()) {
     const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
                                          waiting_round(config), [&] { return run.signal_here(); });
@@ -90,11 +100,9 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
     learner.adapt(updates, advantages);
 
     Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    for (const std::string& alarm : add_alarms(metrics)) {
-      if (run.is_main_rank()) {
-        log::warn(alarm);
-      }
-    }
+    warn_on_main_rank(run, add_alarms(metrics));
+    warn_on_main_rank(run, reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
+                                             advantages.advantage, config.rollout.group_size));
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }

@@ -196,13 +196,14 @@ void GroupBoard::retry(const Rollout& rollout, const std::string& worker, Origin
   ++sample.attempt;
 }
 
-void GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
+bool GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return;
+  if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return false;
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (!is_held_by(sample, worker)) return;
+  if (!is_held_by(sample, worker)) return false;
   unassign(group_id, it->second, sample);
   ++sample.attempt;
+  return true;
 }
 
 // The group that goes out next to a worker with these weights; kNone when none waits.

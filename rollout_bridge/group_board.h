@@ -70,9 +70,9 @@ class GroupBoard {
   // Nothing for a sample that another worker holds by now, or of a group that is not granted.
   void retry(const Rollout& rollout, const std::string& worker, Origin origin);
 
-  // The same for a sample of `worker` whose rollout could not be taken; nothing for one that this
-  // worker does not hold.
-  void give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
+  // The same for a sample of `worker` whose rollout could not be taken; false, and nothing changes,
+  // for one that this worker does not hold.
+  bool give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
 
   // Shares missing samples out among the ready workers: nobody gets more than its capacity, nor,
   // while others have room, more than its part of all that is in flight or waiting, in proportion

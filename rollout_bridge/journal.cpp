@@ -190,7 +190,6 @@ void Journal::replay_consumed(int64_t begin, int64_t end) {
 }
 
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
-
 Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
   if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
   if (Status s = write_deferred(); !s) return s;  // a reopened group must be so before its rollouts

@@ -5,12 +5,22 @@
 #include <cstdint>
 #include <map>
 #include <msgpack.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "rollout_bridge/settings.h"
+
 namespace ringside::bridge {
+
+// In HELLO and WELCOME. A key that is absent or nil is not stated.
+struct SettingsBody : Settings {
+  MSGPACK_DEFINE_MAP(temperature, top_p, top_k, vocab_size, max_positions, max_prompt_tokens,
+                     max_completion_tokens, stop_ids, seed, reward_names, reward_options, prompts,
+                     tokenizer);
+};
 
 struct HelloBody {
   int64_t capacity_samples = 0;  // samples the worker wants in flight at once
@@ -19,8 +29,9 @@ struct HelloBody {
   std::string installed_root;
   std::string client;    // name and version of the software, for people
   int64_t pending = -1;  // rollouts made and not acknowledged; -1: not said
+  SettingsBody settings = {};  // the worker's own
   MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client,
-                     pending);
+                     pending, settings);
 };
 
 struct WelcomeBody {
@@ -31,8 +42,9 @@ struct WelcomeBody {
   int64_t timeout_ms = 0;    // silence after which either side gives the session up
   int64_t window_bytes = 0;  // rollout bytes that may be sent and not acknowledged, until told anew
   int64_t chunk_bytes = 0;   // largest CHUNK the trainer serves
+  SettingsBody settings = {};  // what the trainer expects of its workers
   MSGPACK_DEFINE_MAP(weights_address, version, root_hash, heartbeat_ms, timeout_ms, window_bytes,
-                     chunk_bytes);
+                     chunk_bytes, settings);
 };
 
 struct ReadyBody {

@@ -10,7 +10,8 @@ constexpr std::array<const char*, kReasonCount> kNames = {
     "malformed",   "unsupported",     "limit",        "frames",     "checksum", "invalid_field",
     "wrong_run",   "unknown_session", "sequence_gap", "fenced",     "busy",     "gone",
     "timeout",     "closed",          "denied",       "not_finite", "lengths",  "unknown_group",
-    "not_granted", "unknown_version", "stale"};
+    "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
+    "rewards",     "stale",           "settings"};
 
 // Bytes of the UTF-8 character that `text` begins with; 0 when it begins with none (RFC 3629).
 std::size_t character_bytes(std::string_view text) {

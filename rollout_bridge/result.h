@@ -32,9 +32,15 @@ enum class Reason {
   kUnknownGroup,    // a rollout of a group that this trainer start granted to nobody
   kNotGranted,      // a rollout of a sample that was granted to other workers only
   kUnknownVersion,  // a rollout of weights that this trainer start never published
-  kStale,           // a rollout of weights too old for its group, or lost with a restart
+  kVocabulary,      // a token id that the trainer's model does not have
+  kPrompt,          // a prompt other than the one that the group stands for
+  kTooLong,         // longer than the model's positions or the recipe's limits
+  kSampling,        // sampled with settings other than the trainer's, or that it cannot train on
+  kRewards,         // missing, unknown, doubled or out of bounds
+  kStale,           // of weights too old for its group, or lost with a restart
+  kSettings,        // HELLO of a worker whose settings would make training wrong
 };
-inline constexpr std::size_t kReasonCount = 21;
+inline constexpr std::size_t kReasonCount = 27;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);

@@ -14,10 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/admission.h"
 #include "rollout_bridge/counters.h"
 #include "rollout_bridge/journal.h"
 #include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/settings.h"
 
 namespace ringside::bridge {
 
@@ -46,6 +48,9 @@ struct TrainerOptions {
   std::size_t max_workers = 256;
   int64_t window_bytes = 64 << 20;   // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;  // absent: plain, for this machine only
+  std::shared_ptr<AdmissionPolicy> admission;  // null: every valid rollout is taken
+  Settings settings;                           // stated in WELCOME and compared with HELLO's
+  int32_t max_refused_in_row = 16;  // refused samples of one worker that end its session
   Limits limits;
   std::shared_ptr<FileSystem> files = posix_file_system();  // the journal's
 };

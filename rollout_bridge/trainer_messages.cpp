@@ -82,6 +82,7 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
   switch (message.header().type) {
     case MessageType::kRollout:
       on_rollout(session, message);
+      give_up_if_always_refused(identity, message);
       break;
     case MessageType::kReady:
       on_ready(session, message);
@@ -119,6 +120,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   if (Status s = check_hello(identity, header, body, options_.limits); !s) {
     return refuse(identity, s.error(), true, &header);
   }
+  if (!check_settings(identity, header, body)) return;
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.worker_id != header.worker_id) continue;
     if (it->second.state == SessionState::kBye) {  // gone, only its answer was not
@@ -164,10 +166,14 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   // With nothing to send it needs no promise yet: its work will bring one.
   if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
-                              WelcomeBody{weights_address_, version, root,
+                              WelcomeBody{weights_address_,
+                                          version,
+                                          root,
                                           options_.heartbeat_interval.count(),
-                                          options_.worker_timeout.count(), window,
-                                          static_cast<int64_t>(options_.limits.max_chunk_bytes)}));
+                                          options_.worker_timeout.count(),
+                                          window,
+                                          static_cast<int64_t>(options_.limits.max_chunk_bytes),
+                                          {options_.settings}}));
   const bool known = body.installed_epoch == options_.run_epoch &&
                      is_published(body.installed_version, body.installed_root);
   if (known) {
@@ -180,6 +186,24 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
             (known ? " at version " + std::to_string(session.installed_version) : "") +
             (user.empty() ? "" : " with key '" + key_name(user) + "'"));
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+}
+
+// Refuses a worker whose settings would make training wrong; says what else differs.
+bool TrainerState::check_settings(const std::string& identity, const Header& header,
+                                  const HelloBody& body) {
+  const SettingsComparison found = compare_settings(options_.settings, body.settings);
+  const std::string worker = "worker " + header.worker_id;
+  if (!found.fatal.empty()) {
+    std::string all;
+    for (const std::string& one : found.fatal) all.append(all.empty() ? "" : "; ").append(one);
+    event(header.worker_id, worker + " refused: " + all);
+    refuse(identity, {Reason::kSettings, all}, true, &header);
+    return false;
+  }
+  for (const std::string& one : found.warnings) {
+    event(header.worker_id, worker + ": " + one + "; its rollouts are taken all the same");
+  }
+  return true;
 }
 
 void TrainerState::malformed(const Session& session, const Error& error) {

@@ -48,15 +48,32 @@ AckBody TrainerState::unreadable(Session& session, const Message& message, const
   return reject(session, named, error);
 }
 
-AckBody TrainerState::reject(const Session& session, const Rollout& rollout, const Error& error) {
+AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Error& error) {
   ++counters_.rejected[static_cast<std::size_t>(error.reason)];
-  // The worker drops it: if the sample was its own to make, it is asked for anew.
-  board_.give_back(rollout.group_id, rollout.sample_index, session.worker_id);
   const bool stale = error.reason == Reason::kStale;  // nobody's fault
+  // The worker drops it: if the sample was its own to make, it is asked for anew.
+  const bool was_asked =
+      board_.give_back(rollout.group_id, rollout.sample_index, session.worker_id);
+  if (was_asked && !stale) {
+    ++session.refused_in_row;
+    session.last_refusal = error;
+  }
   event(session.worker_id, "rollout of worker " + session.worker_id +
                                (stale ? " not used: " : " rejected: ") + error.detail);
   return {rollout.rollout_id, stale ? "STALE" : "REJECTED", reason_name(error.reason),
           clip_text(error.detail)};
+}
+
+// A worker that makes nothing but refused samples would be asked for them for ever.
+void TrainerState::give_up_if_always_refused(const std::string& identity, const Message& message) {
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end() || it->second.refused_in_row < options_.max_refused_in_row) return;
+  const Error why{
+      it->second.last_refusal.reason,
+      std::to_string(it->second.refused_in_row) +
+          " samples in a row were refused, the last one: " + it->second.last_refusal.detail};
+  refuse(identity, why, true, &message.header());
+  lose(identity, why.detail);
 }
 
 AckBody TrainerState::busy(const std::string& rollout_id) {
@@ -138,6 +155,7 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
     board_.retry(rollout, session.worker_id, origin);
     return {rollout.rollout_id, "REQUEUED", "", ""};
   }
+  if (Status s = admit(rollout); !s) return reject(session, rollout, s.error());
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
@@ -146,6 +164,7 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
   AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
   queue_.emplace_back(std::move(rollout), bytes);
   ++counters_.accepted;
+  session.refused_in_row = 0;
   return ack;
 }
 

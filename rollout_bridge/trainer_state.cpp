@@ -36,20 +36,26 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
               options.window_bytes) {
   board_.mark_consumed_before(journal_.consumed());
   board_.mark_granted_before(journal_.granted());
-  take_replayed();
+  replay_journal();
   if (journal_.truncated_bytes() > 0) {
     event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
                   " bytes of a torn or damaged tail");
   }
 }
 
-// What the journal holds of weights that do not exist any more stays in the file until its group is
-// consumed, and is passed over at every start.
-void TrainerState::take_replayed() {
+// The journal may be of another recipe or an older version: what would be refused now is not taken
+// from there either. What it holds of weights that do not exist any more stays in the file until its
+// group is consumed, and is passed over at every start.
+void TrainerState::replay_journal() {
   std::size_t stale = 0;
+  std::vector<Error> refused;
   for (Rollout& rollout : journal_.take_replayed()) {
     if (!check_weights_of(rollout) || !board_.has_place_for(rollout)) {
       ++stale;
+      continue;
+    }
+    if (const Status admitted = admit(rollout); !admitted) {
+      refused.push_back(admitted.error());
       continue;
     }
     board_.deliver(rollout);
@@ -57,6 +63,7 @@ void TrainerState::take_replayed() {
     budget_.enqueue(static_cast<int64_t>(bytes));
     queue_.emplace_back(std::move(rollout), bytes);
   }
+  note_dropped(refused);
   if (!queue_.empty()) {
     event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
   }
@@ -67,6 +74,25 @@ void TrainerState::take_replayed() {
   }
   if (const std::string unreadable = journal_.unreadable(); !unreadable.empty())
     event("", unreadable);
+}
+
+// One event a reason: a journal may hold thousands of them.
+void TrainerState::note_dropped(const std::vector<Error>& refused) {
+  std::map<Reason, std::pair<int64_t, const Error*>> by_reason;
+  for (const Error& error : refused) {
+    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+    auto& [count, first] = by_reason.try_emplace(error.reason, 0, &error).first->second;
+    ++count;
+  }
+  for (const auto& [reason, found] : by_reason) {
+    event("", "journal: " + std::to_string(found.first) + " rollouts dropped (" +
+                  reason_name(reason) +
+                  "), their samples are asked for again; the first: " + found.second->detail);
+  }
+}
+
+Status TrainerState::admit(const Rollout& rollout) const {
+  return options_.admission ? options_.admission->admit(rollout) : Status(Success{});
 }
 
 Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,

@@ -47,6 +47,8 @@ struct Session {
   std::optional<Clock::time_point> warned_at;  // of samples that are overdue and stay with it
   std::optional<Clock::time_point> paused_since;
   int failed_syncs = 0;  // in a row
+  int refused_in_row = 0;  // samples it held that were refused since one was accepted
+  Error last_refusal{};    // of these
   uint64_t received_seq = 0;
   uint64_t sent_seq = 0;
   Clock::time_point last_message{};
@@ -56,7 +58,8 @@ struct Session {
 
 class TrainerState {
  public:
-  // Throws like Journal. Rollouts of the journal are queued and recorded on the board.
+  // Throws like Journal. Rollouts of the journal are queued and recorded on the board; those that
+  // would be refused now are dropped with an event, and their samples are asked for again.
   TrainerState(const TrainerOptions& options, std::string weights_address);
 
   // From the socket thread. `identity` is the ROUTER identity of the sender, `user` its public key.
@@ -99,13 +102,15 @@ class TrainerState {
   void on_stage_failed(Session& session, const Message& message);
   void on_committed(Session& session, const Message& message);
   void on_bye(Session& session, const Message& message);
+  bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
   void sync_failed(Session& session, const std::string& why);
   std::string unpublished(int64_t version, const std::string& root_hash) const;
 
   // trainer_rollouts.cpp: work out, rollouts in.
   void on_rollout(Session& session, const Message& message);
   AckBody take(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
-  AckBody reject(const Session& session, const Rollout& rollout, const Error& error);
+  AckBody reject(Session& session, const Rollout& rollout, const Error& error);
+  void give_up_if_always_refused(const std::string& identity, const Message& message);
   AckBody busy(const std::string& rollout_id);
   Status check_weights_of(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
@@ -125,7 +130,9 @@ class TrainerState {
   bool is_published(int64_t version, const std::string& root_hash) const;
 
   // trainer_state.cpp
-  void take_replayed();
+  void replay_journal();
+  void note_dropped(const std::vector<Error>& refused);
+  Status admit(const Rollout& rollout) const;
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
   void lose(const std::string& identity, const std::string& why);

@@ -19,6 +19,7 @@
 
 #include "rollout_bridge/keys.h"
 #include "rollout_bridge/schema.h"
+#include "rollout_bridge/settings.h"
 #include "rollout_bridge/trainer_link.h"
 
 namespace ringside::bridge {
@@ -42,6 +43,7 @@ struct WorkerOptions {
   std::chrono::milliseconds backoff_max{5000};
   std::chrono::milliseconds busy_retry{1000};  // wait after ACK(BUSY)
   std::optional<CurveClient> curve;            // absent: plain, for a trainer on this machine
+  Settings settings;                           // stated in HELLO
   Limits limits;
 };
 

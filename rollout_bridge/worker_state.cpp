@@ -49,10 +49,14 @@ void WorkerState::sent_front(Clock::time_point now) {
 void WorkerState::open_session() {
   link_ = Link::kJoining;
   hello_sent_ = false;
-  outbox_.push_back(make_payload(
-      MessageType::kHello,
-      HelloBody{options_.capacity_samples, installed_epoch_, installed_.version,
-                installed_.root_hash, "ringside-cpp/1", static_cast<int64_t>(pending_.size())}));
+  outbox_.push_back(
+      make_payload(MessageType::kHello, HelloBody{options_.capacity_samples,
+                                                  installed_epoch_,
+                                                  installed_.version,
+                                                  installed_.root_hash,
+                                                  "ringside-cpp/1",
+                                                  static_cast<int64_t>(pending_.size()),
+                                                  {options_.settings}}));
 }
 
 void WorkerState::disconnect(const std::string& why, Clock::time_point now) {

@@ -62,7 +62,7 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
                                                const rl::TrainingRun& run) {
   const int64_t steps = run.steps();
   if (!options.rollouts.empty()) {
-    return rl::make_file_source(options.rollouts, config.rollout);
+    return rl::make_file_source(options.rollouts, config);
   }
   if (!options.prime_rl.empty()) {
     return rl::make_prime_rl_source(options.prime_rl, config, steps);

@@ -1,73 +1,154 @@
 #include "rl/data/rollout_file.h"
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-
-#include "engine/io/json_text.h"
+#include <utility>
 
 namespace ringside::rl {
 namespace {
 
 using nlohmann::json;
 
-// Throws std::runtime_error naming the first that is missing.
-void require_members(const json& line) {
-  for (const char* key : {"group_id", "prompt_ids", "completion_ids", "logprobs"}) {
-    if (!line.is_object() || !line.contains(key)) {
-      throw std::runtime_error(std::string("has no \"") + key +
-                               "\"; expected an object with group_id, prompt_ids, completion_ids, logprobs and reward or advantages");
-    }
+constexpr const char* kForm =
+    "a recorded rollout holds group_id, prompt_ids, completion_ids, logprobs, and reward, rewards "
+    "or advantages";
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+// What stands under `name`, which must be there.
+const json& field(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) {
+    fail("no \"" + std::string(name) + "\"; " + kForm);
+  }
+  return *found;
+}
+
+template <class T>
+T value_of(const json& value, const char* name, const char* expected) {
+  try {
+    return value.get<T>();
+  } catch (const json::exception&) {
+    fail("\"" + std::string(name) + "\" is " +
+         bridge::clip_text(value.dump(-1, ' ', false, json::error_handler_t::replace), 60) +
+         ", expected " + expected);
   }
 }
 
+template <class T>
+T required(const json& object, const char* name, const char* expected) {
+  return value_of<T>(field(object, name), name, expected);
+}
+
+template <class T>
+T optional(const json& object, const char* name, const char* expected, T otherwise) {
+  const auto found = object.find(name);
+  const bool absent = found == object.end() || found->is_null();
+  return absent ? otherwise : value_of<T>(*found, name, expected);
+}
+
+// The objects of a list under `name`; none where there is no such list.
+std::vector<json> objects(const json& line, const char* name, const char* expected) {
+  auto list = optional<std::vector<json>>(line, name, expected, {});
+  for (const json& item : list) {
+    if (!item.is_object()) {
+      value_of<std::map<std::string, json>>(item, name, expected);  // throws
+    }
+  }
+  return list;
+}
+
 bridge::FinishReason finish_reason(const json& line) {
-  const auto name = line.value("finish_reason", std::string("stop"));
+  const auto name =
+      optional<std::string>(line, "finish_reason", "stop, length, aborted or error", "stop");
   const auto reason = bridge::finish_reason_from_name(name);
   if (!reason) {
-    throw std::runtime_error("finish_reason is \"" + name + "\", expected stop, length, aborted or error");
+    fail("finish_reason is \"" + name + "\", expected stop, length, aborted or error");
   }
   return *reason;
 }
 
 std::vector<bridge::VersionSpan> versions(const json& line, int64_t completion_tokens) {
   if (!line.contains("versions")) {
-    return {{0, 0, completion_tokens}};
+    return completion_tokens > 0 ? std::vector<bridge::VersionSpan>{{0, 0, completion_tokens}}
+                                 : std::vector<bridge::VersionSpan>{};
   }
   std::vector<bridge::VersionSpan> spans;
-  for (const json& span : line.at("versions")) {
-    spans.push_back({span.at("version"), span.at("begin"), span.at("end")});
+  for (const json& span : objects(line, "versions", "a list of {version, begin, end}")) {
+    spans.push_back({required<int64_t>(span, "version", "an integer"),
+                     required<int64_t>(span, "begin", "an integer"),
+                     required<int64_t>(span, "end", "an integer")});
   }
   return spans;
 }
 
+std::vector<uint8_t> loss_mask(const json& line) {
+  std::vector<uint8_t> mask;
+  for (const json& m : optional<std::vector<json>>(line, "loss_mask", "a list of 0 and 1", {})) {
+    mask.push_back(m.is_boolean() ? m.get<bool>()
+                                  : value_of<int64_t>(m, "loss_mask", "a list of 0 and 1") != 0);
+  }
+  return mask;
+}
+
+// Fills what says how good the rollout was.
+void read_rewards(const json& line, bridge::Rollout& rollout) {
+  const bool failed = rollout.finish_reason == bridge::FinishReason::kAborted ||
+                      rollout.finish_reason == bridge::FinishReason::kError;
+  if (line.contains("rewards")) {
+    rollout.rewards = required<std::vector<std::pair<std::string, double>>>(
+        line, "rewards", "a list of [name, number]");
+    return;
+  }
+  rollout.advantages = optional<std::vector<float>>(line, "advantages", "a list of numbers", {});
+  if (line.contains("reward") || (rollout.advantages.empty() && !failed)) {
+    rollout.rewards = {{"reward", required<double>(line, "reward", "a number")}};
+  }
+}
+
 bridge::Rollout parse(const json& line) {
+  if (!line.is_object()) {
+    fail("the line is " + std::string(line.type_name()) + ", expected an object; " + kForm);
+  }
   bridge::Rollout rollout;
-  rollout.prompt_ids = line.at("prompt_ids").get<std::vector<int64_t>>();
-  rollout.completion_ids = line.at("completion_ids").get<std::vector<int64_t>>();
-  rollout.logprobs = line.at("logprobs").get<std::vector<float>>();
-  if (line.contains("loss_mask")) {
-    for (const json& m : line.at("loss_mask")) {
-      rollout.loss_mask.push_back(m.is_boolean() ? m.get<bool>() : m.get<int>() != 0);
-    }
+  rollout.prompt_ids = required<std::vector<int64_t>>(line, "prompt_ids", "a list of token ids");
+  rollout.completion_ids =
+      required<std::vector<int64_t>>(line, "completion_ids", "a list of token ids");
+  rollout.logprobs = required<std::vector<float>>(line, "logprobs", "a list of numbers");
+  rollout.loss_mask = loss_mask(line);
+  rollout.turn_offsets =
+      optional<std::vector<int32_t>>(line, "turn_offsets", "a list of integers", {});
+  rollout.turn_rewards =
+      optional<std::vector<double>>(line, "turn_rewards", "a list of numbers", {});
+  for (const json& branch : objects(line, "branches", "a list of {begin, context_end}")) {
+    rollout.branches.push_back({required<int64_t>(branch, "begin", "an integer"),
+                                required<int64_t>(branch, "context_end", "an integer")});
   }
-  rollout.turn_offsets = line.value("turn_offsets", std::vector<int32_t>{});
-  rollout.turn_rewards = line.value("turn_rewards", std::vector<double>{});
-  rollout.advantages = line.value("advantages", std::vector<float>{});
-  if (line.contains("branches")) {
-    for (const json& branch : line.at("branches")) {
-      rollout.branches.push_back({branch.at("begin"), branch.at("context_end")});
-    }
-  }
-  rollout.temperature = line.value("temperature", 1.0F);
+  rollout.temperature = optional<float>(line, "temperature", "a number", 1.0F);
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));
   rollout.run_epoch = 0;
-  if (line.contains("reward") || rollout.advantages.empty()) {
-    rollout.rewards = {{"reward", line.at("reward").get<double>()}};
-  }
+  read_rewards(line, rollout);
   return rollout;
+}
+
+json parse_line(const std::string& text) {
+  try {
+    return json::parse(text);
+  } catch (const json::parse_error& error) {
+    fail("is no JSON object: it goes wrong at character " + std::to_string(error.byte));
+  }
+}
+
+// A group trained again after a restart stands in log.rollouts' file a second time, under another
+// start of the trainer.
+std::string group_label(const json& line) {
+  std::string label = field(line, "group_id").dump();
+  return line.contains("trainer_epoch") ? label + " of start " + line["trainer_epoch"].dump()
+                                        : label;
 }
 
 // Numbers groups and samples as lines come in, and holds them to group_size.
@@ -108,7 +189,9 @@ class GroupNumbering {
 
 }  // namespace
 
-std::vector<bridge::Rollout> read_rollout_file(const std::filesystem::path& path, int64_t group_size) {
+std::vector<bridge::Rollout> read_rollout_file(
+    const std::filesystem::path& path, int64_t group_size,
+    const std::function<bridge::Status(const bridge::Rollout&)>& admit) {
   std::ifstream file(path);
   if (!file) {
     throw std::runtime_error("cannot read rollouts from " + path.string());
@@ -123,11 +206,13 @@ std::vector<bridge::Rollout> read_rollout_file(const std::filesystem::path& path
       if (text.empty()) {
         continue;
       }
-      const json line = engine::parse_json(text, path.string(), line_number);
-      require_members(line);
+      const json line = parse_line(text);
       bridge::Rollout rollout = parse(line);
-      numbering.number(rollout, line.at("group_id").dump());
-      const auto status = bridge::validate(rollout);
+      numbering.number(rollout, group_label(line));
+      bridge::Status status = bridge::validate(rollout);
+      if (status.ok() && admit) {
+        status = admit(rollout);
+      }
       if (!status.ok()) {
         throw std::runtime_error(status.error().detail);
       }

@@ -4,11 +4,17 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 namespace ringside::rl {
 
 RewardSet::RewardSet(std::string_view spec, const RewardOptions& options) : recipe_(parse_rewards(spec)) {
+  if (recipe_.empty()) {
+    throw std::invalid_argument(
+        "rollout.reward is worker: rewards come from workers that have their own, and Ringside's "
+        "worker, evaluation and generate have none; name a reward");
+  }
   for (const WeightedReward& reward : recipe_) {
     rewards_.push_back(make_reward(reward.name, options));
   }

@@ -48,6 +48,9 @@ const double* find_reward(const NamedRewards& rewards, const std::string& name) 
 
 std::vector<WeightedReward> parse_rewards(std::string_view text) {
   std::vector<WeightedReward> rewards;
+  if (strip(text) == "worker") {
+    return rewards;
+  }
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     WeightedReward reward = parse_part(strip(text.substr(begin, end - begin)));

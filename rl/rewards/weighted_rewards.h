@@ -19,17 +19,22 @@ struct WeightedReward {
 // A reward's value under its name, before weights.
 using NamedRewards = std::vector<std::pair<std::string, double>>;
 
-// Reads "name" or "name * weight, name * weight": white space is free, a weight is any finite number (negative too) and 1
-// when it is left out. Throws std::invalid_argument saying what is wrong with which part: nothing there, an unknown name
-// (the known ones and the nearest follow), a weight that is no number, a name twice.
+// Reads "name" or "name * weight, name * weight": white space is free, a weight is any finite
+// number (negative too) and 1 when it is left out. "worker" alone is no recipe: rewards are the
+// workers' own, under any names, and their plain sum counts. Throws std::invalid_argument saying
+// what is wrong with which part: nothing there, an unknown name (the known ones and the nearest
+// follow), a weight that is no number, a name twice.
 std::vector<WeightedReward> parse_rewards(std::string_view text);
 
 // The weighted sum of a rollout's raw rewards.
-//   - Every reward of `recipe` must be there once: std::invalid_argument names one that is not. A reward that only the
+//   - Every reward of `recipe` must be there once: std::invalid_argument names one that is not. A
+//   reward that only the
 //     rollout has is carried for the metrics and counts nothing.
-//   - When the rollout has none of the recipe's names, it comes from a worker with rewards of its own (or a recorded file):
+//   - When the rollout has none of the recipe's names - there are none for "worker", and a recorded
+//   file may have others -
 //     their plain sum.
-//   - A rollout without any reward (finish reason error) has no total: std::invalid_argument. Leave it out before.
+//   - A rollout without any reward (finish reason error) has no total: std::invalid_argument. Leave
+//   it out before.
 double weighted_total(const NamedRewards& rewards, std::span<const WeightedReward> recipe);
 
 }  // namespace ringside::rl

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "rl/shared_settings.h"
 #include "rl/training_run.h"
 #include "rl/weight_sync.h"
 #include "rl/worker/embedded_loop.h"
@@ -44,6 +45,11 @@ class DecoderSampler final : public BatchSampler {
     return rollouts;
   }
 
+  // What the trainer must agree to.
+  bridge::Settings shared_settings() const {
+    return rl::shared_settings(config_, decoder_.config(), jobs_.prompts(), sampler_.stops());
+  }
+
  private:
   Config config_;
   std::string worker_id_;
@@ -56,7 +62,7 @@ class DecoderSampler final : public BatchSampler {
 
 void run_embedded_worker(const Config& config, const WorkerSettings& settings) {
   DecoderSampler sampler(config, settings.worker_id);
-  bridge::WorkerEndpoint endpoint(worker_options(config, settings));
+  bridge::WorkerEndpoint endpoint(worker_options(config, settings, sampler.shared_settings()));
   EmbeddedLoop loop(endpoint, sampler, settings, static_cast<std::size_t>(samples_per_batch(config)), settings.now);
   run_loop(loop, endpoint, settings);
   leave(endpoint, loop.ended());

@@ -23,6 +23,8 @@ class PromptSampler {
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds, double temperature) const;
 
+  const std::vector<int64_t>& stops() const { return scorer_.stops(); }
+
  private:
   RolloutConfig config_;
   PromptScorer scorer_;

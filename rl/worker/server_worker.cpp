@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rl/log/log.h"
+#include "rl/shared_settings.h"
 #include "rl/training_run.h"
 #include "rl/worker/make_server.h"
 #include "rl/worker/request_pool.h"
@@ -88,6 +89,11 @@ class PooledPolicy final : public ServedPolicy {
   }
   bridge::Rollout failed(const ServedAnswer& answer, int64_t version) override { return answers_.failed(answer, version); }
 
+  // What the trainer must agree to.
+  bridge::Settings shared_settings() const {
+    return rl::shared_settings(config_, model_, jobs_.prompts(), scorer_.stops());
+  }
+
   // Ends what runs: the pool's threads would wait for completions nobody wants.
   void abandon() {
     pool_.withdraw();
@@ -127,7 +133,7 @@ class PooledPolicy final : public ServedPolicy {
 
 void run_server_worker(const Config& config, const WorkerSettings& settings) {
   PooledPolicy policy(config, settings);
-  bridge::WorkerEndpoint endpoint(worker_options(config, settings));
+  bridge::WorkerEndpoint endpoint(worker_options(config, settings, policy.shared_settings()));
   ServerLoop loop(endpoint, policy, settings, config.rollout.server_options, settings.now);
   run_loop(loop, endpoint, settings);
   policy.abandon();

@@ -65,8 +65,10 @@ int64_t wanted_samples(const Config& config) {
   return at_once + at_once / 4 + rollout.group_size;
 }
 
-bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings) {
+bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings,
+                                     bridge::Settings shared) {
   bridge::WorkerOptions options;
+  options.settings = std::move(shared);
   options.worker_id = settings.worker_id;
   options.capacity_samples = wanted_samples(config);
   const CurveConfig& curve = config.bridge.curve;

@@ -11,6 +11,7 @@
 #include "rl/data/prompt_set.h"
 #include "rl/worker/link_events.h"
 #include "rl/worker/prompt_scorer.h"
+#include "rollout_bridge/settings.h"
 #include "rollout_bridge/worker_endpoint.h"
 #include "rollout_bridge/worker_queue.h"
 
@@ -24,9 +25,10 @@ int64_t samples_per_batch(const Config& config);
 // while one is made. With a server: what runs there at once, a quarter ahead, and a group, because groups are granted whole.
 int64_t wanted_samples(const Config& config);
 
-// The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with keys and capacity. Blocks
+// The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with keys, capacity and `shared`, which
+// the trainer compares with its own. Blocks
 // until the endpoint file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
-bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings);
+bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings, bridge::Settings shared);
 
 // What a granted sample stands for.
 struct SampleJob {
@@ -41,6 +43,7 @@ class SampleJobs {
   explicit SampleJobs(const Config& config);
   // The prompt of group g of the trainer's data order. Not thread-safe.
   SampleJob of(const bridge::GrantedSample& sample);
+  const std::vector<Prompt>& prompts() const { return prompts_; }
 
  private:
   uint64_t seed_;

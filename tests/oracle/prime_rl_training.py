@@ -66,7 +66,8 @@ def grid(samples: list[dict]) -> list[batches.MicroBatch]:
 
 
 class Orchestrator(threading.Thread):
-    """Publishes each step's batch once the weights it would be sampled from have come, behind a batch that must be refused."""
+    """Publishes each step's batch once the weights it would be sampled from have come, behind two batches that must be
+    refused."""
 
     def __init__(self, publisher: batches.Publisher, samples: list[dict], broadcasts: pathlib.Path):
         super().__init__(daemon=True)
@@ -92,6 +93,9 @@ class Orchestrator(threading.Thread):
             damaged = grid(self.samples[:SAMPLES])
             damaged[2].advantages[0] = float("nan")
             self.publisher.send(batches.encode(damaged))
+            foreign = grid(self.samples[:SAMPLES])
+            foreign[0].input_ids[1] = tiny_models.VOCAB
+            self.publisher.send(batches.encode(foreign))
             self.publisher.send(batches.encode(micro_batches))
 
 
@@ -133,6 +137,8 @@ def main() -> int:
         check("reward" not in got[0], "no reward is made up")
         check(got[1]["rollouts/accepted"] == STEPS * SAMPLES, f"{STEPS * SAMPLES} samples accepted")
         check(output.count("advantages: a value that is not finite") == STEPS, "each damaged batch is named")
+        check(output.count(f"= {tiny_models.VOCAB} is outside the model's vocabulary of {tiny_models.VOCAB}") == STEPS,
+              "each batch with an id outside the vocabulary is named")
         final = [ringside_cli.load_weights(folder / run / "checkpoint-final") for run in ("file", "prime")]
         check(same_weights(*final), "equal weights at the end")
         handed = orchestrator.received

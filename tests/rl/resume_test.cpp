@@ -41,7 +41,7 @@ rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t s
   rl::TrainingState state;
   test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
     rl::TrainingRun run({config, dir, steps, {}}, mesh, comms);
-    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config.rollout);
+    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
     rl::train_grpo(run, source.get());
     state = run.state();
   });

@@ -128,6 +128,26 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
   REQUIRE(intake.poll(2, kPatience).has_value());
 }
 
+TEST_CASE("refill that gives up says so", "[intake]") {
+  const TempDir dir;
+  auto rules = make_rules(1, 0, 1, 0);
+  rules.refill_rounds = 2;
+  rl::RolloutIntake intake(options_of(dir, 1), rules, 2);
+  FakeWorker worker(intake, 2);
+  publish(intake, 1, 0);
+  REQUIRE(worker.take_grants(2) == samples_of(0, 1));
+  worker.send_group(0, 0, 1.0, 1.0);
+  CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
+  REQUIRE(worker.take_grants(2) == samples_of(kRoundStride, kRoundStride + 1));
+  (void)intake.drain_messages();
+  worker.send_group(kRoundStride, 0, 0.0, 0.0);
+  REQUIRE(intake.poll(1, kPatience).has_value());
+  const auto messages = intake.drain_messages();
+  REQUIRE_FALSE(messages.empty());
+  CHECK_THAT(messages[0], Catch::Contains("refill gave up on 1 of 1 prompts of step 1") &&
+                              Catch::Contains("algorithm.dynamic_sampling_rounds"));
+}
+
 // A prompt that is replaced while workers still hold work of later steps: with room for one group the refill must go first.
 TEST_CASE("a late grant of an early step overtakes", "[intake]") {
   const TempDir dir;

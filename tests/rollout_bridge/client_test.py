@@ -19,8 +19,8 @@ import numpy as np
 PYTHON_DIR = pathlib.Path(__file__).resolve().parents[2] / "rollout_bridge" / "python"
 sys.path.insert(0, str(PYTHON_DIR))
 
-from ringside_bridge import (Client, CurveKeys, Ended, Granted, Rollout, WeightsReady,  # noqa: E402
-                             root_hash_of)
+from ringside_bridge import (Client, CurveKeys, Ended, Failed, Granted, Rollout,  # noqa: E402
+                             WeightsReady, root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
 from ringside_bridge.pull import pull  # noqa: E402
@@ -123,6 +123,21 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(result["delta_refetched"], 0)
         self.assertEqual((result["accepted"], result["duplicate"], result["lost"]), (24, 0, 0))
         self.assertEqual(sum(result["rejected"]), 0)
+
+    def test_settings_go_both_ways(self):
+        peer, hello = start_peer(self, "settings")
+        with Client(hello["address"], "hot", settings={"temperature": 2.0, "top_k": None}) as hot:
+            event = hot.poll(timeout=20)
+            self.assertIsInstance(event, Failed)
+            self.assertEqual(event.reason, "settings")
+            self.assertIn("temperature is 2, the trainer's is 1", event.detail)
+        with Client(hello["address"], "py", settings={"temperature": 1.0, "stop_ids": [2]}) as client:
+            self.assertEqual(client.settings, {})
+            self.assertIsInstance(client.poll(timeout=20), WeightsReady)
+            self.assertEqual(client.settings, {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "vocab_size": 48,
+                                               "stop_ids": [2], "reward_names": ["exact_match"]})
+        peer.kill()
+        peer.wait(20)
 
     def test_example_worker(self):
         peer, hello = start_peer(self)

@@ -30,6 +30,11 @@ class DirectTrainer {
     say(worker, make_payload(MessageType::kHello,
                              HelloBody{capacity, -1, -1, "", "direct", pending}));
   }
+  void hello(const std::string& worker, const Settings& settings) {
+    seq_[worker] = 0;
+    say(worker,
+        make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "direct", 0, {settings}}));
+  }
   void say(const std::string& worker, const Payload& payload) {
     say_as(worker + "/1", {payload.type, "run", run_epoch_, worker, 1, ++seq_[worker]}, payload);
   }

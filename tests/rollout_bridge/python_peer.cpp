@@ -1,6 +1,6 @@
 // A trainer for client_test.py: publishes weights, grants groups, prints what arrived as JSON
-// lines. Guards the claim that PROTOCOL.md and the Python client describe the same protocol as the
-// C++.
+// lines. Argument: a folder for keys, or the word settings for a trainer that states some. Guards
+// the claim that PROTOCOL.md and the Python client describe the same protocol as the C++.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -49,12 +49,24 @@ std::optional<CurveServer> keys_in(const std::string& folder) {
                      read_allowed_keys(path / "worker.pub")};
 }
 
-bool serve(const std::string& key_folder) {
+Settings shown_settings() {
+  Settings settings;
+  settings.temperature = 1.0;
+  settings.top_p = 1.0;
+  settings.top_k = 0;
+  settings.vocab_size = 48;
+  settings.stop_ids = {{2}};
+  settings.reward_names = {{"exact_match"}};
+  return settings;
+}
+
+bool serve(const std::string& key_folder, const Settings& settings) {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.run_epoch = 3;
   options.worker_timeout = std::chrono::milliseconds(5000);
   options.curve = keys_in(key_folder);
+  options.settings = settings;
   TrainerEndpoint trainer(options);
   DeltaChain chain({});
   const auto first = make_snapshot("run", 3, 0, python_tensors(0));
@@ -92,5 +104,8 @@ bool serve(const std::string& key_folder) {
 }  // namespace ringside::bridge::test
 
 int main(int argc, char** argv) {
-  return ringside::bridge::test::serve(argc > 1 ? argv[1] : "") ? 0 : 1;
+  using namespace ringside::bridge;
+  const std::string word = argc > 1 ? argv[1] : "";
+  const bool stated = word == "settings";
+  return test::serve(stated ? "" : word, stated ? test::shown_settings() : Settings{}) ? 0 : 1;
 }

@@ -17,16 +17,25 @@ from .weights import root_hash_of
 
 class Client(SessionLoop):
     """A worker's session with the trainer. Reconnects by itself; rollouts are kept until acknowledged.
-    Without `curve` the connection is plain: for a trainer on this machine."""
+    Without `curve` the connection is plain: for a trainer on this machine. `settings`: what this worker
+    samples with, by the names in PROTOCOL.md, for the trainer to compare with its own; those that are
+    left out are not compared."""
 
     def __init__(self, address: str, worker_id: str, capacity_samples: int = 8,
                  max_pending: int = 1024, chunk_bytes: int = 4 << 20,
-                 curve: CurveKeys | None = None):
-        super().__init__(address, worker_id, capacity_samples, max_pending, chunk_bytes, curve)
+                 curve: CurveKeys | None = None, settings: dict | None = None):
+        super().__init__(address, worker_id, capacity_samples, max_pending, chunk_bytes, curve, settings)
         self._thread = threading.Thread(target=self._run, name="ringside-bridge", daemon=True)
         self._thread.start()
 
     # All of it is thread-safe.
+
+    @property
+    def settings(self) -> dict:
+        """What the trainer expects of its workers, by the names in PROTOCOL.md; only what it stated. Empty
+        before the first WELCOME, so look after the first event."""
+        return {name: value for name, value in (self._welcome.get("settings") or {}).items()
+                if value is not None}
 
     def poll(self, timeout: float | None = None):
         """The next event, or None after `timeout` seconds. Raises what ended the thread."""

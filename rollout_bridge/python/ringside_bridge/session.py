@@ -35,7 +35,8 @@ class SessionLoop:
     shares."""
 
     def __init__(self, address: str, worker_id: str, capacity_samples: int, max_pending: int,
-                 chunk_bytes: int, curve: CurveKeys | None):
+                 chunk_bytes: int, curve: CurveKeys | None, settings: dict | None = None):
+        self._settings, self._welcome = dict(settings or {}), {}
         self._address, self._worker_id, self._curve = address, worker_id, curve
         self._capacity, self._max_pending, self._chunk_bytes = (capacity_samples, max_pending,
                                                                 chunk_bytes)
@@ -111,8 +112,7 @@ class SessionLoop:
                               "installed_epoch": installed["epoch"],
                               "installed_version": installed["version"],
                               "installed_root": installed["root"], "client": "ringside-python/1",
-                              "pending": pending_count})
-        self._welcome: dict = {}
+                              "pending": pending_count, "settings": self._settings})
         self._last_message = self._last_heartbeat = time.monotonic()
         hello_waits = True
         while not self._over:
@@ -124,7 +124,7 @@ class SessionLoop:
             if self._joined:
                 self._work()
             self._flush()
-            limit = self._welcome.get("timeout_ms", 5000) / 1000
+            limit = self._welcome["timeout_ms"] / 1000 if self._joined else 5.0
             if not hello_waits and time.monotonic() - self._last_message > limit:
                 raise _Rejoin(f"no message for {limit:.1f} s")
 
