@@ -42,6 +42,15 @@ struct Parts {
   }
 };
 
+// Every rank finds the same alarms; one tells them.
+void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
+  for (const std::string& alarm : alarms) {
+    if (run.is_main_rank()) {
+      log::warn(alarm);
+    }
+  }
+}
+
 // Collective.
 void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
   if (run.state().step == 0 && evaluation.is_due(0)) {
@@ -60,14 +69,6 @@ void publish(TrainingRun& run, RolloutSource* source, bool saved) {
       source->checkpointed(run.state().step);
     }
   });
-}
-
-void warn_on_main_rank(const TrainingRun& run, const std::vector<std::string>& alarms) {
-  if (run.is_main_rank()) {
-    for (const std::string& alarm : alarms) {
-      log::warn(alarm);
-    }
-  }
 }
 
 }  // namespace
@@ -100,9 +101,10 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
     learner.adapt(updates, advantages);
 
     Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    warn_on_main_rank(run, add_alarms(metrics));
-    warn_on_main_rank(run, reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
-                                             advantages.advantage, config.rollout.group_size));
+    warn_of(add_alarms(metrics), run);
+    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
+                              advantages.advantage, config.rollout.group_size),
+            run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }

@@ -20,6 +20,11 @@ void finish_on_stop_signals() {
   action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one kills
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) {  // as nohup leaves it
+    sigaction(SIGHUP, &action, nullptr);
+  }
 }
 
 int stop_signal() { return received; }

@@ -67,7 +67,7 @@ class Lifecycle(unittest.TestCase):
         return sorted(int(path.name[5:]) for path in (self.run_dir / "checkpoints").glob("step-??????"))
 
     def test_an_interrupt_saves_and_the_same_command_goes_on(self):
-        for sent, layout in ((signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGINT, ("parallel.ulysses_parallel_size=2",))):
+        for sent, layout in ((signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGINT, ("parallel.ulysses_parallel_size=2",))):
             with self.subTest(signal=sent, layout=layout):
                 self.run_dir = self.folder / f"run-{sent}-{len(layout)}"
                 run = self.start("train.steps=100000", *layout)
@@ -189,6 +189,8 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(self.run_to_end(*words), 0, self.text())
         lines = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["eval_reward"] for line in lines], [0.5, 0.5])
+        self.assertIn("evaluation before training: reward 0.5", self.text())
+        self.assertRegex(self.text(), r"step 2/2 .* eval 0\.5000")
 
     def test_a_diverged_model_ends_the_run_with_step_and_figure(self):
         self.assertEqual(self.run_to_end("train.steps=50", "optimizer.learning_rate=1e38", "checkpoint.every=1",
