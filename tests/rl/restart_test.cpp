@@ -191,8 +191,9 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   REQUIRE(intake.poll(1, kPatience).has_value());  // out of the journal
   publish(intake, 2, 1);
   CHECK_FALSE(intake.poll(2, milliseconds(300)).has_value());
-  // Sample 0 of group 3 survived. Group 5 as well is wanted, but that the worker has in hand since the first life.
-  CHECK(worker.take_grants(3) == std::set<Sample>{{3, 1}, {4, 0}, {4, 1}});
+  // Sample 0 of group 3 survived. Group 5 is granted as well: the new start does not know that the worker has it in hand; the
+  // worker's queue knows.
+  CHECK(worker.take_grants(5) == std::set<Sample>{{3, 1}, {4, 0}, {4, 1}, {5, 0}, {5, 1}});
   CHECK(worker.take_grants(1, milliseconds(200)).empty());
   CHECK(intake.counters().accepted == 4 + 3);
   CHECK(refused_as_stale(intake) == 3);

@@ -71,6 +71,7 @@ void SimTrainer::start() {
   held_.clear();
   world_.judge.restored(checkpoint_);
   try {
+    world_.judge.started(journalled());
     state_ = std::make_unique<TrainerState>(options_of(plan_, run_epoch_, world_.disk), "sim://weights");
   } catch (const ProcessCrash&) {
     world_.events.after(seconds(1), [this] { start(); });
@@ -78,11 +79,7 @@ void SimTrainer::start() {
   }
   queue_ = std::make_unique<rl::RolloutQueue>(rules, checkpoint_ + 1);
   chain_ = std::make_unique<DeltaChain>(DeltaChain::Options{true, plan_.full_every});
-  guarded([&] {
-    std::vector<Rollout> replayed = replay();
-    publish(checkpoint_);
-    for (Rollout& rollout : replayed) admit(std::move(rollout));
-  });
+  guarded([&] { publish(checkpoint_); });
   if (life != life_ || !state_) return;
   world_.network.set_trainer(this);
   schedule_round();
@@ -157,16 +154,13 @@ void SimTrainer::flush() {
   state_->sweep();
 }
 
-// The journal's rollouts are the first that pop() returns.
-std::vector<Rollout> SimTrainer::replay() {
-  std::vector<Rollout> replayed;
+// The ids of the rollouts that the journal gives back.
+std::set<std::string> SimTrainer::journalled() const {
+  const TrainerOptions o = options_of(plan_, run_epoch_, world_.disk);
+  Journal journal({.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
   std::set<std::string> ids;
-  while (auto rollout = state_->pop()) {
-    ids.insert(rollout->rollout_id);
-    replayed.push_back(std::move(*rollout));
-  }
-  world_.judge.started(ids);
-  return replayed;
+  for (const Rollout& rollout : journal.take_replayed()) ids.insert(rollout.rollout_id);
+  return ids;
 }
 
 // The owner pops nothing while it trains.

@@ -72,7 +72,7 @@ class SimTrainer final : public TrainerPort {
   void round();
   void handle(const std::string& identity, const Packet& packet);
   void flush();
-  std::vector<bridge::Rollout> replay();
+  std::set<std::string> journalled() const;
   void take_in();
   void publish(int64_t version);
   void admit(bridge::Rollout rollout);
