@@ -181,6 +181,9 @@ TEST_CASE("rollout.reward names rewards with weights") {
   CHECK(parse_rewards(" math_answer , regex*0.2,length * -1e-2") ==
         Parsed{{"math_answer", 1.0}, {"regex", 0.2}, {"length", -0.01}});
   CHECK(parse_rewards("length*+2") == Parsed{{"length", 2.0}});
+  CHECK(parse_rewards(" worker ").empty());  // workers have rewards of their own
+  CHECK_THROWS_WITH(parse_rewards("worker, length"), Catch::Contains("reward 'worker' is unknown"));
+  CHECK_THROWS_WITH(RewardSet("worker", {}), Catch::Contains("rollout.reward is worker"));
   CHECK_THROWS_WITH(parse_rewards(""), Catch::Contains("a reward is missing"));
   CHECK_THROWS_WITH(parse_rewards("length,"), Catch::Contains("a reward is missing"));
   CHECK_THROWS_WITH(parse_rewards("lenght"), Catch::Contains("did you mean length?"));
