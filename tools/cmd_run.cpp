@@ -60,13 +60,13 @@ rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
+  if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
   std::vector<std::string> notes;
   if (!pass_preflight(*loaded, {}, notes)) return kExitUsage;
   for (const std::string& note : notes) {
     rl::log::info(note);
   }
   const int num_processes = trainer_processes(loaded->config, options.nproc);
-  if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
   remove_old_addresses(options.run_dir);
   LaunchOptions launch_options;
   launch_options.num_trainers = num_processes;

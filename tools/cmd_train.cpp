@@ -112,11 +112,11 @@ int train(const TrainOptions& options, const CommandContext& context) {
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
     loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
   }
-  if (!check_run(options, *loaded)) return kExitUsage;
   const rl::StartPlan plan =
       rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
                      options.accept_changes);
   if (const auto code = exit_code_of(plan)) return *code;
+  if (!check_run(options, *loaded)) return kExitUsage;
   std::atomic<int> stopped_by{0};
   const int code = run_on_ranks(
       loaded->config, options.nproc, context.arguments,

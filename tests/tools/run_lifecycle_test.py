@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -213,18 +214,26 @@ class Lifecycle(unittest.TestCase):
                 self.assertRegex(self.text(), rf"bridge\.{key}_address.*tcp://127\.0\.0\.1:{port}.*in use")
 
     def test_the_same_error_is_told_once_with_the_rank(self):
-        self.assertEqual(self.run_to_end("model.path=/nonexistent/model", "parallel.ulysses_parallel_size=2"), 1)
-        self.assertEqual(len(re.findall("nonexistent/model", self.text())), 1, self.text())
+        # Weights are loaded by the ranks alone: what is opened before the start reads only their headers.
+        model = self.folder / "model"
+        shutil.copytree(GOLDENS / "policy", model)
+        weights = bytearray((model / "model.safetensors").read_bytes())
+        weights[-8:] = struct.pack("<ff", float("nan"), float("nan"))
+        (model / "model.safetensors").write_bytes(weights)
+        self.assertEqual(self.run_to_end(f"model.path={model}", "parallel.ulysses_parallel_size=2"), 1)
+        self.assertEqual(len(re.findall("not finite", self.text())), 1, self.text())
         self.assertRegex(self.text(), "trainer rank [01]")
 
     def test_a_worker_that_can_only_die_ends_the_run_with_its_own_error(self):
         data = self.folder / "data"
         subprocess.run([sys.executable, ROOT / "tools/quickstart_task.py", "--out", data, "--sft", "10", "--train", "10",
                         "--held-out", "1", "--test", "1"], check=True, stdout=subprocess.DEVNULL)
-        (self.folder / "blank.jsonl").write_text("\n\n")
+        # No server listens at that port: only the worker finds out.
         self.assertNotEqual(self.run_to_end(f"model.path={data / 'model'}", "model.init=random",
-                                            f"data.train={self.folder / 'blank.jsonl'}", command="run", rollouts=False), 0)
-        self.assertRegex(self.text().strip().splitlines()[-1], "holds no example")
+                                            f"data.train={data / 'train.jsonl'}", "rollout.server=python",
+                                            "rollout.server_options.url=http://127.0.0.1:9",
+                                            "rollout.server_options.load_timeout_s=0.1", command="run", rollouts=False), 0)
+        self.assertRegex(self.text().strip().splitlines()[-1], "rollout.server.*127.0.0.1:9")
 
     def test_a_worker_that_joins_is_told_while_steps_run(self):
         data = self.folder / "data"
