@@ -22,11 +22,10 @@ constexpr const char* kStateFile = "trainer/state.json";
 constexpr const char* kTensorFile = "trainer/optimizer.safetensors";
 
 // Optimizer moments, and the master weights where the model's files hold them rounded.
-std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::Decoder& decoder,
-                                                                const engine::AdamW& optimizer) {
-  auto tensors = optimizer.named_state();
-  if (decoder.compute_dtype() == at::kBFloat16) {
-    for (const engine::ParamUnit* unit : decoder.units()) {
+std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::ModelRunner& policy) {
+  auto tensors = policy.named_state();
+  if (policy.decoder().compute_dtype() == at::kBFloat16) {
+    for (const engine::ParamUnit* unit : policy.decoder().units()) {
       for (std::size_t i = 0; i < unit->specs().size(); ++i) {
         tensors.emplace_back("master." + unit->specs()[i].name, unit->view(i));
       }
@@ -112,16 +111,15 @@ std::map<int64_t, fs::path> intermediate_checkpoints(const fs::path& run_dir) {
 
 }  // namespace
 
-void save_checkpoint(const fs::path& dir, const engine::Decoder& decoder, const engine::AdamW& optimizer,
-                     const TrainingState& state, const fs::path& tokenizer_from,
-                     const std::vector<CheckpointPart>& parts) {
+void save_checkpoint(const fs::path& dir, const engine::ModelRunner& policy, const TrainingState& state,
+                     const fs::path& tokenizer_from, const std::vector<CheckpointPart>& parts) {
   engine::AtomicDirectory directory(dir);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from;
-  engine::save_decoder(decoder, directory.path(), decoder.compute_dtype(), options);
+  engine::save_decoder(policy.decoder(), directory.path(), policy.decoder().compute_dtype(), options);
   fs::create_directories(directory.path() / "trainer");
   std::vector<engine::TensorToWrite> tensors;
-  for (const auto& [name, tensor] : trainer_tensors(decoder, optimizer)) {
+  for (const auto& [name, tensor] : trainer_tensors(policy)) {
     tensors.push_back({name, tensor, tensor.scalar_type()});
   }
   engine::write_safetensors(directory.path() / kTensorFile, std::move(tensors));
@@ -132,11 +130,11 @@ void save_checkpoint(const fs::path& dir, const engine::Decoder& decoder, const 
   directory.commit();
 }
 
-TrainingState load_checkpoint(const fs::path& dir, engine::Decoder& decoder, engine::AdamW& optimizer) {
-  engine::load_weights(dir, decoder);
-  read_tensors(dir / kTensorFile, trainer_tensors(decoder, optimizer));
+TrainingState load_checkpoint(const fs::path& dir, engine::ModelRunner& policy) {
+  engine::load_weights(dir, policy.decoder());
+  read_tensors(dir / kTensorFile, trainer_tensors(policy));
   const TrainingState state = read_state(dir / kStateFile);
-  optimizer.set_step_count(state.optimizer_step);
+  policy.set_step_count(state.optimizer_step);
   return state;
 }
 

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/decoder.h"
-#include "engine/optim/adamw.h"
+#include "engine/runner/model_runner.h"
 
 namespace ringside::rl {
 
@@ -32,13 +31,12 @@ using CheckpointPart = std::function<void(const std::filesystem::path& trainer_d
 
 // Writes the directory and its trainer/ folder. `tokenizer_from`: directory whose tokenizer files are copied along, may be
 // empty. Call on one rank. Throws std::runtime_error on a write failure; an older directory of that name then stays.
-void save_checkpoint(const std::filesystem::path& dir, const engine::Decoder& decoder,
-                     const engine::AdamW& optimizer, const TrainingState& state,
+void save_checkpoint(const std::filesystem::path& dir, const engine::ModelRunner& policy, const TrainingState& state,
                      const std::filesystem::path& tokenizer_from, const std::vector<CheckpointPart>& parts = {});
 
-// Fills decoder and optimizer. Throws std::runtime_error naming file and tensor when the checkpoint does not fit them.
-TrainingState load_checkpoint(const std::filesystem::path& dir, engine::Decoder& decoder,
-                              engine::AdamW& optimizer);
+// Fills the policy's weights and optimizer. Throws std::runtime_error naming file and tensor when the checkpoint does not
+// fit them.
+TrainingState load_checkpoint(const std::filesystem::path& dir, engine::ModelRunner& policy);
 
 // RUN_DIR/checkpoints/step-NNNNNN
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, int64_t step);

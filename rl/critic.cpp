@@ -10,9 +10,9 @@
 
 #include "engine/weights/atomic_directory.h"
 #include "engine/weights/safetensors.h"
-#include "rl/optimizer_step.h"
-#include "rl/policy_update.h"
-#include "rl/training_run.h"
+#include "engine/weights/value_model_files.h"
+#include "rl/optimizer_options.h"
+#include "rl/model_setup.h"
 #include "sp/grad_sync.h"
 
 namespace ringside::rl {
@@ -22,19 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOptimizerFile = "trainer/optimizer.safetensors";
 constexpr const char* kStepCount = "step_count";
-
-engine::ValueModel starting_model(const Config& config) {
-  const bool own_path = !config.algorithm.critic.model_path.empty();
-  const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
-  engine::ValueModel model(load_model_config(config, path), scalar_type(config.model.dtype));
-  if (config.model.init == ModelInit::kRandom && !own_path) {
-    model.trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
-  } else {
-    engine::load_value_weights(path, model);
-  }
-  model.trunk().set_recompute_activations(config.model.recompute_activations);
-  return model;
-}
 
 // Of this rank -> of the world. Ranks hold disjoint entries, so nothing is counted twice.
 ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
@@ -92,49 +79,55 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
           {"critic/lr", updates.back().learning_rate}};
 }
 
-Critic::Critic(const Config& config)
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
+  const bool own_path = !config.algorithm.critic.model_path.empty();
+  const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
+  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), scalar_type(config.model.dtype));
+  if (config.model.init == ModelInit::kRandom && !own_path) {
+    model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
+  } else {
+    engine::load_value_weights(path, *model);
+  }
+  model->trunk().set_recompute_activations(config.model.recompute_activations);
+  return model;
+}
+
+Critic::Critic(const Config& config, const sp::ProcessGroups& comms)
+    : Critic(config, load_starting_critic(config), comms) {}
+
+Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model, const sp::ProcessGroups& comms)
     : config_(config.algorithm.critic),
-      model_(starting_model(config)),
-      optimizer_(model_.units(), adamw_options(config.optimizer)) {}
+      model_(model.get()),
+      runner_(std::move(model), comms, adamw_options(config.optimizer)),
+      control_(comms.control(sp::axes::kLoss)) {}
 
-at::Tensor Critic::values(const sp::Shard& shard, engine::AttentionBackend& attention) const {
-  const at::Tensor hidden_sE = model_.trunk().forward(shard.ids_s, shard.positions_s, attention);
-  return model_.values(hidden_sE.index_select(0, shard.source_n));
-}
-
-at::Tensor Critic::score(const sp::Shard& shard, const sp::MeshCommunicators& comms) const {
-  const at::NoGradGuard no_grad;
-  const auto attention = shard_attention(shard, comms);
-  return values(shard, *attention);
-}
-
-CriticUpdate Critic::update(const std::vector<sp::Shard>& shards, double loss_tokens, double learning_rate,
-                            const sp::MeshCommunicators& comms) {
+CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens,
+                            double learning_rate) {
   TORCH_CHECK(loss_tokens >= 0.0, "critic: loss_tokens must not be negative, got ", loss_tokens);
   const double token_weight = loss_tokens > 0.0 ? 1.0 / loss_tokens : 0.0;
-  const auto units = model_.units();
-  zero_gradients(units);
+  const at::ScalarType dtype = column_dtype(runner_.decoder().compute_dtype());
   ValueSums sums;
   ValueStatistics statistics;
-  for (const sp::Shard& shard : shards) {
-    const auto attention = shard_attention(shard, comms);  // recomputed layers call it again in the backward
-    const ValueLoss result =
-        value_loss(values(shard, *attention), shard.old_value_n, shard.return_n, token_weight, config_.value_clip);
+  runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i, const engine::HeadOutput& output) {
+    const sp::MicroBatch& batch = mini_batch.micro_batches[i];
+    const at::Tensor old_value_n = take(columns.value, batch, mini_batch.first_token, dtype);
+    const at::Tensor return_n = take(columns.returns, batch, mini_batch.first_token, dtype);
+    const ValueLoss result = value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
     sums += result.sums;
-    statistics += ValueStatistics::of(shard.old_value_n, shard.return_n);
-    result.loss.backward();
-  }
-  const double grad_norm = apply_gradients(units, optimizer_, learning_rate, config_.max_grad_norm, *comms.world);
-  return {reduce(sums, *comms.world), reduce(statistics, *comms.world), grad_norm, learning_rate};
+    statistics += ValueStatistics::of(old_value_n, return_n);
+    return result.loss;
+  });
+  const double grad_norm = runner_.step(learning_rate, config_.max_grad_norm);
+  return {reduce(sums, *control_), reduce(statistics, *control_), grad_norm, learning_rate};
 }
 
 void Critic::save(const fs::path& dir) const {
   engine::AtomicDirectory directory(dir);
-  engine::save_value_model(model_, directory.path());
+  engine::save_value_model(*model_, directory.path());
   fs::create_directories(directory.path() / "trainer");
-  const at::Tensor step_count = at::tensor({optimizer_.step_count()}, at::kLong);
+  const at::Tensor step_count = at::tensor({runner_.step_count()}, at::kLong);
   std::vector<engine::TensorToWrite> tensors{{kStepCount, step_count, at::kLong}};
-  for (const auto& [name, moment] : optimizer_.named_state()) {
+  for (const auto& [name, moment] : runner_.named_state()) {
     tensors.push_back({name, moment, moment.scalar_type()});
   }
   engine::write_safetensors(directory.path() / kOptimizerFile, std::move(tensors));
@@ -149,7 +142,7 @@ void Critic::load(const fs::path& dir) {
     stored[file.entries()[i].name] = file.tensor(i);
   }
   const at::Tensor step_count = at::empty({1}, at::kLong);
-  auto wanted = optimizer_.named_state();
+  auto wanted = runner_.named_state();
   wanted.emplace_back(kStepCount, step_count);
   for (const auto& [name, target] : wanted) {
     const auto found = stored.find(name);
@@ -158,8 +151,8 @@ void Critic::load(const fs::path& dir) {
     }
     at::Tensor(target).copy_(found->second);
   }
-  engine::load_value_weights(dir, model_);
-  optimizer_.set_step_count(step_count.item<int64_t>());
+  engine::load_value_weights(dir, *model_);
+  runner_.set_step_count(step_count.item<int64_t>());
 }
 
 }  // namespace ringside::rl

@@ -1,21 +1,22 @@
-// PPO's critic: a value model with its optimizer on this rank. It values the tokens of a step once before the updates,
-// for the advantages, and is fitted to the returns that come of them, mini-batch by mini-batch.
-// Shapes: n = loss entries of this rank.
+// PPO's critic: a value model with its optimizer on this rank. It values the tokens of a step once before the updates, for
+// the advantages, and is then fitted to the returns, mini-batch by mini-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "engine/model/value_model.h"
-#include "engine/optim/adamw.h"
+#include "engine/weights/value_model_files.h"
+#include "engine/runner/model_runner.h"
 #include "rl/algorithm/value_loss.h"
+#include "rl/column_tensors.h"
 #include "rl/config/config.h"
 #include "rl/metrics/metrics.h"
-#include "sp/collator/collator.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 
 namespace ringside::rl {
 
@@ -32,24 +33,23 @@ struct CriticUpdate {
 // there are none), the rate is the last. Throws std::invalid_argument without an update.
 Metrics critic_metrics(const std::vector<CriticUpdate>& updates);
 
+// Loads algorithm.critic.model_path, or model.path when that is empty (then drawn at random where model.init says so), in
+// model.dtype. Not collective. Throws: std::runtime_error as load_value_weights.
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config);
+
 // Collective methods are called by all ranks in step. Not thread-safe.
 class Critic {
  public:
-  // Loads algorithm.critic.model_path, or model.path when that is empty (then drawn at random where model.init says so),
-  // in model.dtype. Not collective. Throws std::runtime_error as load_value_weights does.
-  explicit Critic(const Config& config);
+  // Starts from load_starting_critic(). Not collective.
+  Critic(const Config& config, const sp::ProcessGroups& comms);
 
-  // The values of a shard's entries, [n] in fp32 (fp64 for doubles), outside autograd. Collective over the
-  // sequence-parallel group. n may be 0.
-  at::Tensor score(const sp::Shard& shard, const sp::MeshCommunicators& comms) const;
+  const engine::ModelRunner& runner() const { return runner_; }
 
-  // Fits the values of all shards to return_n, clipped around old_value_n (value_loss.h): forward
-  // and backward over all shards, sum over the world, clip to algorithm.critic.max_grad_norm, one
-  // AdamW step at learning_rate. loss_tokens: entries of the mini-batch over all ranks; with 0 the
-  // gradient is zero. Collective over the world: every rank brings the same number of shards of the
-  // same plan. Throws c10::Error on negative loss_tokens and Diverged as apply_gradients does.
-  CriticUpdate update(const std::vector<sp::Shard>& shards, double loss_tokens, double learning_rate,
-                      const sp::MeshCommunicators& comms);
+  // Fits the values of the mini-batch to columns.returns, clipped around columns.value (value_loss.h): gradients over all
+  // micro-batches, clip to algorithm.critic.max_grad_norm, one AdamW step at learning_rate. loss_tokens: entries of the
+  // mini-batch over all ranks; with 0 the gradient is zero. Collective over the world. Throws: c10::Error on negative
+  // loss_tokens; engine::Diverged as ModelRunner::step.
+  CriticUpdate update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens, double learning_rate);
 
   // Writes the value model (save_value_model) and trainer/optimizer.safetensors: AdamW's moments by parameter name and its
   // step count. Atomic and durable, as a checkpoint; may lie inside one that is being written. Call on one rank.
@@ -59,15 +59,16 @@ class Critic {
   // Takes up what save() wrote. Throws std::runtime_error naming file and tensor when it does not fit.
   void load(const std::filesystem::path& dir);
 
-  engine::ValueModel& model() { return model_; }
-  const engine::ValueModel& model() const { return model_; }
+  engine::ValueModel& model() { return *model_; }
+  const engine::ValueModel& model() const { return *model_; }
 
  private:
-  at::Tensor values(const sp::Shard& shard, engine::AttentionBackend& attention) const;
+  Critic(const Config& config, std::unique_ptr<engine::ValueModel> model, const sp::ProcessGroups& comms);
 
   CriticConfig config_;
-  engine::ValueModel model_;
-  engine::AdamW optimizer_;
+  engine::ValueModel* model_;  // owned by runner_
+  engine::ModelRunner runner_;
+  std::shared_ptr<sp::Communicator> control_;
 };
 
 }  // namespace ringside::rl

@@ -22,7 +22,7 @@
 #include "rl/rollout_intake.h"
 #include "rl/shared_settings.h"
 #include "rl/trainer_options.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "rl/version_directories.h"
 #include "rl/weight_sync.h"
 #include "rl/worker/prompt_scorer.h"

@@ -1,22 +1,19 @@
-// One optimizer step over the micro-batches of a mini-batch, and the score pass before it: forward, loss, backward, summed
-// gradients, clip, AdamW. Used by every algorithm; the loss is handed in.
+// One optimizer step of the policy over the micro-batches of a mini-batch. Used by every algorithm; the loss is handed in.
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <span>
 #include <vector>
 
-#include "engine/model/attention_backend.h"
-#include "engine/model/decoder.h"
-#include "engine/optim/adamw.h"
+#include "engine/runner/model_runner.h"
 #include "rl/algorithm/losses.h"
-#include "sp/collator/collator.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/communicator.h"
 
 namespace ringside::rl {
 
-using LossFunction = std::function<PolicyLoss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
-                                              const sp::Shard& shard)>;
+// The loss of input `input`'s entries.
+using LossFunction = std::function<PolicyLoss(std::size_t input, const engine::HeadOutput& output)>;
 
 // What sequence parallelism did in one update, over all ranks.
 struct SequenceFigures {
@@ -37,20 +34,14 @@ struct UpdateResult {
 // Mean over the loss tokens of all updates together; 0 without one.
 double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum);
 
-// The attention of a shard's micro-batch over the mesh.
-std::unique_ptr<engine::AttentionBackend> shard_attention(const sp::Shard& shard, const sp::MeshCommunicators& comms);
+struct StepSize {
+  double learning_rate = 0.0;
+  double max_grad_norm = 0.0;  // 0 = no clipping
+};
 
-// Log-probs and entropies of a shard's entries. `attention` must outlive a backward through the result. Collective over the
-// sequence-parallel group.
-engine::TokenScores score_shard(const engine::Decoder& decoder, const sp::Shard& shard,
-                                engine::AttentionBackend& attention);
-
-// Forward and backward over all shards, sum over the world, clip to max_grad_norm (0 = no clipping), one AdamW step at learning_rate.
-// Collective over the world: every rank brings the same number of shards of the same plan. The result is the same on
-// every rank. Throws c10::Error, on every rank and before the weights change, when the gradient norm is not finite.
-UpdateResult update_policy(engine::Decoder& decoder, engine::AdamW& optimizer,
-                           const std::vector<sp::Shard>& shards, const LossFunction& loss,
-                           double learning_rate, double max_grad_norm,
-                           const sp::MeshCommunicators& comms);
+// Gradients over all inputs and one optimizer step. The result is the same on every rank.
+// Collective over the world. Throws: as ModelRunner::step.
+UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,
+                           const LossFunction& loss, StepSize size, sp::Communicator& control);
 
 }  // namespace ringside::rl

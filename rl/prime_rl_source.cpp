@@ -9,8 +9,8 @@
 #include "rl/live_source.h"
 #include "rl/log/log.h"
 #include "rl/prime_rl_broadcast.h"
+#include "rl/model_setup.h"
 #include "rl/rollout_admission.h"
-#include "rl/training_run.h"
 #include "rollout_bridge/prime_rl/codec.h"
 #include "rollout_bridge/prime_rl/stream.h"
 

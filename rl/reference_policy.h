@@ -1,10 +1,10 @@
-// The policy that the KL term holds on to: a frozen copy of the starting weights, or one that follows the trained policy.
+// The reference policy of the KL penalty: a frozen copy of the starting weights, or one that follows the trained policy.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 
-#include "engine/model/decoder.h"
+#include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 
 namespace ringside::rl {
@@ -12,13 +12,13 @@ namespace ringside::rl {
 class ReferencePolicy {
  public:
   // Loads model.reference_path, or model.path when that is empty. Throws std::runtime_error when it cannot be loaded.
-  explicit ReferencePolicy(const Config& config);
+  ReferencePolicy(const Config& config, const sp::ProcessGroups& comms);
 
-  const engine::Decoder& decoder() const { return *decoder_; }
+  const engine::ModelRunner& runner() const { return runner_; }
 
   // After step `step` (from 1): every algorithm.reference_update_every steps reference = mixup x policy + (1 - mixup) x
   // reference, in master weights (TRL's sync_ref_model; TR-DPO, Gorbatovski et al. 2024). Same on every rank.
-  void follow(const engine::Decoder& policy, int64_t step);
+  void follow(const engine::ModelRunner& policy, int64_t step);
 
   // Whether a checkpoint must hold it: one that never moves is read from its own directory again.
   bool moves() const { return update_every_ > 0; }
@@ -28,10 +28,10 @@ class ReferencePolicy {
  private:
   int64_t update_every_;
   double mixup_;
-  std::unique_ptr<engine::Decoder> decoder_;
+  engine::ModelRunner runner_;
 };
 
 // The reference that the configuration asks for, or nullptr.
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config);
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const sp::ProcessGroups& comms);
 
 }  // namespace ringside::rl

@@ -24,7 +24,7 @@ class RolloutLog {
   // end}], run_epoch, finish_reason, rewards
   // [[name, value]]}, and loss_mask, turn_offsets, turn_rewards, branches where they are not empty:
   // what read_rollout_file() takes, so that `train --rollouts` can train on it again. begin: [B +
-  // 1], advantage: [N], as in TokenTable and StepAdvantages: of the rollouts' loss tokens, what the
+  // 1], advantage: [N], as in StepColumns and StepAdvantages: of the rollouts' loss tokens, what the
   // step trains on before any correction weight. A line's advantages are one a completion token,
   // null where it carries no loss. Throws std::invalid_argument when lengths differ, naming the
   // rollout where it is one's, and std::system_error when they cannot be written whole.

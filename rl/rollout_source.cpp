@@ -8,7 +8,7 @@
 
 #include "rl/data/rollout_file.h"
 #include "rl/rollout_admission.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "rollout_bridge/codec.h"
 
 namespace ringside::rl {

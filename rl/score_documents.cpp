@@ -2,34 +2,33 @@
 
 #include <ATen/ATen.h>
 
-#include "rl/policy_update.h"
+#include "rl/column_tensors.h"
 
 namespace ringside::rl {
 
-std::vector<std::vector<double>> score_documents(const engine::Decoder& decoder,
+std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh, const sp::MeshCommunicators& comms,
+                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
                                                  const ScoreOptions& options) {
-  const at::NoGradGuard no_grad;
-  const auto& model = decoder.config();
+  const auto& config = model.decoder().config();
+  const sp::CollatorOptions collator{
+      {config.num_attention_heads, config.num_key_value_heads, config.head_dim},
+      options.tokens_per_micro_batch,
+      options.sequence};
+  const LocalBatch local{sp::collate(documents, mesh, collator), 0};
   int64_t num_entries = 0;
   for (const sp::Document& document : documents) {
     num_entries += document.entries.size();
   }
-  // Every entry is scored by exactly one rank, so a sum over ranks is a merge, exact to the bit.
-  at::Tensor logprobs = at::zeros({num_entries}, at::kDouble);
-  const sp::CollatorOptions collator{{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
-                                     options.tokens_per_micro_batch,
-                                     decoder.compute_dtype() == at::kDouble ? at::kDouble : at::kFloat,
-                                     options.sequence};
-  for (const sp::Shard& shard : sp::collate(documents, mesh, collator)) {
-    const auto attention = shard_attention(shard, comms);
-    const at::Tensor scores = score_shard(decoder, shard, *attention).logprobs_n.to(at::kDouble);
-    logprobs.index_copy_(0, at::tensor(shard.entry_index, at::kLong), scores);
-  }
-  comms.world->all_reduce_sum(logprobs, "scores");
+  std::vector<double> logprobs(num_entries, 0.0);
+  const auto inputs = model_inputs(local, {}, column_dtype(model.decoder().compute_dtype()));
+  model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
+    put(logprobs, local.micro_batches[i], 0, output.logprobs_n);
+  });
+  std::vector<double>* columns[] = {&logprobs};
+  merge_columns(columns, *comms.control(sp::axes::kLoss));
   std::vector<std::vector<double>> result;
-  const double* next = logprobs.const_data_ptr<double>();
+  auto next = logprobs.begin();
   for (const sp::Document& document : documents) {
     result.emplace_back(next, next + document.entries.size());
     next += document.entries.size();

@@ -1,13 +1,13 @@
-// Log-probs of whole documents over the mesh, put back in document order on every rank.
+// Log-probs of whole documents over the mesh, in document order on every rank.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/model/decoder.h"
+#include "engine/runner/model_runner.h"
 #include "sp/collator/collator.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 
 namespace ringside::rl {
 
@@ -18,9 +18,9 @@ struct ScoreOptions {
 
 // For each document the log-probs of its loss entries, in order. Without autograd. Collective over the world: every rank
 // passes the same documents and gets the same result.
-std::vector<std::vector<double>> score_documents(const engine::Decoder& decoder,
+std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh, const sp::MeshCommunicators& comms,
+                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
                                                  const ScoreOptions& options);
 
 }  // namespace ringside::rl

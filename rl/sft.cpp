@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "rl/column_tensors.h"
 #include "rl/data/data_order.h"
 #include "rl/sft_examples.h"
 #include "rl/step_metrics.h"
@@ -12,17 +13,32 @@
 namespace ringside::rl {
 namespace {
 
-// The documents of one optimizer step, each learned token weighted 1 / (all learned tokens of the step).
-std::vector<sp::Document> make_documents(const std::vector<const TokenizedExample*>& examples) {
-  int64_t tokens = 0;
-  for (const TokenizedExample* example : examples) {
-    tokens += example->learned_tokens();
-  }
+// One optimizer step's examples.
+struct SftBatch {
   std::vector<sp::Document> documents;
+  StepColumns columns;  // weight: each learned token's is 1 / (all learned tokens of the step)
+  int64_t tokens = 0;
+};
+
+SftBatch make_batch(const std::vector<const TokenizedExample*>& examples) {
+  SftBatch batch;
+  int64_t learned = 0;
   for (const TokenizedExample* example : examples) {
-    documents.push_back(make_sft_document(*example, 1.0 / static_cast<double>(std::max<int64_t>(1, tokens))));
+    batch.documents.push_back(make_sft_document(*example));
+    batch.tokens += static_cast<int64_t>(example->ids.size());
+    learned += example->learned_tokens();
   }
-  return documents;
+  batch.columns.weight.assign(learned, 1.0 / static_cast<double>(std::max<int64_t>(1, learned)));
+  return batch;
+}
+
+UpdateResult update(TrainingRun& run, const SftBatch& batch) {
+  const LocalBatch local{run.collate(batch.documents), 0};
+  const at::ScalarType dtype = column_dtype(run.decoder().compute_dtype());
+  return run.update(local, batch.columns, [&](std::size_t input, const engine::HeadOutput& output) {
+    const at::Tensor weight_n = take(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
+    return sft_loss(output.logprobs_n, output.entropy_n, weight_n);
+  });
 }
 
 }  // namespace
@@ -44,9 +60,10 @@ void train_sft(TrainingRun& run) {
       std::vector<const TokenizedExample*> chosen;
       for (int64_t i = part.begin; i < part.end; ++i) {
         chosen.push_back(&examples[order.at(run.state().step * batch_size + i)]);
-        tokens += static_cast<int64_t>(chosen.back()->ids.size());
       }
-      updates.push_back(run.update(run.collate(make_documents(chosen)), sft_loss));
+      const SftBatch batch = make_batch(chosen);
+      updates.push_back(update(run, batch));
+      tokens += batch.tokens;
     }
     Metrics metrics = update_metrics(updates);
     metrics.emplace_back("num_tokens", static_cast<double>(tokens));

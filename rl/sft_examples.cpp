@@ -128,16 +128,11 @@ std::vector<TokenizedExample> tokenize_examples(const Config& config, const engi
   return std::move(set.examples);
 }
 
-sp::Document make_sft_document(const TokenizedExample& example, double weight) {
+sp::Document make_sft_document(const TokenizedExample& example) {
   sp::Document document;
-  document.entries = sp::blank_entries(static_cast<std::size_t>(example.learned_tokens()));
-  std::size_t entry = 0;
   for (std::size_t t = 1; t < example.ids.size(); ++t) {
     if (example.learned[t]) {
-      document.entries.source[entry] = static_cast<int64_t>(t) - 1;
-      document.entries.target[entry] = example.ids[t];
-      document.entries.weight[entry] = weight;
-      ++entry;
+      document.entries.add(static_cast<int64_t>(t) - 1, example.ids[t]);
     }
   }
   document.ids = example.ids;

@@ -45,7 +45,7 @@ std::string describe_overlong(const SftSet& set, const Config& config);
 std::vector<TokenizedExample> tokenize_examples(const Config& config, const engine::Tokenizer& tokenizer,
                                                 const std::vector<int64_t>& eos);
 
-// A loss entry of that weight for each learned token, at the token before it; the last id is only ever a target.
-sp::Document make_sft_document(const TokenizedExample& example, double weight);
+// A loss entry for each learned token, at the token before it; the last id is only ever a target.
+sp::Document make_sft_document(const TokenizedExample& example);
 
 }  // namespace ringside::rl

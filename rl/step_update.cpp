@@ -12,7 +12,7 @@ constexpr const char* kCriticPart = "critic";
 
 }  // namespace
 
-Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference_(make_reference(config_)) {
+Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
   const auto& resumed = run.resumed_parts();
   if (reference_ && reference_->moves()) {
     if (resumed) {
@@ -21,7 +21,7 @@ Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference
     run.add_checkpoint_part([this](const auto& dir) { reference_->save(dir / kReferencePart); });
   }
   if (config_.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    critic_ = std::make_unique<Critic>(config_);
+    critic_ = std::make_unique<Critic>(config_, run.comms());
     if (resumed) {
       critic_->load(*resumed / kCriticPart);
     }
@@ -29,27 +29,29 @@ Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference
   }
 }
 
-StepShards Learner::collate(const StepBatch& batch) const {
-  StepShards shards;
+std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
+  std::vector<LocalBatch> mini_batches;
   for (const MiniBatch& mini_batch : batch.mini_batches) {
-    shards.push_back(run_.collate(mini_batch.documents));
-    apply_micro_batch_mean(shards.back(), config_.algorithm.loss_aggregation, run_.comms());
+    mini_batches.push_back({run_.collate(mini_batch.documents), mini_batch.first_token});
+    apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation, run_.comms());
   }
-  return shards;
+  return mini_batches;
 }
 
-void Learner::score(StepShards& shards, StepBatch& batch) const {
-  const Policies policies{run_.decoder(), reference_ ? &reference_->decoder() : nullptr, critic_.get()};
-  score_step(shards, policies, config_, run_.comms());
-  gather_scores(batch.table, batch, shards, config_, run_.comms());
+void Learner::score(const std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
+  const ScoringModels models{run_.policy(), reference_ ? &reference_->runner() : nullptr,
+                             critic_ ? &critic_->runner() : nullptr};
+  score_step(batch.columns, mini_batches, models, config_, run_.comms());
 }
 
-StepAdvantages Learner::attach_advantages(StepShards& shards, const StepBatch& batch) {
-  const StepAdvantages advantages = step_advantages(batch.table, batch.rewards, config_.rollout.group_size,
-                                                    config_.algorithm, run_.state().kl_coef);
+StepAdvantages Learner::compute_advantages(StepBatch& batch) {
+  StepAdvantages advantages = step_advantages(batch.columns, batch.rewards, config_.rollout.group_size,
+                                              config_.algorithm, run_.state().kl_coef);
   const bool corrected = config_.algorithm.correction.mode != CorrectionMode::kNone;
-  correction_ = corrected ? correction_weights(batch.table, config_.algorithm.correction) : CorrectionResult{};
-  rl::attach_advantages(shards, batch, advantages, correction_);
+  correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction) : CorrectionResult{};
+  batch.columns.advantage = advantages.advantage;
+  batch.columns.returns = advantages.returns;
+  batch.columns.correction = correction_.weight;
   return advantages;
 }
 
@@ -59,42 +61,44 @@ void Learner::observe_entropy(const UpdateResult& update) {
   state.entropy_coef = next_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm);
 }
 
-LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
+LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini_batch,
+                                  const StepColumns& columns) const {
   const TrainingState& state = run_.state();
-  const LossContext context{state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
-                            mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()), run_.comms().sp.get()};
-  const bool old_is_current =
-      config_.algorithm.old_logprobs == OldLogprobs::kRecompute && !needs_old_pass(config_);
-  return [this, context, old_is_current](const at::Tensor& logprob_n, const at::Tensor& entropy_n,
-                                         const sp::Shard& shard) {
-    if (!old_is_current) {
-      return grpo_loss(logprob_n, entropy_n, shard, config_.algorithm, context);
+  const LossContext context{state.kl_coef,
+                            acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
+                            mini_batch.loss_tokens,
+                            static_cast<int64_t>(mini_batch.documents.size()),
+                            run_.comms().tensors(sp::axes::kSp).get()};
+  const at::ScalarType dtype = column_dtype(run_.decoder().compute_dtype());
+  return [this, context, dtype, &local, &columns](std::size_t input, const engine::HeadOutput& output) {
+    EntryColumns entries = take_entries(columns, local.micro_batches[input], local.first_token, dtype);
+    if (!entries.old_logprob_n.defined()) {  // no pass of their own: the old policy is this one
+      entries.old_logprob_n = output.logprobs_n.detach();
     }
-    sp::Shard on_policy = shard;
-    on_policy.old_logprob_n = logprob_n.detach();
-    return grpo_loss(logprob_n, entropy_n, on_policy, config_.algorithm, context);
+    return grpo_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm, context);
   };
 }
 
-StepUpdates Learner::update(const StepShards& shards, const StepBatch& batch) {
+StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch) {
   StepUpdates updates;
   updates.correction = correction_;
   const AlgorithmConfig& algorithm = config_.algorithm;
   const bool policy_learns = !critic_ || run_.state().step >= algorithm.critic.warmup_steps;
   for (int64_t iteration = 0; iteration < algorithm.num_iterations; ++iteration) {
-    for (std::size_t b = 0; b < shards.size(); ++b) {
+    for (std::size_t b = 0; b < mini_batches.size(); ++b) {
       const MiniBatch& mini_batch = batch.mini_batches[b];
       if (critic_) {
         const double rate = algorithm.critic.learning_rate * run_.learning_rate_factor();
         try {
-          updates.critic.push_back(critic_->update(
-              shards[b], static_cast<double>(mini_batch.loss_tokens), rate, run_.comms()));
-        } catch (const Diverged& error) {
-          run_.diverged(Diverged(std::string("critic: ") + error.what()));
+          updates.critic.push_back(
+              critic_->update(mini_batches[b], batch.columns, static_cast<double>(mini_batch.loss_tokens), rate));
+        } catch (const engine::Diverged& error) {
+          run_.diverged(engine::Diverged(std::string("critic: ") + error.what()));
         }
       }
       if (policy_learns) {
-        updates.policy.push_back(run_.update(shards[b], policy_loss(mini_batch)));
+        updates.policy.push_back(
+            run_.update(mini_batches[b], batch.columns, policy_loss(mini_batches[b], mini_batch, batch.columns)));
         observe_entropy(updates.policy.back());
       }
     }
@@ -109,7 +113,7 @@ void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages
   state.kl_coef =
       next_kl_coef(state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
   if (reference_) {
-    reference_->follow(run_.decoder(), state.step + 1);
+    reference_->follow(run_.policy(), state.step + 1);
   }
 }
 

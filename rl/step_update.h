@@ -1,10 +1,11 @@
-// One step of reinforcement learning on one rank, in the parts that the trainer's loop calls in order: what is learned from
-// (policy, reference, critic) and how. Every method is collective over the world unless it says otherwise.
+// The learner: one step of reinforcement learning on one rank, in the parts that the trainer's loop calls in order. It holds
+// the reference and the critic beside the run's policy. Every method is collective over the world unless it says otherwise.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "rl/algorithm/correction.h"
 #include "rl/critic.h"
 #include "rl/data/training_batch.h"
 #include "rl/reference_policy.h"
@@ -27,23 +28,23 @@ class Learner {
   // std::runtime_error when one cannot be loaded.
   explicit Learner(TrainingRun& run);
 
-  // This rank's shards of every mini-batch.
-  StepShards collate(const StepBatch& batch) const;
+  // This rank's micro-batches of every mini-batch.
+  std::vector<LocalBatch> collate(StepBatch& batch) const;
 
-  // Old and reference log-probs and values into the shards, and what needs the whole step into the batch's table.
-  void score(StepShards& shards, StepBatch& batch) const;
+  // Old and reference log-probs and values, as columns of the batch.
+  void score(const std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
-  // Advantages, returns and corrections into the shards. Not collective: every rank computes the same.
-  StepAdvantages attach_advantages(StepShards& shards, const StepBatch& batch);
+  // The columns advantage, returns and correction. Not collective: every rank computes the same.
+  StepAdvantages compute_advantages(StepBatch& batch);
 
   // The passes over the mini-batches: the critic's step, then the policy's.
-  StepUpdates update(const StepShards& shards, const StepBatch& batch);
+  StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch);
 
   // Moves what follows the policy from step to step: an adaptive KL coefficient, the reference. Not collective.
   void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
 
  private:
-  LossFunction policy_loss(const MiniBatch& mini_batch) const;
+  LossFunction policy_loss(const LocalBatch& local, const MiniBatch& mini_batch, const StepColumns& columns) const;
   void observe_entropy(const UpdateResult& update);
 
   TrainingRun& run_;

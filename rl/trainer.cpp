@@ -8,7 +8,7 @@
 //   workers: consume: weights and grants   produce: rollouts       wait for: COMMIT of a version, then grants
 //
 // Every rank runs this same loop on the same rollouts, so that plans, advantages and loss weights agree without talking;
-// what differs is only the shard that collate() cuts out.
+// what differs is only the part that collate() cuts out.
 #include "rl/trainer.h"
 
 #include <optional>
@@ -82,7 +82,7 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
   evaluate_before_training(run, evaluation);
   RewardAlarms reward_alarms;
   while (!run.is_over()) {
-    const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().world,
+    const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
                                          waiting_round(config), [&] { return run.signal_here(); });
     if (next.stop_signal != 0) {
       run.agree_to_stop(next.stop_signal);
@@ -90,14 +90,14 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
     }
     const auto& rollouts = next.rollouts;
     StepBatch batch = make_step_batch(rollouts, config);
-    StepShards shards = learner.collate(batch);
-    learner.score(shards, batch);
-    const StepAdvantages advantages = learner.attach_advantages(shards, batch);
+    const auto mini_batches = learner.collate(batch);
+    learner.score(mini_batches, batch);
+    const StepAdvantages advantages = learner.compute_advantages(batch);
     if (parts.rollout_log) {
-      parts.rollout_log->write(run.state().step + 1, rollouts, batch.table.begin,
+      parts.rollout_log->write(run.state().step + 1, rollouts, batch.columns.begin,
                                advantages.advantage);
     }
-    const StepUpdates updates = learner.update(shards, batch);
+    const StepUpdates updates = learner.update(mini_batches, batch);
     learner.adapt(updates, advantages);
 
     Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);

@@ -14,7 +14,7 @@
 #include "engine/optim/lr_schedule.h"
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
-#include "rl/optimizer_step.h"
+#include "rl/optimizer_options.h"
 #include "rl/rank_work.h"
 #include "rl/sequence_parallel.h"
 #include "rl/step_metrics.h"
@@ -86,45 +86,17 @@ std::optional<double> find(const Metrics& metrics, const std::string& name) {
 
 }  // namespace
 
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat64:
-      return at::kDouble;
-  }
-  throw std::invalid_argument("unknown dtype");
-}
-
-engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
-  engine::ModelConfig model = engine::load_model_config(path);
-  model.fp32_norms = config.model.fp32_norms;
-  return model;
-}
-
-std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path) {
-  const auto dtype = scalar_type(config.model.dtype);
-  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), dtype);
-  if (config.model.init == ModelInit::kRandom) {
-    decoder->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
-  } else {
-    engine::load_weights(path, *decoder);
-  }
-  return decoder;
-}
-
-TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::MeshCommunicators comms)
+TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms)
     : options_(std::move(options)), mesh_(mesh), comms_(std::move(comms)) {
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  decoder_ = load_starting_model(config(), config().model.path);
-  decoder_->set_recompute_activations(config().model.recompute_activations);
-  optimizer_ = std::make_unique<engine::AdamW>(decoder_->units(), adamw_options(config().optimizer));
+  auto decoder = load_starting_model(config(), config().model.path);
+  decoder->set_recompute_activations(config().model.recompute_activations);
+  policy_ = std::make_unique<engine::ModelRunner>(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
+                                                  adamw_options(config().optimizer));
   resume_or_start();
-  if (const std::string name = first_non_finite(decoder_->units()); !name.empty()) {
+  if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
     throw std::runtime_error(
         (saved_.empty() ? "model.path " + config().model.path : saved_.string()) + ": weights of " +
         name + " are not finite");
@@ -138,7 +110,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::MeshCommu
 void TrainingRun::resume_or_start() {
   const auto checkpoint = latest_checkpoint(run_dir());
   if (checkpoint) {
-    state_ = load_checkpoint(*checkpoint, *decoder_, *optimizer_);
+    state_ = load_checkpoint(*checkpoint, *policy_);
     resumed_parts_ = *checkpoint / "trainer";
     saved_ = *checkpoint;
     saved_step_ = state_.step;
@@ -182,23 +154,22 @@ void TrainingRun::open_writers() {
 }
 
 void TrainingRun::on_every_rank(const std::function<void()>& work) const {
-  run_rank_work(*comms_.world, waiting_round(config()), work);
+  run_rank_work(*comms_.control(sp::axes::kLoss), waiting_round(config()), work);
 }
 
 void TrainingRun::on_main_rank(const std::function<void()>& work) const {
   on_every_rank(is_main_rank() ? work : std::function<void()>());
 }
 
-std::vector<sp::Shard> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
-  const auto& model = decoder_->config();
+std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
+  const auto& model = decoder().config();
   const int64_t budget = config().train.tokens_per_micro_batch;
-  const auto plan = sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget, config().sp.shared_prefix);
-  sp::check_agreement(plan.hash(), "the micro-batch plan", *comms_.world);
-  const bool fp64 = decoder_->compute_dtype() == at::kDouble;
-  return sp::collate(documents, mesh_,
+  const auto packing =
+      sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget, config().sp.shared_prefix);
+  sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
+  return sp::collate(documents, packing, mesh_,
                      {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
                       budget,
-                      fp64 ? at::kDouble : at::kFloat,
                       sequence_options(config().sp)});
 }
 
@@ -213,23 +184,23 @@ double TrainingRun::learning_rate_factor() const {
   return schedule.at_step(state_.optimizer_step);
 }
 
-UpdateResult TrainingRun::update(const std::vector<sp::Shard>& shards, const LossFunction& loss) {
+UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns& columns,
+                                 const LossFunction& loss) {
+  const auto inputs = model_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
+  const StepSize size{config().optimizer.learning_rate * learning_rate_factor(), config().optimizer.max_grad_norm};
   try {
-    const UpdateResult result =
-        update_policy(*decoder_, *optimizer_, shards, loss,
-                      config().optimizer.learning_rate * learning_rate_factor(),
-                      config().optimizer.max_grad_norm, comms_);
+    const UpdateResult result = update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
     if (!std::isfinite(result.sums.loss)) {
-      throw Diverged("the loss is " + std::to_string(result.sums.loss));
+      throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
     }
     ++state_.optimizer_step;
     return result;
-  } catch (const Diverged& error) {
+  } catch (const engine::Diverged& error) {
     diverged(error);
   }
 }
 
-void TrainingRun::diverged(const Diverged& error) const {
+void TrainingRun::diverged(const engine::Diverged& error) const {
   throw TrainingFailed("step " + std::to_string(state_.step + 1) + ": " + error.what() +
                        (saved_.empty() ? "; there is no checkpoint yet"
                                        : "; the newest checkpoint is " + saved_.string()) +
@@ -277,7 +248,7 @@ bool TrainingRun::agree_on_step_end() {
   const bool by_time = is_main_rank() && checkpoint.every_minutes > 0 &&
                        since_saved.count() >= checkpoint.every_minutes;
   at::Tensor word = at::tensor({int64_t{signal_here()}, int64_t{by_steps || by_time}}, at::kLong);
-  comms_.world->all_reduce_max(word, "step end");
+  comms_.control(sp::axes::kLoss)->all_reduce_max(word, "step end");
   agree_to_stop(word[0].item<int>());
   return word[1].item<int64_t>() != 0;
 }
@@ -306,7 +277,7 @@ void TrainingRun::show_first_evaluation(double reward) {
 
 void TrainingRun::save(const std::filesystem::path& dir) {
   on_main_rank([&] {
-    save_checkpoint(dir, *decoder_, *optimizer_, state_, config().model.path, checkpoint_parts_);
+    save_checkpoint(dir, *policy_, state_, config().model.path, checkpoint_parts_);
     prune_checkpoints(run_dir(), config().checkpoint.keep);
   });
   saved_ = dir;

@@ -12,15 +12,17 @@
 #include <utility>
 #include <vector>
 
+#include "engine/runner/model_runner.h"
 #include "rl/checkpoint.h"
+#include "rl/column_tensors.h"
 #include "rl/config/config.h"
 #include "rl/metrics/metrics_writer.h"
 #include "rl/metrics/tensorboard_writer.h"
-#include "rl/optimizer_step.h"
+#include "rl/model_setup.h"
 #include "rl/policy_update.h"
 #include "rl/progress/progress.h"
 #include "rl/run_directory.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 
 namespace ringside::rl {
 
@@ -31,14 +33,6 @@ struct RunOptions {
   // The signal that has asked this process to stop, 0 for none. Empty: none ever does.
   std::function<int()> stop_signal;
 };
-
-at::ScalarType scalar_type(DType dtype);
-
-// The shape of the model at config.model.path, with what the configuration adds to it.
-engine::ModelConfig load_model_config(const Config& config, const std::string& path);
-
-// The starting weights that config.model describes, read from disk or drawn from config.seed.
-std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path);
 
 // Training cannot go on, for a reason that every rank has found alike.
 class TrainingFailed : public std::runtime_error {
@@ -51,15 +45,15 @@ class TrainingRun {
   // Loads the newest checkpoint of the run directory, or else the starting model; rank 0 holds the
   // directory's lock from here on. Not collective. Throws std::runtime_error when neither can be
   // loaded or weights are not finite, and what RunDirectoryLock throws.
-  TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::MeshCommunicators comms);
+  TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms);
+
 
   const Config& config() const { return options_.config; }
   const std::filesystem::path& run_dir() const { return options_.run_dir; }
   int64_t steps() const { return options_.steps; }
   const sp::Mesh& mesh() const { return mesh_; }
-  const sp::MeshCommunicators& comms() const { return comms_; }
+  const sp::ProcessGroups& comms() const { return comms_; }
   bool is_main_rank() const { return mesh_.rank() == 0; }
-
   // run_rank_work() over the run's world: `work` on every rank, or on rank 0 alone. Collective.
   void on_every_rank(const std::function<void()>& work) const;
   void on_main_rank(const std::function<void()>& work) const;
@@ -73,7 +67,9 @@ class TrainingRun {
   int stop_signal() const { return state_.step < steps() ? stop_signal_ : 0; }
   // To be called on every rank with the same signal.
   void agree_to_stop(int signal) { stop_signal_ = signal; }
-  engine::Decoder& decoder() { return *decoder_; }
+  engine::ModelRunner& policy() { return *policy_; }
+  const engine::ModelRunner& policy() const { return *policy_; }
+  const engine::Decoder& decoder() const { return policy_->decoder(); }
   const TrainingState& state() const { return state_; }
   // The coefficients that a run adapts; they travel in its checkpoints.
   TrainingState& adaptive_state() { return state_; }
@@ -86,15 +82,15 @@ class TrainingRun {
   // The learning rate of the next optimizer step over its peak: warm-up and decay alone.
   double learning_rate_factor() const;
 
-  // This rank's shards of one optimizer step's documents. Collective: the plan's hash is compared first.
-  std::vector<sp::Shard> collate(const std::vector<sp::Document>& documents) const;
+  // This rank's micro-batches of one optimizer step's documents. Collective: the plan's hash is compared first.
+  std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
 
-  // One optimizer step. Collective. Throws what diverged() throws.
-  UpdateResult update(const std::vector<sp::Shard>& shards, const LossFunction& loss);
+  // One optimizer step of the policy. Collective. Throws what diverged() throws.
+  UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns, const LossFunction& loss);
 
   // Throws TrainingFailed: names the step that is being trained, what the error says and the
   // checkpoint that is left.
-  [[noreturn]] void diverged(const Diverged& error) const;
+  [[noreturn]] void diverged(const engine::Diverged& error) const;
 
   // Rank 0: an evaluation before the first step.
   void show_first_evaluation(double reward);
@@ -119,10 +115,9 @@ class TrainingRun {
 
   RunOptions options_;
   sp::Mesh mesh_;
-  sp::MeshCommunicators comms_;
+  sp::ProcessGroups comms_;
   std::optional<RunDirectoryLock> lock_;  // rank 0's
-  std::unique_ptr<engine::Decoder> decoder_;
-  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<engine::ModelRunner> policy_;
   TrainingState state_;
   std::optional<std::filesystem::path> resumed_parts_;
   std::vector<CheckpointPart> checkpoint_parts_;

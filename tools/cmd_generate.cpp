@@ -13,7 +13,7 @@
 #include "rl/data/data_order.h"
 #include "rl/data/prompt_set.h"
 #include "rl/log/log.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "rl/worker/prompt_sampler.h"
 
 namespace ringside::tools {

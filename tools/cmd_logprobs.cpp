@@ -10,7 +10,7 @@
 #include "rl/data/training_batch.h"
 #include "rl/score_documents.h"
 #include "rl/sequence_parallel.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "tools/distributed.h"
 
 namespace ringside::tools {
@@ -57,7 +57,7 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
     ++line_number;
     try {
       auto ids = parse_ids(text, vocab_size);
-      documents.push_back(ids.size() < 2 ? sp::Document{} : rl::make_scored_document(std::move(ids), 1, 0.0));
+      documents.push_back(ids.size() < 2 ? sp::Document{} : rl::make_scored_document(std::move(ids), 1));
     } catch (const std::exception& error) {
       throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
     }
@@ -66,7 +66,8 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
 }
 
 void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
-  const auto decoder = rl::load_starting_model(config, config.model.path);
+  const engine::ModelRunner model(
+      std::make_unique<engine::LanguageModel>(rl::load_starting_model(config, config.model.path)), ranks.comms);
   std::ifstream input(options.input);
   if (!input) {
     throw std::runtime_error("cannot read " + options.input.string());
@@ -77,11 +78,11 @@ void score_file(const LogprobsOptions& options, const rl::Config& config, const 
   }
   int64_t line_number = 0;
   for (;;) {
-    const auto documents = read_batch(input, options.input, decoder->config().vocab_size, line_number);
+    const auto documents = read_batch(input, options.input, model.decoder().config().vocab_size, line_number);
     if (documents.empty()) {
       break;
     }
-    const auto logprobs = rl::score_documents(*decoder, documents, ranks.mesh, ranks.comms,
+    const auto logprobs = rl::score_documents(model, documents, ranks.mesh, ranks.comms,
                                               {config.train.tokens_per_micro_batch, rl::sequence_options(config.sp)});
     for (const auto& line : logprobs) {
       output << nlohmann::json{{"logprobs", line}}.dump() << '\n';

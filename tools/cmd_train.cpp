@@ -86,7 +86,7 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
                const Ranks& ranks) {
   std::optional<rl::TrainingRun> run;
   std::unique_ptr<rl::RolloutSource> source;
-  rl::run_rank_work(*ranks.comms.world, rl::waiting_round(config), [&] {
+  rl::run_rank_work(*ranks.comms.control(sp::axes::kLoss), rl::waiting_round(config), [&] {
     run.emplace(rl::RunOptions{config, options.run_dir, total_steps(options, config), stop_signal},
                 ranks.mesh, ranks.comms);
     if (!run->is_main_rank()) {

@@ -16,7 +16,7 @@
 #include "rl/log/log.h"
 #include "rl/rank_work.h"
 #include "rl/sequence_parallel.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "sp/comm/c10d_communicator.h"
 #include "sp/comm/group_scope.h"
 #include "tools/command.h"
@@ -78,8 +78,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
   const sp::MeshShape shape = mesh_shape(config.parallel);
   const sp::Mesh mesh(shape, rank);
   if (shape.world_size() == 1) {
-    const auto alone = sp::make_single_rank_communicator();
-    return {mesh, {alone, alone, alone, alone, alone}};
+    return {mesh, sp::single_rank_groups()};
   }
   const auto& environment = rendezvous.environment;
   const auto store = rendezvous.in_process
@@ -87,8 +86,8 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                          : sp::make_tcp_store(environment.master_addr, static_cast<uint16_t>(environment.master_port),
                                               rank, shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  const Ranks ranks{mesh, sp::connect_mesh(mesh, store, host, rendezvous.timeout)};
-  const auto nodes = sp::gather_node_names(sp::this_node_name(), *ranks.comms.world);
+  const Ranks ranks{mesh, sp::connect_groups(mesh, store, host, rendezvous.timeout)};
+  const auto nodes = sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
   const std::string warning = sp::check_group_scope(group_scope(config.parallel.group_scope), shape, nodes);
   if (rank == 0 && !warning.empty()) {
     rl::log::warn(warning);

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "rl/config/config.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 #include "tools/launch/launcher.h"
 
 namespace ringside::tools {
 
 struct Ranks {
   sp::Mesh mesh;
-  sp::MeshCommunicators comms;
+  sp::ProcessGroups comms;
 };
 
 // Processes that a run starts: one for each rank of the mesh, or what --nproc asks for (0 = nothing). Fewer than ranks need

@@ -68,16 +68,13 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 
 }  // namespace
 
-Decoder::Decoder(ModelConfig config, at::ScalarType compute_dtype)
-    : config_(std::move(config)), compute_dtype_(compute_dtype) {
+Decoder::Decoder(ModelConfig config, const ComputeContext& context)
+    : config_(std::move(config)), context_(context) {
   check_config(config_);
-  TORCH_CHECK(
-      compute_dtype == at::kFloat || compute_dtype == at::kBFloat16 || compute_dtype == at::kDouble,
-      "decoder: the compute dtype is Float, BFloat16 or Double, got ", compute_dtype);
-  const at::ScalarType master = compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
-  rope_inverse_frequencies_d_ = rope_inverse_frequencies(config_);
+  rope_inverse_frequencies_d_ =
+      rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling).to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
-    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), master));
+    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
 }
 
@@ -125,7 +122,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
                               AttentionBackend& attention) const {
   const ParamUnit& unit = layer(index);
   const auto run = [this, index, rope, &unit, &attention](const at::Tensor& hidden) {
-    return decoder_layer(config_, materialize_layer(config_, unit, compute_dtype_), index, hidden,
+    return decoder_layer(config_, materialize_layer(config_, unit, context_.compute), index, hidden,
                          rope, attention);
   };
   if (recompute_activations_ && at::GradMode::is_enabled()) {
@@ -139,12 +136,12 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const RopeTables rope = rope_tables(rope_inverse_frequencies_d_,
-                                      overlapped != nullptr ? overlapped->positions_S() : positions_s, compute_dtype_);
-  at::Tensor hidden_sE = at::embedding(embedding().materialize(compute_dtype_)[0], ids_s);
+                                      overlapped != nullptr ? overlapped->positions_S() : positions_s, context_.compute);
+  at::Tensor hidden_sE = at::embedding(embedding().materialize(context_.compute)[0], ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(compute_dtype_)[0],
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0],
                   config_.rms_norm_eps, config_.fp32_norms);
 }
 
@@ -152,7 +149,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
                             const at::Tensor& positions_s, AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_, positions_s, compute_dtype_);
+  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_, positions_s, context_.compute);
   at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);
@@ -163,27 +160,27 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
 DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
-  weights.embedding_VE = embedding().materialize(compute_dtype_)[0];
+  weights.embedding_VE = embedding().materialize(context_.compute)[0];
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    weights.layers.push_back(materialize_layer(config_, layer(i), compute_dtype_));
+    weights.layers.push_back(materialize_layer(config_, layer(i), context_.compute));
   }
-  weights.final_norm_E = final_norm().materialize(compute_dtype_)[0];
+  weights.final_norm_E = final_norm().materialize(context_.compute)[0];
   weights.head_VE =
-      config_.tie_word_embeddings ? weights.embedding_VE : head().materialize(compute_dtype_)[0];
+      config_.tie_word_embeddings ? weights.embedding_VE : head().materialize(context_.compute)[0];
   return weights;
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
   const int64_t chunk_rows = std::max<int64_t>(1, kLogitsPerChunk / config_.vocab_size);
-  return token_scores(hidden_nE, head().materialize(compute_dtype_)[0], targets_n, temperature_n,
+  return token_scores(hidden_nE, head().materialize(context_.compute)[0], targets_n, temperature_n,
                       chunk_rows);
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(compute_dtype_)[0]);
-  return compute_dtype_ == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
+  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0]);
+  return context_.compute == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
 }
 
 std::vector<ParamUnit*> Decoder::units() {

@@ -34,10 +34,10 @@ std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 // writes parameters.
 class Decoder {
  public:
-  // compute_dtype: kFloat, kBFloat16 or kDouble. Master parameters are kDouble for kDouble, else
-  // kFloat. Throws c10::Error on a shape that cannot be (heads not a multiple of key/value heads,
-  // zero sizes).
-  Decoder(ModelConfig config, at::ScalarType compute_dtype);
+  // Parameters are made with the context: in its master dtype, on its device.
+  // Throws: c10::Error on a shape that cannot be (heads not a multiple of key/value heads, zero
+  // sizes).
+  Decoder(ModelConfig config, const ComputeContext& context);
 
   // Normal(0, std) matrices and embeddings, ones for norms, zeros for biases; the same values for
   // the same seed, up to rounding to the master dtype.
@@ -76,7 +76,8 @@ class Decoder {
   bool recompute_activations() const { return recompute_activations_; }
 
   const ModelConfig& config() const { return config_; }
-  at::ScalarType compute_dtype() const { return compute_dtype_; }
+  const ComputeContext& context() const { return context_; }
+  at::ScalarType compute_dtype() const { return context_.compute; }
 
   // Embedding, layers in order, final norm, and an untied head last. The order in which weights are
   // streamed.
@@ -95,7 +96,7 @@ class Decoder {
                        AttentionBackend& attention) const;
 
   ModelConfig config_;
-  at::ScalarType compute_dtype_;
+  ComputeContext context_;
   bool recompute_activations_ = false;
   at::Tensor rope_inverse_frequencies_d_;
   std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()

@@ -6,17 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/rope.h"
+
 namespace ringside::engine {
 
 enum class Architecture { kQwen3, kQwen2, kLlama };
-
-// rope_scaling of type "llama3" (transformers modeling_rope_utils, _compute_llama3_parameters).
-struct Llama3RopeScaling {
-  double factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
-};
 
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen3;

@@ -54,10 +54,10 @@ struct Rope : torch::autograd::Function<Rope> {
 
 }  // namespace
 
-at::Tensor rope_inverse_frequencies(const ModelConfig& config) {
-  const at::Tensor exponent = at::arange(0, config.head_dim, 2, at::kFloat).div_(config.head_dim);
-  const at::Tensor inv_freq = at::reciprocal(at::pow(config.rope_theta, exponent));
-  return config.rope_scaling ? scale_llama3(inv_freq, *config.rope_scaling) : inv_freq;
+at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta, const std::optional<Llama3RopeScaling>& scaling) {
+  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(head_dim);
+  const at::Tensor inv_freq = at::reciprocal(at::pow(theta, exponent));
+  return scaling ? scale_llama3(inv_freq, *scaling) : inv_freq;
 }
 
 RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,

@@ -4,9 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/model/model_config.h"
+#include <cstdint>
+#include <optional>
 
 namespace ringside::engine {
+
+// rope_scaling of type "llama3" (transformers modeling_rope_utils, _compute_llama3_parameters).
+struct Llama3RopeScaling {
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
+};
 
 // cos and sin of every token's angles, shared by all layers of one forward.
 struct RopeTables {
@@ -16,7 +25,7 @@ struct RopeTables {
 
 // Inverse frequencies [D/2] in fp32, with the same roundings as transformers'
 // compute_default_rope_parameters and _compute_llama3_parameters.
-at::Tensor rope_inverse_frequencies(const ModelConfig& config);
+at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta, const std::optional<Llama3RopeScaling>& scaling);
 
 // Angles, cos and sin in fp32, then cast to compute_dtype: transformers rounds there for every
 // dtype, fp64 included, and a trained model expects those angles. positions_s: int64 [s], s may be

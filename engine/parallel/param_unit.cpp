@@ -19,16 +19,14 @@ int64_t product(const std::vector<int64_t>& shape) {
 
 int64_t ParamSpec::numel() const { return product(shape); }
 
-ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, at::ScalarType master_dtype)
+ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context)
     : name_(std::move(name)), specs_(std::move(specs)) {
-  TORCH_CHECK(master_dtype == at::kFloat || master_dtype == at::kDouble, "unit ", name_,
-              ": the master dtype is Float or Double, got ", master_dtype);
   int64_t numel = 0;
   for (const ParamSpec& spec : specs_) {
     offsets_.push_back(numel);
     numel += spec.numel();
   }
-  flat_ = at::zeros({numel}, at::TensorOptions().dtype(master_dtype)).set_requires_grad(true);
+  flat_ = at::zeros({numel}, context.master_options()).set_requires_grad(true);
 }
 
 at::Tensor ParamUnit::grad() const {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/device/compute_context.h"
+
 namespace ringside::engine {
 
 // One named tensor inside the flat buffer. `name` is the Hugging Face name.
@@ -21,9 +23,9 @@ struct ParamSpec {
 
 class ParamUnit {
  public:
-  // The flat buffer is zero-initialised; loading or initialisation fills it through view().
-  // master_dtype: kFloat or kDouble, anything else throws c10::Error.
-  ParamUnit(std::string name, std::vector<ParamSpec> specs, at::ScalarType master_dtype);
+  // The flat buffer is zero-initialised in the context's master dtype, on its device; loading or
+  // initialisation fills it through view().
+  ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context);
 
   const std::string& name() const { return name_; }
   const std::vector<ParamSpec>& specs() const { return specs_; }

@@ -29,7 +29,7 @@ struct Part {
   double tokens() const { return static_cast<double>(end - begin); }
 };
 
-std::vector<Part> parts_of(const TokenTable& table) {
+std::vector<Part> parts_of(const StepColumns& table) {
   std::vector<Part> parts;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
     Part part{.begin = table.begin[sample], .end = table.begin[sample + 1]};
@@ -46,7 +46,7 @@ std::vector<Part> parts_of(const TokenTable& table) {
 }
 
 // The ratio of each token at that level, [N].
-std::vector<double> ratios_at(CorrectionLevel level, const TokenTable& table, const std::vector<Part>& parts) {
+std::vector<double> ratios_at(CorrectionLevel level, const StepColumns& table, const std::vector<Part>& parts) {
   std::vector<double> ratio;
   for (const Part& part : parts) {
     for (int64_t t = part.begin; t < part.end; ++t) {
@@ -66,7 +66,7 @@ std::vector<double> ratios_at(CorrectionLevel level, const TokenTable& table, co
   return ratio;
 }
 
-std::vector<double> weights_of(const TokenTable& table, const std::vector<Part>& parts,
+std::vector<double> weights_of(const StepColumns& table, const std::vector<Part>& parts,
                                const std::vector<double>& ratio, const CorrectionConfig& config) {
   const auto inside = [&](double r) { return r >= config.low && r <= config.high; };
   std::vector<double> weight = ratio;
@@ -101,7 +101,7 @@ std::vector<double> weights_of(const TokenTable& table, const std::vector<Part>&
 }
 
 // How far the two policies are apart, whatever is done about it.
-void add_distances(const TokenTable& table, const std::vector<Part>& parts, CorrectionStatistics& s) {
+void add_distances(const StepColumns& table, const std::vector<Part>& parts, CorrectionStatistics& s) {
   std::vector<double> k1, k3, squares, errors;
   for (std::size_t t = 0; t < table.old.size(); ++t) {
     const double log_ratio = table.old[t] - table.rollout[t];
@@ -164,7 +164,7 @@ void add_weights(const std::vector<double>& ratio, const std::vector<double>& we
 
 }  // namespace
 
-CorrectionResult correction_weights(const TokenTable& table, const CorrectionConfig& config) {
+CorrectionResult correction_weights(const StepColumns& table, const CorrectionConfig& config) {
   check_samples(table, kWho);
   check_column(table, table.old, "old", kWho);
   check_column(table, table.rollout, "rollout", kWho);

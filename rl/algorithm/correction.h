@@ -41,6 +41,6 @@ struct CorrectionResult {
 //   seq_mask_tis  the token's ratio in samples whose geometric mean is within low and high, 0 in others   (NeMo-RL, OpenRLHF)
 // Reads table.begin, old and rollout. Throws std::invalid_argument for lengths that differ, bounds that hold no ratio,
 // seq_mask_tis at another level than token (it uses both), or a log-prob that is not finite.
-CorrectionResult correction_weights(const TokenTable& table, const CorrectionConfig& config);
+CorrectionResult correction_weights(const StepColumns& table, const CorrectionConfig& config);
 
 }  // namespace ringside::rl

@@ -35,20 +35,20 @@ void add_mismatch(LossSums& sums, const at::Tensor& logprob_n, const at::Tensor&
   }
 }
 
-void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n, const sp::Shard& shard,
+void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n, const EntryColumns& entries,
                      const AlgorithmConfig& config) {
   const auto [low, high] = ratio_bounds(config);
   const at::Tensor ratio = log_ratio_n.exp();
-  sums.ratio_clipped_low = total(at::logical_and(shard.advantage_n < 0, ratio < low));
-  sums.ratio_clipped_high = total(at::logical_and(shard.advantage_n > 0, ratio > high));
-  sums.old_kl = total(shard.old_logprob_n - logprob_n);
+  sums.ratio_clipped_low = total(at::logical_and(entries.advantage_n < 0, ratio < low));
+  sums.ratio_clipped_high = total(at::logical_and(entries.advantage_n > 0, ratio > high));
+  sums.old_kl = total(entries.old_logprob_n - logprob_n);
 }
 
 // 0 for the tokens of sequences that correction.opsm_delta leaves out, 1 for others.
-at::Tensor opsm_mask(const at::Tensor& logprob_n, const sp::Shard& shard, const AlgorithmConfig& config,
+at::Tensor opsm_mask(const at::Tensor& logprob_n, const EntryColumns& entries, const AlgorithmConfig& config,
                      const SequenceMeans& sequences) {
-  const at::Tensor drift = sequences.of({shard.rollout_logprob_n - logprob_n})[0];
-  const at::Tensor left_out = at::logical_and(shard.advantage_n < 0, drift > config.correction.opsm_delta);
+  const at::Tensor drift = sequences.of({entries.rollout_logprob_n - logprob_n})[0];
+  const at::Tensor left_out = at::logical_and(entries.advantage_n < 0, drift > config.correction.opsm_delta);
   return left_out.logical_not().to(logprob_n.scalar_type());
 }
 
@@ -97,40 +97,40 @@ LossSums& LossSums::operator+=(const LossSums& other) {
   return *this;
 }
 
-PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard,
+PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
                      const AlgorithmConfig& config, const LossContext& context) {
-  const SequenceMeans sequences(shard.sample_n, context.num_sequences, context.sequence);
-  const PolicyTerms terms{logprob_n, shard.old_logprob_n, shard.advantage_n};
+  const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
+  const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
-  at::Tensor per_token = shard.correction_n * policy_objective(terms, log_ratio, config);
+  at::Tensor per_token = entries.correction_n * policy_objective(terms, log_ratio, config);
   LossSums sums = token_sums(logprob_n.detach(), entropy_n.detach());
   if (config.correction.opsm_delta > 0) {
-    const at::Tensor mask = opsm_mask(logprob_n.detach(), shard, config, sequences);
+    const at::Tensor mask = opsm_mask(logprob_n.detach(), entries, config, sequences);
     sums.opsm_masked = sums.tokens - total(mask);
     per_token = per_token * mask;
   }
-  const at::Tensor policy_loss = (shard.weight_n * per_token).sum();
+  const at::Tensor policy_loss = (entries.weight_n * per_token).sum();
   PolicyLoss result{policy_loss, {}};
   if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
-    const at::Tensor& other = config.kl_to == KlTo::kRollout ? shard.rollout_logprob_n : shard.reference_logprob_n;
+    const at::Tensor& other = config.kl_to == KlTo::kRollout ? entries.rollout_logprob_n : entries.reference_logprob_n;
     const at::Tensor kl = kl_estimate(logprob_n, other, log_ratio, config, sequences);
-    result.loss = result.loss + context.kl_coef * (shard.weight_n * kl).sum();
+    result.loss = result.loss + context.kl_coef * (entries.weight_n * kl).sum();
     sums.kl = total(kl.detach());
   }
   if (context.entropy_coef != 0.0) {
     const auto tokens = static_cast<double>(std::max<int64_t>(1, context.loss_tokens));
     result.loss = result.loss - context.entropy_coef / tokens * entropy_n.sum();
   }
-  add_policy_sums(sums, log_ratio.detach(), logprob_n.detach(), shard, config);
-  add_mismatch(sums, logprob_n.detach(), shard.rollout_logprob_n);
+  add_policy_sums(sums, log_ratio.detach(), logprob_n.detach(), entries, config);
+  add_mismatch(sums, logprob_n.detach(), entries.rollout_logprob_n);
   sums.policy_loss = total(policy_loss.detach());
   sums.loss = total(result.loss.detach());
   result.sums = sums;
   return result;
 }
 
-PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const sp::Shard& shard) {
-  PolicyLoss result{-(shard.weight_n * logprob_n).sum(), {}};
+PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const at::Tensor& weight_n) {
+  PolicyLoss result{-(weight_n * logprob_n).sum(), {}};
   const at::NoGradGuard no_grad;
   result.sums = token_sums(logprob_n, entropy_n);
   result.sums.loss = total(result.loss);

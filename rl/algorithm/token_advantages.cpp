@@ -29,9 +29,9 @@ void check_finite(const std::vector<double>& of_samples, const std::string& what
   }
 }
 
-bool has_tokens(const TokenTable& table, int64_t sample) { return table.begin[sample + 1] > table.begin[sample]; }
+bool has_tokens(const StepColumns& table, int64_t sample) { return table.begin[sample + 1] > table.begin[sample]; }
 
-void check_rewards(const TokenTable& table, const SampleRewards& rewards) {
+void check_rewards(const StepColumns& table, const SampleRewards& rewards) {
   const auto samples = static_cast<std::size_t>(table.samples());
   check_length(rewards.total.size(), samples, "step_advantages: total rewards");
   check_finite(rewards.total, "step_advantages: the total reward");
@@ -53,7 +53,7 @@ void check_rewards(const TokenTable& table, const SampleRewards& rewards) {
 }
 
 // KL estimate of each token; empty when none is taken off here.
-std::vector<double> token_kl(const TokenTable& table, const AlgorithmConfig& config, double kl_coef) {
+std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& config, double kl_coef) {
   if (config.kl_in == KlIn::kLoss || kl_coef == 0.0) {
     return {};
   }
@@ -69,7 +69,7 @@ std::vector<double> token_kl(const TokenTable& table, const AlgorithmConfig& con
 }
 
 // x_t + decay_t x_t+1 + ..., over the tokens of each sample on its own.
-std::vector<double> discounted_sums(const TokenTable& table, const std::vector<double>& x, double decay) {
+std::vector<double> discounted_sums(const StepColumns& table, const std::vector<double>& x, double decay) {
   std::vector<double> sums(x.size());
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
     double carried = 0.0;
@@ -81,7 +81,7 @@ std::vector<double> discounted_sums(const TokenTable& table, const std::vector<d
   return sums;
 }
 
-std::vector<double> turn_sums(const TokenTable& table, const SampleRewards& rewards) {
+std::vector<double> turn_sums(const StepColumns& table, const SampleRewards& rewards) {
   std::vector<double> sums(static_cast<std::size_t>(table.samples()), 0.0);
   for (const TurnReward& turn : rewards.turns) {
     sums[turn.sample] += turn.value;
@@ -89,7 +89,7 @@ std::vector<double> turn_sums(const TokenTable& table, const SampleRewards& rewa
   return sums;
 }
 
-std::vector<double> sample_scores(const TokenTable& table, const SampleRewards& rewards) {
+std::vector<double> sample_scores(const StepColumns& table, const SampleRewards& rewards) {
   std::vector<double> scores = turn_sums(table, rewards);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     scores[i] += rewards.total[i];
@@ -98,7 +98,7 @@ std::vector<double> sample_scores(const TokenTable& table, const SampleRewards& 
 }
 
 // kl_coef times the sum of a sample's KL, of kl_in reward.
-std::vector<double> kl_costs(const TokenTable& table, const std::vector<double>& kl, const AlgorithmConfig& config,
+std::vector<double> kl_costs(const StepColumns& table, const std::vector<double>& kl, const AlgorithmConfig& config,
                              double kl_coef) {
   std::vector<double> costs(static_cast<std::size_t>(table.samples()), 0.0);
   if (config.kl_in == KlIn::kReward && !kl.empty()) {
@@ -111,7 +111,7 @@ std::vector<double> kl_costs(const TokenTable& table, const std::vector<double>&
   return costs;
 }
 
-std::vector<double> gdpo(const TokenTable& table, const SampleRewards& rewards, const std::vector<double>& costs,
+std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& costs,
                          int64_t group_size, const AlgorithmConfig& config) {
   if (config.reward.clip > 0) {
     throw std::invalid_argument("step_advantages: algorithm.reward.clip " + std::to_string(config.reward.clip) +
@@ -138,7 +138,7 @@ std::vector<double> gdpo(const TokenTable& table, const SampleRewards& rewards, 
 }
 
 // One number a sample, given to each of its tokens.
-std::vector<double> by_sample(const TokenTable& table, const SampleRewards& rewards, const std::vector<double>& kl,
+std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& kl,
                               int64_t group_size, const AlgorithmConfig& config, double kl_coef) {
   const auto costs = kl_costs(table, kl, config, kl_coef);
   std::vector<double> of_samples;
@@ -159,7 +159,7 @@ std::vector<double> by_sample(const TokenTable& table, const SampleRewards& rewa
 }
 
 // Of kl_in advantage, where the estimator knows no rewards of tokens.
-void take_off_later_kl(const TokenTable& table, const std::vector<double>& kl, const AlgorithmConfig& config,
+void take_off_later_kl(const StepColumns& table, const std::vector<double>& kl, const AlgorithmConfig& config,
                        double kl_coef, std::vector<double>& advantage) {
   if (config.kl_in != KlIn::kAdvantage || kl.empty()) {
     return;
@@ -170,7 +170,7 @@ void take_off_later_kl(const TokenTable& table, const std::vector<double>& kl, c
   }
 }
 
-std::vector<double> given(const TokenTable& table, const AlgorithmConfig& config) {
+std::vector<double> given(const StepColumns& table, const AlgorithmConfig& config) {
   check_column(table, table.given, "given", kAdvantages);
   if (config.kl_in == KlIn::kReward && config.kl_coef > 0) {
     throw std::invalid_argument(
@@ -180,7 +180,7 @@ std::vector<double> given(const TokenTable& table, const AlgorithmConfig& config
   return table.given;
 }
 
-std::vector<double> token_rewards(const TokenTable& table, const SampleRewards& rewards, const std::vector<double>& kl,
+std::vector<double> token_rewards(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& kl,
                                   double kl_coef) {
   std::vector<double> reward(static_cast<std::size_t>(table.tokens()), 0.0);
   for (std::size_t t = 0; t < kl.size(); ++t) {
@@ -199,7 +199,7 @@ std::vector<double> token_rewards(const TokenTable& table, const SampleRewards& 
   return reward;
 }
 
-void gae(const TokenTable& table, const std::vector<double>& reward, const AdvantageConfig& config,
+void gae(const StepColumns& table, const std::vector<double>& reward, const AdvantageConfig& config,
          StepAdvantages& result) {
   check_column(table, table.value, "value", kAdvantages);
   std::vector<double> delta = reward;
@@ -217,7 +217,7 @@ void gae(const TokenTable& table, const std::vector<double>& reward, const Advan
   }
 }
 
-void whiten(const TokenTable& table, const AdvantageConfig& config, std::vector<double>& advantage) {
+void whiten(const StepColumns& table, const AdvantageConfig& config, std::vector<double>& advantage) {
   Eigen::Map<Eigen::ArrayXd> tokens(advantage.data(), static_cast<Eigen::Index>(advantage.size()));
   Eigen::ArrayXd counted = tokens;
   if (config.whiten == Whiten::kSequences) {
@@ -291,7 +291,7 @@ double kl_value(KlEstimator estimator, double d) {
   throw std::invalid_argument("unknown algorithm.kl_estimator");
 }
 
-StepAdvantages step_advantages(const TokenTable& table, const SampleRewards& rewards, int64_t group_size,
+StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards, int64_t group_size,
                                const AlgorithmConfig& config, double kl_coef) {
   check_samples(table, kAdvantages);
   check_rewards(table, rewards);

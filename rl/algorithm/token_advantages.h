@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rl/algorithm/token_table.h"
+#include "rl/algorithm/step_columns.h"
 #include "rl/config/config.h"
 
 namespace ringside::rl {
@@ -69,7 +69,7 @@ struct StepAdvantages {
 // that is not consistent, no value for gae, no advantages for given or kl_in reward with it, no reference for a KL, a turn
 // reward outside its sample, a number that is not finite, gdpo with reward.clip (the clipped total is not what it adds up);
 // and as advantages.h.
-StepAdvantages step_advantages(const TokenTable& table, const SampleRewards& rewards, int64_t group_size,
+StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards, int64_t group_size,
                                const AlgorithmConfig& config, double kl_coef);
 
 }  // namespace ringside::rl

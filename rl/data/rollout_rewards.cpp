@@ -96,7 +96,7 @@ std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, con
 }
 
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                             const TokenTable& table, const Config& config) {
+                             const StepColumns& table, const Config& config) {
   SampleRewards rewards;
   fill_by_name(rewards, rollouts, config);
   rewards.total = one_a_rollout(rollouts, config, sample_total);  // those of turns stand by themselves

@@ -26,6 +26,6 @@ std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, con
 // The reward of a turn stands at the last loss token of the turn or before it. algorithm.reward scales and clips the total,
 // then takes off its penalty for overlong completions; rewards of turns are scaled.
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                             const TokenTable& table, const Config& config);
+                             const StepColumns& table, const Config& config);
 
 }  // namespace ringside::rl

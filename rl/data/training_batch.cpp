@@ -65,80 +65,67 @@ std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::Branch
 }
 
 sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path, const std::vector<bool>& mask,
-                           int64_t index, double weight) {
+                           int64_t index) {
   const bridge::TokenRange own = path.own();
   sp::Document document;
   document.ids = ids_of(rollout, path);
   const int64_t own_begin = static_cast<int64_t>(document.ids.size()) - (own.end - own.begin);
-  document.entries = sp::blank_entries(std::count(mask.begin() + own.begin, mask.begin() + own.end, true));
-  std::size_t entry = 0;
   for (int64_t i = own.begin; i < own.end; ++i) {
-    if (!mask[i]) {
-      continue;
+    if (mask[i]) {
+      document.entries.add(own_begin + (i - own.begin) - 1, rollout.completion_ids[i], index);
     }
-    document.entries.source[entry] = own_begin + (i - own.begin) - 1;
-    document.entries.target[entry] = rollout.completion_ids[i];
-    document.entries.sample[entry] = index;
-    document.entries.rollout_logprob[entry] = rollout.logprobs[i];
-    document.entries.old_logprob[entry] = rollout.logprobs[i];
-    document.entries.weight[entry] = weight;
-    document.entries.temperature[entry] = rollout.temperature;
-    ++entry;
   }
   document.ids.pop_back();  // the last token is only ever a target
   return document;
 }
 
-TokenTable make_table(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
+StepColumns make_columns(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
                       AdvantageEstimator estimator) {
-  TokenTable table;
-  table.begin.push_back(0);
+  StepColumns columns;
+  columns.begin.push_back(0);
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     for (std::size_t i = 0; i < masks[r].size(); ++i) {
       if (masks[r][i]) {
-        table.rollout.push_back(rollouts[r].logprobs[i]);
+        columns.rollout.push_back(rollouts[r].logprobs[i]);
+        columns.temperature.push_back(rollouts[r].temperature);
         if (estimator == AdvantageEstimator::kGiven) {
-          table.given.push_back(rollouts[r].advantages[i]);
+          columns.given.push_back(rollouts[r].advantages[i]);
         }
       }
     }
-    table.begin.push_back(static_cast<int64_t>(table.rollout.size()));
+    columns.begin.push_back(static_cast<int64_t>(columns.rollout.size()));
   }
-  return table;
+  return columns;
 }
 
-// What each loss token of a mini-batch's rollouts weighs. Rollouts that are not trained on count in no denominator.
-std::vector<double> weights_of(const TokenTable& table, sp::Range part, const std::vector<bool>& trained,
-                               const Config& config) {
+// Sets the weight of each loss token of a mini-batch's rollouts. Rollouts that are not trained on count in no denominator.
+void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& trained, const Config& config) {
   std::vector<int64_t> loss_tokens;
   for (int64_t r = part.begin; r < part.end; ++r) {
     if (trained[r]) {
-      loss_tokens.push_back(table.begin[r + 1] - table.begin[r]);
+      loss_tokens.push_back(columns.begin[r + 1] - columns.begin[r]);
     }
   }
   // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
   const double divisor = config.algorithm.loss_divisor > 0 ? config.algorithm.loss_divisor
                                                            : static_cast<double>(config.rollout.max_completion_tokens);
   const auto of_trained = loss_weights(loss_tokens, config.algorithm.loss_aggregation, divisor);
-  std::vector<double> weights;
   std::size_t next = 0;
   for (int64_t r = part.begin; r < part.end; ++r) {
-    weights.push_back(trained[r] ? of_trained[next++] : 0.0);
+    const double weight = trained[r] ? of_trained[next++] : 0.0;
+    columns.weight.insert(columns.weight.end(), columns.begin[r + 1] - columns.begin[r], weight);
   }
-  return weights;
 }
 
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                          const TokenTable& table, sp::Range part, const std::vector<bool>& trained,
-                          const Config& config) {
+                          const StepColumns& columns, sp::Range part) {
   MiniBatch batch;
-  batch.first_token = table.begin[part.begin];
-  batch.loss_tokens = table.begin[part.end] - batch.first_token;
-  const auto weights = weights_of(table, part, trained, config);
+  batch.first_token = columns.begin[part.begin];
+  batch.loss_tokens = columns.begin[part.end] - batch.first_token;
   for (int64_t r = part.begin; r < part.end; ++r) {
     for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
       const auto index = static_cast<int64_t>(batch.documents.size());
-      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, weights[r - part.begin]));
+      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index));
     }
   }
   return batch;
@@ -173,28 +160,26 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
     masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
   }
   StepBatch batch;
-  batch.table = make_table(rollouts, masks, config.algorithm.advantage.estimator);
-  batch.rewards = sample_rewards(rollouts, masks, batch.table, config);
+  batch.columns = make_columns(rollouts, masks, config.algorithm.advantage.estimator);
+  batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
   const int64_t num_mini_batches = config.train.num_mini_batches;
   for (int64_t b = 0; b < num_mini_batches; ++b) {
     const sp::Range part = sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
-    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.table, part, trained, config));
+    set_weights(batch.columns, part, trained, config);
+    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, part));
   }
   return batch;
 }
 
-sp::Document make_scored_document(std::vector<int64_t> ids, int64_t first_target, double weight) {
+sp::Document make_scored_document(std::vector<int64_t> ids, int64_t first_target) {
   const auto length = static_cast<int64_t>(ids.size());
   if (first_target < 1 || first_target > length) {
     throw std::invalid_argument("first target " + std::to_string(first_target) +
                                 " of a document of " + std::to_string(length) + " tokens");
   }
   sp::Document document;
-  document.entries = sp::blank_entries(length - first_target);
   for (int64_t t = first_target; t < length; ++t) {
-    document.entries.source[t - first_target] = t - 1;
-    document.entries.target[t - first_target] = ids[t];
-    document.entries.weight[t - first_target] = weight;
+    document.entries.add(t - 1, ids[t]);
   }
   document.ids = std::move(ids);
   document.ids.pop_back();

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "rl/model_setup.h"
 #include "rl/shared_settings.h"
-#include "rl/training_run.h"
 #include "rl/weight_sync.h"
 #include "rl/worker/embedded_loop.h"
 #include "rl/worker/prompt_sampler.h"

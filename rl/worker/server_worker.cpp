@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "rl/log/log.h"
+#include "rl/model_setup.h"
 #include "rl/shared_settings.h"
-#include "rl/training_run.h"
 #include "rl/worker/make_server.h"
 #include "rl/worker/request_pool.h"
 #include "rl/worker/run_loop.h"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/generate/kv_cache.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "rl/weight_sync.h"
 
 namespace ringside::rl {

@@ -72,7 +72,7 @@ Packed pack(std::span<const Document> documents, const std::vector<int64_t>& cho
     }
     for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
       const int64_t source = document.entries.source[i];
-      packed.entries.append(document.entries, i, places[source] - source);
+      packed.entries.add(places[source], document.entries.target[i], document.entries.sample[i]);
       packed.entry_index.push_back(first_entry_of[chosen[c]] + static_cast<int64_t>(i));
     }
   }
@@ -94,8 +94,7 @@ LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& loca
   });
   LossEntries entries;
   for (const std::size_t i : mine) {
-    const int64_t source = packed.entries.source[i];
-    entries.append(packed.entries, i, local_of_packed[source] - source);
+    entries.add(local_of_packed[packed.entries.source[i]], packed.entries.target[i], packed.entries.sample[i]);
     entry_index.push_back(packed.entry_index[i]);
   }
   return entries;
@@ -130,39 +129,27 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
 
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
-Shard cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
+MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
   const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
                               options.sequence.placement);
   const int64_t rank = mesh.sp_rank();
-  Shard shard;
-  shard.plan =
+  MicroBatch batch;
+  batch.plan =
       std::make_shared<const AttentionPlan>(plan_attention(layout, options.heads, rank, options.sequence.plan));
-  shard.balance = layout.balance();
-  shard.saving = packed.saving;
-  shard.async_ulysses = options.sequence.async_ulysses;
-  if (shard.async_ulysses) {
-    shard.share_positions_S = integers(layout.share_positions(mesh.ring_rank()));
+  batch.balance = layout.balance();
+  batch.saving = packed.saving;
+  batch.async_ulysses = options.sequence.async_ulysses;
+  if (batch.async_ulysses) {
+    batch.share_positions_S = integers(layout.share_positions(mesh.ring_rank()));
   }
-  shard.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
-  shard.positions_s = integers(layout.positions(rank));
+  batch.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
+  batch.positions_s = integers(layout.positions(rank));
   const LossEntries entries =
-      local_entries(packed, layout.local_index_of_packed(rank), shard.entry_index);
-  const auto scalars = [&](const std::vector<double>& values) {
-    return at::tensor(values, at::kDouble).to(options.scalar_dtype);
-  };
-  shard.source_n = integers(entries.source);
-  shard.target_n = integers(entries.target);
-  shard.sample_n = integers(entries.sample);
-  shard.rollout_logprob_n = scalars(entries.rollout_logprob);
-  shard.old_logprob_n = scalars(entries.old_logprob);
-  shard.reference_logprob_n = scalars(entries.reference_logprob);
-  shard.old_value_n = scalars(entries.old_value);
-  shard.advantage_n = scalars(entries.advantage);
-  shard.return_n = scalars(entries.return_);
-  shard.correction_n = scalars(entries.correction);
-  shard.weight_n = scalars(entries.weight);
-  shard.temperature_n = scalars(entries.temperature);
-  return shard;
+      local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
+  batch.source_n = integers(entries.source);
+  batch.target_n = integers(entries.target);
+  batch.sample_n = integers(entries.sample);
+  return batch;
 }
 
 }  // namespace
@@ -185,8 +172,8 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
   return std::move(best.plan);
 }
 
-std::vector<Shard> collate(std::span<const Document> documents, const Mesh& mesh,
-                           const CollatorOptions& options) {
+std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing, const Mesh& mesh,
+                                const CollatorOptions& options) {
   std::vector<int64_t> first_entry_of;
   int64_t num_entries = 0;
   for (std::size_t d = 0; d < documents.size(); ++d) {
@@ -194,14 +181,17 @@ std::vector<Shard> collate(std::span<const Document> documents, const Mesh& mesh
     first_entry_of.push_back(num_entries);
     num_entries += documents[d].entries.size();
   }
-  const bool shared_prefix = options.sequence.shared_prefix;
-  const auto plan =
-      plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch, shared_prefix);
-  std::vector<Shard> shards;
-  for (const auto& chosen : plan.micro_batches[mesh.dp_rank()]) {
-    shards.push_back(cut(pack(documents, chosen, first_entry_of, shared_prefix), mesh, options));
+  std::vector<MicroBatch> batches;
+  for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
+    batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix), mesh, options));
   }
-  return shards;
+  return batches;
+}
+
+std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh, const CollatorOptions& options) {
+  const auto packing = plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch,
+                                          options.sequence.shared_prefix);
+  return collate(documents, packing, mesh, options);
 }
 
 }  // namespace ringside::sp

@@ -1,7 +1,7 @@
-// From documents to what one rank computes on: documents are packed into micro-batches, each micro-batch is laid out over
-// the sequence-parallel ranks, and this rank's share of token fields and loss entries is cut out through that layout.
-// Everything up to the tensors is a pure function of the documents, so all ranks agree without talking. A prefix that
-// documents share, a group's prompt above all, becomes one segment: stored, computed and sent once.
+// The collator: packs documents into micro-batches, lays each micro-batch out over the sequence-parallel ranks, and cuts
+// out this rank's part. Everything up to the tensors is a pure function of the documents, so all ranks agree without
+// communication. A prefix that documents share, for example a group's prompt, becomes one segment: it is stored, computed
+// and sent once.
 // Shapes: s = tokens of this rank, n = loss entries of this rank.
 #pragma once
 
@@ -29,8 +29,9 @@ struct PrefixSaving {
   int64_t unique_pairs = 0;
 };
 
-// This rank's share of one micro-batch.
-struct Shard {
+// This rank's part of one micro-batch: which tokens it holds and which loss entries hang on them. No numbers of an entry:
+// the caller keeps those in columns and finds them by entry_index.
+struct MicroBatch {
   std::shared_ptr<const AttentionPlan> plan;
   Balance balance;                // over the ring ranks
   PrefixSaving saving;
@@ -41,18 +42,10 @@ struct Shard {
   at::Tensor source_n;            // int64, local index of the scoring token
   at::Tensor target_n;            // int64
   at::Tensor sample_n;            // int64
-  // fp32, or fp64 when the model computes in it:
-  at::Tensor rollout_logprob_n;
-  at::Tensor old_logprob_n;
-  at::Tensor reference_logprob_n;
-  at::Tensor old_value_n;
-  at::Tensor advantage_n;
-  at::Tensor return_n;
-  at::Tensor correction_n;
-  at::Tensor weight_n;
-  at::Tensor temperature_n;
-  // For each entry its place in the order (document, entry): what puts per-entry results back together.
+  // Each entry's place in the order (document, entry) over all documents that were collated.
   std::vector<int64_t> entry_index;
+
+  int64_t num_entries() const { return static_cast<int64_t>(entry_index.size()); }
 };
 
 // How micro-batches are laid out over the mesh.
@@ -65,19 +58,23 @@ struct SequenceOptions {
 
 struct CollatorOptions {
   HeadShape heads;
-  int64_t tokens_per_micro_batch = 0;        // unique tokens
-  at::ScalarType scalar_dtype = at::kFloat;  // of the entries' columns
+  int64_t tokens_per_micro_batch = 0;  // unique tokens
   SequenceOptions sequence;
 };
 
-// This rank's shards, one per micro-batch; the same number on every rank, some possibly without a token. Throws
-// std::invalid_argument on a document whose entries do not fit its ids.
-std::vector<Shard> collate(std::span<const Document> documents, const Mesh& mesh,
-                           const CollatorOptions& options);
-
-// The packing that collate() uses, and whose hash ranks compare before a step. Documents that share a prefix stay
-// together as far as the budget, and an equal part for each data-parallel rank, allow.
+// Which documents make up which micro-batch of which data-parallel rank. A pure function; ranks compare its hash before a
+// step. Documents that share a prefix stay together as far as the budget, and an equal part for each data-parallel rank,
+// allow.
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size, int64_t tokens_per_micro_batch,
                                bool shared_prefix);
+
+// This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the same number, some
+// possibly without a token.
+// Throws: std::invalid_argument on a document whose entries do not fit its ids.
+std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing, const Mesh& mesh,
+                                const CollatorOptions& options);
+
+// The same with the packing of plan_micro_batches().
+std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh, const CollatorOptions& options);
 
 }  // namespace ringside::sp

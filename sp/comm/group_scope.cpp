@@ -56,7 +56,7 @@ std::string check_group_scope(GroupScope scope, const MeshShape& shape, const st
                                 std::to_string(shape.world_size()));
   }
   for (int64_t dp = 0; dp < shape.dp_replicate; ++dp) {
-    const auto ranks = Mesh(shape, dp * shape.sp_size()).group(MeshAxis::kSp);
+    const auto ranks = Mesh(shape, dp * shape.sp_size()).ranks(axes::kSp);
     const std::string spread = describe_if_spread(ranks, nodes);
     if (spread.empty()) {
       continue;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sp/comm/communicator.h"
 #include "sp/comm/mesh.h"
 
 namespace ringside::sp {

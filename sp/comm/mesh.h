@@ -1,20 +1,10 @@
-// The grid of ranks: axes [dp_replicate, ring, ulysses], outermost first, so the ranks of a Ulysses group are
-// neighbours. The only place that maps ranks to axes.
+// The mesh: the grid of ranks with axes [dp_replicate, ring, ulysses], outermost first, so that the ranks of a Ulysses
+// group are neighbours. The only place that maps ranks to axes.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
-#include <chrono>
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <initializer_list>
 #include <vector>
-
-#include "sp/comm/communicator.h"
-
-namespace c10d {
-class Store;
-}
 
 namespace ringside::sp {
 
@@ -27,59 +17,63 @@ struct MeshShape {
   int64_t world_size() const { return dp_replicate * sp_size(); }
 };
 
-enum class MeshAxis { kUlysses, kRing, kSp, kDp, kWorld, kSelf };  // kSelf: this rank alone
+enum class Axis { kDpReplicate, kRing, kUlysses };  // outermost first
+
+// A set of axes. It names a sub-mesh: the ranks that differ from this one in these coordinates only.
+class Axes {
+ public:
+  constexpr Axes() = default;
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) {
+      bits_ |= bit(axis);
+    }
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr auto operator<=>(const Axes&) const = default;
+
+ private:
+  static constexpr uint32_t bit(Axis axis) { return uint32_t{1} << static_cast<uint32_t>(axis); }
+  uint32_t bits_ = 0;
+};
 
 // Which sequence-parallel axes parameter sharding folds in, and so reduces gradients over by itself.
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 
-// Groups by the names other trainers give them. There is no axis that shards parameters inside dp, so its size is 1.
-enum class MeshAlias {
-  kDp,         // "dp": data parallel, dp_replicate
-  kSp,         // "sp": ring x ulysses
-  kDpShardSp,  // "dp_shard_sp": the ranks that would share one sharded parameter, the axes CpFsdpMode folds in
-  kDpSp,       // "dp_sp": dp x sp, over which losses and token counts are summed
-};
+namespace axes {
+inline constexpr Axes kNone{};                                              // this rank alone
+inline constexpr Axes kRing{Axis::kRing};
+inline constexpr Axes kUlysses{Axis::kUlysses};
+inline constexpr Axes kBatch{Axis::kDpReplicate};                           // ranks with different documents
+inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};                     // ranks that share documents
+inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kRing, Axis::kUlysses};  // losses and gradients are summed over it
 
-// Throws std::invalid_argument for another name, listing the four.
-MeshAlias mesh_alias(const std::string& name);
-
-// The axis an alias stands for. mode matters to kDpShardSp only.
-MeshAxis alias_axis(MeshAlias alias, CpFsdpMode mode);
+// The ranks that share one sharded parameter, and the rest of sp, over which its gradients are left to be summed.
+Axes fsdp(CpFsdpMode mode);
+Axes sp_without_fsdp(CpFsdpMode mode);
+}  // namespace axes
 
 class Mesh {
  public:
-  // Throws std::invalid_argument when a size is below 1 or rank is outside the world.
+  // Throws: std::invalid_argument when a size is below 1 or rank is outside the world.
   Mesh(MeshShape shape, int64_t rank);
 
   const MeshShape& shape() const { return shape_; }
   int64_t rank() const { return rank_; }
-  int64_t dp_rank() const { return rank_ / shape_.sp_size(); }
-  int64_t sp_rank() const { return rank_ % shape_.sp_size(); }
-  int64_t ring_rank() const { return sp_rank() / shape_.ulysses; }
-  int64_t ulysses_rank() const { return sp_rank() % shape_.ulysses; }
 
-  // The world ranks of this rank's group along an axis, in group order.
-  std::vector<int64_t> group(MeshAxis axis) const;
+  // Number of ranks of the sub-mesh, and this rank's place in it: row-major over its axes, outermost first.
+  int64_t size(Axes axes) const;
+  int64_t coordinate(Axes axes) const;
+  // World ranks of the sub-mesh that this rank is in, by coordinate.
+  std::vector<int64_t> ranks(Axes axes) const;
+
+  int64_t dp_rank() const { return coordinate(axes::kBatch); }
+  int64_t sp_rank() const { return coordinate(axes::kSp); }
+  int64_t ring_rank() const { return coordinate(axes::kRing); }
+  int64_t ulysses_rank() const { return coordinate(axes::kUlysses); }
 
  private:
   MeshShape shape_;
   int64_t rank_;
 };
-
-// One communicator per axis. Gradients are summed over `world`, which is dp x sp.
-struct MeshCommunicators {
-  std::shared_ptr<Communicator> ulysses;
-  std::shared_ptr<Communicator> ring;
-  std::shared_ptr<Communicator> sp;
-  std::shared_ptr<Communicator> dp;
-  std::shared_ptr<Communicator> world;
-
-  // The communicator of an axis. Never blocks.
-  std::shared_ptr<Communicator> of(MeshAxis axis) const;
-};
-
-// Connects every axis over Gloo. Collective over the world; blocks; throws when a rank does not come within timeout.
-MeshCommunicators connect_mesh(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
-                               const std::string& host, std::chrono::milliseconds timeout);
 
 }  // namespace ringside::sp

@@ -2,26 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <stdexcept>
-
 namespace ringside::sp {
 
-MeshAxis gradient_sync_axis(CpFsdpMode mode) {
-  switch (mode) {
-    case CpFsdpMode::kAll:
-      return MeshAxis::kSelf;
-    case CpFsdpMode::kUlyssesOnly:
-      return MeshAxis::kRing;
-    case CpFsdpMode::kRingOnly:
-      return MeshAxis::kUlysses;
-    case CpFsdpMode::kNone:
-      return MeshAxis::kSp;
-  }
-  throw std::invalid_argument("unknown cp_fsdp_mode");
-}
-
-void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const MeshCommunicators& comms, CpFsdpMode mode) {
-  const auto group = comms.of(gradient_sync_axis(mode));
+void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const ProcessGroups& comms, CpFsdpMode mode) {
+  const auto group = comms.tensors(axes::sp_without_fsdp(mode));
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     TORCH_CHECK(gradients[i].defined(), "sync_sp_gradients: gradient ", i, " is undefined");
   }
@@ -34,7 +18,7 @@ void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const MeshCommu
   }
 }
 
-void sync_sp_parameter_gradients(const std::vector<at::Tensor>& parameters, const MeshCommunicators& comms,
+void sync_sp_parameter_gradients(const std::vector<at::Tensor>& parameters, const ProcessGroups& comms,
                                  CpFsdpMode mode) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {

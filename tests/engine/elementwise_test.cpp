@@ -76,7 +76,7 @@ TEST_CASE(
   at::manual_seed(4);
   const at::Tensor x = leaf({3, 2, 8});
   const at::Tensor positions = at::tensor({0, 5, 17}, at::kLong);
-  const at::Tensor freq = rope_inverse_frequencies(rope_config(8));
+  const at::Tensor freq = rope_inverse_frequencies(8, rope_config(8).rope_theta, std::nullopt);
   const RopeTables tables = rope_tables(freq, positions, at::kDouble);
   const at::Tensor y = apply_rope(x, tables);
   const at::Tensor angle = (positions.to(at::kFloat).view({3, 1, 1}) * freq);
@@ -90,7 +90,7 @@ TEST_CASE("llama3 scaling equals transformers on short, interpolated and long wa
   ModelConfig config = rope_config(64);
   config.rope_theta = 500000;
   config.rope_scaling = Llama3RopeScaling{};  // factor 8 over 8192, low 1, high 4
-  const at::Tensor freq = rope_inverse_frequencies(config);
+  const at::Tensor freq = rope_inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
   // From transformers 5.9 ROPE_INIT_FUNCTIONS["llama3"], indices 0, 1, 14 (kept), 15, 16, 17
   // (interpolated), 18, 31.
   const std::pair<int64_t, double> golden[] = {{0, 1.0},

@@ -1,6 +1,7 @@
 // A head that is silently left at zero, or trunk weights that are not all read, train a critic from nothing; a saved one
 // that differs by a bit is not the one that was trained.
 #include "engine/model/value_model.h"
+#include "engine/weights/value_model_files.h"
 
 #include <nlohmann/json.hpp>
 

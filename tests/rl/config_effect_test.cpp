@@ -148,7 +148,7 @@ std::string trained(const rl::Config& config, const fs::path& run_dir,
   rl::Config factored = config;
   rl::factor_context_parallel(factored);
   test::run_ranks(shape_of(factored),
-                  [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
                     rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
                     loop(run);
                   });

@@ -54,25 +54,25 @@ std::vector<double> values_of(const at::Tensor& t) {
 
 // Each pull as a sample of one token, [pulls, arms]: what it adds to minus the gradient of the loss.
 at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& config) {
-  rl::TokenTable table;
+  rl::StepColumns table;
   for (int64_t i = 0; i <= kPulls; ++i) {
     table.begin.push_back(i);
   }
   table.rollout = values_of(bandit.logprob(kSamplerTemperature));
   table.old = values_of(bandit.logprob(1.0));
-  sp::Shard shard;
-  shard.sample_n = at::arange(kPulls, at::kLong);
-  shard.rollout_logprob_n = bandit.logprob(kSamplerTemperature);
+  rl::EntryColumns entries;
+  entries.sample_n = at::arange(kPulls, at::kLong);
+  entries.rollout_logprob_n = bandit.logprob(kSamplerTemperature);
   const bool bypass = config.old_logprobs == rl::OldLogprobs::kRollout;
-  shard.old_logprob_n = bandit.logprob(bypass ? kSamplerTemperature : 1.0);
-  shard.advantage_n = bandit.reward.index_select(0, bandit.arm);
-  shard.weight_n = at::ones({kPulls}, at::kDouble);
-  shard.correction_n = at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble);
+  entries.old_logprob_n = bandit.logprob(bypass ? kSamplerTemperature : 1.0);
+  entries.advantage_n = bandit.reward.index_select(0, bandit.arm);
+  entries.weight_n = at::ones({kPulls}, at::kDouble);
+  entries.correction_n = at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble);
   const at::Tensor logits = bandit.logits.expand({kPulls, bandit.logits.size(0)}).clone().requires_grad_();
   const at::Tensor logprob = at::log_softmax(logits, 1).gather(1, bandit.arm.unsqueeze(1)).squeeze(1);
   rl::LossContext context;
   context.num_sequences = kPulls;
-  rl::grpo_loss(logprob, at::zeros({kPulls}, at::kDouble), shard, config, context).loss.backward();
+  rl::grpo_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context).loss.backward();
   return -logits.grad();
 }
 

@@ -37,7 +37,7 @@ std::vector<std::pair<std::string, double>> named(const rl::CorrectionStatistics
 }
 
 // Two samples with two tokens and one, the ratios 2, 1/2 and 4, and one without.
-rl::TokenTable small_table() {
+rl::StepColumns small_table() {
   return {{0, 2, 2, 3}, {-2, -1, -3}, {-2 + std::log(2), -1 - std::log(2), -3 + std::log(4)}, {}, {}};
 }
 
@@ -77,10 +77,10 @@ TEST_CASE("each mode keeps, bounds or drops what it says") {
 }
 
 TEST_CASE("two policies that agree need no correction; neither does a step without loss tokens") {
-  rl::TokenTable same = small_table();
+  rl::StepColumns same = small_table();
   same.rollout = same.old;
   const CorrectionConfig config{.mode = CorrectionMode::kIcepop, .level = CorrectionLevel::kSequence, .low = 0.9, .high = 1.1};
-  for (const rl::TokenTable& table : {same, rl::TokenTable{{0, 0, 0}, {}, {}, {}, {}}}) {
+  for (const rl::StepColumns& table : {same, rl::StepColumns{{0, 0, 0}, {}, {}, {}, {}}}) {
     const auto result = rl::correction_weights(table, config);
     CHECK(result.weight == std::vector<double>(table.old.size(), 1.0));
     CHECK(result.statistics.kl == 0.0);
@@ -94,7 +94,7 @@ TEST_CASE("two policies that agree need no correction; neither does a step witho
 }
 
 TEST_CASE("what cannot be corrected is said, naming the sample") {
-  rl::TokenTable table = small_table();
+  rl::StepColumns table = small_table();
   CHECK_THROWS_WITH(rl::correction_weights(table, {.low = 2, .high = 1}), Catch::Contains("2.000000 to 1.000000"));
   CHECK_THROWS_WITH(rl::correction_weights(table, {.mode = CorrectionMode::kSeqMaskTis, .level = CorrectionLevel::kSequence}),
                     Catch::Contains("level token, got sequence"));

@@ -48,18 +48,12 @@ at::Tensor parameters(const rl::Critic& critic) {
   return at::cat(flats).clone();
 }
 
-// Entry i of document d: a return between -1.5 and 1.5, an old value near it.
 sp::Document make_document(int64_t length, int64_t first_target, int64_t d) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < length; ++i) {
     ids.push_back(i < 3 ? i + 1 : (5 * i + i * i + d) % tiny_config().vocab_size);  // a beginning that all share
   }
-  auto document = rl::make_scored_document(std::move(ids), first_target, 1.0);
-  for (int64_t i = 0; i < document.entries.size(); ++i) {
-    document.entries.return_[i] = 1.5 * std::sin(1.3 * static_cast<double>(i + 4 * d));
-    document.entries.old_value[i] = document.entries.return_[i] * 0.4 + 0.3 * std::cos(static_cast<double>(i));
-  }
-  return document;
+  return rl::make_scored_document(std::move(ids), first_target);
 }
 
 // Lengths from 2 to 31 tokens; the document of 9 carries no entry.
@@ -72,6 +66,19 @@ std::vector<sp::Document> ragged_documents() {
   return documents;
 }
 
+// Entry i of a document: a return between -1.5 and 1.5, an old value near it.
+rl::StepColumns make_columns(const std::vector<sp::Document>& documents) {
+  rl::StepColumns columns;
+  for (const sp::Document& document : documents) {
+    const auto d = static_cast<int64_t>(document.ids.size()) + 1;
+    for (int64_t i = 0; i < document.entries.size(); ++i) {
+      columns.returns.push_back(1.5 * std::sin(1.3 * static_cast<double>(i + 4 * d)));
+      columns.value.push_back(columns.returns.back() * 0.4 + 0.3 * std::cos(static_cast<double>(i)));
+    }
+  }
+  return columns;
+}
+
 int64_t count_entries(const std::vector<sp::Document>& documents) {
   int64_t entries = 0;
   for (const sp::Document& document : documents) {
@@ -80,22 +87,22 @@ int64_t count_entries(const std::vector<sp::Document>& documents) {
   return entries;
 }
 
-std::vector<sp::Shard> collate(const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
-                               const sp::SequenceOptions& sequence = {}, at::ScalarType dtype = at::kDouble) {
-  return sp::collate(documents, mesh, {{4, 2, 8}, 32, dtype, sequence});
+rl::LocalBatch collate(const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
+                       const sp::SequenceOptions& sequence = {}) {
+  return {sp::collate(documents, mesh, {{4, 2, 8}, 32, sequence}), 0};
 }
 
 // The values of all entries in their own order, on every rank.
-at::Tensor all_values(const rl::Critic& critic, const std::vector<sp::Shard>& shards, int64_t entries,
-                      const sp::MeshCommunicators& comms) {
-  at::Tensor values = at::zeros({entries}, at::kDouble);
-  for (const sp::Shard& shard : shards) {
-    const at::Tensor value_n = critic.score(shard, comms);
-    TORCH_CHECK(!value_n.requires_grad(), "scores are outside autograd");
-    values.index_copy_(0, at::tensor(shard.entry_index, at::kLong), value_n.to(at::kDouble));
-  }
-  comms.world->all_reduce_sum(values, "values");
-  return values;
+at::Tensor all_values(const rl::Critic& critic, const rl::LocalBatch& local, int64_t entries,
+                      const sp::ProcessGroups& comms) {
+  std::vector<double> values(entries, 0.0);
+  critic.runner().evaluate(rl::model_inputs(local, {}, at::kDouble), [&](std::size_t i, const engine::HeadOutput& output) {
+    TORCH_CHECK(!output.values_n.requires_grad(), "scores are outside autograd");
+    rl::put(values, local.micro_batches[i], 0, output.values_n);
+  });
+  std::vector<double>* columns[] = {&values};
+  rl::merge_columns(columns, *comms.control(sp::axes::kLoss));
+  return at::tensor(values, at::kDouble);
 }
 
 // What three updates did, as columns to compare.
@@ -105,19 +112,20 @@ struct Training {
 };
 
 Training train(const rl::Config& config, const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
-               const sp::SequenceOptions& sequence, const sp::MeshCommunicators& comms) {
-  rl::Critic critic(config);
+               const sp::SequenceOptions& sequence, const sp::ProcessGroups& comms) {
+  rl::Critic critic(config, comms);
   fill_head(critic);
   const int64_t entries = count_entries(documents);
-  const auto shards = collate(documents, mesh, sequence);
+  const auto local = collate(documents, mesh, sequence);
+  const auto columns = make_columns(documents);
   Training result;
-  for (const sp::Shard& shard : shards) {
-    result.rank_without_entries |= shard.source_n.numel() == 0;
+  for (const sp::MicroBatch& batch : local.micro_batches) {
+    result.rank_without_entries |= batch.num_entries() == 0;
   }
-  result.values_before = all_values(critic, shards, entries, comms);
+  result.values_before = all_values(critic, local, entries, comms);
   std::vector<double> metrics;
   for (int step = 0; step < 3; ++step) {
-    const auto update = critic.update(shards, static_cast<double>(entries), 1e-2, comms);
+    const auto update = critic.update(local, columns, static_cast<double>(entries), 1e-2);
     TORCH_CHECK(update.sums.tokens == entries, update.sums.tokens, " tokens of ", entries);
     for (const auto& [name, value] : rl::critic_metrics({update})) {
       metrics.push_back(value);
@@ -125,7 +133,7 @@ Training train(const rl::Config& config, const std::vector<sp::Document>& docume
   }
   result.metrics = at::tensor(metrics, at::kDouble);
   result.weights = parameters(critic);
-  result.values_after = all_values(critic, shards, entries, comms);
+  result.values_after = all_values(critic, local, entries, comms);
   return result;
 }
 
@@ -137,7 +145,7 @@ void check_close(const at::Tensor& found, const at::Tensor& expected) {
 }
 
 // Runs `body` as the only rank.
-void run_alone(const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body) {
+void run_alone(const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body) {
   test::run_ranks({1, 1, 1}, body);
 }
 
@@ -147,7 +155,7 @@ TEST_CASE("values, losses, gradient norms and weights are the same at every layo
   const ModelDirectory directory;
   const auto documents = ragged_documents();
   Training expected;
-  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     expected = train(directory.config(), documents, mesh, {}, comms);
   });
   CHECK(expected.metrics[0].item<double>() > 0.1);  // critic/vf_loss
@@ -170,7 +178,7 @@ TEST_CASE("values, losses, gradient norms and weights are the same at every layo
     auto config = directory.config();
     config.model.recompute_activations = i % 2 == 1;
     std::vector<Training> results(shape.world_size());
-    test::run_ranks(shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    test::run_ranks(shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       results[mesh.rank()] = train(config, documents, mesh, sequence, comms);
     });
     for (const Training& result : results) {
@@ -188,15 +196,14 @@ TEST_CASE("values outside the clip that move towards the return earn no gradient
   const ModelDirectory directory;
   auto documents = ragged_documents();
   const auto update = [&](double old_value) {
-    for (sp::Document& document : documents) {  // the head starts at zero: every value is 0, and the return is 1
-      std::fill(document.entries.old_value.begin(), document.entries.old_value.end(), old_value);
-      std::fill(document.entries.return_.begin(), document.entries.return_.end(), 1.0);
-    }
+    rl::StepColumns columns;  // the head starts at zero: every value is 0, and the return is 1
+    columns.value.assign(count_entries(documents), old_value);
+    columns.returns.assign(count_entries(documents), 1.0);
     std::pair<rl::CriticUpdate, double> result;
-    run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      rl::Critic critic(directory.config());
+    run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      rl::Critic critic(directory.config(), comms);
       const auto before = parameters(critic);
-      result.first = critic.update(collate(documents, mesh), count_entries(documents), 1e-2, comms);
+      result.first = critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2);
       result.second = max_abs_diff(parameters(critic), before);
     });
     return result;
@@ -217,19 +224,21 @@ TEST_CASE("a critic learns returns that are a function of the token") {
   auto config = directory.config(rl::DType::kFloat32);
   config.algorithm.critic.value_clip = 0.0;
   auto documents = ragged_documents();
-  for (sp::Document& document : documents) {
-    for (int64_t i = 0; i < document.entries.size(); ++i) {
-      document.entries.return_[i] = std::sin(static_cast<double>(document.ids[document.entries.source[i]]));
+  rl::StepColumns columns = make_columns(documents);
+  columns.returns.clear();
+  for (const sp::Document& document : documents) {
+    for (const int64_t source : document.entries.source) {
+      columns.returns.push_back(std::sin(static_cast<double>(document.ids[source])));
     }
   }
-  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    rl::Critic critic(config);
-    const auto shards = collate(documents, mesh, {}, at::kFloat);
+  run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    rl::Critic critic(config, comms);
+    const auto local = collate(documents, mesh);
     const auto loss_tokens = static_cast<double>(count_entries(documents));
-    const double first = critic.update(shards, loss_tokens, 1e-2, comms).sums.loss;
+    const double first = critic.update(local, columns, loss_tokens, 1e-2).sums.loss;
     double last = first;
     for (int step = 0; step < 60; ++step) {
-      last = critic.update(shards, loss_tokens, 1e-2, comms).sums.loss;
+      last = critic.update(local, columns, loss_tokens, 1e-2).sums.loss;
     }
     CHECK(first > 0.1);
     CHECK(last < 0.02 * first);
@@ -239,23 +248,23 @@ TEST_CASE("a critic learns returns that are a function of the token") {
 TEST_CASE("a saved critic goes on to the bit") {
   const ModelDirectory directory, other(8);
   const auto dtype = GENERATE(rl::DType::kFloat32, rl::DType::kBFloat16, rl::DType::kFloat64);
-  const auto scalars = dtype == rl::DType::kFloat64 ? at::kDouble : at::kFloat;
   const test::TemporaryDirectory target;
   const auto documents = ragged_documents();
-  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    const auto shards = collate(documents, mesh, {}, scalars);
+  run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const auto local = collate(documents, mesh);
+    const auto columns = make_columns(documents);
     const auto loss_tokens = static_cast<double>(count_entries(documents));
-    rl::Critic critic(directory.config(dtype));
+    rl::Critic critic(directory.config(dtype), comms);
     critic.save(target.path() / "critic");  // overwritten below
-    critic.update(shards, loss_tokens, 1e-2, comms);
-    critic.update(shards, loss_tokens, 1e-2, comms);
+    critic.update(local, columns, loss_tokens, 1e-2);
+    critic.update(local, columns, loss_tokens, 1e-2);
     critic.save(target.path() / "critic");
-    rl::Critic restored(other.config(dtype));
+    rl::Critic restored(other.config(dtype), comms);
     CHECK_FALSE(at::equal(parameters(critic), parameters(restored)));
     restored.load(target.path() / "critic");
     CHECK(at::equal(parameters(critic), parameters(restored)));
-    critic.update(shards, loss_tokens, 1e-2, comms);
-    restored.update(shards, loss_tokens, 1e-2, comms);
+    critic.update(local, columns, loss_tokens, 1e-2);
+    restored.update(local, columns, loss_tokens, 1e-2);
     CHECK(at::equal(parameters(critic), parameters(restored)));
     CHECK_THROWS_WITH(restored.load(directory.dir.path()), Catch::Contains("optimizer.safetensors"));
   });
@@ -266,7 +275,7 @@ TEST_CASE("a critic starts from its own directory, else from the policy's or at 
   const auto from = [](rl::Config config, const std::string& path, rl::ModelInit init) {
     config.algorithm.critic.model_path = path;
     config.model.init = init;
-    return parameters(rl::Critic(config));
+    return parameters(rl::Critic(config, sp::single_rank_groups()));
   };
   const auto loaded = from(policy.config(), "", rl::ModelInit::kPretrained);
   const auto from_own = from(policy.config(), own.dir.path().string(), rl::ModelInit::kPretrained);
@@ -282,17 +291,18 @@ TEST_CASE("a critic starts from its own directory, else from the policy's or at 
 TEST_CASE("a gradient that is not finite leaves the critic as it was; no loss token means no gradient") {
   const ModelDirectory directory;
   auto documents = ragged_documents();
-  run_alone([&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    rl::Critic critic(directory.config());
+  run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    rl::Critic critic(directory.config(), comms);
     const auto before = parameters(critic);
     const std::vector<sp::Document> silent{make_document(9, 9, 9)};
-    const auto update = critic.update(collate(silent, mesh), 0.0, 1e-2, comms);
+    const auto update = critic.update(collate(silent, mesh), make_columns(silent), 0.0, 1e-2);
     CHECK(update.grad_norm == 0.0);
     CHECK(update.sums.loss == 0.0);
     CHECK(at::equal(parameters(critic), before));
-    CHECK_THROWS_WITH(critic.update(collate(silent, mesh), -1.0, 1e-2, comms), Catch::Contains("loss_tokens"));
-    documents[0].entries.return_[0] = std::numeric_limits<double>::quiet_NaN();
-    CHECK_THROWS_WITH(critic.update(collate(documents, mesh), count_entries(documents), 1e-2, comms),
+    CHECK_THROWS_WITH(critic.update(collate(silent, mesh), make_columns(silent), -1.0, 1e-2), Catch::Contains("loss_tokens"));
+    auto columns = make_columns(documents);
+    columns.returns[0] = std::numeric_limits<double>::quiet_NaN();
+    CHECK_THROWS_WITH(critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2),
                       Catch::Contains("gradient norm is nan"));
     CHECK(at::equal(parameters(critic), before));
   });

@@ -10,24 +10,24 @@ using namespace ringside;
 
 namespace {
 
-sp::Shard make_shard(const std::vector<double>& old_logprob, const std::vector<double>& reference,
+rl::EntryColumns make_entries(const std::vector<double>& old_logprob, const std::vector<double>& reference,
                      const std::vector<double>& advantage, const std::vector<double>& weight) {
   const auto column = [](const std::vector<double>& values) { return at::tensor(values, at::kDouble); };
-  sp::Shard shard;
-  shard.old_logprob_n = column(old_logprob);
-  shard.rollout_logprob_n = column(old_logprob);
-  shard.reference_logprob_n = column(reference);
-  shard.advantage_n = column(advantage);
-  shard.weight_n = column(weight);
-  shard.correction_n = at::ones_like(shard.weight_n);
-  shard.sample_n = at::zeros({shard.weight_n.size(0)}, at::kLong);
-  return shard;
+  rl::EntryColumns entries;
+  entries.old_logprob_n = column(old_logprob);
+  entries.rollout_logprob_n = column(old_logprob);
+  entries.reference_logprob_n = column(reference);
+  entries.advantage_n = column(advantage);
+  entries.weight_n = column(weight);
+  entries.correction_n = at::ones_like(entries.weight_n);
+  entries.sample_n = at::zeros({entries.weight_n.size(0)}, at::kLong);
+  return entries;
 }
 
 double loss_at_ratio(double advantage, double ratio, const rl::AlgorithmConfig& config) {
-  const auto shard = make_shard({0.0}, {0.0}, {advantage}, {1.0});
+  const auto entries = make_entries({0.0}, {0.0}, {advantage}, {1.0});
   const at::Tensor logprob = at::tensor({std::log(ratio)}, at::kDouble);
-  return rl::grpo_loss(logprob, at::zeros_like(logprob), shard, config, {config.kl_coef}).loss.item<double>();
+  return rl::grpo_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef}).loss.item<double>();
 }
 
 }  // namespace
@@ -47,9 +47,9 @@ TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
   rl::AlgorithmConfig config;
   config.kl_coef = 2.0;
   for (const auto& [d, k3] : std::vector<std::pair<double, double>>{{0.3, 0.04081822}, {-0.3, 0.04985881}}) {
-    const auto shard = make_shard({-1.0}, {-1.0 - d}, {0.0}, {1.0});
+    const auto entries = make_entries({-1.0}, {-1.0 - d}, {0.0}, {1.0});
     const at::Tensor logprob = at::tensor({-1.0}, at::kDouble);
-    const auto result = rl::grpo_loss(logprob, at::zeros_like(logprob), shard, config, {config.kl_coef});
+    const auto result = rl::grpo_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef});
     CHECK(result.sums.kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
@@ -60,9 +60,9 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
   config.kl_coef = 1.0;
   config.kl_estimator = rl::KlEstimator::kK3Unbiased;
   // d/dx of E_old[r (exp(ref - x) - (ref - x) - 1)] at x = old: -expm1(ref - x) + k3(ref - x) = x - ref.
-  const auto shard = make_shard({-1.0}, {-1.4}, {0.0}, {1.0});
+  const auto entries = make_entries({-1.0}, {-1.4}, {0.0}, {1.0});
   const at::Tensor logprob = at::tensor({-1.0}, at::kDouble).requires_grad_();
-  const auto result = rl::grpo_loss(logprob, at::zeros({1}, at::kDouble), shard, config, {config.kl_coef});
+  const auto result = rl::grpo_loss(logprob, at::zeros({1}, at::kDouble), entries, config, {config.kl_coef});
   result.loss.backward();
   CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
   CHECK(logprob.grad().item<double>() == Approx(0.4));
@@ -71,11 +71,11 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
 TEST_CASE("the gradient equals finite differences, and is zero where the clip binds") {
   rl::AlgorithmConfig config;
   config.kl_coef = 0.1;
-  const auto shard = make_shard({-1.0, -0.4, -2.0, -0.7}, {-1.1, -0.5, -1.5, -0.7}, {1.0, -0.5, 2.0, 1.0},
+  const auto entries = make_entries({-1.0, -0.4, -2.0, -0.7}, {-1.1, -0.5, -1.5, -0.7}, {1.0, -0.5, 2.0, 1.0},
                                 {0.1, 0.2, 0.3, 0.4});
   const at::Tensor start = at::tensor({-1.1, -0.3, -2.05, 0.3}, at::kDouble);
   const auto loss_of = [&](const at::Tensor& x) {
-    return rl::grpo_loss(x, at::zeros_like(x), shard, config, {config.kl_coef}).loss;
+    return rl::grpo_loss(x, at::zeros_like(x), entries, config, {config.kl_coef}).loss;
   };
   const at::Tensor logprob = start.clone().requires_grad_();
   loss_of(logprob).backward();
@@ -95,9 +95,9 @@ TEST_CASE("the gradient equals finite differences, and is zero where the clip bi
 
 TEST_CASE("sums add up: counts, clip shares, mismatch") {
   rl::AlgorithmConfig config;
-  const auto shard = make_shard({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
+  const auto entries = make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);
-  auto sums = rl::grpo_loss(logprob, at::ones({3}, at::kDouble), shard, config, {config.kl_coef}).sums;
+  auto sums = rl::grpo_loss(logprob, at::ones({3}, at::kDouble), entries, config, {config.kl_coef}).sums;
   CHECK(sums.tokens == 3);
   CHECK(sums.entropy == Approx(3.0));
   CHECK(sums.ratio_clipped_high == 1);
@@ -113,17 +113,17 @@ TEST_CASE("sums add up: counts, clip shares, mismatch") {
 TEST_CASE("a rank without tokens still has a gradient path") {
   rl::AlgorithmConfig config;
   config.kl_coef = 0.1;
-  const auto shard = make_shard({}, {}, {}, {});
+  const auto entries = make_entries({}, {}, {}, {});
   const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
-  const auto result = rl::grpo_loss(hidden * 2.0, at::zeros({0}, at::kDouble), shard, config, {config.kl_coef});
+  const auto result = rl::grpo_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries, config, {config.kl_coef});
   CHECK(result.loss.item<double>() == 0.0);
   result.loss.backward();
   CHECK(hidden.grad().defined());
-  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), shard).loss.requires_grad());
+  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries.weight_n).loss.requires_grad());
 }
 
 TEST_CASE("sft is the weighted negative log-likelihood") {
-  const auto shard = make_shard({0, 0}, {0, 0}, {0, 0}, {0.5, 0.25});
+  const auto entries = make_entries({0, 0}, {0, 0}, {0, 0}, {0.5, 0.25});
   const at::Tensor logprob = at::tensor({-2.0, -4.0}, at::kDouble);
-  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), shard).loss.item<double>() == Approx(2.0));
+  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), entries.weight_n).loss.item<double>() == Approx(2.0));
 }

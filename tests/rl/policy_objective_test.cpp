@@ -114,19 +114,19 @@ TEST_CASE("correction, KL, entropy bonus and off-policy sequence mask come toget
   for (const auto& golden : goldens()["whole"]) {
     const Tokens tokens;
     const at::Tensor entropy = column(goldens()["entropy"]).requires_grad_();
-    sp::Shard shard;
-    shard.sample_n = samples();
-    shard.rollout_logprob_n = column(goldens()["rollout"]);
-    shard.old_logprob_n = tokens.old;
-    shard.reference_logprob_n = tokens.reference;
-    shard.advantage_n = column(goldens()["sequence_advantage"]);
-    shard.correction_n = column(goldens()["correction"]);
-    shard.weight_n = column(goldens()["sequence_weight"]);
+    rl::EntryColumns entries;
+    entries.sample_n = samples();
+    entries.rollout_logprob_n = column(goldens()["rollout"]);
+    entries.old_logprob_n = tokens.old;
+    entries.reference_logprob_n = tokens.reference;
+    entries.advantage_n = column(goldens()["sequence_advantage"]);
+    entries.correction_n = column(goldens()["correction"]);
+    entries.weight_n = column(goldens()["sequence_weight"]);
     auto config = config_of({{"kl_coef", golden["kl_coef"]}});
     config.correction.opsm_delta = golden["opsm_delta"];
     rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
-    const auto result = rl::grpo_loss(tokens.logprob, entropy, shard, config, context);
+    const auto result = rl::grpo_loss(tokens.logprob, entropy, entries, config, context);
     CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
     CHECK((result.sums.opsm_masked > 0) == (config.correction.opsm_delta > 0));
     result.loss.backward();

@@ -67,12 +67,12 @@ TEST_CASE(
   std::atomic<int> done{0};
   test::run_ranks(
       {1, 1, 2},
-      [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         const auto work = [&] {
           std::this_thread::sleep_for(mesh.rank() == 0 ? kLonger : milliseconds(10));
           ++done;
         };
-        rl::run_rank_work(*comms.world, rl::waiting_round(make_config()),
+        rl::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(make_config()),
                           all_work || mesh.rank() == 0 ? work : std::function<void()>());
         CHECK(done == (all_work ? 2 : 1));
       },
@@ -81,9 +81,9 @@ TEST_CASE(
 
 TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in its own words") {
   std::vector<std::string> errors(4);
-  test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     try {
-      rl::run_rank_work(*comms.world, milliseconds(100), [&] {
+      rl::run_rank_work(*comms.control(sp::axes::kLoss), milliseconds(100), [&] {
         if (mesh.rank() == 1 || mesh.rank() == 3) {
           throw std::invalid_argument("no such file");
         }
@@ -102,7 +102,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
   SlowSource source(config, kLonger);
   test::run_ranks(
       {1, 1, 2},
-      [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
         run.add_checkpoint_part([](const fs::path&) { std::this_thread::sleep_for(kLonger); });
         rl::train_grpo(run, run.is_main_rank() ? &source : nullptr);
@@ -118,7 +118,7 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
   const auto config = make_config({"train.steps=1000"});
   const test::TemporaryDirectory dir;
   std::vector<int64_t> steps(2);
-  test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     int64_t asked = 0;
     const auto signal = [&]() -> int { return mesh.rank() == told && ++asked > 3 ? SIGTERM : 0; };
     rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
@@ -140,7 +140,7 @@ TEST_CASE(
       {"optimizer.learning_rate=1e39", "parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
   const test::TemporaryDirectory dir;
   SlowSource source(config, milliseconds(0));
-  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
     CHECK_THROWS_WITH(rl::train_grpo(run, &source),
                       Catch::StartsWith("step 1: ") && Catch::Contains("model.") &&

@@ -159,20 +159,20 @@ void add_updates(Figures& figures, const rl::StepUpdates& updates) {
 
 // One training step as rl/trainer.cpp takes it. Collective.
 Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& mesh,
-                     const sp::MeshCommunicators& comms) {
+                     const sp::ProcessGroups& comms) {
   rl::TrainingRun run({one.config, run_dir / one.name, 1, {}}, mesh, comms);
   rl::Learner learner(run);
   rl::StepBatch batch = rl::make_step_batch(one.rollouts, one.config);
-  rl::StepShards shards = learner.collate(batch);
-  learner.score(shards, batch);
-  const rl::StepAdvantages advantages = learner.attach_advantages(shards, batch);
-  const rl::StepUpdates updates = learner.update(shards, batch);
+  const auto mini_batches = learner.collate(batch);
+  learner.score(mini_batches, batch);
+  const rl::StepAdvantages advantages = learner.compute_advantages(batch);
+  const rl::StepUpdates updates = learner.update(mini_batches, batch);
   learner.adapt(updates, advantages);
   Figures figures;
   figures["rewards"] = advantages.sample_score;
   figures["advantages"] = advantages.advantage;
   figures["correction"] = updates.correction.weight;
-  figures["values"] = batch.table.value;
+  figures["values"] = batch.columns.value;
   figures["returns"] = advantages.returns;
   add_updates(figures, updates);
   for (const auto& [name, value] :
@@ -193,7 +193,7 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
     fs::create_directories(dir.path() / one.name);
     figures[one.name].resize(static_cast<std::size_t>(layout.shape.world_size()));
   }
-  test::run_ranks(layout.shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks(layout.shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     for (const Case& one : cases) {
       figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] = step_figures(one, dir.path(), mesh, comms);
     }

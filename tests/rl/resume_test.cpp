@@ -39,7 +39,7 @@ rl::Config make_config(const std::vector<std::string>& words) {
 // Trains until `steps` are done, going on from what `dir` holds.
 rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t steps) {
   rl::TrainingState state;
-  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir, steps, {}}, mesh, comms);
     const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
     rl::train_grpo(run, source.get());
@@ -120,7 +120,7 @@ TEST_CASE("a run keeps its id over a start without a checkpoint, and other runs 
   const auto config = make_config({});
   const auto id_of = [&](const fs::path& dir) {
     std::string id;
-    test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       id = rl::TrainingRun({config, dir, 4, {}}, mesh, comms).state().run_id;
     });
     return id;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/optim/adamw.h"
+#include "rl/column_tensors.h"
 #include "rl/data/training_batch.h"
 #include "rl/policy_update.h"
 #include "rl/score_documents.h"
@@ -17,17 +18,18 @@ using namespace ringside;
 
 namespace {
 
-engine::Decoder make_decoder() {
-  return test::random_decoder(test::tiny_config(31), at::kDouble, 5);
+std::unique_ptr<engine::HeadedModel> make_model() {
+  return std::make_unique<engine::LanguageModel>(
+      std::make_unique<engine::Decoder>(test::random_decoder(test::tiny_config(31), at::kDouble, 5)));
 }
 
-// Every token but the first is scored, weight 1 / 100.
+// Every token but the first is scored.
 sp::Document make_document(int64_t length, int64_t seed) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < length; ++i) {
     ids.push_back((seed + 7 * i + i * i) % 31);
   }
-  return rl::make_scored_document(std::move(ids), 1, 0.01);
+  return rl::make_scored_document(std::move(ids), 1);
 }
 
 const std::vector<sp::MeshShape> kMeshes{{1, 2, 1}, {1, 3, 1}, {1, 1, 3}, {1, 2, 2}, {2, 2, 1}};
@@ -49,7 +51,7 @@ void for_every_shard(const std::vector<sp::Document>& documents, int64_t budget,
     for (const auto& options : all_options()) {
       for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
         const sp::Mesh mesh(shape, rank);
-        for (const auto& shard : sp::collate(documents, mesh, {{4, 2, 8}, budget, at::kDouble, options})) {
+        for (const auto& shard : sp::collate(documents, mesh, {{4, 2, 8}, budget, options})) {
           check(shard);
         }
       }
@@ -60,11 +62,14 @@ void for_every_shard(const std::vector<sp::Document>& documents, int64_t budget,
 rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::MeshShape& shape, int64_t budget,
                         const sp::SequenceOptions& options) {
   std::vector<rl::UpdateResult> results(shape.world_size());
-  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    auto decoder = make_decoder();
-    engine::AdamW optimizer(decoder.units(), {});
-    const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, budget, at::kDouble, options});
-    results[mesh.rank()] = rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 0.0, comms);
+  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    engine::ModelRunner policy(make_model(), comms, engine::AdamWOptions{});
+    const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, budget, options}), 0};
+    const auto inputs = rl::model_inputs(local, {}, at::kDouble);
+    const auto loss = [](std::size_t, const engine::HeadOutput& output) {
+      return rl::sft_loss(output.logprobs_n, output.entropy_n, at::full_like(output.logprobs_n.detach(), 0.01));
+    };
+    results[mesh.rank()] = rl::update_policy(policy, inputs, loss, {1e-2, 0.0}, *comms.control(sp::axes::kLoss));
   });
   return results.back();
 }
@@ -86,7 +91,7 @@ void check_updates(const std::vector<sp::Document>& documents, int64_t budget) {
 TEST_CASE("hazard: a label is not lost or wrong at a shard's edge", "[hazard]") {  // transformers 36607, trl 4579
   const std::vector<sp::Document> documents{make_document(17, 3), make_document(5, 9), make_document(2, 1)};
   int64_t scored = 0;
-  for_every_shard(documents, 100, [&](const sp::Shard& shard) {
+  for_every_shard(documents, 100, [&](const sp::MicroBatch& shard) {
     for (std::size_t i = 0; i < shard.entry_index.size(); ++i) {
       int64_t entry = shard.entry_index[i];
       std::size_t d = 0;
@@ -105,14 +110,14 @@ TEST_CASE("hazard: a label is not lost or wrong at a shard's edge", "[hazard]") 
 TEST_CASE("hazard: RoPE positions count within each document, whatever order its tokens are in", "[hazard]") {  // Megatron 5243
   std::vector<sp::Document> documents;
   for (const int64_t length : {13, 6, 21}) {  // ids say where in its document a token is
-    sp::Document document{{}, sp::blank_entries(0)};
+    sp::Document document;
     for (int64_t i = 0; i < length; ++i) {
       document.ids.push_back(i);
     }
     documents.push_back(std::move(document));
   }
   for_every_shard(documents, 100,
-                  [](const sp::Shard& shard) { REQUIRE(at::equal(shard.positions_s, shard.ids_s)); });
+                  [](const sp::MicroBatch& shard) { REQUIRE(at::equal(shard.positions_s, shard.ids_s)); });
 }
 
 TEST_CASE("hazard: what a document attends to ends at its own edges", "[hazard]") {  // TE 3331, axolotl 3608
@@ -122,10 +127,10 @@ TEST_CASE("hazard: what a document attends to ends at its own edges", "[hazard]"
   std::reverse(after[2].ids.begin(), after[2].ids.end());
   for (const auto& shape : kMeshes) {
     for (const auto& options : all_options()) {
-      test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-        const auto decoder = make_decoder();
-        const auto first = rl::score_documents(decoder, before, mesh, comms, {100, options});
-        const auto second = rl::score_documents(decoder, after, mesh, comms, {100, options});
+      test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        const engine::ModelRunner model(make_model(), comms);
+        const auto first = rl::score_documents(model, before, mesh, comms, {100, options});
+        const auto second = rl::score_documents(model, after, mesh, comms, {100, options});
         TORCH_CHECK(first[0] == second[0], "the first document's log-probs moved");
         TORCH_CHECK(first[2] != second[2], "the changed document's log-probs did not move");
       });
@@ -135,9 +140,9 @@ TEST_CASE("hazard: what a document attends to ends at its own edges", "[hazard]"
 
 TEST_CASE("hazard: ranks whose tokens are all masked, and no loss token anywhere, give no NaN", "[hazard]") {  // Megatron 1764
   std::vector<sp::Document> documents{make_document(20, 3), make_document(20, 4)};
-  documents[0].entries = sp::blank_entries(0);  // under document-aware placement a whole rank
+  documents[0].entries = {};  // under document-aware placement a whole rank
   check_updates(documents, 100);
-  documents[1].entries = sp::blank_entries(0);
+  documents[1].entries = {};
   for (const auto& options : all_options()) {
     const auto result = update(documents, {1, 2, 1}, 100, options);
     CHECK(result.grad_norm == 0.0);
@@ -146,26 +151,34 @@ TEST_CASE("hazard: ranks whose tokens are all masked, and no loss token anywhere
 }
 
 TEST_CASE("hazard: temperature and log-probs travel by the same permutation as the tokens", "[hazard]") {  // verl 5957, 3724
-  std::vector<sp::Document> documents{make_document(14, 3), make_document(9, 8)};
-  for (sp::Document& document : documents) {
-    for (std::size_t i = 0; i < document.entries.temperature.size(); ++i) {
-      document.entries.temperature[i] = 0.5 + 0.1 * static_cast<double>(i);
-    }
+  const std::vector<sp::Document> documents{make_document(14, 3), make_document(9, 8)};
+  rl::StepColumns columns;
+  for (int64_t i = 0; i < documents[0].entries.size() + documents[1].entries.size(); ++i) {
+    columns.temperature.push_back(0.5 + 0.1 * static_cast<double>(i % 13));
   }
-  std::vector<std::vector<double>> expected;
-  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    expected = rl::score_documents(make_decoder(), documents, mesh, comms, {100, {}});
-  });
+  const auto logprobs = [&](const sp::MeshShape& shape, const sp::SequenceOptions& options) {
+    std::vector<std::vector<double>> found(shape.world_size());
+    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      const engine::ModelRunner model(make_model(), comms);
+      const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 100, options}), 0};
+      std::vector<double>& column = found[mesh.rank()];
+      column.assign(columns.temperature.size(), 0.0);
+      model.evaluate(rl::model_inputs(local, columns, at::kDouble), [&](std::size_t i, const engine::HeadOutput& output) {
+        rl::put(column, local.micro_batches[i], 0, output.logprobs_n);
+      });
+      std::vector<double>* merged[] = {&column};
+      rl::merge_columns(merged, *comms.control(sp::axes::kLoss));
+    });
+    return found;
+  };
+  const std::vector<double> expected = logprobs({1, 1, 1}, {})[0];
   for (const auto& shape : kMeshes) {
     for (const auto& options : all_options()) {
-      test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-        const auto found = rl::score_documents(make_decoder(), documents, mesh, comms, {100, options});
-        for (std::size_t d = 0; d < found.size(); ++d) {
-          for (std::size_t i = 0; i < found[d].size(); ++i) {
-            TORCH_CHECK(std::abs(found[d][i] - expected[d][i]) < 1e-12, "entry ", i, " of document ", d);
-          }
+      for (const std::vector<double>& found : logprobs(shape, options)) {
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          REQUIRE(std::abs(found[i] - expected[i]) < 1e-12);
         }
-      });
+      }
     }
   }
 }

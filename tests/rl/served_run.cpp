@@ -5,7 +5,7 @@
 
 #include "engine/weights/hf_directory.h"
 #include "rl/log/log.h"
-#include "rl/training_run.h"
+#include "rl/model_setup.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::test {

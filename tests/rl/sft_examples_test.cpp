@@ -63,14 +63,13 @@ TEST_CASE("every assistant's turn is learned with its end marker, and nothing el
   add({14}, false);
   CHECK(examples[0].ids == ids);
   CHECK(examples[0].learned == learned);
-  const sp::Document document = make_sft_document(examples[0], 0.5);
+  const sp::Document document = make_sft_document(examples[0]);
   CHECK(document.ids.size() == ids.size() - 1);
   REQUIRE(document.entries.size() == 5);
   for (std::size_t e = 0; e < 5; ++e) {
     const auto source = document.entries.source[e];
     CHECK(learned[source + 1]);
     CHECK(document.entries.target[e] == ids[source + 1]);
-    CHECK(document.entries.weight[e] == 0.5);
   }
   document.entries.check();
 }

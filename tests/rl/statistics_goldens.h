@@ -17,7 +17,7 @@ inline const nlohmann::json& advantage_goldens() {
   return json;
 }
 
-inline rl::TokenTable golden_table(std::size_t batch) {
+inline rl::StepColumns golden_table(std::size_t batch) {
   const auto& b = advantage_goldens()["batches"].at(batch);
   return {b["begin"], b["rollout"], b["old"], b["reference"], b["value"]};
 }

@@ -27,7 +27,7 @@ AlgorithmConfig config_of(const nlohmann::json& keys) {
   return rl::load_config_or_throw({}, words).algorithm;
 }
 
-rl::TokenTable table_of(std::vector<int64_t> begin, std::vector<double> value = {}) {
+rl::StepColumns table_of(std::vector<int64_t> begin, std::vector<double> value = {}) {
   const auto n = static_cast<std::size_t>(begin.back());
   return {std::move(begin), std::vector<double>(n, -1.0), std::vector<double>(n, -1.0), {}, std::move(value), {}};
 }
@@ -148,11 +148,11 @@ TEST_CASE("rewards are scaled, then clipped, then the overlong penalty is taken 
 }
 
 TEST_CASE("what a step's advantages cannot be computed from is said, naming the sample") {
-  const auto step = [](const rl::TokenTable& table, const rl::SampleRewards& rewards, const nlohmann::json& keys) {
+  const auto step = [](const rl::StepColumns& table, const rl::SampleRewards& rewards, const nlohmann::json& keys) {
     const AlgorithmConfig config = config_of(keys);
     return rl::step_advantages(table, rewards, 2, config, config.kl_coef);
   };
-  const rl::TokenTable table = table_of({0, 2, 3});
+  const rl::StepColumns table = table_of({0, 2, 3});
   const nlohmann::json kl_reward = {{"kl_coef", 0.1}, {"kl_in", "reward"}};
   CHECK_THROWS_WITH(step({}, totals({}), {}), Catch::Contains("start with 0"));
   CHECK_THROWS_WITH(step(table_of({0, 2, 1}), totals({1, 2}), {}), Catch::Contains("sample 1 ends at loss token 1"));
@@ -160,7 +160,7 @@ TEST_CASE("what a step's advantages cannot be computed from is said, naming the 
   CHECK_THROWS_WITH(step(table, totals({1, std::nan("")}), {}), Catch::Contains("of sample 1 is nan"));
   CHECK_THROWS_WITH(step(table, totals({1, 2}), kl_reward), Catch::Contains("reference has 0 numbers for 3"));
   CHECK_THROWS_WITH(step(table, totals({1, 2}), {{"estimator", "gae"}}), Catch::Contains("value has 0 numbers for 3"));
-  rl::TokenTable infinite = table;
+  rl::StepColumns infinite = table;
   infinite.old[2] = -std::numeric_limits<double>::infinity();
   infinite.reference = table.old;
   CHECK_THROWS_WITH(step(infinite, totals({1, 2}), kl_reward), Catch::Contains("old of sample 1 is -inf at loss token 2"));

@@ -5,7 +5,9 @@
 #include <iterator>
 
 #include "engine/optim/adamw.h"
+#include "engine/runner/model_runner.h"
 #include "rl/checkpoint.h"
+#include "rl/column_tensors.h"
 #include "rl/data/training_batch.h"
 #include "rl/policy_update.h"
 #include "rl/score_documents.h"
@@ -38,11 +40,26 @@ bool same_parameters(const engine::Decoder& a, const engine::Decoder& b) {
   return true;
 }
 
-void take_step(engine::Decoder& decoder, engine::AdamW& optimizer) {
-  for (engine::ParamUnit* unit : decoder.units()) {
+engine::ModelRunner make_runner(uint64_t seed, at::ScalarType dtype,
+                                const sp::ProcessGroups& comms = sp::single_rank_groups()) {
+  auto decoder = std::make_unique<engine::Decoder>(make_decoder(seed, dtype));
+  return {std::make_unique<engine::LanguageModel>(std::move(decoder)), comms, engine::AdamWOptions{}};
+}
+
+void set_gradients(const std::vector<engine::ParamUnit*>& units) {
+  for (engine::ParamUnit* unit : units) {
     unit->grad().copy_(at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
   }
+}
+
+void take_step(engine::Decoder& decoder, engine::AdamW& optimizer) {
+  set_gradients(decoder.units());
   optimizer.step(1e-2);
+}
+
+void take_step(engine::ModelRunner& runner) {
+  set_gradients(runner.model().units());
+  runner.step(1e-2, 0.0);
 }
 
 }  // namespace
@@ -150,32 +167,29 @@ TEST_CASE("weights of another model are refused and change nothing") {
 TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters included") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
   const test::TemporaryDirectory dir;
-  auto decoder = make_decoder(1, dtype);
-  engine::AdamW optimizer(decoder.units(), {});
-  take_step(decoder, optimizer);
-  take_step(decoder, optimizer);
+  auto policy = make_runner(1, dtype);
+  take_step(policy);
+  take_step(policy);
   const rl::TrainingState state{2, 2, 2, 7, "run"};
-  rl::save_checkpoint(rl::checkpoint_path(dir.path(), 2), decoder, optimizer, state, "");
+  rl::save_checkpoint(rl::checkpoint_path(dir.path(), 2), policy, state, "");
   REQUIRE(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 2));
 
-  auto restored = make_decoder(9, dtype);
-  engine::AdamW restored_optimizer(restored.units(), {});
-  const auto loaded = rl::load_checkpoint(*rl::latest_checkpoint(dir.path()), restored, restored_optimizer);
+  auto restored = make_runner(9, dtype);
+  const auto loaded = rl::load_checkpoint(*rl::latest_checkpoint(dir.path()), restored);
   CHECK(loaded.step == 2);
   CHECK(loaded.run_id == "run");
-  CHECK(same_parameters(decoder, restored));
-  take_step(decoder, optimizer);
-  take_step(restored, restored_optimizer);
-  CHECK(same_parameters(decoder, restored));
+  CHECK(same_parameters(policy.decoder(), restored.decoder()));
+  take_step(policy);
+  take_step(restored);
+  CHECK(same_parameters(policy.decoder(), restored.decoder()));
 }
 
 TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
   const test::TemporaryDirectory dir;
-  auto decoder = make_decoder(1);
-  engine::AdamW optimizer(decoder.units(), {});
+  const auto policy = make_runner(1, at::kFloat);
   CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
   for (int64_t step = 1; step <= 3; ++step) {
-    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), decoder, optimizer, {step, step, step, 1, "r"}, "");
+    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, {step, step, step, 1, "r"}, "");
   }
   std::filesystem::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
   CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
@@ -184,24 +198,28 @@ TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
   rl::prune_checkpoints(dir.path(), 2);
   CHECK_FALSE(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
   CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 2)));
-  rl::save_checkpoint(dir.path() / "checkpoint-final", decoder, optimizer, {4, 4, 4, 1, "r"}, "");
+  rl::save_checkpoint(dir.path() / "checkpoint-final", policy, {4, 4, 4, 1, "r"}, "");
   CHECK(rl::latest_checkpoint(dir.path()) == dir.path() / "checkpoint-final");
 }
 
 TEST_CASE("an update with recomputed activations is the same update, on every layout") {
   std::vector<sp::Document> documents;
   for (int64_t d = 0; d < 5; ++d) {
-    documents.push_back(rl::make_scored_document({1, 2 + d, 3, 4, 5 + d, 6, 7}, 2, 1.0 / 25));
+    documents.push_back(rl::make_scored_document({1, 2 + d, 3, 4, 5 + d, 6, 7}, 2));
   }
   const auto update = [&](sp::MeshShape shape, bool recompute) {
     std::vector<rl::UpdateResult> results(shape.world_size());
-    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      auto decoder = make_decoder(3, at::kDouble);
-      decoder.set_recompute_activations(recompute);
-      engine::AdamW optimizer(decoder.units(), {});
-      const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, 16, at::kDouble, {}});
-      rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
-      results[mesh.rank()] = rl::update_policy(decoder, optimizer, shards, rl::sft_loss, 1e-2, 1.0, comms);
+    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      auto policy = make_runner(3, at::kDouble, comms);
+      policy.decoder().set_recompute_activations(recompute);
+      const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 16, {}}), 0};
+      const auto inputs = rl::model_inputs(local, {}, at::kDouble);
+      const auto loss = [](std::size_t, const engine::HeadOutput& output) {
+        return rl::sft_loss(output.logprobs_n, output.entropy_n, at::full_like(output.logprobs_n.detach(), 1.0 / 25));
+      };
+      for (int step = 0; step < 2; ++step) {
+        results[mesh.rank()] = rl::update_policy(policy, inputs, loss, {1e-2, 1.0}, *comms.control(sp::axes::kLoss));
+      }
     });
     return results.back();
   };
@@ -222,14 +240,13 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
     for (int64_t i = 0; i < 2 + 3 * d; ++i) {
       ids.push_back((5 * i + d) % 19);
     }
-    documents.push_back(rl::make_scored_document(ids, 1, 0.0));
+    documents.push_back(rl::make_scored_document(ids, 1));
   }
   for (int64_t d = 0; d < 4; ++d) {  // a prompt of 9 tokens with four completions
     std::vector<int64_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9};
     ids.insert(ids.end(), 2 + d, 11 + d);
-    documents.push_back(rl::make_scored_document(ids, 1, 0.0));
+    documents.push_back(rl::make_scored_document(ids, 1));
   }
-  const auto decoder = make_decoder(3, at::kDouble);
   std::vector<std::vector<double>> expected;
   int variant = 0;
   for (const auto& shape : std::vector<sp::MeshShape>{
@@ -239,8 +256,9 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
     sequence.plan.ring_impl = variant % 4 < 3 ? sp::RingImpl::kP2p : sp::RingImpl::kAllGather;
     ++variant;
     std::vector<std::vector<std::vector<double>>> results(shape.world_size());
-    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      results[mesh.rank()] = rl::score_documents(decoder, documents, mesh, comms, {20, sequence});
+    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      const auto model = make_runner(3, at::kDouble, comms);
+      results[mesh.rank()] = rl::score_documents(model, documents, mesh, comms, {20, sequence});
     });
     if (expected.empty()) {
       expected = results[0];

@@ -56,16 +56,16 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   rollouts[1].advantages = {-1, -2};
   rollouts[2].rewards.clear();  // failed
   const auto step = rl::make_step_batch(rollouts, config);
-  CHECK(step.table.given == std::vector<double>{1, 3, -1, -2});
-  CHECK(step.table.begin == std::vector<int64_t>{0, 2, 4, 4});
+  CHECK(step.columns.given == std::vector<double>{1, 3, -1, -2});
+  CHECK(step.columns.begin == std::vector<int64_t>{0, 2, 4, 4});
   CHECK(step.rewards.total == std::vector<double>{0, 0, 0});
-  CHECK(step.mini_batches[0].documents[0].entries.weight == std::vector<double>(2, 0.25));
+  CHECK(step.columns.weight == std::vector<double>(4, 0.25));
   rollouts[1].advantages.clear();
   CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r1 brings no advantages"));
   config.algorithm.advantage.estimator = rl::AdvantageEstimator::kReinforce;
   CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r0 brings advantages and no reward"));
   rollouts[0].rewards = {{"a", 1.0}};
-  CHECK(rl::make_step_batch(rollouts, config).table.given.empty());
+  CHECK(rl::make_step_batch(rollouts, config).columns.given.empty());
 }
 
 TEST_CASE("each completion token is scored by the token before it") {
@@ -79,12 +79,11 @@ TEST_CASE("each completion token is scored by the token before it") {
   CHECK(first.ids == std::vector<int64_t>{10, 11, 12, 20, 21});
   CHECK(first.entries.source == std::vector<int64_t>{2, 3, 4});
   CHECK(first.entries.target == std::vector<int64_t>{20, 21, 22});
-  CHECK(first.entries.rollout_logprob == std::vector<double>{-0.5, -1.0, -1.5});
-  CHECK(first.entries.weight == std::vector<double>(3, 0.25));
-  CHECK(first.entries.temperature[0] == 0.5);
   CHECK(documents[1].entries.sample[0] == 1);
-  CHECK(step.table.begin == std::vector<int64_t>{0, 3, 4});
-  CHECK(step.table.rollout == std::vector<double>{-0.5, -1.0, -1.5, -0.5});
+  CHECK(step.columns.begin == std::vector<int64_t>{0, 3, 4});
+  CHECK(step.columns.rollout == std::vector<double>{-0.5, -1.0, -1.5, -0.5});
+  CHECK(step.columns.weight == std::vector<double>(4, 0.25));
+  CHECK(step.columns.temperature == std::vector<double>(4, 0.5));
   CHECK(step.rewards.total == std::vector<double>{1.0, 0.0});
 }
 
@@ -92,15 +91,15 @@ TEST_CASE("loss masks and truncation take tokens out of the loss and of its deno
   auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 2)};
   rollouts[0].loss_mask = {1, 0, 1};
-  auto batch = rl::make_step_batch(rollouts, config).mini_batches[0];
-  CHECK(batch.documents[0].entries.source == std::vector<int64_t>{2, 4});
-  CHECK(batch.documents[0].entries.weight[0] == 0.25);
-  CHECK(batch.loss_tokens == 4);
+  auto step = rl::make_step_batch(rollouts, config);
+  CHECK(step.mini_batches[0].documents[0].entries.source == std::vector<int64_t>{2, 4});
+  CHECK(step.columns.weight == std::vector<double>(4, 0.25));
+  CHECK(step.mini_batches[0].loss_tokens == 4);
   rollouts[1].finish_reason = bridge::FinishReason::kLength;
   config.algorithm.mask_truncated = true;
-  batch = rl::make_step_batch(rollouts, config).mini_batches[0];
-  CHECK(batch.documents[1].entries.size() == 0);
-  CHECK(batch.documents[0].entries.weight[0] == 0.5);
+  step = rl::make_step_batch(rollouts, config);
+  CHECK(step.mini_batches[0].documents[1].entries.size() == 0);
+  CHECK(step.columns.weight == std::vector<double>(2, 0.5));
 }
 
 TEST_CASE("mini-batches split whole samples, each with its own denominator") {
@@ -111,16 +110,14 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
     rollouts.push_back(make_rollout(g, 1.0, 1 + g));
     rollouts.push_back(make_rollout(g, 0.0, 2));
   }
-  const auto batches = rl::make_step_batch(rollouts, config).mini_batches;
+  const auto step = rl::make_step_batch(rollouts, config);
+  const auto& batches = step.mini_batches;
   CHECK(batches[0].documents.size() == 3);
   CHECK(batches[2].documents.size() == 2);
   CHECK(batches[2].first_token == batches[0].loss_tokens + batches[1].loss_tokens);
   for (const auto& batch : batches) {
-    double sum = 0.0;
-    for (const auto& document : batch.documents) {
-      sum = std::accumulate(document.entries.weight.begin(), document.entries.weight.end(), sum);
-    }
-    CHECK(sum == Approx(1.0));
+    const auto first = step.columns.weight.begin() + batch.first_token;
+    CHECK(std::accumulate(first, first + batch.loss_tokens, 0.0) == Approx(1.0));
   }
 }
 
@@ -140,10 +137,10 @@ TEST_CASE("groups of one reward are dropped from the loss and from its denominat
                                         make_rollout(1, 0.0, 2)};
   CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].loss_tokens == 8);
   config.algorithm.dynamic_sampling = rl::DynamicSampling::kDrop;
-  const auto batch = rl::make_step_batch(rollouts, config).mini_batches[0];
-  CHECK(batch.documents[0].entries.size() == 0);
-  CHECK(batch.loss_tokens == 4);
-  CHECK(batch.documents[3].entries.weight == std::vector<double>(2, 0.25));
+  const auto step = rl::make_step_batch(rollouts, config);
+  CHECK(step.mini_batches[0].documents[0].entries.size() == 0);
+  CHECK(step.mini_batches[0].loss_tokens == 4);
+  CHECK(step.columns.weight == std::vector<double>(4, 0.25));
 }
 
 TEST_CASE("a forked conversation is a document a branch, each scoring its own tokens after its own context") {
@@ -159,9 +156,10 @@ TEST_CASE("a forked conversation is a document a branch, each scoring its own to
   CHECK(documents[1].entries.target == std::vector<int64_t>{22, 23});
   CHECK(documents[2].ids == std::vector<int64_t>{10, 11, 12});
   CHECK(documents[2].entries.target == std::vector<int64_t>{24});
-  CHECK(documents[2].entries.rollout_logprob == std::vector<double>{-2.5});
+  // The columns follow the documents: the third branch's token stands after the two of the second.
+  CHECK(step.columns.rollout == std::vector<double>{-0.5, -1.0, -1.5, -2.0, -2.5, -0.5});
   CHECK(documents[3].entries.sample[0] == 3);
-  CHECK(step.table.begin == std::vector<int64_t>{0, 5, 6});
+  CHECK(step.columns.begin == std::vector<int64_t>{0, 5, 6});
 }
 
 TEST_CASE("rewards are weighed by the recipe and shaped, those of turns stand at their turn's last loss token") {

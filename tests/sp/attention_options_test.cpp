@@ -51,18 +51,18 @@ TEST_CASE("every option is honoured or refused by every method, before the first
       std::vector<std::string> errors(shape.world_size());
       std::vector<int64_t> bytes(shape.world_size(), 0);
       test::run_ranks(shape, [&, &mesh_shape = shape, &impl = ring_impl](const sp::Mesh& mesh,
-                                                                         const sp::MeshCommunicators& comms) {
+                                                                         const sp::ProcessGroups& comms) {
         const sp::SequenceLayout layout(p.forest, mesh_shape.ring, mesh_shape.ulysses);
         const auto plan = std::make_shared<const sp::AttentionPlan>(
             sp::plan_attention(layout, p.heads, mesh.sp_rank(), {impl}));
         const auto index = at::tensor(layout.packed_indices(mesh.sp_rank()), at::kLong);
         try {
           sp::attention(p.q.index_select(0, index), p.k.index_select(0, index), p.v.index_select(0, index),
-                        {plan, comms.ulysses, comms.ring}, refused);
+                        {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, refused);
         } catch (const c10::Error& error) {
           errors[mesh.rank()] = error.what();
         }
-        for (const auto* comm : {comms.ulysses.get(), comms.ring.get()}) {
+        for (const auto* comm : {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
           for (const auto& [tag, count] : comm->sent_bytes()) {
             bytes[mesh.rank()] += count;
           }

@@ -71,7 +71,7 @@ inline int64_t sent_bytes(const sp::Communicator& comm, const char* tag) {
 }
 
 // Throws unless the bytes sent are the plan's, `passes` times forward and, with_backward, once backward.
-inline void check_bytes(const sp::AttentionPlan& plan, const sp::MeshCommunicators& comms, at::ScalarType dtype,
+inline void check_bytes(const sp::AttentionPlan& plan, const sp::ProcessGroups& comms, at::ScalarType dtype,
                         bool with_backward) {
   const int64_t element = at::elementSize(dtype);
   const int64_t accumulated = dtype == at::kDouble ? 8 : 4;
@@ -81,12 +81,12 @@ inline void check_bytes(const sp::AttentionPlan& plan, const sp::MeshCommunicato
     TORCH_CHECK(sent_bytes(comm, tag) == bytes, tag, ": sent ", sent_bytes(comm, tag), " bytes, planned ", bytes);
   };
   const sp::Traffic& t = plan.traffic;
-  expect(*comms.ulysses, "ulysses_query", both * t.ulysses_query * element);
-  expect(*comms.ulysses, "ulysses_kv", t.ulysses_kv * element);
-  expect(*comms.ulysses, "ulysses_output", both * t.ulysses_output * element);
-  expect(*comms.ring, "ring_kv", both * t.ring_kv * element);
-  expect(*comms.ulysses, "ulysses_kv_grad", with_backward ? t.ulysses_kv_grad * kv_grad_element : 0);
-  expect(*comms.ring, "ring_kv_grad", with_backward ? t.ring_kv_grad * accumulated : 0);
+  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_query", both * t.ulysses_query * element);
+  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv", t.ulysses_kv * element);
+  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_output", both * t.ulysses_output * element);
+  expect(*comms.tensors(sp::axes::kRing), "ring_kv", both * t.ring_kv * element);
+  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv_grad", with_backward ? t.ulysses_kv_grad * kv_grad_element : 0);
+  expect(*comms.tensors(sp::axes::kRing), "ring_kv_grad", with_backward ? t.ring_kv_grad * accumulated : 0);
 }
 
 struct RankSolution {
@@ -115,23 +115,23 @@ inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on
 
 // Collective over the mesh.
 inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp::Mesh& mesh,
-                                  const sp::MeshCommunicators& comms, at::ScalarType dtype) {
+                                  const sp::ProcessGroups& comms, at::ScalarType dtype) {
   auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return x.index_select(0, index).to(dtype); };
   const at::Tensor q = local(p.q).requires_grad_(), k = local(p.k).requires_grad_(), v = local(p.v).requires_grad_();
   const at::Tensor sinks = p.sinks.defined() ? p.sinks.to(sp::accumulation_dtype(dtype)).clone().requires_grad_() : at::Tensor();
-  comms.ulysses->reset_counters();
-  comms.ring->reset_counters();
-  const at::Tensor out = sp::attention(q, k, v, {plan, comms.ulysses, comms.ring}, {p.scale, sinks});
+  comms.tensors(sp::axes::kUlysses)->reset_counters();
+  comms.tensors(sp::axes::kRing)->reset_counters();
+  const at::Tensor out = sp::attention(q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, {p.scale, sinks});
   check_bytes(*plan, comms, dtype, /*with_backward=*/false);
   out.backward(local(p.dout));
   check_bytes(*plan, comms, dtype, /*with_backward=*/true);
 
   const at::NoGradGuard no_grad;
-  const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.ulysses);
+  const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
   const auto partial =
-      sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(), *comms.ring, p.scale);
+      sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(), *comms.tensors(sp::axes::kRing), p.scale);
   result.local = {out.detach(), partial.lse, q.grad(), k.grad(), v.grad(), sinks.defined() ? sinks.grad() : at::Tensor()};
   return result;
 }
@@ -162,7 +162,7 @@ inline Solution join(const Problem& p, const std::vector<RankSolution>& ranks) {
 
 inline Solution solve_on_mesh(const Problem& p, const Split& split, sp::MeshShape shape, at::ScalarType dtype) {
   std::vector<RankSolution> ranks(shape.world_size());
-  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank(p, split, mesh, comms, dtype);
   });
   return join(p, ranks);

@@ -13,7 +13,7 @@ using namespace ringside;
 
 namespace {
 
-// Token ids are unique over all documents, so every column can say which token it belongs to.
+// Token ids are unique over all documents, so an entry can be told by the token that scores it.
 std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
   std::vector<sp::Document> documents;
   int64_t next_id = 0;
@@ -22,18 +22,8 @@ std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
     for (int64_t i = 0; i < lengths[d]; ++i) {
       document.ids.push_back(next_id++);
     }
-    document.entries = sp::blank_entries(std::max<int64_t>(0, lengths[d] - 1));
     for (int64_t i = 0; i + 1 < lengths[d]; ++i) {
-      document.entries.source[i] = i;
-      document.entries.target[i] = document.ids[i + 1];
-      document.entries.sample[i] = static_cast<int64_t>(d);
-      const double id = static_cast<double>(document.ids[i]);
-      document.entries.rollout_logprob[i] = id + 0.1;
-      document.entries.old_logprob[i] = id + 0.2;
-      document.entries.reference_logprob[i] = id + 0.3;
-      document.entries.advantage[i] = id + 0.4;
-      document.entries.weight[i] = id + 0.5;
-      document.entries.temperature[i] = id + 0.6;
+      document.entries.add(i, document.ids[i + 1], static_cast<int64_t>(d));
     }
     documents.push_back(std::move(document));
   }
@@ -42,7 +32,7 @@ std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
 
 }  // namespace
 
-TEST_CASE("every entry is on exactly one rank, next to its token, with all its columns") {
+TEST_CASE("every entry is on exactly one rank, next to its token, and names its place among all entries") {
   std::mt19937 rng(4);
   for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}, {1, 3, 1}}) {
     std::vector<int64_t> lengths(9);
@@ -50,27 +40,31 @@ TEST_CASE("every entry is on exactly one rank, next to its token, with all its c
       n = std::uniform_int_distribution<int64_t>(0, 17)(rng);
     }
     const auto documents = make_documents(lengths);
-    int64_t num_entries = 0;
+    std::vector<int64_t> source_ids;  // of all entries, in the order (document, entry)
+    std::vector<int64_t> samples;
     for (const auto& d : documents) {
-      num_entries += d.entries.size();
+      for (std::size_t i = 0; i < d.entries.source.size(); ++i) {
+        source_ids.push_back(d.ids[d.entries.source[i]]);
+        samples.push_back(d.entries.sample[i]);
+      }
     }
+    const auto num_entries = source_ids.size();
     std::vector<int> seen(num_entries, 0);
     std::size_t num_micro_batches = 0;
     for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
       const sp::Mesh mesh(shape, rank);
-      const auto shards = sp::collate(documents, mesh, {{4, 2, 8}, 30, at::kDouble, {}});
-      REQUIRE((rank == 0 || shards.size() == num_micro_batches));
-      num_micro_batches = shards.size();
-      for (const sp::Shard& shard : shards) {
-        const at::Tensor token = shard.ids_s.index_select(0, shard.source_n).to(at::kDouble);
-        REQUIRE(at::equal(shard.target_n.to(at::kDouble), token + 1));
-        REQUIRE(at::allclose(shard.rollout_logprob_n, token + 0.1));
-        REQUIRE(at::allclose(shard.old_logprob_n, token + 0.2));
-        REQUIRE(at::allclose(shard.reference_logprob_n, token + 0.3));
-        REQUIRE(at::allclose(shard.advantage_n, token + 0.4));
-        REQUIRE(at::allclose(shard.weight_n, token + 0.5));
-        REQUIRE(at::allclose(shard.temperature_n, token + 0.6));
-        for (const int64_t i : shard.entry_index) {
+      const auto batches = sp::collate(documents, mesh, {{4, 2, 8}, 30, {}});
+      REQUIRE((rank == 0 || batches.size() == num_micro_batches));
+      num_micro_batches = batches.size();
+      for (const sp::MicroBatch& batch : batches) {
+        const at::Tensor token = batch.ids_s.index_select(0, batch.source_n);
+        REQUIRE(at::equal(batch.target_n, token + 1));
+        REQUIRE(token.numel() == batch.num_entries());
+        for (int64_t n = 0; n < batch.num_entries(); ++n) {
+          REQUIRE(token[n].item<int64_t>() == source_ids[batch.entry_index[n]]);
+          REQUIRE(batch.sample_n[n].item<int64_t>() == samples[batch.entry_index[n]]);
+        }
+        for (const int64_t i : batch.entry_index) {
           ++seen[i];
         }
       }
@@ -147,31 +141,32 @@ TEST_CASE("one group on two data-parallel ranks is divided, not left to one of t
 
 TEST_CASE("entries of documents that share tokens stay with their tokens, and the saving is counted") {
   std::vector<sp::Document> documents;
+  std::vector<int64_t> source_ids;  // of all entries
   for (int64_t d = 0; d < 5; ++d) {
-    sp::Document document{{}, sp::blank_entries(3)};
+    sp::Document document;
     for (int64_t i = 0; i < 24; ++i) {
       document.ids.push_back(i < 20 ? i : 100 * d + i);
     }
-    document.entries.source = {19, 20, 22};
-    for (std::size_t i = 0; i < 3; ++i) {
-      document.entries.target[i] = document.ids[document.entries.source[i] + 1];
-      document.entries.weight[i] = static_cast<double>(document.ids[document.entries.source[i]]);
+    for (const int64_t source : {19, 20, 22}) {
+      document.entries.add(source, document.ids[source + 1]);
+      source_ids.push_back(document.ids[source]);
     }
     documents.push_back(std::move(document));
   }
   for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {1, 1, 3}}) {
     std::vector<int> seen(15, 0);
     for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
-      const auto shards = sp::collate(documents, sp::Mesh(shape, rank), {{4, 2, 8}, 1000, at::kDouble, {}});
-      REQUIRE(shards.size() == 1);
-      const sp::Shard& shard = shards[0];
-      CHECK(shard.saving.raw_tokens == 120);
-      CHECK(shard.saving.unique_tokens == 20 + 5 * 4);
-      CHECK(shard.saving.raw_pairs == 5 * 24 * 25 / 2);
-      CHECK(shard.saving.unique_pairs == 20 * 21 / 2 + 5 * (21 + 22 + 23 + 24));
-      REQUIRE(at::equal(shard.ids_s.index_select(0, shard.source_n).to(at::kDouble), shard.weight_n));
-      for (const int64_t i : shard.entry_index) {
-        ++seen[i];
+      const auto batches = sp::collate(documents, sp::Mesh(shape, rank), {{4, 2, 8}, 1000, {}});
+      REQUIRE(batches.size() == 1);
+      const sp::MicroBatch& batch = batches[0];
+      CHECK(batch.saving.raw_tokens == 120);
+      CHECK(batch.saving.unique_tokens == 20 + 5 * 4);
+      CHECK(batch.saving.raw_pairs == 5 * 24 * 25 / 2);
+      CHECK(batch.saving.unique_pairs == 20 * 21 / 2 + 5 * (21 + 22 + 23 + 24));
+      const at::Tensor token = batch.ids_s.index_select(0, batch.source_n);
+      for (int64_t n = 0; n < batch.num_entries(); ++n) {
+        REQUIRE(token[n].item<int64_t>() == source_ids[batch.entry_index[n]]);
+        ++seen[batch.entry_index[n]];
       }
     }
     CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
@@ -179,42 +174,44 @@ TEST_CASE("entries of documents that share tokens stay with their tokens, and th
 }
 
 TEST_CASE("a token may carry several entries") {
-  sp::Document document{{5, 6}, sp::blank_entries(3)};
-  document.entries.target = {7, 8, 9};
-  const auto shards = sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, at::kFloat, {}});
-  REQUIRE(shards.size() == 1);
-  CHECK(at::equal(shards[0].target_n, at::tensor(std::vector<int64_t>{7, 8, 9}, at::kLong)));
-  CHECK(at::equal(shards[0].source_n, at::zeros({3}, at::kLong)));
+  sp::Document document{{5, 6}, {}};
+  for (const int64_t target : {7, 8, 9}) {
+    document.entries.add(0, target);
+  }
+  const auto batches = sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}});
+  REQUIRE(batches.size() == 1);
+  CHECK(at::equal(batches[0].target_n, at::tensor(std::vector<int64_t>{7, 8, 9}, at::kLong)));
+  CHECK(at::equal(batches[0].source_n, at::zeros({3}, at::kLong)));
 }
 
 TEST_CASE("no documents at all still make one micro-batch on every rank") {
-  const auto shards = sp::collate({}, sp::Mesh({2, 2, 1}, 3), {{1, 1, 4}, 8, at::kFloat, {}});
-  REQUIRE(shards.size() == 1);
-  CHECK(shards[0].ids_s.numel() == 0);
+  const auto batches = sp::collate({}, sp::Mesh({2, 2, 1}, 3), {{1, 1, 4}, 8, {}});
+  REQUIRE(batches.size() == 1);
+  CHECK(batches[0].ids_s.numel() == 0);
 }
 
 TEST_CASE("entries that do not fit their document are refused") {
-  sp::Document document{{5, 6}, sp::blank_entries(1)};
-  document.entries.source = {2};
+  sp::Document document{{5, 6}, {}};
+  document.entries.add(2, 7);
   const std::vector<sp::Document> documents{document};
-  CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, at::kFloat, {}}),
+  CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}}),
                     Catch::Contains("document 0 has a loss entry at token 2 of 2"));
-  document.entries.weight.clear();
-  CHECK_THROWS_WITH(sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, at::kFloat, {}}),
-                    Catch::Contains("column weight has 0 values"));
+  document.entries.target.clear();
+  CHECK_THROWS_WITH(sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}}),
+                    Catch::Contains("column target has 0 values"));
 }
 
 TEST_CASE("gradients and scalars are summed, disagreement is an error on every rank") {
-  test::run_ranks({2, 1, 2}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({2, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     std::vector<at::Tensor> gradients{at::full({3}, mesh.rank() + 1.0), at::full({1}, 1.0, at::kDouble)};
-    sp::sum_gradients(gradients, *comms.world);
+    sp::sum_gradients(gradients, *comms.tensors(sp::axes::kLoss));
     TORCH_CHECK(gradients[0][2].item<float>() == 10.0f && gradients[1].item<double>() == 4.0);
-    TORCH_CHECK(sp::sum_scalars({1.0, mesh.rank() * 1.0}, *comms.world)[1] == 6.0);
-    TORCH_CHECK(sp::max_scalars({mesh.rank() * 1.0}, *comms.world)[0] == 3.0);
-    sp::check_agreement(42, "plan", *comms.world);
+    TORCH_CHECK(sp::sum_scalars({1.0, mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[1] == 6.0);
+    TORCH_CHECK(sp::max_scalars({mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[0] == 3.0);
+    sp::check_agreement(42, "plan", *comms.tensors(sp::axes::kLoss));
     bool thrown = false;
     try {
-      sp::check_agreement(mesh.rank() == 2 ? 43 : 42, "plan", *comms.world);
+      sp::check_agreement(mesh.rank() == 2 ? 43 : 42, "plan", *comms.tensors(sp::axes::kLoss));
     } catch (const c10::Error&) {
       thrown = true;
     }

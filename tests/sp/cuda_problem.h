@@ -22,25 +22,25 @@ struct Target {
 // process: ranks that are threads would wait for each other in it forever. Collective over the mesh. The solution lies on
 // the CPU.
 inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, const sp::Mesh& mesh,
-                                       const sp::MeshCommunicators& comms, const Target& target) {
+                                       const sp::ProcessGroups& comms, const Target& target) {
   auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return target.place(x.index_select(0, index)); };
   const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);
-  comms.ulysses->reset_counters();
-  comms.ring->reset_counters();
-  const auto [q_ShD, kv_S2kD] = sp::qkv_to_heads(q, k, v, *plan, *comms.ulysses);
-  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels, *comms.ring, p.scale);
+  comms.tensors(sp::axes::kUlysses)->reset_counters();
+  comms.tensors(sp::axes::kRing)->reset_counters();
+  const auto [q_ShD, kv_S2kD] = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
+  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels, *comms.tensors(sp::axes::kRing), p.scale);
   const at::Tensor out_ShD = whole.out.to(target.dtype);
-  const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.ulysses);
+  const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.tensors(sp::axes::kUlysses));
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/false);
 
-  const at::Tensor dout_ShD = sp::sequence_to_heads(local(p.dout), *plan, *comms.ulysses);
-  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan, *target.kernels, *comms.ring,
+  const at::Tensor dout_ShD = sp::sequence_to_heads(local(p.dout), *plan, *comms.tensors(sp::axes::kUlysses));
+  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan, *target.kernels, *comms.tensors(sp::axes::kRing),
                                       p.scale);
   const auto kv_wire = plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
   const auto [dq, dk, dv] = sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
-                                                      *comms.ulysses);
+                                                      *comms.tensors(sp::axes::kUlysses));
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/true);
   result.local = {out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(), {}};
   return result;
@@ -48,7 +48,7 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
 
 inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::MeshShape shape, const Target& target) {
   std::vector<RankSolution> ranks(shape.world_size());
-  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(comms), target);
   });
   return join(p, ranks);

@@ -38,7 +38,7 @@ TEST_CASE("gather_outputs with a different loss on every rank equals the sum of 
     }
     test::run_ranks({1, 1, static_cast<int64_t>(lengths.size())}, [&](const sp::Mesh& mesh, const auto& comms) {
       const at::Tensor mine = part(x, 1, lengths, mesh.rank());
-      const at::Tensor whole = sp::gather_outputs(mine, -1, comms.sp);
+      const at::Tensor whole = sp::gather_outputs(mine, -1, comms.tensors(sp::axes::kSp));
       TORCH_CHECK(at::equal(whole, x));
       loss_of_rank(whole, weights, mesh.rank()).backward();
       const double worst = max_abs_diff(mine.grad(), reference.grad().split_with_sizes(lengths, 1)[mesh.rank()]);
@@ -49,20 +49,20 @@ TEST_CASE("gather_outputs with a different loss on every rank equals the sum of 
 
 TEST_CASE("gather_outputs_unpadded leaves padding out, sends none of it and gives it no gradient") {
   const at::Tensor x = at::arange(1.0, 8.0, at::kDouble);  // 7 rows in 4 shards of 3: 3, 3, 1, 0
-  test::run_ranks({1, 4, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 4, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     at::Tensor mine = at::full({3}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
     const int64_t real = std::vector<int64_t>{3, 3, 1, 0}[mesh.rank()];
     mine.narrow(0, 0, real).copy_(x.narrow(0, std::min<int64_t>(3 * mesh.rank(), 7), real));
     mine.requires_grad_();
-    const at::Tensor whole = sp::gather_outputs_unpadded(mine, 0, 7, comms.sp);
+    const at::Tensor whole = sp::gather_outputs_unpadded(mine, 0, 7, comms.tensors(sp::axes::kSp));
     TORCH_CHECK(at::equal(whole, x));
-    TORCH_CHECK(comms.sp->sent_bytes().at("gather_outputs") == 3 * 8 * real);
+    TORCH_CHECK(comms.tensors(sp::axes::kSp)->sent_bytes().at("gather_outputs") == 3 * 8 * real);
     (whole * (mesh.rank() + 1.0)).sum().backward();
     const at::Tensor expected = at::cat({at::full({real}, 10.0, at::kDouble), at::zeros({3 - real}, at::kDouble)});
     TORCH_CHECK(at::equal(mine.grad(), expected), mine.grad());
     bool refused = false;
     try {
-      sp::gather_outputs_unpadded(mine, 0, 13, comms.sp);
+      sp::gather_outputs_unpadded(mine, 0, 13, comms.tensors(sp::axes::kSp));
     } catch (const c10::Error&) {
       refused = true;
     }
@@ -72,15 +72,15 @@ TEST_CASE("gather_outputs_unpadded leaves padding out, sends none of it and give
 
 TEST_CASE("slices tile the whole, and their gradients sum to its gradient") {
   const at::Tensor x = at::arange(14, at::kDouble).view({2, 7});
-  test::run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const at::Tensor whole = x.clone().requires_grad_();
-    const at::Tensor slice = sp::slice_input_tensor(whole, -1, *comms.sp);
+    const at::Tensor slice = sp::slice_input_tensor(whole, -1, *comms.tensors(sp::axes::kSp));
     TORCH_CHECK(slice.size(1) == (mesh.rank() == 0 ? 3 : 2));
-    TORCH_CHECK(at::equal(sp::gather_outputs(slice.detach(), 1, comms.sp), x));
+    TORCH_CHECK(at::equal(sp::gather_outputs(slice.detach(), 1, comms.tensors(sp::axes::kSp)), x));
     slice.square().sum().backward();
     TORCH_CHECK(whole.grad().count_nonzero().item<int64_t>() == slice.detach().count_nonzero().item<int64_t>());
     at::Tensor sum = whole.grad().contiguous();
-    comms.sp->all_reduce_sum(sum, "sum");
+    comms.tensors(sp::axes::kSp)->all_reduce_sum(sum, "sum");
     TORCH_CHECK(at::equal(sum, 2 * x));
   });
 }
@@ -95,7 +95,7 @@ TEST_CASE("the loss over ranks is the mean over all tokens, once") {
         const at::Tensor mine = part(at::tensor(values, at::kDouble), 0, tokens, mesh.rank()).detach() * scale;
         // Without a token the mean is NaN.
         const at::Tensor local = form == sp::LossForm::kMean ? mine.mean() : mine.sum();
-        const at::Tensor loss = sp::reduce_sequence_parallel_loss(local, tokens[mesh.rank()], *comms.sp, form);
+        const at::Tensor loss = sp::reduce_sequence_parallel_loss(local, tokens[mesh.rank()], *comms.tensors(sp::axes::kSp), form);
         TORCH_CHECK(std::abs(loss.template item<double>() - mean) < 1e-14, loss);
         loss.backward();
         const std::vector<at::Tensor> scales{scale};
@@ -108,9 +108,9 @@ TEST_CASE("the loss over ranks is the mean over all tokens, once") {
 
 TEST_CASE("no token anywhere: loss 0 and gradient 0, never NaN") {
   for (const sp::LossForm form : {sp::LossForm::kMean, sp::LossForm::kSum}) {
-    test::run_ranks({1, 1, 3}, [&](const sp::Mesh&, const sp::MeshCommunicators& comms) {
+    test::run_ranks({1, 1, 3}, [&](const sp::Mesh&, const sp::ProcessGroups& comms) {
       const at::Tensor local = at::full({1}, std::numeric_limits<float>::quiet_NaN()).requires_grad_();
-      const at::Tensor loss = sp::reduce_sequence_parallel_loss(local, 0, *comms.sp, form);
+      const at::Tensor loss = sp::reduce_sequence_parallel_loss(local, 0, *comms.tensors(sp::axes::kSp), form);
       TORCH_CHECK(loss.sizes() == local.sizes() && loss.scalar_type() == at::kFloat);
       loss.backward();
       TORCH_CHECK(loss.item<float>() == 0.0f && local.grad().item<float>() == 0.0f, loss, local.grad());
@@ -122,7 +122,7 @@ TEST_CASE("no token anywhere: loss 0 and gradient 0, never NaN") {
 }
 
 TEST_CASE("gradients are summed over the axes that sharding leaves, and no other") {
-  test::run_ranks({2, 2, 2}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({2, 2, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto synced = [&](sp::CpFsdpMode mode) {
       // Not contiguous; a frozen parameter; one without a gradient on odd ranks.
       const at::Tensor a = at::zeros({2, 3}, at::kDouble).requires_grad_(), frozen = at::zeros({2}, at::kDouble),
@@ -135,18 +135,18 @@ TEST_CASE("gradients are summed over the axes that sharding leaves, and no other
       TORCH_CHECK(!frozen.grad().defined() && at::equal(a.grad(), at::full_like(a.grad(), a.grad()[0][0].item())));
       return std::pair{a.grad()[0][0].item<double>(), b.grad().item<double>()};
     };
-    const auto sums = [&](sp::MeshAxis axis) {
+    const auto sums = [&](sp::Axes axis) {
       std::pair<double, double> sum{0, 0};
-      for (const int64_t rank : mesh.group(axis)) {
+      for (const int64_t rank : mesh.ranks(axis)) {
         const double value = std::ldexp(1.0, static_cast<int>(rank));
         sum = {sum.first + value, sum.second + (rank % 2 == 0 ? value : 0)};
       }
       return sum;
     };
-    TORCH_CHECK(synced(sp::CpFsdpMode::kAll) == sums(sp::MeshAxis::kSelf));
-    TORCH_CHECK(synced(sp::CpFsdpMode::kUlyssesOnly) == sums(sp::MeshAxis::kRing));
-    TORCH_CHECK(synced(sp::CpFsdpMode::kRingOnly) == sums(sp::MeshAxis::kUlysses));
-    TORCH_CHECK(synced(sp::CpFsdpMode::kNone) == sums(sp::MeshAxis::kSp));
+    TORCH_CHECK(synced(sp::CpFsdpMode::kAll) == sums(sp::axes::kNone));
+    TORCH_CHECK(synced(sp::CpFsdpMode::kUlyssesOnly) == sums(sp::axes::kRing));
+    TORCH_CHECK(synced(sp::CpFsdpMode::kRingOnly) == sums(sp::axes::kUlysses));
+    TORCH_CHECK(synced(sp::CpFsdpMode::kNone) == sums(sp::axes::kSp));
     bool refused = false;
     try {
       sp::sync_sp_gradients({at::Tensor()}, comms, sp::CpFsdpMode::kNone);

@@ -46,8 +46,8 @@ TEST_CASE("head exchanges bring every token of a rank's heads, go back, and are 
     const auto random = [&](int64_t heads) { return at::randn({2, heads, c.tokens(), 3}, at::kDouble); };
     const at::Tensor q = random(c.query_heads), k = random(c.kv_heads), v = random(c.kv_heads);
     const at::Tensor yq = random(c.query_heads), yk = random(c.query_heads), yv = random(c.query_heads);
-    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      const auto& comm = comms.ulysses;
+    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      const auto& comm = comms.tensors(sp::axes::kUlysses);
       const auto share = sp::head_share(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
       const auto mine = [&](const at::Tensor& x) { return leaf(rows_of_rank(x, 2, c.lengths, mesh.rank())); };
       const auto heads = [](const at::Tensor& x, sp::Range r) { return x.narrow(1, r.begin, r.size()); };
@@ -78,10 +78,10 @@ TEST_CASE("head exchanges bring every token of a rank's heads, go back, and are 
 
 TEST_CASE("even cuts need no lengths; wrong ones are refused on every rank") {
   const at::Tensor whole = at::arange(7 * 4, at::kDouble).view({7, 4, 1});
-  test::run_ranks({1, 1, 3}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    const at::Tensor x = sp::slice_input_tensor(whole, 0, *comms.ulysses);
-    const at::Tensor full = sp::gather_seq_scatter_heads(x, 0, 1, comms.ulysses);
-    TORCH_CHECK(at::equal(sp::gather_heads_scatter_seq(full, 1, 0, comms.ulysses), x));
+  test::run_ranks({1, 1, 3}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const at::Tensor x = sp::slice_input_tensor(whole, 0, *comms.tensors(sp::axes::kUlysses));
+    const at::Tensor full = sp::gather_seq_scatter_heads(x, 0, 1, comms.tensors(sp::axes::kUlysses));
+    TORCH_CHECK(at::equal(sp::gather_heads_scatter_seq(full, 1, 0, comms.tensors(sp::axes::kUlysses)), x));
     const auto refused = [](const std::function<void()>& call) {
       try {
         call();
@@ -90,18 +90,18 @@ TEST_CASE("even cuts need no lengths; wrong ones are refused on every rank") {
       }
       return false;
     };
-    TORCH_CHECK(refused([&] { sp::gather_seq_scatter_heads(x, 0, 1, comms.ulysses, {1, 1, 1}); }));
-    TORCH_CHECK(refused([&] { sp::gather_seq_scatter_heads(x, 0, -3, comms.ulysses, {3, 2, 2}); }));
-    TORCH_CHECK(refused([&] { sp::gather_heads_scatter_seq(full, 1, 0, comms.ulysses, {3, 2, 1}); }));
-    TORCH_CHECK(refused([&] { sp::gather_heads_scatter_seq(full, 1, 0, comms.ulysses, {7}); }));
+    TORCH_CHECK(refused([&] { sp::gather_seq_scatter_heads(x, 0, 1, comms.tensors(sp::axes::kUlysses), {1, 1, 1}); }));
+    TORCH_CHECK(refused([&] { sp::gather_seq_scatter_heads(x, 0, -3, comms.tensors(sp::axes::kUlysses), {3, 2, 2}); }));
+    TORCH_CHECK(refused([&] { sp::gather_heads_scatter_seq(full, 1, 0, comms.tensors(sp::axes::kUlysses), {3, 2, 1}); }));
+    TORCH_CHECK(refused([&] { sp::gather_heads_scatter_seq(full, 1, 0, comms.tensors(sp::axes::kUlysses), {7}); }));
     const at::Tensor weight = at::ones({2, 8}, at::kDouble);  // eight heads, 3 or 2 a rank
     const at::Tensor one_head = full.narrow(1, 0, 1);
-    comms.ulysses->reset_counters();
-    TORCH_CHECK(refused([&] { sp::async_ulysses_output_projection(one_head, weight, {}, comms.ulysses); }));
+    comms.tensors(sp::axes::kUlysses)->reset_counters();
+    TORCH_CHECK(refused([&] { sp::async_ulysses_output_projection(one_head, weight, {}, comms.tensors(sp::axes::kUlysses)); }));
     TORCH_CHECK(refused([&] {
-      sp::async_ulysses_qkv_projection(one_head, weight, {}, weight, {}, weight, {}, 1, comms.ulysses);
+      sp::async_ulysses_qkv_projection(one_head, weight, {}, weight, {}, weight, {}, 1, comms.tensors(sp::axes::kUlysses));
     }));
-    TORCH_CHECK(comms.ulysses->sent_bytes().empty());
+    TORCH_CHECK(comms.tensors(sp::axes::kUlysses)->sent_bytes().empty());
   });
   const auto alone = sp::make_single_rank_communicator();
   CHECK_THROWS_WITH(sp::gather_outputs(whole, 0, alone, {6}), Catch::Contains("rank 0 holds 7"));
@@ -111,17 +111,17 @@ TEST_CASE("even cuts need no lengths; wrong ones are refused on every rank") {
 }
 
 TEST_CASE("partial sums are taken in fp32 and rounded once: a shared KV head's gradients, pieces of a projection") {
-  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto zeros = [](int64_t heads) { return at::zeros({1, heads, 1}, at::kBFloat16).requires_grad_(); };
     const at::Tensor q = zeros(3), k = zeros(1), v = zeros(1);
-    const auto [oq, ok, ov] = sp::gather_seq_scatter_heads_qkv(q, k, v, 0, 1, comms.ulysses);
+    const auto [oq, ok, ov] = sp::gather_seq_scatter_heads_qkv(q, k, v, 0, 1, comms.tensors(sp::axes::kUlysses));
     const double slope = mesh.rank() == 0 ? 256.0 : 1.0;  // 256 + 1 is 256 in bf16
     ((ok * slope).sum() + (ov * slope).sum() + oq.sum()).backward();
     TORCH_CHECK(k.grad().item<double>() == 258.0 && v.grad().item<double>() == 258.0, k.grad(), v.grad());
     // One head a rank; its product with the weight is 256, 1 and 1.
     const at::Tensor weight = at::tensor({256.0, 1.0, 1.0}).to(at::kBFloat16).view({1, 3});
     const at::Tensor y =
-        sp::async_ulysses_output_projection(at::ones({5, 1, 1}, at::kBFloat16), weight, {}, comms.ulysses);
+        sp::async_ulysses_output_projection(at::ones({5, 1, 1}, at::kBFloat16), weight, {}, comms.tensors(sp::axes::kUlysses));
     TORCH_CHECK(at::equal(y, at::full_like(y, 258.0)), y);
   });
 }
@@ -131,8 +131,8 @@ TEST_CASE("a model with asynchronous projections equals one process, and its syn
   for (const Case& c : test::all_cases()) {
     const test::Layer layer = test::random_layer(c, kHidden, kDim);
     const auto expected = test::dense_step(layer, c);
-    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-      const auto& comm = comms.ulysses;
+    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      const auto& comm = comms.tensors(sp::axes::kUlysses);
       const test::Layer mine = layer.shard(c, mesh.rank());
       const auto [q, k, v] = sp::async_ulysses_qkv_projection(mine.x, mine.wq, mine.bq, mine.wk, mine.bk, mine.wv,
                                                               mine.bv, kDim, comm, c.lengths);
@@ -166,15 +166,15 @@ TEST_CASE("frozen projections: no gradients where none are asked, the others as 
   const Case c{{3, 2}, 4, 2};
   const test::Layer layer = test::random_layer(c, 5, 3);
   const auto expected = test::dense_step(layer, c);
-  test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     test::Layer mine = layer.shard(c, mesh.rank());
     for (at::Tensor* frozen : {&mine.wq, &mine.bk, &mine.wo}) {
       frozen->requires_grad_(false);
     }
     const auto [q, k, v] = sp::async_ulysses_qkv_projection(mine.x, mine.wq, mine.bq, mine.wk, mine.bk, mine.wv,
-                                                            mine.bv, 3, comms.ulysses, c.lengths);
+                                                            mine.bv, 3, comms.tensors(sp::axes::kUlysses), c.lengths);
     const auto share = sp::head_share(4, 2, 2, mesh.rank());
-    sp::async_ulysses_output_projection(test::attend(q, k, v, share.kv_head_of), mine.wo, {}, comms.ulysses, c.lengths)
+    sp::async_ulysses_output_projection(test::attend(q, k, v, share.kv_head_of), mine.wo, {}, comms.tensors(sp::axes::kUlysses), c.lengths)
         .backward(rows_of_rank(layer.dy, 0, c.lengths, mesh.rank()));
     TORCH_CHECK(!mine.wq.grad().defined() && !mine.bk.grad().defined() && !mine.wo.grad().defined());
     TORCH_CHECK(max_abs_diff(mine.x.grad(), rows_of_rank(expected.dx, 0, c.lengths, mesh.rank())) < 1e-10);
@@ -189,8 +189,8 @@ TEST_CASE("frozen projections: no gradients where none are asked, the others as 
 TEST_CASE("exchanges are under way while the next product is computed") {
   const Case c{{3, 2, 4}, 6, 2};
   const test::Layer layer = test::random_layer(c, 5, 3);
-  test::run_ranks({1, 1, 3}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
-    const auto log = std::make_shared<test::LoggingCommunicator>(comms.ulysses);
+  test::run_ranks({1, 1, 3}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const auto log = std::make_shared<test::LoggingCommunicator>(comms.tensors(sp::axes::kUlysses));
     const test::ProductLog products(log->log());
     const test::Layer mine = layer.shard(c, mesh.rank());
     const auto [q, k, v] = sp::async_ulysses_qkv_projection(mine.x, mine.wq, {}, mine.wk, {}, mine.wv, {}, 3, log,
@@ -213,27 +213,27 @@ TEST_CASE("bytes sent are (P-1)/P^2 S D (2 Hq + 2 Hk) elements where everything 
     const Case c{sp::even_lengths(kTokens, ranks), kQueryHeads, kKvHeads};
     const test::Layer layer = test::random_layer(c, 5, kDim);
     const int64_t expected = 8 * (ranks - 1) * kTokens * kDim * (2 * kQueryHeads + 2 * kKvHeads) / (ranks * ranks);
-    test::run_ranks({1, 1, ranks}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+    test::run_ranks({1, 1, ranks}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       const auto total = [&](const auto& wanted) {
         int64_t bytes = 0;
-        for (const auto& [tag, sent] : comms.ulysses->sent_bytes()) {
+        for (const auto& [tag, sent] : comms.tensors(sp::axes::kUlysses)->sent_bytes()) {
           bytes += wanted(tag.ends_with("_grad")) ? sent : 0;
         }
-        comms.ulysses->reset_counters();
+        comms.tensors(sp::axes::kUlysses)->reset_counters();
         return bytes;
       };
       const test::Layer mine = layer.shard(c, mesh.rank());
       const auto share = sp::head_share(kQueryHeads, kKvHeads, ranks, mesh.rank());
       const auto [q, k, v] = sp::async_ulysses_qkv_projection(mine.x, mine.wq, {}, mine.wk, {}, mine.wv, {}, kDim,
-                                                              comms.ulysses, c.lengths);
+                                                              comms.tensors(sp::axes::kUlysses), c.lengths);
       const auto attended = test::attend(q, k, v, share.kv_head_of);
-      const auto y = sp::async_ulysses_output_projection(attended, mine.wo, {}, comms.ulysses, c.lengths);
+      const auto y = sp::async_ulysses_output_projection(attended, mine.wo, {}, comms.tensors(sp::axes::kUlysses), c.lengths);
       TORCH_CHECK(total([](bool) { return true; }) == expected);
       y.sum().backward();
       TORCH_CHECK(total([](bool grad) { return grad; }) == expected);
       const auto heads = [&](const at::Tensor& w) { return at::linear(mine.x, w).unflatten(1, {-1, kDim}); };
-      sp::gather_seq_scatter_heads_qkv(heads(mine.wq), heads(mine.wk), heads(mine.wv), 0, 1, comms.ulysses, c.lengths);
-      sp::gather_heads_scatter_seq(attended, 1, 0, comms.ulysses, c.lengths,
+      sp::gather_seq_scatter_heads_qkv(heads(mine.wq), heads(mine.wk), heads(mine.wv), 0, 1, comms.tensors(sp::axes::kUlysses), c.lengths);
+      sp::gather_heads_scatter_seq(attended, 1, 0, comms.tensors(sp::axes::kUlysses), c.lengths,
                                    sp::even_lengths(kQueryHeads, ranks));
       TORCH_CHECK(total([](bool) { return true; }) == expected);
     });

@@ -29,10 +29,10 @@ struct OwnAttention {
 
 // Loss, then the gradients: the same code for one rank and for many.
 std::vector<at::Tensor> train_step(const OwnAttention& model, const at::Tensor& x_SE, const at::Tensor& target_SE,
-                                   const sp::MeshCommunicators& comms) {
-  const at::Tensor y_sE = model.forward(sp::slice_input_tensor(x_SE, 0, *comms.sp), comms.sp);
-  const at::Tensor error = (y_sE - sp::slice_input_tensor(target_SE, 0, *comms.sp)).square().sum();
-  const at::Tensor loss = sp::reduce_sequence_parallel_loss(error, y_sE.size(0), *comms.sp, sp::LossForm::kSum);
+                                   const sp::ProcessGroups& comms) {
+  const at::Tensor y_sE = model.forward(sp::slice_input_tensor(x_SE, 0, *comms.tensors(sp::axes::kSp)), comms.tensors(sp::axes::kSp));
+  const at::Tensor error = (y_sE - sp::slice_input_tensor(target_SE, 0, *comms.tensors(sp::axes::kSp))).square().sum();
+  const at::Tensor loss = sp::reduce_sequence_parallel_loss(error, y_sE.size(0), *comms.tensors(sp::axes::kSp), sp::LossForm::kSum);
   loss.backward();
   const std::vector<at::Tensor> weights{model.q, model.k, model.v, model.out};
   sp::sync_sp_parameter_gradients(weights, comms, sp::CpFsdpMode::kNone);
@@ -47,12 +47,12 @@ TEST_CASE("a model of one's own trains over two ranks as in one process") {
   const at::Tensor x = random(kTokens, kHidden), target = random(kTokens, kHidden), q = random(kInner, kHidden),
                    k = random(kInner, kHidden), v = random(kInner, kHidden), o = random(kHidden, kInner);
   const auto leaf = [](const at::Tensor& w) { return w.clone().requires_grad_(); };
-  const auto step = [&](const sp::Mesh&, const sp::MeshCommunicators& comms) {
+  const auto step = [&](const sp::Mesh&, const sp::ProcessGroups& comms) {
     return train_step({leaf(q), leaf(k), leaf(v), leaf(o)}, x, target, comms);
   };
   std::vector<at::Tensor> expected;
   test::run_ranks({}, [&](const auto& mesh, const auto& comms) { expected = step(mesh, comms); });
-  test::run_ranks({.ulysses = 2}, [&](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) {
+  test::run_ranks({.ulysses = 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto got = step(mesh, comms);
     for (std::size_t i = 0; i < got.size(); ++i) TORCH_CHECK(at::allclose(got[i], expected[i], 0, 1e-10), "result ", i);
   });

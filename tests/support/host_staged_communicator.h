@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sp/comm/communicator.h"
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 
 namespace ringside::test {
 
@@ -75,11 +75,10 @@ class HostStagedCommunicator final : public sp::Communicator {
 };
 
 // A rank's communicators for attention, staged through the host.
-inline sp::MeshCommunicators host_staged(const sp::MeshCommunicators& comms) {
-  const auto staged = [](const std::shared_ptr<sp::Communicator>& comm) {
-    return std::make_shared<HostStagedCommunicator>(comm);
-  };
-  return {staged(comms.ulysses), staged(comms.ring), staged(comms.sp), staged(comms.dp), staged(comms.world)};
+inline sp::ProcessGroups host_staged(const sp::ProcessGroups& comms) {
+  return sp::ProcessGroups(
+      [&](sp::Axes axes) { return std::make_shared<HostStagedCommunicator>(comms.tensors(axes)); },
+      [&](sp::Axes axes) { return comms.control(axes); });
 }
 
 }  // namespace ringside::test

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "sp/comm/mesh.h"
+#include "sp/comm/process_groups.h"
 
 namespace ringside::test {
 
@@ -22,7 +22,7 @@ namespace ringside::test {
 inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 inline void run_ranks(sp::MeshShape shape,
-                      const std::function<void(const sp::Mesh&, const sp::MeshCommunicators&)>& body,
+                      const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body,
                       std::chrono::milliseconds collective_timeout = std::chrono::seconds(30)) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int64_t world_size = shape.world_size();
@@ -33,7 +33,7 @@ inline void run_ranks(sp::MeshShape shape,
       try {
         at::set_num_threads(1);
         const sp::Mesh mesh(shape, rank);
-        const auto comms = sp::connect_mesh(mesh, store, "127.0.0.1", collective_timeout);
+        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout);
         body(mesh, comms);
       } catch (...) {
         errors[rank] = std::current_exception();

@@ -87,7 +87,7 @@ struct Measurement {
 class Bench {
  public:
   using Body = std::function<void()>;
-  using Setup = std::function<Body(const sp::Mesh&, const sp::MeshCommunicators&)>;
+  using Setup = std::function<Body(const sp::Mesh&, const sp::ProcessGroups&)>;
 
   Bench(const sp::MeshShape& shape, const Setup& setup)
       : size_(shape.world_size()), ends_(size_), bytes_(size_), start_(size_ + 1), end_(size_ + 1) {
@@ -116,21 +116,20 @@ class Bench {
              int64_t rank) {
     at::set_num_threads(kThreads / static_cast<int>(size_));
     const sp::Mesh mesh(shape, rank);
-    const auto alone = sp::make_single_rank_communicator();
-    const auto comms = size_ == 1 ? sp::MeshCommunicators{alone, alone, alone, alone, alone}
-                                  : sp::connect_mesh(mesh, store, "127.0.0.1", std::chrono::seconds(60));
+    const auto comms = size_ == 1 ? sp::single_rank_groups()
+                                  : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60));
     const Body body = setup(mesh, comms);
     for (;;) {
       start_.arrive_and_wait();
       if (stop_) {
         return;
       }
-      comms.ulysses->reset_counters();
-      comms.ring->reset_counters();
+      comms.tensors(sp::axes::kUlysses)->reset_counters();
+      comms.tensors(sp::axes::kRing)->reset_counters();
       body();
       ends_[rank] = Clock::now();
       bytes_[rank] = 0;
-      for (const auto* comm : {comms.ulysses.get(), comms.ring.get()}) {
+      for (const auto* comm : {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
         for (const auto& [tag, sent] : comm->sent_bytes()) {
           bytes_[rank] += sent;
         }
@@ -149,7 +148,7 @@ class Bench {
 };
 
 Bench::Setup attention_of(const Regime& regime, const Method& method) {
-  return [&regime, &method](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) -> Bench::Body {
+  return [&regime, &method](const sp::Mesh& mesh, const sp::ProcessGroups& comms) -> Bench::Body {
     const sp::SequenceLayout layout(regime.forest, mesh.shape().ring, mesh.shape().ulysses, method.placement);
     const auto plan = std::make_shared<const sp::AttentionPlan>(
         sp::plan_attention(layout, kHeads, mesh.sp_rank(), {method.ring_impl}));
@@ -160,7 +159,7 @@ Bench::Setup attention_of(const Regime& regime, const Method& method) {
       for (const at::Tensor* x : {&q, &k, &v}) {
         x->mutable_grad().reset();
       }
-      sp::attention(q, k, v, {plan, comms.ulysses, comms.ring}, {0.125, {}}).backward(dout);
+      sp::attention(q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, {0.125, {}}).backward(dout);
     };
   };
 }
@@ -233,14 +232,12 @@ std::vector<sp::Document> group_documents(int64_t tokens) {
   const int64_t completion = tokens / (8 * 20);
   std::vector<sp::Document> documents;
   for (int64_t d = 0; d < 128; ++d) {
-    sp::Document document{{}, sp::blank_entries(completion)};
+    sp::Document document;
     for (int64_t i = 0; i < 5 * completion; ++i) {
       document.ids.push_back(i < 4 * completion ? (7 * i + d / 16) % 4096 : (11 * i + 37 * d) % 4096);
     }
     for (int64_t i = 0; i < completion; ++i) {
-      document.entries.source[i] = 4 * completion + i - 1;
-      document.entries.target[i] = document.ids[4 * completion + i];
-      document.entries.weight[i] = 1.0 / static_cast<double>(128 * completion);
+      document.entries.add(4 * completion + i - 1, document.ids[4 * completion + i]);
     }
     documents.push_back(std::move(document));
   }
@@ -249,19 +246,19 @@ std::vector<sp::Document> group_documents(int64_t tokens) {
 
 // Forward, loss and backward of a decoder over the groups, shared and unshared, one rank.
 Bench::Setup step_of(int64_t tokens, bool shared) {
-  return [=](const sp::Mesh& mesh, const sp::MeshCommunicators& comms) -> Bench::Body {
+  return [=](const sp::Mesh& mesh, const sp::ProcessGroups& comms) -> Bench::Body {
     auto decoder = std::make_shared<engine::Decoder>(step_model(), at::kFloat);
     decoder->init_random(1, 0.02);
-    sp::CollatorOptions options{kHeads, 16384, at::kFloat, {}};
+    sp::CollatorOptions options{kHeads, 16384, {}};
     options.sequence.shared_prefix = shared;
-    auto shards = std::make_shared<std::vector<sp::Shard>>(sp::collate(group_documents(tokens), mesh, options));
+    auto shards = std::make_shared<std::vector<sp::MicroBatch>>(sp::collate(group_documents(tokens), mesh, options));
     return [=] {
-      for (const sp::Shard& shard : *shards) {
-        engine::SequenceParallelAttention attention({shard.plan, comms.ulysses, comms.ring});
+      for (const sp::MicroBatch& shard : *shards) {
+        engine::SequenceParallelAttention attention({shard.plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)});
         const at::Tensor hidden = decoder->forward(shard.ids_s, shard.positions_s, attention);
         const auto scores =
-            decoder->score(hidden.index_select(0, shard.source_n), shard.target_n, shard.temperature_n);
-        (scores.logprobs_n * shard.weight_n).sum().backward();
+            decoder->score(hidden.index_select(0, shard.source_n), shard.target_n, at::ones({shard.num_entries()}));
+        (scores.logprobs_n / static_cast<double>(128 * (tokens / 160))).sum().backward();
       }
     };
   };

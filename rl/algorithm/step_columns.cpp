@@ -1,4 +1,4 @@
-#include "rl/algorithm/token_table.h"
+#include "rl/algorithm/step_columns.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace ringside::rl {
 
-void check_samples(const TokenTable& table, std::string_view who) {
+void check_samples(const StepColumns& table, std::string_view who) {
   if (table.begin.empty() || table.begin.front() != 0) {
     throw std::invalid_argument(std::string(who) + ": the table's begin must start with 0, got " +
                                 (table.begin.empty() ? "nothing" : std::to_string(table.begin.front())));
@@ -20,7 +20,7 @@ void check_samples(const TokenTable& table, std::string_view who) {
   }
 }
 
-void check_column(const TokenTable& table, const std::vector<double>& column, std::string_view name,
+void check_column(const StepColumns& table, const std::vector<double>& column, std::string_view name,
                   std::string_view who) {
   if (static_cast<int64_t>(column.size()) != table.tokens()) {
     throw std::invalid_argument(std::string(who) + ": " + std::string(name) + " has " + std::to_string(column.size()) +
