@@ -9,7 +9,7 @@
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/presets.h"
 #include "rl/config/schema.h"
-#include "rl/sequence_parallel.h"
+#include "rl/setup/sequence_parallel.h"
 
 namespace ringside::tools {
 namespace {

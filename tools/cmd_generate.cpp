@@ -12,9 +12,9 @@
 
 #include "rl/data/data_order.h"
 #include "rl/data/prompt_set.h"
-#include "rl/log/log.h"
-#include "rl/model_setup.h"
-#include "rl/worker/prompt_sampler.h"
+#include "rl/report/log.h"
+#include "rl/setup/model_setup.h"
+#include "rl/sampling/prompt_sampler.h"
 
 namespace ringside::tools {
 namespace {

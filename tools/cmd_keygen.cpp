@@ -4,7 +4,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "rollout_bridge/keys.h"
+#include "rollout_bridge/transport/curve_keys.h"
 
 namespace ringside::tools {
 namespace {

@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "rl/data/training_batch.h"
-#include "rl/score_documents.h"
-#include "rl/sequence_parallel.h"
-#include "rl/model_setup.h"
+#include "rl/step/score_documents.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/model_setup.h"
 #include "tools/distributed.h"
 
 namespace ringside::tools {

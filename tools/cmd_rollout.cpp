@@ -7,7 +7,7 @@
 #include <iostream>
 #include <memory>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/server_worker.h"
 #include "tools/stop_signal.h"

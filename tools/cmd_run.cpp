@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "rl/log/log.h"
-#include "rl/run_directory.h"
+#include "rl/report/log.h"
+#include "rl/trainer/run_directory.h"
 #include "tools/distributed.h"
 #include "tools/launch/launcher.h"
 #include "tools/start_plan.h"

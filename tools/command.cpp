@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "rl/config/schema.h"
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 
 namespace ringside::tools {
 namespace {

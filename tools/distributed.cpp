@@ -13,12 +13,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "rl/log/log.h"
-#include "rl/rank_work.h"
-#include "rl/sequence_parallel.h"
-#include "rl/model_setup.h"
-#include "sp/comm/c10d_communicator.h"
-#include "sp/comm/group_scope.h"
+#include "rl/report/log.h"
+#include "rl/trainer/rank_work.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/model_setup.h"
+#include "sp/mesh/c10d_communicator.h"
+#include "sp/mesh/group_scope.h"
 #include "tools/command.h"
 #include "tools/launch/rank_environment.h"
 

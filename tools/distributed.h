@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "rl/config/config.h"
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/process_groups.h"
 #include "tools/launch/launcher.h"
 
 namespace ringside::tools {

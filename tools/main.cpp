@@ -4,7 +4,7 @@
 #include <exception>
 #include <iostream>
 
-#include "rl/text/edit_distance.h"
+#include "rl/rewards/edit_distance.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_generate.h"
 #include "tools/cmd_keygen.h"

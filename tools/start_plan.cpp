@@ -2,7 +2,7 @@
 
 #include <iostream>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 #include "tools/command.h"
 #include "tools/launch/rank_environment.h"
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "rl/run_directory.h"
+#include "rl/trainer/run_directory.h"
 
 namespace ringside::tools {
 

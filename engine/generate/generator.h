@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/generate/sampler.h"
-#include "engine/model/decoder.h"
+#include "engine/models/decoder.h"
 
 namespace ringside::engine {
 

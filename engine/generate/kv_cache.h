@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/model/attention_backend.h"
-#include "engine/model/model_config.h"
+#include "engine/nn/attention_backend.h"
+#include "engine/models/model_config.h"
 
 namespace ringside::engine {
 

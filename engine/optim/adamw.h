@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/parallel/param_unit.h"
+#include "engine/params/param_unit.h"
 
 namespace ringside::engine {
 

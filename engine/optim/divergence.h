@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "engine/parallel/param_unit.h"
+#include "engine/params/param_unit.h"
 
 namespace ringside::engine {
 

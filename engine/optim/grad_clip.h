@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "engine/parallel/param_unit.h"
+#include "engine/params/param_unit.h"
 
 namespace ringside::engine {
 

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/model/overlapped_ulysses.h"
-#include "engine/model/sequence_parallel_attention.h"
+#include "engine/runner/overlapped_ulysses.h"
+#include "engine/runner/sequence_parallel_attention.h"
 #include "engine/optim/grad_clip.h"
-#include "sp/grad_sync.h"
+#include "sp/mesh/control.h"
 
 namespace ringside::engine {
 

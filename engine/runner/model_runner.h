@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/headed_model.h"
+#include "engine/models/headed_model.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/process_groups.h"
 
 namespace ringside::engine {
 

@@ -9,7 +9,7 @@
 
 #include "rl/algorithm/entry_columns.h"
 #include "rl/config/config.h"
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::rl {
 

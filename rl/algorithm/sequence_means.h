@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::rl {
 

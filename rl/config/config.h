@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rl/config/words.h"
+#include "rl/config/enums.h"
 
 namespace ringside::rl {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "rl/config/schema.h"
-#include "rl/text/edit_distance.h"
+#include "rl/rewards/edit_distance.h"
 
 namespace ringside::rl {
 namespace {

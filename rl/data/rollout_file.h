@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
 

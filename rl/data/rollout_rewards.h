@@ -7,7 +7,7 @@
 #include "rl/algorithm/token_advantages.h"
 #include "rl/config/config.h"
 #include "rl/rewards/weighted_rewards.h"
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
 

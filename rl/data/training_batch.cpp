@@ -7,7 +7,7 @@
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/loss_weights.h"
 #include "rl/data/rollout_rewards.h"
-#include "rollout_bridge/branches.h"
+#include "rollout_bridge/protocol/branches.h"
 #include "sp/layout/range.h"
 
 namespace ringside::rl {

@@ -8,8 +8,8 @@
 
 #include "rl/algorithm/token_advantages.h"
 #include "rl/config/config.h"
-#include "rollout_bridge/schema.h"
-#include "sp/collator/document.h"
+#include "rollout_bridge/protocol/schema.h"
+#include "sp/batch/document.h"
 
 namespace ringside::rl {
 

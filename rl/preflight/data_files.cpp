@@ -7,8 +7,8 @@
 #include "rl/data/rollout_file.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
-#include "rl/sft_examples.h"
-#include "rl/worker/prompt_scorer.h"
+#include "rl/data/sft_examples.h"
+#include "rl/sampling/prompt_scorer.h"
 
 namespace ringside::rl {
 namespace {

@@ -3,8 +3,8 @@
 #include <exception>
 #include <utility>
 
-#include "engine/weights/hf_directory.h"
-#include "rl/worker/prompt_scorer.h"
+#include "engine/io/hf_directory.h"
+#include "rl/sampling/prompt_scorer.h"
 
 namespace ringside::rl {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "engine/model/model_config.h"
+#include "engine/models/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/preflight/preflight.h"
 

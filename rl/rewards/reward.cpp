@@ -12,7 +12,7 @@
 #include "rl/rewards/multiple_choice.h"
 #include "rl/rewards/regex_reward.h"
 #include "rl/rewards/repetition.h"
-#include "rl/text/edit_distance.h"
+#include "rl/rewards/edit_distance.h"
 
 namespace ringside::rl {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "rl/worker/link_events.h"
-#include "rollout_bridge/trainer_link.h"
-#include "rollout_bridge/worker_queue.h"
+#include "rollout_bridge/worker/trainer_link.h"
+#include "rollout_bridge/worker/worker_queue.h"
 
 namespace ringside::rl {
 

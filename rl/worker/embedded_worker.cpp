@@ -3,11 +3,11 @@
 #include <chrono>
 #include <utility>
 
-#include "rl/model_setup.h"
-#include "rl/shared_settings.h"
-#include "rl/weight_sync.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/shared_settings.h"
+#include "rl/publish/weight_snapshot.h"
 #include "rl/worker/embedded_loop.h"
-#include "rl/worker/prompt_sampler.h"
+#include "rl/sampling/prompt_sampler.h"
 #include "rl/worker/run_loop.h"
 
 namespace ringside::rl {

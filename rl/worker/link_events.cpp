@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/endpoint_file.h"
-#include "rl/log/log.h"
+#include "rl/setup/endpoint_file.h"
+#include "rl/report/log.h"
 
 namespace ringside::rl {
 

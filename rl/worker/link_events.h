@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "rollout_bridge/trainer_link.h"
+#include "rollout_bridge/worker/trainer_link.h"
 
 namespace ringside::rl {
 

@@ -1,6 +1,6 @@
 #include "rl/worker/run_loop.h"
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 
 namespace ringside::rl {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "rl/worker/trainer_address.h"
-#include "rollout_bridge/worker_endpoint.h"
+#include "rollout_bridge/worker/worker_endpoint.h"
 
 namespace ringside::rl {
 

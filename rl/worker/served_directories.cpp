@@ -6,7 +6,7 @@
 #include <string>
 #include <system_error>
 
-#include "rl/model_setup.h"
+#include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
 namespace {

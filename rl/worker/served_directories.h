@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "rl/config/config.h"
-#include "rl/version_directories.h"
+#include "rl/publish/version_directories.h"
 #include "rl/worker/shadow_model.h"
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <variant>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 
 namespace ringside::rl {
 namespace {

@@ -15,8 +15,8 @@
 #include "rl/config/config.h"
 #include "rl/worker/link_events.h"
 #include "rollout_bridge/servers/inference_server.h"
-#include "rollout_bridge/trainer_link.h"
-#include "rollout_bridge/worker_queue.h"
+#include "rollout_bridge/worker/trainer_link.h"
+#include "rollout_bridge/worker/worker_queue.h"
 
 namespace ringside::rl {
 

@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "rl/log/log.h"
-#include "rl/model_setup.h"
-#include "rl/shared_settings.h"
+#include "rl/report/log.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/shared_settings.h"
 #include "rl/worker/make_server.h"
 #include "rl/worker/request_pool.h"
 #include "rl/worker/run_loop.h"

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "engine/generate/kv_cache.h"
-#include "rl/model_setup.h"
-#include "rl/weight_sync.h"
+#include "rl/setup/model_setup.h"
+#include "rl/publish/weight_snapshot.h"
 
 namespace ringside::rl {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/decoder.h"
+#include "engine/models/decoder.h"
 #include "rl/config/config.h"
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
 

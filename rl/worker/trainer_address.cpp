@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 
 namespace ringside::rl {
 namespace {

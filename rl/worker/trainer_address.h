@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "rl/endpoint_file.h"
+#include "rl/setup/endpoint_file.h"
 #include "rl/worker/link_events.h"
 
 namespace ringside::rl {

@@ -7,9 +7,10 @@
 
 #include "rl/worker/restart_route.h"
 #include "rl/worker/served_directories.h"
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/weight_server.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/weights/weight_server.h"
+#include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/manifest_codec.h"
 
 namespace ringside::rl {
 namespace {

@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/endpoint_file.h"
-#include "rl/log/log.h"
+#include "rl/setup/endpoint_file.h"
+#include "rl/report/log.h"
 #include "rl/worker/trainer_address.h"
-#include "rollout_bridge/keys.h"
+#include "rollout_bridge/transport/curve_keys.h"
 
 namespace ringside::rl {
 namespace {

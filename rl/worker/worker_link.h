@@ -10,10 +10,10 @@
 #include "rl/data/data_order.h"
 #include "rl/data/prompt_set.h"
 #include "rl/worker/link_events.h"
-#include "rl/worker/prompt_scorer.h"
-#include "rollout_bridge/settings.h"
-#include "rollout_bridge/worker_endpoint.h"
-#include "rollout_bridge/worker_queue.h"
+#include "rl/sampling/prompt_scorer.h"
+#include "rollout_bridge/protocol/settings.h"
+#include "rollout_bridge/worker/worker_endpoint.h"
+#include "rollout_bridge/worker/worker_queue.h"
 
 namespace ringside::rl {
 

@@ -22,9 +22,9 @@
 #include <span>
 #include <vector>
 
-#include "rollout_bridge/limits.h"
-#include "rollout_bridge/result.h"
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/base/limits.h"
+#include "rollout_bridge/base/result.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::bridge::prime_rl {
 

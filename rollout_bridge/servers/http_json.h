@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "rollout_bridge/result.h"
+#include "rollout_bridge/base/result.h"
 
 namespace ringside::bridge {
 

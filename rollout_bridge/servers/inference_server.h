@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/result.h"
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/base/result.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::bridge {
 

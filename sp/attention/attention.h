@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "sp/attention/stage_kernels.h"
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {

@@ -7,7 +7,7 @@
 
 #include "sp/attention/lse_merge.h"
 #include "sp/attention/stage_kernels.h"
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "sp/comm/head_packing.h"
+#include "sp/mesh/head_packing.h"
 
 namespace ringside::sp {
 namespace {

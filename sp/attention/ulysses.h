@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {

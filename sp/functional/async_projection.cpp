@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "sp/functional/head_exchange.h"
-#include "sp/comm/head_packing.h"
+#include "sp/mesh/head_packing.h"
 #include "sp/functional/saved_context.h"
 
 namespace ringside::sp {

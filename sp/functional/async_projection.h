@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::sp {
 

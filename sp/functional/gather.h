@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 #include "sp/functional/lengths.h"
 
 namespace ringside::sp {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/process_groups.h"
 
 namespace ringside::sp {
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "sp/comm/head_packing.h"
+#include "sp/mesh/head_packing.h"
 #include "sp/functional/saved_context.h"
 
 namespace ringside::sp {

@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 #include "sp/functional/lengths.h"
 #include "sp/layout/range.h"
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::sp {
 

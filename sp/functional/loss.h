@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::sp {
 

@@ -1,6 +1,6 @@
 // A checkpoint that a crash leaves half-written, or that vanishes while it is being replaced, costs
 // a run: the directory must appear whole or not at all.
-#include "engine/weights/atomic_directory.h"
+#include "engine/io/atomic_directory.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Guards the whole decoder: its gradient in the flat buffers, documents leaking into each other
 // when packed, grouped heads, and activation checkpointing that loses or doubles a gradient.
-#include "engine/model/decoder.h"
+#include "engine/models/decoder.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/close.h"

@@ -1,8 +1,8 @@
 // Guards the hand-written backward passes (RMSNorm, RoPE, SwiGLU) against finite differences, their
 // forwards against the textbook formula, and empty inputs, which every starving rank feeds them.
-#include "engine/model/rms_norm.h"
-#include "engine/model/rope.h"
-#include "engine/model/swiglu.h"
+#include "engine/nn/rms_norm.h"
+#include "engine/nn/rope.h"
+#include "engine/nn/swiglu.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"

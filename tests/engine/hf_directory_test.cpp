@@ -1,11 +1,11 @@
 // A parameter that is missing, doubled, of another shape or simply never read leaves a model half
 // random; saving over an older checkpoint must not leave shards behind that a loader would mix in.
 // Bits against transformers: hf_roundtrip.py.
-#include "engine/weights/hf_directory.h"
+#include "engine/io/hf_directory.h"
 
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/safetensors.h"
+#include "engine/io/safetensors.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_model.h"

@@ -7,8 +7,8 @@
 #include <iostream>
 #include <string>
 
-#include "engine/weights/atomic_directory.h"
-#include "engine/weights/hf_directory.h"
+#include "engine/io/atomic_directory.h"
+#include "engine/io/hf_directory.h"
 
 namespace engine = ringside::engine;
 

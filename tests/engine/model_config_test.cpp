@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/model_config_json.h"
+#include "engine/io/model_config_json.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {

@@ -5,7 +5,7 @@
 #include <exception>
 #include <iostream>
 
-#include "engine/weights/safetensors.h"
+#include "engine/io/safetensors.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) {

@@ -1,7 +1,7 @@
 // A checkpoint header is data from outside: a wrong offset or shape must be an error that names
 // file and tensor, never a read out of bounds or a silently shifted tensor. The Python package
 // reads and writes the same files in safetensors_parity.py.
-#include "engine/weights/safetensors.h"
+#include "engine/io/safetensors.h"
 
 #include <cstring>
 #include <string>

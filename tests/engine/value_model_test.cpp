@@ -1,12 +1,12 @@
 // A head that is silently left at zero, or trunk weights that are not all read, train a critic from nothing; a saved one
 // that differs by a bit is not the one that was trained.
-#include "engine/model/value_model.h"
-#include "engine/weights/value_model_files.h"
+#include "engine/models/value_model.h"
+#include "engine/io/value_model_files.h"
 
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/hf_directory.h"
-#include "engine/weights/safetensors.h"
+#include "engine/io/hf_directory.h"
+#include "engine/io/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"

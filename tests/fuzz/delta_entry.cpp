@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "rollout_bridge/content_hash.h"
-#include "rollout_bridge/delta_codec.h"
+#include "rollout_bridge/base/content_hash.h"
+#include "rollout_bridge/weights/delta_codec.h"
 #include "tests/fuzz/entries.h"
 
 namespace ringside::bridge::fuzz {

@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/branches.h"
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/messages.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/protocol/branches.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/manifest_codec.h"
 
 namespace ringside::bridge::fuzz {
 namespace {

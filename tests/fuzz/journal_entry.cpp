@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/journal.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/journal.h"
 #include "tests/fuzz/entries.h"
 #include "tests/rollout_bridge/samples.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/keys.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "tests/fuzz/entries.h"
 #include "tests/rollout_bridge/samples.h"
 

@@ -4,9 +4,10 @@
 #include <fstream>
 #include <iostream>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/keys.h"
-#include "rollout_bridge/messages.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/messages.h"
+#include "rollout_bridge/protocol/messages.h"
 #include "rollout_bridge/prime_rl/codec.h"
 #include "tests/fuzz/entries.h"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/messages.h"
-#include "rollout_bridge/trainer_state.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/trainer/trainer_state.h"
 #include "tests/fuzz/entries.h"
 #include "tests/rollout_bridge/samples.h"
 

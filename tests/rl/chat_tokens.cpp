@@ -3,7 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "rl/sft_examples.h"
+#include "rl/data/sft_examples.h"
 
 int main(int argc, char** argv) {
   if (argc != 4) {

@@ -15,16 +15,16 @@
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 #include "rl/data/prompt_set.h"
-#include "rl/live_source.h"
+#include "rl/rollouts/live_source.h"
 #include "rl/rewards/reward_set.h"
-#include "rl/rollout_source.h"
-#include "rl/sequence_parallel.h"
-#include "rl/sft.h"
-#include "rl/trainer.h"
-#include "rl/trainer_options.h"
+#include "rl/rollouts/rollout_source.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/trainer/sft.h"
+#include "rl/trainer/trainer.h"
+#include "rl/rollouts/trainer_options.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/make_server.h"
-#include "rl/worker/prompt_sampler.h"
+#include "rl/sampling/prompt_sampler.h"
 #include "rl/worker/worker_link.h"
 #include "sp/plan/method_choice.h"
 #include "tests/support/catch.h"
@@ -622,12 +622,12 @@ const std::vector<Elsewhere>& elsewhere() {
       {"parallel.collective_timeout_s", "tools/distributed.cpp",
        "config.parallel.collective_timeout_s * 1000"},
       {"sp.reproducible", "tests/oracle/reproducible.py", "sp.reproducible={VIRTUAL}"},
-      {"bridge.curve.allowed_workers", "rl/trainer_options.cpp",
+      {"bridge.curve.allowed_workers", "rl/rollouts/trainer_options.cpp",
        "bridge::read_allowed_keys(curve.allowed_workers)"},
       {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",
        "bridge::read_public_key(curve.trainer_public)"},
       {"log.level", "tests/tools/preflight_test.py", "test_log_level_decides_what_is_logged"},
-      {"log.progress", "rl/training_run.cpp", "const ProgressStyle style = config().log.progress"},
+      {"log.progress", "rl/trainer/training_run.cpp", "const ProgressStyle style = config().log.progress"},
   };
   return all;
 }

@@ -5,7 +5,7 @@
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/suggest.h"
-#include "rl/text/edit_distance.h"
+#include "rl/rewards/edit_distance.h"
 
 namespace ringside::rl {
 namespace {

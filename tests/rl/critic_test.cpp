@@ -1,11 +1,11 @@
 // Guards: a critic whose values or updates depend on how tokens lie over the ranks, that forgets over a restart, or learns
 // what is outside its clip. Oracle: one process in fp64.
-#include "rl/critic.h"
+#include "rl/step/critic.h"
 
 #include <cmath>
 #include <limits>
 
-#include "engine/weights/hf_directory.h"
+#include "engine/io/hf_directory.h"
 #include "rl/data/training_batch.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"

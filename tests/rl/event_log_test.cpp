@@ -1,5 +1,5 @@
 // Guards: a flood of events that drowns the log, or one whose extent nobody learns of.
-#include "rl/event_log.h"
+#include "rl/report/event_log.h"
 
 #include <string>
 #include <vector>

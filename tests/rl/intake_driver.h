@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "rl/rollout_intake.h"
+#include "rl/rollouts/rollout_intake.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::test {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "rl/metrics/metrics_writer.h"
-#include "rl/metrics/tensorboard_writer.h"
+#include "rl/report/metrics_writer.h"
+#include "rl/report/tensorboard_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {

@@ -2,8 +2,8 @@
 
 #include <functional>
 
-#include "engine/weights/hf_directory.h"
-#include "rl/weight_sync.h"
+#include "engine/io/hf_directory.h"
+#include "rl/publish/weight_snapshot.h"
 
 namespace ringside::test {
 

@@ -1,7 +1,7 @@
 // Guards the display: no wrapped or torn line on any width, no escape codes where NO_COLOR or a
 // pipe forbids them, one plain line a step in a log file. Also that the logging facade takes text
 // as it is.
-#include "rl/progress/progress.h"
+#include "rl/report/progress.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 
 namespace ringside::rl {
 namespace {

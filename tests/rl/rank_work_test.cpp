@@ -1,7 +1,7 @@
 // Guards: ranks that give up in a collective while another is busy - loading, saving, publishing -
 // for longer than collectives may take; a rank that fails while the others wait for ever; a clock
 // or a signal of one rank that divides them; a model that has diverged and is saved or published.
-#include "rl/rank_work.h"
+#include "rl/trainer/rank_work.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "rl/config/load.h"
-#include "rl/rollout_source.h"
-#include "rl/trainer.h"
+#include "rl/rollouts/rollout_source.h"
+#include "rl/trainer/trainer.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"

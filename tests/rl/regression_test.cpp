@@ -11,9 +11,9 @@
 #include "rl/config/presets.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rewards/reward_set.h"
-#include "rl/step_metrics.h"
-#include "rl/step_update.h"
-#include "rl/training_run.h"
+#include "rl/trainer/step_metrics.h"
+#include "rl/trainer/learner.h"
+#include "rl/trainer/training_run.h"
 #include "tests/rl/regression_figures.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
@@ -157,7 +157,7 @@ void add_updates(Figures& figures, const rl::StepUpdates& updates) {
   }
 }
 
-// One training step as rl/trainer.cpp takes it. Collective.
+// One training step as rl/trainer/trainer.cpp takes it. Collective.
 Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& mesh,
                      const sp::ProcessGroups& comms) {
   rl::TrainingRun run({one.config, run_dir / one.name, 1, {}}, mesh, comms);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "rollout_bridge/journal.h"
+#include "rollout_bridge/trainer/journal.h"
 #include "tests/rl/intake_driver.h"
 
 using namespace ringside;

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "rl/config/load.h"
-#include "rl/rollout_source.h"
-#include "rl/trainer.h"
+#include "rl/rollouts/rollout_source.h"
+#include "rl/trainer/trainer.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"

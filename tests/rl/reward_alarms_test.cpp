@@ -1,6 +1,6 @@
 // Guards the two alarms of a run that learns nothing: silent for ever, or crying where something is
 // learnt.
-#include "rl/reward_alarms.h"
+#include "rl/report/reward_alarms.h"
 
 #include <catch2/catch.hpp>
 

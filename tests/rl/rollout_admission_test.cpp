@@ -1,13 +1,13 @@
 // Guards the door of training: a rollout that the model cannot compute, or that is not what the
 // recipe asks for, must be refused by name; one that keeps the rules, of many turns and branches
 // too, must not.
-#include "rl/rollout_admission.h"
+#include "rl/rollouts/rollout_admission.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
-#include "rl/shared_settings.h"
+#include "rl/setup/shared_settings.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace ringside;

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "rl/rollout_log.h"
+#include "rl/rollouts/rollout_log.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace ringside;

@@ -1,6 +1,6 @@
 // Guards the live side over real sockets: workers that stand still while the trainer trains, rollouts outside the staleness
 // window, groups that are half old, and rounds of refill that a restart loses or has sampled twice.
-#include "rl/rollout_intake.h"
+#include "rl/rollouts/rollout_intake.h"
 
 #include <catch2/catch.hpp>
 

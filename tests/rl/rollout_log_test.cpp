@@ -1,12 +1,12 @@
 // The log of consumed rollouts: every field as it was, appended over restarts, a torn last line cut.
-#include "rl/rollout_log.h"
+#include "rl/rollouts/rollout_log.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "rl/endpoint_file.h"
+#include "rl/setup/endpoint_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {

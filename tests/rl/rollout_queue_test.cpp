@@ -1,7 +1,7 @@
 // Guards: a step taken before its groups are whole or out of order, a rollout trained on beyond the staleness window, a group
 // left half old and half new, rollouts of weights that a restart has wiped out, and rounds of refill that are lost, counted
 // twice or asked for twice.
-#include "rl/rollout_queue.h"
+#include "rl/rollouts/rollout_queue.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Guards: a run directory that is overwritten in silence - by another configuration, another
 // trainer, or a second try - and a start that is refused although nothing would be lost.
-#include "rl/run_directory.h"
+#include "rl/trainer/run_directory.h"
 
 #include <unistd.h>
 

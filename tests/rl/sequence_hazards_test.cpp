@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "engine/optim/adamw.h"
-#include "rl/column_tensors.h"
+#include "rl/step/column_tensors.h"
 #include "rl/data/training_batch.h"
-#include "rl/policy_update.h"
-#include "rl/score_documents.h"
+#include "rl/step/policy_update.h"
+#include "rl/step/score_documents.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_model.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/weights/hf_directory.h"
-#include "rl/log/log.h"
-#include "rl/model_setup.h"
+#include "engine/io/hf_directory.h"
+#include "rl/report/log.h"
+#include "rl/setup/model_setup.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::test {

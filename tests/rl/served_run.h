@@ -5,7 +5,7 @@
 #include <memory>
 #include <thread>
 
-#include "rl/weight_sync.h"
+#include "rl/publish/weight_snapshot.h"
 #include "rl/worker/server_worker.h"
 #include "tests/rl/policy_server.h"
 #include "tests/rollout_bridge/driver.h"

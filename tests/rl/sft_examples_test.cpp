@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "rl/data/prompt_set.h"
-#include "rl/sft_examples.h"
+#include "rl/data/sft_examples.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {

@@ -1,5 +1,5 @@
 // Guards the names under which metrics.jsonl has what became of rollouts, and that refusals are told by reason.
-#include "rl/source_counters.h"
+#include "rl/rollouts/source_counters.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,6 +1,6 @@
 // Guards: alarms that stay silent or cry without cause, staleness that is not counted token by token, a mismatch figure
 // that is another than its name says. Oracle: closed forms.
-#include "rl/step_metrics.h"
+#include "rl/trainer/step_metrics.h"
 
 #include <algorithm>
 #include <cmath>

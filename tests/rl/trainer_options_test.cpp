@@ -1,6 +1,6 @@
 // Guards the keys bridge.* on their way to the trainer's endpoint: one that is read and goes nowhere, one in the wrong unit,
 // and values that mean nothing.
-#include "rl/trainer_options.h"
+#include "rl/rollouts/trainer_options.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,7 @@
 // Writes the event files that tensorboard_oracle.py reads back: `write_events FOLDER`.
 #include <cstdio>
 
-#include "rl/metrics/tensorboard_writer.h"
+#include "rl/report/tensorboard_writer.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

@@ -4,7 +4,7 @@
 // join.
 #include <catch2/catch.hpp>
 
-#include "rollout_bridge/settings.h"
+#include "rollout_bridge/protocol/settings.h"
 #include "tests/rollout_bridge/direct_trainer.h"
 
 namespace ringside::bridge {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "rollout_bridge/keys.h"
-#include "rollout_bridge/messages.h"
-#include "rollout_bridge/zmq_io.h"
+#include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/transport/zmq_io.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge::test {

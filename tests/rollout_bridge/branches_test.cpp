@@ -1,7 +1,7 @@
 // Guards what a forked conversation is trained on: a branch joined to the wrong context would be
 // scored under tokens that its sampler never saw. The oracle walks from each token to the one
 // before.
-#include "rollout_bridge/branches.h"
+#include "rollout_bridge/protocol/branches.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

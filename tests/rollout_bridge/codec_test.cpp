@@ -1,12 +1,13 @@
 // Guards the wire: what is packed must come back equal, and bytes that were cut or changed must be
 // refused, never crash and never come back as a different rollout.
-#include "rollout_bridge/codec.h"
+#include "rollout_bridge/protocol/codec.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "rollout_bridge/messages.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rollout_bridge/zmq_io.h"
+#include "rollout_bridge/transport/zmq_io.h"
 
 namespace ringside::bridge::test {
 

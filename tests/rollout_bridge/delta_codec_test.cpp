@@ -1,6 +1,6 @@
 // Guards that a tensor rebuilt from its changes is the published one bit for bit, for every dtype
 // and density, and that no payload, however damaged, writes outside the tensor or half of itself.
-#include "rollout_bridge/delta_codec.h"
+#include "rollout_bridge/weights/delta_codec.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -3,8 +3,9 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/receiver.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/weights/weight_receiver.h"
+#include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/rollout_bridge/delta_driver.h"
 #include "tests/rollout_bridge/driver.h"
 

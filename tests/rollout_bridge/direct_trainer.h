@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/trainer_state.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/trainer_state.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge::test {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "rollout_bridge/worker_state.h"
+#include "rollout_bridge/worker/worker_state.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge::test {

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "rollout_bridge/trainer_endpoint.h"
-#include "rollout_bridge/worker_endpoint.h"
-#include "rollout_bridge/worker_queue.h"
+#include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/worker/worker_endpoint.h"
+#include "rollout_bridge/worker/worker_queue.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge::test {

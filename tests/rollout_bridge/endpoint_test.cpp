@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/messages.h"
-#include "rollout_bridge/zmq_io.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/transport/zmq_io.h"
 #include "tests/rollout_bridge/bare_worker.h"
 #include "tests/rollout_bridge/driver.h"
 

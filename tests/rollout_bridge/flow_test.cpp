@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "rollout_bridge/byte_budget.h"
+#include "rollout_bridge/trainer/byte_budget.h"
 #include "tests/rollout_bridge/direct_trainer.h"
 
 namespace ringside::bridge {

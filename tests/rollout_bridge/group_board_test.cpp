@@ -1,6 +1,6 @@
 // Guards "exactly once": whatever the order of grants, losses, retries and late rollouts, a sample
 // is delivered once, a dead worker's samples are asked for again, and nothing consumed comes back.
-#include "rollout_bridge/group_board.h"
+#include "rollout_bridge/trainer/group_ledger.h"
 
 #include <catch2/catch.hpp>
 #include <map>

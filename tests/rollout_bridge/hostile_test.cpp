@@ -7,11 +7,11 @@
 #include <cstring>
 #include <fstream>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/delta_codec.h"
-#include "rollout_bridge/journal.h"
-#include "rollout_bridge/trainer_state.h"
-#include "rollout_bridge/wire.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/weights/delta_codec.h"
+#include "rollout_bridge/trainer/journal.h"
+#include "rollout_bridge/trainer/trainer_state.h"
+#include "rollout_bridge/protocol/wire.h"
 #include "tests/rollout_bridge/bare_worker.h"
 
 namespace ringside::bridge {

@@ -1,6 +1,6 @@
 // Guards "acknowledged means kept": what was appended is replayed after any cut of the file, after
 // kill -9 and after compaction, and what a checkpoint consumed never comes back.
-#include "rollout_bridge/journal.h"
+#include "rollout_bridge/trainer/journal.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,8 +10,8 @@
 #include <csignal>
 #include <fstream>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/run_epoch.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/trainer_term.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

@@ -2,7 +2,7 @@
 // fit; and that leaving a trainer that has gone takes no time.
 #include <catch2/catch.hpp>
 
-#include "rollout_bridge/keys.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge {

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "rollout_bridge/weight_server.h"
-#include "rollout_bridge/zmq_io.h"
+#include "rollout_bridge/weights/weight_server.h"
+#include "rollout_bridge/transport/zmq_io.h"
 #include "tests/rollout_bridge/delta_driver.h"
 #include "tests/rollout_bridge/driver.h"
 

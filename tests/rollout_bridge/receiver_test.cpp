@@ -1,13 +1,13 @@
 // Guards against torn weights: nothing leaves the receiver before every tensor's hash was right, in
 // whatever order, with whatever losses and damage the chunks come.
-#include "rollout_bridge/receiver.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "rollout_bridge/stream_copy.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/weights/nontemporal_copy.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "rollout_bridge/run_epoch.h"
+#include "rollout_bridge/trainer/trainer_term.h"
 #include "tests/rollout_bridge/driver.h"
 
 namespace ringside::bridge {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/schema.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge::test {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <limits>
 
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

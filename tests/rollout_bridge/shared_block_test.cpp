@@ -1,6 +1,6 @@
 // Guards weights that a worker on the trainer's machine takes out of its memory: only what is safe to
 // map is mapped, what was read is verified like everything else, and the wire remains behind it.
-#include "rollout_bridge/shared_block.h"
+#include "rollout_bridge/weights/shared_block.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/file_system.h"
+#include "rollout_bridge/base/file_system.h"
 #include "tests/simulator/clock.h"
 
 namespace ringside::simulator {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rollout_bridge/schema.h"
+#include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::simulator {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/wire.h"
+#include "rollout_bridge/protocol/wire.h"
 #include "tests/simulator/clock.h"
 
 namespace ringside::simulator {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 #include "tests/simulator/simulation.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // Guards the bridge under faults that no real-process test meets often enough: see README.md.
 #include <catch2/catch.hpp>
 
-#include "rl/log/log.h"
+#include "rl/report/log.h"
 #include "tests/simulator/simulation.h"
 
 namespace ringside::simulator {

@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "rl/rollout_queue.h"
-#include "rollout_bridge/trainer_state.h"
-#include "rollout_bridge/weights.h"
+#include "rl/rollouts/rollout_queue.h"
+#include "rollout_bridge/trainer/trainer_state.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tests/simulator/disk.h"
 #include "tests/simulator/judge.h"
 #include "tests/simulator/network.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::simulator {
 

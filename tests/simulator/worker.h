@@ -10,7 +10,7 @@
 
 #include "rl/worker/embedded_loop.h"
 #include "rl/worker/server_loop.h"
-#include "rollout_bridge/worker_state.h"
+#include "rollout_bridge/worker/worker_state.h"
 #include "tests/simulator/trainer.h"
 #include "tests/simulator/weights.h"
 

@@ -1,11 +1,11 @@
 // Guards: a label that crosses a shard edge, a loss entry lost or on the wrong rank, fields cut by different
 // permutations, and ranks that disagree about the plan without noticing.
-#include "sp/collator/collator.h"
+#include "sp/batch/collator.h"
 
 #include <random>
 
-#include "sp/collator/prefix_tree.h"
-#include "sp/grad_sync.h"
+#include "sp/batch/prefix_tree.h"
+#include "sp/mesh/control.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 

@@ -1,7 +1,7 @@
 // Guards: ranks mapped to the wrong axis, uneven or empty splits in an all-to-all, transfers that cross, counters that
 // disagree with what was sent, sums that depend on who adds them, and sp groups across nodes unnoticed.
-#include "sp/comm/group_scope.h"
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/group_scope.h"
+#include "sp/mesh/process_groups.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 

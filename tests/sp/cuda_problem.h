@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "sp/attention/cuda_wave_ops.h"
+#include "sp/attention/cuda/wave_ops.h"
 #include "tests/sp/attention_problem.h"
 #include "tests/support/host_staged_communicator.h"
 

@@ -8,8 +8,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "sp/attention/cuda_kernels.h"
-#include "sp/comm/nccl_communicator.h"
+#include "sp/attention/cuda/kernels.h"
+#include "sp/mesh/nccl_communicator.h"
 #include "tests/sp/cuda_problem.h"
 #include "tests/sp/cuda_twins.h"
 #include "tests/support/catch.h"

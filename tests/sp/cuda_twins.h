@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sp/attention/cuda_wave_ops.h"
+#include "sp/attention/cuda/wave_ops.h"
 
 namespace ringside::test {
 

@@ -1,7 +1,7 @@
 // Guards: blocks lost or run twice by the grouping into waves, query rows that stand twice in a wave or are merged before they
 // are initialised, gradient rows that two parallel additions share, window masks that the kernel would read differently.
 // Oracle: the definition of a block, pair by pair.
-#include "sp/attention/cuda_waves.h"
+#include "sp/attention/cuda/waves.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

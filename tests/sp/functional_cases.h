@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "sp/comm/communicator.h"
+#include "sp/mesh/communicator.h"
 
 namespace ringside::test {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "sp/comm/communicator.h"
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/communicator.h"
+#include "sp/mesh/process_groups.h"
 
 namespace ringside::test {
 

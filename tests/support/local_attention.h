@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/attention_backend.h"
+#include "engine/nn/attention_backend.h"
 
 namespace ringside::test {
 

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "sp/comm/process_groups.h"
+#include "sp/mesh/process_groups.h"
 
 namespace ringside::test {
 

@@ -1,7 +1,7 @@
 // A decoder small enough to train in milliseconds, with grouped-query heads and query and key norms.
 #pragma once
 
-#include "engine/model/decoder.h"
+#include "engine/models/decoder.h"
 
 namespace ringside::test {
 

@@ -28,7 +28,7 @@ std::string include_violation(std::string_view file, std::string_view include);
 std::string text_violation(std::string_view text);
 
 // The first two folders of a path relative to the root: "rl/worker" of rl/worker/link.h, "rl" of
-// rl/trainer.h, "" of anything outside the five layers.
+// rl/trainer/trainer.h, "" of anything outside the five layers.
 std::string second_level_folder(std::string_view path);
 
 // The pairs of second-level folders that include each other, as "a <-> b", each with one include of

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
-#include "rl/nccl_store.h"
-#include "rl/nccl_wire.h"
-#include "sp/comm/c10d_communicator.h"
+#include "rl/publish/nccl_store.h"
+#include "rl/publish/nccl_wire.h"
+#include "sp/mesh/c10d_communicator.h"
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/keys.h"
-#include "rollout_bridge/trainer_endpoint.h"
-#include "rollout_bridge/worker_endpoint.h"
+#include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/worker/worker_endpoint.h"
 
 namespace ringside::bench {
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <zmq.hpp>
 
-#include "rollout_bridge/content_hash.h"
+#include "rollout_bridge/base/content_hash.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {

@@ -14,8 +14,8 @@
 #include <random>
 #include <vector>
 
-#include "rollout_bridge/delta_codec.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/weights/delta_codec.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tools/bench/bridge/words.h"
 
 namespace {

@@ -2,8 +2,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {

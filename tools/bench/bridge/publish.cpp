@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rollout_bridge/shared_block.h"
-#include "rollout_bridge/weights.h"
+#include "rollout_bridge/weights/shared_block.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tools/bench/bridge/bench.h"
 #include "tools/bench/bridge/words.h"
 

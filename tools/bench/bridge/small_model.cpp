@@ -11,11 +11,11 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/model/decoder.h"
+#include "engine/models/decoder.h"
 #include "engine/optim/adamw.h"
-#include "rl/weight_sync.h"
-#include "rollout_bridge/shared_block.h"
-#include "rollout_bridge/weights.h"
+#include "rl/publish/weight_snapshot.h"
+#include "rollout_bridge/weights/shared_block.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {

@@ -19,10 +19,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "engine/model/decoder.h"
-#include "engine/model/sequence_parallel_attention.h"
+#include "engine/models/decoder.h"
+#include "engine/runner/sequence_parallel_attention.h"
 #include "sp/attention/attention.h"
-#include "sp/collator/collator.h"
+#include "sp/batch/collator.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""Reads a rollout journal as rollout_bridge/journal.h describes it, dropped records included."""
+"""Reads a rollout journal as rollout_bridge/trainer/journal.h describes it, dropped records included."""
 
 import dataclasses
 import pathlib

@@ -3,8 +3,8 @@
 #include <functional>
 #include <limits>
 
-#include "rollout_bridge/codec.h"
-#include "rollout_bridge/messages.h"
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/protocol/messages.h"
 
 namespace ringside::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/wire.h"
+#include "rollout_bridge/protocol/wire.h"
 
 namespace ringside::bench {
 

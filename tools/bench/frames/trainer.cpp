@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rollout_bridge/trainer_endpoint.h"
-#include "rollout_bridge/weights.h"
-#include "rollout_bridge/worker_endpoint.h"
+#include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/worker/worker_endpoint.h"
 #include "tools/bench/frames/bench.h"
 
 namespace ringside::bench {

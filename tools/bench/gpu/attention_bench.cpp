@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "sp/attention/cuda_kernels.h"
+#include "sp/attention/cuda/kernels.h"
 #include "sp/attention/executor.h"
 
 using namespace ringside;

@@ -1,0 +1,88 @@
+#include "engine/io/atomic_directory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "engine/io/disk_file.h"
+
+namespace ringside::engine {
+namespace fs = std::filesystem;
+namespace {
+
+// "runs/x/" names the same directory as "runs/x", but its temporary must be a sibling, not a child.
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path absolute = fs::absolute(path).lexically_normal();
+  return absolute.has_filename() ? absolute : absolute.parent_path();
+}
+
+fs::path with_suffix(const fs::path& path, const std::string& suffix) {
+  return path.string() + suffix + std::to_string(::getpid());
+}
+
+void sync_tree(const fs::path& directory) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file() || entry.is_directory()) {
+      sync_path(entry.path());
+    }
+  }
+  sync_path(directory);
+}
+
+}  // namespace
+
+AtomicDirectory::AtomicDirectory(fs::path target)
+    : target_(without_trailing_slash(target)), temporary_(with_suffix(target_, ".tmp-")) {
+  fs::create_directories(target_.parent_path());
+  fs::remove_all(temporary_);
+  fs::create_directory(temporary_);
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (!committed_) {
+    std::error_code ignored;  // a destructor has no one to tell
+    fs::remove_all(temporary_, ignored);
+  }
+}
+
+void AtomicDirectory::commit() {
+  sync_tree(temporary_);
+  if (!fs::exists(fs::symlink_status(target_))) {
+    fs::rename(temporary_, target_);
+  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(),
+                         RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) {
+      throw std::system_error(
+          errno, std::generic_category(),
+          "cannot exchange " + temporary_.string() + " and " + target_.string());
+    }
+    replace_in_two_steps();
+  }
+  committed_ = true;
+  sync_path(target_.parent_path());
+  // What is left under the temporary name is the older directory. The new one is in place: failing
+  // to clean up is no failure of the commit.
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+void AtomicDirectory::replace_in_two_steps() {
+  const fs::path aside = with_suffix(target_, ".old-");
+  fs::remove_all(aside);
+  fs::rename(target_, aside);
+  try {
+    fs::rename(temporary_, target_);
+  } catch (...) {
+    fs::rename(aside, target_);
+    throw;
+  }
+  std::error_code ignored;  // as in commit()
+  fs::remove_all(aside, ignored);
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,202 @@
+#include "engine/models/decoder.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "engine/nn/recompute.h"
+#include "engine/nn/rms_norm.h"
+
+namespace ringside::engine {
+namespace {
+
+// Logits that exist at once while scoring: 16 MB in fp32, small beside the activations of a few
+// thousand tokens.
+constexpr int64_t kLogitsPerChunk = int64_t{4} << 20;
+
+void check_config(const ModelConfig& c) {
+  const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
+                                                   {"hidden_size", c.hidden_size},
+                                                   {"intermediate_size", c.intermediate_size},
+                                                   {"num_hidden_layers", c.num_hidden_layers},
+                                                   {"num_attention_heads", c.num_attention_heads},
+                                                   {"num_key_value_heads", c.num_key_value_heads},
+                                                   {"head_dim", c.head_dim}};
+  for (const auto& [name, size] : sizes) {
+    TORCH_CHECK(size > 0, "model config: ", name, " must be positive, got ", size);
+  }
+  TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
+              "model config: num_attention_heads ", c.num_attention_heads,
+              " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
+  TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
+              c.head_dim);
+  TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
+  TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
+              c.rms_norm_eps);
+}
+
+struct UnitSpecs {
+  std::string name;
+  std::vector<ParamSpec> specs;
+};
+
+// The units of Decoder::units(), in order.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+  const int64_t v = config.vocab_size, e = config.hidden_size;
+  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    units.push_back({"layers." + std::to_string(i), decoder_layer_specs(config, i)});
+  }
+  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
+  if (!config.tie_word_embeddings) {
+    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
+  }
+  return units;
+}
+
+void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
+  TORCH_CHECK(ids_s.dim() == 1 && ids_s.scalar_type() == at::kLong &&
+                  positions_s.sizes() == ids_s.sizes() && positions_s.scalar_type() == at::kLong,
+              "decoder: ids and positions must be int64 [s], got ", ids_s.sizes(), " ",
+              ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
+}
+
+}  // namespace
+
+Decoder::Decoder(ModelConfig config, const ComputeContext& context)
+    : config_(std::move(config)), context_(context) {
+  check_config(config_);
+  rope_inverse_frequencies_d_ =
+      rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling).to(context_.device);
+  for (UnitSpecs& unit : unit_specs(config_)) {
+    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
+  }
+}
+
+std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (UnitSpecs& unit : unit_specs(config)) {
+    std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
+  }
+  return specs;
+}
+
+void Decoder::init_random(uint64_t seed, double std) {
+  const at::NoGradGuard no_grad;
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  for (ParamUnit* unit : units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      const ParamSpec& spec = unit->specs()[i];
+      at::Tensor values = unit->view(i);
+      if (spec.shape.size() > 1) {
+        // Drawn in fp64 so that decoders of either master dtype start from the same model.
+        values.copy_(at::normal(0.0, std, spec.shape, generator, at::kDouble));
+      } else {
+        values.fill_(spec.name.ends_with("bias") ? 0.0 : 1.0);
+      }
+    }
+  }
+}
+
+void Decoder::copy_parameters_from(const Decoder& other) {
+  const std::vector<ParamUnit*> mine = units();
+  const std::vector<const ParamUnit*> theirs = other.units();
+  TORCH_CHECK(mine.size() == theirs.size(), "copy_parameters_from: this decoder has ", mine.size(),
+              " parameter units, the other ", theirs.size());
+  for (std::size_t u = 0; u < mine.size(); ++u) {
+    TORCH_CHECK(mine[u]->specs() == theirs[u]->specs(), "copy_parameters_from: unit ",
+                mine[u]->name(), " differs in a parameter's name or shape");
+  }
+  const at::NoGradGuard no_grad;
+  for (std::size_t u = 0; u < mine.size(); ++u) {
+    mine[u]->flat().copy_(theirs[u]->flat());
+  }
+}
+
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
+                              AttentionBackend& attention) const {
+  const ParamUnit& unit = layer(index);
+  const auto run = [this, index, rope, &unit, &attention](const at::Tensor& hidden) {
+    return decoder_layer(config_, materialize_layer(config_, unit, context_.compute), index, hidden,
+                         rope, attention);
+  };
+  if (recompute_activations_ && at::GradMode::is_enabled()) {
+    return recompute_in_backward(hidden_sE, unit.flat(), run);
+  }
+  return run(hidden_sE);
+}
+
+at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
+                            AttentionBackend& attention) const {
+  check_tokens(ids_s, positions_s);
+  OverlappedAttention* overlapped = attention.overlapped();
+  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_,
+                                      overlapped != nullptr ? overlapped->positions_S() : positions_s, context_.compute);
+  at::Tensor hidden_sE = at::embedding(embedding().materialize(context_.compute)[0], ids_s);
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    hidden_sE = run_layer(i, hidden_sE, rope, attention);
+  }
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0],
+                  config_.rms_norm_eps, config_.fp32_norms);
+}
+
+at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
+                            const at::Tensor& positions_s, AttentionBackend& attention) const {
+  check_tokens(ids_s, positions_s);
+  const at::NoGradGuard no_grad;
+  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_, positions_s, context_.compute);
+  at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);
+  }
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
+}
+
+DecoderWeights Decoder::materialize() const {
+  const at::NoGradGuard no_grad;
+  DecoderWeights weights;
+  weights.embedding_VE = embedding().materialize(context_.compute)[0];
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    weights.layers.push_back(materialize_layer(config_, layer(i), context_.compute));
+  }
+  weights.final_norm_E = final_norm().materialize(context_.compute)[0];
+  weights.head_VE =
+      config_.tie_word_embeddings ? weights.embedding_VE : head().materialize(context_.compute)[0];
+  return weights;
+}
+
+TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
+                           const at::Tensor& temperature_n) const {
+  const int64_t chunk_rows = std::max<int64_t>(1, kLogitsPerChunk / config_.vocab_size);
+  return token_scores(hidden_nE, head().materialize(context_.compute)[0], targets_n, temperature_n,
+                      chunk_rows);
+}
+
+at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0]);
+  return context_.compute == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
+}
+
+std::vector<ParamUnit*> Decoder::units() {
+  std::vector<ParamUnit*> all;
+  for (const auto& unit : units_) {
+    all.push_back(unit.get());
+  }
+  return all;
+}
+
+std::vector<const ParamUnit*> Decoder::units() const {
+  std::vector<const ParamUnit*> all;
+  for (const auto& unit : units_) {
+    all.push_back(unit.get());
+  }
+  return all;
+}
+
+}  // namespace ringside::engine

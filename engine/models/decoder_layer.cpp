@@ -1,0 +1,161 @@
+#include "engine/models/decoder_layer.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "engine/nn/rms_norm.h"
+#include "engine/nn/swiglu.h"
+
+namespace ringside::engine {
+namespace {
+
+std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
+  return bias.defined() ? std::make_optional(bias) : std::nullopt;
+}
+
+// Norm and rotation of query and key heads; both treat them alike, so they go through one kernel launch. qk_norm: the rows
+// of the heads that are there.
+at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk, const at::Tensor& qk_norm,
+                           const RopeTables& rope) {
+  const bool normed = qk_norm.defined();
+  return apply_rope(normed ? rms_norm(qk, qk_norm, config.rms_norm_eps, config.fp32_norms) : qk, rope);
+}
+
+// Self-attention whose projections run while heads are traded for tokens: this rank norms, rotates and attends its own
+// heads of more tokens.
+at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
+                                     const at::Tensor& normed_sE, const RopeTables& rope,
+                                     OverlappedAttention& attention) {
+  const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
+  const std::vector<int64_t> sizes{h * d, k * d, k * d};
+  const auto weight = weights.qkv_weight.split_with_sizes(sizes);
+  const auto bias = weights.qkv_bias.defined() ? weights.qkv_bias.split_with_sizes(sizes) : std::vector<at::Tensor>{};
+  const auto projection = [&](std::size_t i) {
+    return OverlappedAttention::Projection{weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
+  };
+  auto heads = attention.project(normed_sE, projection(0), projection(1), projection(2));
+  const int64_t own_h = heads.q_ShD.size(1), own_k = heads.k_SkD.size(1);
+  at::Tensor norm;
+  if (weights.qk_norm.defined()) {  // the same row for every query head, and for every key head
+    norm = at::cat({weights.qk_norm.narrow(0, 0, own_h), weights.qk_norm.narrow(0, h, own_k)});
+  }
+  const auto q_k = norm_and_rotate(config, at::cat({heads.q_ShD, heads.k_SkD}, 1), norm, rope)
+                       .split_with_sizes({own_h, own_k}, 1);
+  heads.q_ShD = q_k[0];
+  heads.k_SkD = q_k[1];
+  return attention.project_out(attention.attend_heads(heads), {weights.o_weight, if_defined(weights.o_bias)});
+}
+
+at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
+                          const at::Tensor& normed_sE, const RopeTables& rope,
+                          AttentionBackend& attention) {
+  if (OverlappedAttention* overlapped = attention.overlapped()) {
+    return overlapped_self_attention(config, weights, normed_sE, rope, *overlapped);
+  }
+  const int64_t s = normed_sE.size(0), d = config.head_dim;
+  const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
+  const at::Tensor qkv = at::linear(normed_sE, weights.qkv_weight, if_defined(weights.qkv_bias));
+  const auto qk_v = qkv.view({s, h + 2 * k, d}).split_with_sizes({h + k, k}, 1);
+  const auto q_k = norm_and_rotate(config, qk_v[0], weights.qk_norm, rope).split_with_sizes({h, k}, 1);
+  const at::Tensor out_sHD = attention.attend(layer, q_k[0], q_k[1], qk_v[1]);
+  return at::linear(out_sHD.reshape({s, h * d}), weights.o_weight, if_defined(weights.o_bias));
+}
+
+at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE) {
+  const at::Tensor gate_up =
+      at::linear(normed_sE, weights.gate_up_weight, if_defined(weights.gate_up_bias));
+  return at::linear(swiglu(gate_up), weights.down_weight, if_defined(weights.down_bias));
+}
+
+}  // namespace
+
+std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
+  const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
+  const int64_t q = config.num_attention_heads * d, kv = config.num_key_value_heads * d;
+  std::vector<ParamSpec> specs;
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    specs.push_back({"model.layers." + std::to_string(layer) + "." + name, std::move(shape)});
+  };
+  add("self_attn.q_proj.weight", {q, e});
+  add("self_attn.k_proj.weight", {kv, e});
+  add("self_attn.v_proj.weight", {kv, e});
+  if (config.qkv_bias) {
+    add("self_attn.q_proj.bias", {q});
+    add("self_attn.k_proj.bias", {kv});
+    add("self_attn.v_proj.bias", {kv});
+  }
+  add("self_attn.o_proj.weight", {e, q});
+  if (config.o_bias) {
+    add("self_attn.o_proj.bias", {e});
+  }
+  if (config.qk_norm) {
+    add("self_attn.q_norm.weight", {d});
+    add("self_attn.k_norm.weight", {d});
+  }
+  add("mlp.gate_proj.weight", {f, e});
+  add("mlp.up_proj.weight", {f, e});
+  if (config.mlp_bias) {
+    add("mlp.gate_proj.bias", {f});
+    add("mlp.up_proj.bias", {f});
+  }
+  add("mlp.down_proj.weight", {e, f});
+  if (config.mlp_bias) {
+    add("mlp.down_proj.bias", {e});
+  }
+  add("input_layernorm.weight", {e});
+  add("post_attention_layernorm.weight", {e});
+  return specs;
+}
+
+LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
+                               at::ScalarType compute_dtype) {
+  const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
+  const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
+  LayerWeights weights;
+  at::Tensor q_norm, k_norm;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<at::Tensor*> targets;
+  const auto cut = [&](at::Tensor& target, std::vector<int64_t> shape, bool present = true) {
+    if (present) {
+      targets.push_back(&target);
+      shapes.push_back(std::move(shape));
+    }
+  };
+  // The order of decoder_layer_specs().
+  cut(weights.qkv_weight, {(h + 2 * k) * d, e});
+  cut(weights.qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
+  cut(weights.o_weight, {e, h * d});
+  cut(weights.o_bias, {e}, config.o_bias);
+  cut(q_norm, {d}, config.qk_norm);
+  cut(k_norm, {d}, config.qk_norm);
+  cut(weights.gate_up_weight, {2 * f, e});
+  cut(weights.gate_up_bias, {2 * f}, config.mlp_bias);
+  cut(weights.down_weight, {e, f});
+  cut(weights.down_bias, {e}, config.mlp_bias);
+  cut(weights.input_norm, {e});
+  cut(weights.post_attention_norm, {e});
+  const std::vector<at::Tensor> tensors = unit.materialize(compute_dtype, shapes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    *targets[i] = tensors[i];
+  }
+  if (config.qk_norm) {
+    weights.qk_norm = at::cat({q_norm.expand({h, d}), k_norm.expand({k, d})});
+  }
+  return weights;
+}
+
+at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
+                         const at::Tensor& hidden_sE, const RopeTables& rope,
+                         AttentionBackend& attention) {
+  const at::Tensor attended_sE =
+      hidden_sE + self_attention(config, weights, layer,
+                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps, config.fp32_norms), rope,
+                                 attention);
+  return attended_sE +
+         mlp(weights, rms_norm(attended_sE, weights.post_attention_norm, config.rms_norm_eps, config.fp32_norms));
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,48 @@
+// One layer of the decoder: its parameters and its forward. Pre-norm attention and a gated MLP,
+// each added to the residual. Shapes: s = tokens, E = hidden size, F = MLP size, H = query heads, K
+// = key/value heads, D = head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/nn/attention_backend.h"
+#include "engine/models/model_config.h"
+#include "engine/nn/rope.h"
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+// Parameters of layer `layer` under their Hugging Face names, ordered so that q, k, v and gate, up
+// are adjacent.
+std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
+
+// A layer's parameters in compute dtype, with q, k, v and gate, up fused. Absent ones are undefined
+// tensors.
+struct LayerWeights {
+  at::Tensor qkv_weight;  // [(H + 2K) D, E]
+  at::Tensor qkv_bias;
+  at::Tensor o_weight;  // [E, H D]
+  at::Tensor o_bias;
+  at::Tensor qk_norm;         // [H + K, D]: the query norm for each query head, then the key norm
+  at::Tensor gate_up_weight;  // [2F, E]
+  at::Tensor gate_up_bias;
+  at::Tensor down_weight;  // [E, F]
+  at::Tensor down_bias;
+  at::Tensor input_norm;  // [E]
+  at::Tensor post_attention_norm;
+};
+
+// Cuts the unit made from decoder_layer_specs(); differentiable towards unit.flat().
+LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
+                               at::ScalarType compute_dtype);
+
+// hidden_sE after layer `layer`; s may be 0. Calls attention.attend() once, with tensors that may
+// be strided views.
+at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
+                         const at::Tensor& hidden_sE, const RopeTables& rope,
+                         AttentionBackend& attention);
+
+}  // namespace ringside::engine

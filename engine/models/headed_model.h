@@ -1,0 +1,60 @@
+// A trainable model: a decoder and a head that reads its hidden states at the loss entries.
+// Shapes: n = loss entries of this rank, E = hidden size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/models/decoder.h"
+#include "sp/batch/collator.h"
+
+namespace ringside::engine {
+
+// One micro-batch as a model takes it.
+struct ModelInput {
+  const sp::MicroBatch* batch = nullptr;
+  at::Tensor temperature_n;  // what logits are divided by; a value head does not read it
+};
+
+// What a head says of the loss entries. A head fills its own fields; the others are undefined.
+struct HeadOutput {
+  at::Tensor logprobs_n;  // of the targets
+  at::Tensor entropy_n;   // of the distributions
+  at::Tensor values_n;
+};
+
+// Thread safety: as Decoder.
+class HeadedModel {
+ public:
+  virtual ~HeadedModel() = default;
+
+  virtual Decoder& trunk() = 0;
+  virtual const Decoder& trunk() const = 0;
+
+  // hidden_nE: the trunk's output at the entries' source tokens. Differentiable. Not collective. n may be 0.
+  virtual HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const = 0;
+
+  // All trained units: the trunk's in their order, then the head's own.
+  virtual std::vector<ParamUnit*> units() = 0;
+};
+
+// A decoder with its language-model head: log-probs and entropies.
+class LanguageModel final : public HeadedModel {
+ public:
+  explicit LanguageModel(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}
+
+  Decoder& trunk() override { return *decoder_; }
+  const Decoder& trunk() const override { return *decoder_; }
+  HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const override {
+    TokenScores scores = decoder_->score(hidden_nE, input.batch->target_n, input.temperature_n);
+    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}};
+  }
+  std::vector<ParamUnit*> units() override { return decoder_->units(); }
+
+ private:
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,41 @@
+// The shape of a decoder, as config.json of a Hugging Face directory states it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/nn/rope.h"
+
+namespace ringside::engine {
+
+enum class Architecture { kQwen3, kQwen2, kLlama };
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kQwen3;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  std::optional<Llama3RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;    // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;  // Llama with mlp_bias
+  bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  // Norm in fp32 in fp64 models too. Not in config.json: transformers always does, and comparing with it to more than
+  // 1e-5 needs the same; everything else wants fp64 throughout.
+  bool fp32_norms = false;
+  std::vector<int64_t> eos_token_ids;
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> pad_token_id;
+};
+
+}  // namespace ringside::engine

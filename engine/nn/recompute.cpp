@@ -1,0 +1,53 @@
+#include "engine/nn/recompute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+namespace ringside::engine {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Segment = std::function<at::Tensor(const at::Tensor&)>;
+
+// An IValue carries no std::function, but it does carry an intrusive pointer.
+struct SegmentHolder : torch::CustomClassHolder {
+  explicit SegmentHolder(Segment s) : segment(std::move(s)) {}
+  Segment segment;
+};
+
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& leaf,
+                            const c10::intrusive_ptr<SegmentHolder>& holder) {
+    ctx->save_for_backward({input, leaf});
+    ctx->saved_data["segment"] = c10::IValue::make_capsule(holder);
+    return holder->segment(input);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto capsule = ctx->saved_data["segment"].toCapsule();
+    const auto& segment = static_cast<const SegmentHolder&>(*capsule).segment;
+    const at::Tensor input = saved[0].detach().set_requires_grad(true);
+    at::Tensor output;
+    {
+      const at::AutoGradMode enable_grad(true);
+      output = segment(input);
+    }
+    const variable_list d =
+        torch::autograd::grad({output}, {input, saved[1]}, grads, /*retain_graph=*/std::nullopt,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    return {d[0], d[1], at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf, Segment segment) {
+  return Recompute::apply(input, leaf, c10::make_intrusive<SegmentHolder>(std::move(segment)));
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,42 @@
+#include "engine/runner/overlapped_ulysses.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <utility>
+
+#include "sp/functional/async_projection.h"
+
+namespace ringside::engine {
+
+OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S)
+    : context_(std::move(context)), positions_S_(std::move(positions_S)) {
+  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == context_.plan->share_rows,
+              "overlapped Ulysses: positions of ", positions_S_.sizes(), ", the plan's share has ",
+              context_.plan->share_rows, " rows");
+  options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan->heads.head_dim));
+}
+
+at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                                     const at::Tensor& v_sKD) {
+  return sp::attention(q_sHD, k_sKD, v_sKD, context_, options_);
+}
+
+OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_sE, const Projection& q,
+                                                      const Projection& k, const Projection& v) {
+  const sp::AttentionPlan& plan = *context_.plan;
+  auto [q_ShD, k_SkD, v_SkD] =
+      sp::async_ulysses_qkv_projection(hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias,
+                                       plan.heads.head_dim, context_.ulysses, plan.ulysses_rows);
+  return {q_ShD, k_SkD, v_SkD};
+}
+
+at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
+  return sp::share_attention(heads.q_ShD, heads.k_SkD, heads.v_SkD, context_, options_);
+}
+
+at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
+  return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses, context_.plan->ulysses_rows);
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,34 @@
+// The attention backend of training with asynchronous Ulysses: each projection runs while the exchange of the one before it
+// is in flight.
+#pragma once
+
+#include <vector>
+
+#include "engine/nn/attention_backend.h"
+#include "sp/attention/attention.h"
+
+namespace ringside::engine {
+
+// Collective over the context's groups; forward with autograd or without.
+class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
+ public:
+  // positions_S: of the whole ring share, int64 [share rows of the plan]; c10::Error otherwise.
+  OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S);
+
+  OverlappedAttention* overlapped() override { return this; }
+
+  // For tensors that were projected already; the layers call the functions below instead.
+  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD) override;
+
+  const at::Tensor& positions_S() const override { return positions_S_; }
+  Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k, const Projection& v) override;
+  at::Tensor attend_heads(const Heads& heads) override;
+  at::Tensor project_out(const at::Tensor& out_ShD, const Projection& o) override;
+
+ private:
+  sp::AttentionContext context_;
+  at::Tensor positions_S_;
+  sp::AttentionOptions options_;
+};
+
+}  // namespace ringside::engine

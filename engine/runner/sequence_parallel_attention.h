@@ -1,0 +1,22 @@
+// The attention backend of training: each layer's attention runs over the sequence-parallel group by the micro-batch's plan.
+#pragma once
+
+#include "engine/nn/attention_backend.h"
+#include "sp/attention/attention.h"
+
+namespace ringside::engine {
+
+// Collective over the context's groups. The softmax scale is 1 / sqrt(head_dim), as in all supported models.
+class SequenceParallelAttention final : public AttentionBackend {
+ public:
+  explicit SequenceParallelAttention(sp::AttentionContext context);
+
+  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                    const at::Tensor& v_sKD) override;
+
+ private:
+  sp::AttentionContext context_;
+  double softmax_scale_;
+};
+
+}  // namespace ringside::engine

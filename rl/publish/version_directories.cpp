@@ -1,0 +1,69 @@
+#include "rl/publish/version_directories.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "engine/io/atomic_directory.h"
+
+namespace ringside::rl {
+namespace {
+
+// e0001-v000012, and nothing that somebody else put beside it.
+bool is_version_name(const std::string& name) {
+  const auto digits = [&](std::size_t begin, std::size_t end) {
+    return begin < end && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin), name.begin() + static_cast<std::ptrdiff_t>(end),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  const std::size_t middle = name.find("-v");
+  return middle != std::string::npos && name[0] == 'e' && digits(1, middle) && digits(middle + 2, name.size());
+}
+
+}  // namespace
+
+VersionDirectories::VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage,
+                                       std::filesystem::path tokenizer_from)
+    : root_(std::move(root)), keep_(keep), storage_(storage), tokenizer_from_(std::move(tokenizer_from)) {}
+
+std::filesystem::path VersionDirectories::path_of(int64_t run_epoch, int64_t version) const {
+  char name[64];
+  std::snprintf(name, sizeof name, "e%04lld-v%06lld", static_cast<long long>(run_epoch), static_cast<long long>(version));
+  return root_ / name;
+}
+
+std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const {
+  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), run_epoch, version);
+}
+
+std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
+                                                const std::vector<engine::TensorToWrite>& tensors, int64_t run_epoch,
+                                                int64_t version) const {
+  const auto target = path_of(run_epoch, version);
+  engine::AtomicDirectory directory(target);
+  engine::SaveOptions options;
+  options.copy_tokenizer_from = tokenizer_from_;
+  engine::save_model(config, tensors, directory.path(), storage_, options);
+  directory.commit();
+  prune();
+  return target;
+}
+
+void VersionDirectories::prune() const {
+  if (keep_ == 0) {
+    return;
+  }
+  std::vector<std::filesystem::path> versions;
+  for (const auto& entry : std::filesystem::directory_iterator(root_)) {
+    if (is_version_name(entry.path().filename().string())) {
+      versions.push_back(entry.path());
+    }
+  }
+  std::sort(versions.begin(), versions.end());
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < versions.size(); ++i) {
+    std::filesystem::remove_all(versions[i]);
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,41 @@
+// Published weights on disk: a Hugging Face directory per version, for inference servers that load from there and for
+// recomputing log-probs later.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "engine/models/decoder.h"
+#include "engine/io/hf_directory.h"
+
+namespace ringside::rl {
+
+class VersionDirectories {
+ public:
+  // keep: how many of the newest stay on disk, 0 = all. storage: kFloat, kDouble or kBFloat16, what is published.
+  // tokenizer_from: directory whose tokenizer files are copied along, may be empty.
+  VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage, std::filesystem::path tokenizer_from);
+
+  // ROOT/e<run_epoch>-v<version>, zero-padded so that names sort by age.
+  std::filesystem::path path_of(int64_t run_epoch, int64_t version) const;
+
+  // Writes the version whole or not at all (under another name, renamed when durable), then removes the oldest beyond
+  // `keep`. Returns its path. Blocks for the disk. Throws std::runtime_error or std::system_error on a write failure.
+  std::filesystem::path write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const;
+  // The same of a copy of the parameters, in the decoder's order: beside the training.
+  std::filesystem::path write(const engine::ModelConfig& config, const std::vector<engine::TensorToWrite>& tensors,
+                              int64_t run_epoch, int64_t version) const;
+
+ private:
+  void prune() const;
+
+  std::filesystem::path root_;
+  int64_t keep_;
+  at::ScalarType storage_;
+  std::filesystem::path tokenizer_from_;
+};
+
+}  // namespace ringside::rl

@@ -1,0 +1,192 @@
+#include "rl/publish/weight_snapshot.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "rollout_bridge/weights/snapshot.h"
+
+namespace ringside::rl {
+namespace {
+
+const std::map<std::string, at::ScalarType>& dtypes() {
+  static const std::map<std::string, at::ScalarType> kDtypes{
+      {"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F64", at::kDouble}};
+  return kDtypes;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  for (const auto& [name, value] : dtypes()) {
+    if (value == dtype) {
+      return name;
+    }
+  }
+  TORCH_CHECK(false, "weights are published in F32, BF16 or F64, got ", dtype);
+}
+
+// Of a TensorEntry or a NamedBuffer.
+template <class Named>
+at::ScalarType dtype_of(const Named& tensor) {
+  const auto found = dtypes().find(tensor.dtype);
+  TORCH_CHECK(found != dtypes().end(), "weights: tensor ", tensor.name, " has dtype ", tensor.dtype,
+              ", expected F32, BF16 or F64");
+  return found->second;
+}
+
+// The bytes of parameter i in a flat buffer of the unit's layout, which it holds alive.
+bridge::Buffer lend(const engine::ParamUnit& unit, const std::shared_ptr<const at::Tensor>& flat,
+                    std::size_t i) {
+  const auto element = flat->element_size();
+  const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
+  const auto [offset, numel] = unit.range(i);
+  return {flat, {begin + static_cast<std::size_t>(offset) * element, static_cast<std::size_t>(numel) * element}};
+}
+
+// A unit's values in one dtype after another, converted once for all its parameters: a model has a dozen small ones to
+// each large one, and a conversion of its own costs each of them more than its elements do.
+class Converted {
+ public:
+  Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
+  bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
+    auto& flat = flats_[dtype];
+    if (!flat) {
+      flat = std::make_shared<const at::Tensor>(unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
+    }
+    const engine::ParamSpec& spec = unit_.specs()[i];
+    return {spec.name, dtype_name(dtype), spec.shape, lend(unit_, flat, i)};
+  }
+
+ private:
+  const engine::ParamUnit& unit_;
+  bool copy_;
+  std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
+};
+
+void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
+  std::size_t count = 0;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    count += unit->specs().size();
+  }
+  TORCH_CHECK(manifest.tensors.size() == count, "weights: version ", manifest.version, " has ",
+              manifest.tensors.size(), " tensors, the model has ", count);
+}
+
+// Installs the snapshot's tensors from `first` on, one for each parameter of the unit. Those that follow one another in one
+// dtype, which is all of them as a rule, are gathered first and converted together.
+void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapshot, std::size_t first) {
+  const auto entry = [&](std::size_t i) -> const bridge::TensorEntry& { return snapshot.manifest.tensors[first + i]; };
+  const std::size_t count = unit.specs().size();
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    int64_t numel = 0;
+    for (end = begin; end < count && entry(end).dtype == entry(begin).dtype; ++end) {
+      numel += unit.range(end).numel;
+    }
+    const at::Tensor gathered = at::empty({numel}, at::TensorOptions().dtype(dtype_of(entry(begin))));
+    auto* to = static_cast<std::byte*>(gathered.mutable_data_ptr());
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto bytes = snapshot.tensors[first + i].bytes;
+      to = std::copy(bytes.begin(), bytes.end(), to);
+    }
+    unit.flat().detach().narrow(0, unit.range(begin).offset, numel).copy_(gathered);
+  }
+}
+
+}  // namespace
+
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype) {
+  std::vector<bridge::NamedBuffer> tensors;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    Converted values(*unit, /*copy=*/true);
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      tensors.push_back(values.parameter(i, dtype));
+    }
+  }
+  return tensors;
+}
+
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+                                              const std::shared_ptr<bridge::SharedBlock>& block) {
+  if (block->bytes().size() != weight_bytes(decoder, dtype)) {
+    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) + " bytes for a block of " +
+                                std::to_string(block->bytes().size()));
+  }
+  std::vector<bridge::NamedBuffer> tensors;
+  std::span<std::byte> rest = block->bytes();
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    const at::Tensor values = unit->flat().detach();
+    const at::Tensor copy = at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
+    copy.copy_(values);
+    for (const engine::ParamSpec& spec : unit->specs()) {
+      const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
+      tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
+      rest = rest.subspan(bytes.size());
+    }
+  }
+  return tensors;
+}
+
+std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies) {
+  std::vector<engine::TensorToWrite> tensors;
+  for (const bridge::NamedBuffer& copy : copies) {
+    const at::ScalarType dtype = dtype_of(copy);
+    // from_blob wants a mutable pointer; nobody writes.
+    void* bytes = const_cast<std::byte*>(copy.data.bytes.data());
+    tensors.push_back({copy.name,
+                       at::from_blob(
+                           bytes, copy.shape, [owner = copy.data.owner](void*) {}, at::TensorOptions().dtype(dtype)),
+                       dtype});
+  }
+  return tensors;
+}
+
+std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
+  std::size_t elements = 0;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    elements += static_cast<std::size_t>(unit->flat().numel());
+  }
+  return elements * at::elementSize(dtype);
+}
+
+std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
+                                                               at::ScalarType dtype,
+                                                               const std::string& run_id,
+                                                               int64_t run_epoch, int64_t version) {
+  return bridge::make_snapshot(run_id, run_epoch, version, copy_weights(decoder, dtype));
+}
+
+void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {
+  const auto& entries = snapshot.manifest.tensors;
+  require_parameters(decoder, snapshot.manifest);
+  std::size_t i = 0;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    for (const engine::ParamSpec& spec : unit->specs()) {
+      TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape, "weights: tensor ", i, " is ",
+                  entries[i].name, " ", entries[i].shape, ", the model expects ", spec.name, " ", spec.shape);
+      dtype_of(entries[i++]);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  std::size_t first = 0;
+  for (engine::ParamUnit* unit : decoder.units()) {
+    install_unit(*unit, snapshot, first);
+    first += unit->specs().size();
+  }
+}
+
+std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
+  require_parameters(decoder, manifest);
+  std::vector<bridge::NamedBuffer> installed;
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    Converted values(*unit, /*copy=*/false);
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
+    }
+  }
+  return bridge::root_hash_of(installed);
+}
+
+}  // namespace ringside::rl

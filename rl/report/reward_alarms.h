@@ -1,0 +1,33 @@
+// Alarms of a run whose rewards teach nothing. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rl/algorithm/token_advantages.h"
+#include "rl/report/metrics.h"
+
+namespace ringside::rl {
+
+class RewardAlarms {
+ public:
+  // Steps in a row before an alarm rings.
+  static constexpr int64_t kSteps = 5;
+
+  // Adds alarm/zero_reward (all rewards of the last kSteps steps are 0) and alarm/equal_rewards
+  // (the rewards within every group are equal, and with them every advantage is 0), 1 where it
+  // rings. Returns a sentence for each that does, at kSteps steps and whenever their number has
+  // doubled. Without rewards, as with estimator given, nothing is added. Zero rewards ring the
+  // first alarm alone.
+  std::vector<std::string> add(Metrics& metrics, const SampleRewards& rewards,
+                               std::span<const double> sample_score,
+                               std::span<const double> advantage, int64_t group_size);
+
+ private:
+  int64_t zero_steps_ = 0;   // in a row
+  int64_t equal_steps_ = 0;  // in a row, not all 0
+};
+
+}  // namespace ringside::rl

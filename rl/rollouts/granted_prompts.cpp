@@ -1,0 +1,35 @@
+#include "rl/rollouts/granted_prompts.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace ringside::rl {
+
+GrantedPrompts::GrantedPrompts(const Config& config, std::vector<Prompt> prompts,
+                               engine::Tokenizer tokenizer)
+    : prompts_(std::move(prompts)),
+      order_(static_cast<int64_t>(prompts_.size()), static_cast<uint64_t>(config.seed),
+             config.data.shuffle),
+      tokenizer_(std::move(tokenizer)),
+      limit_(prompt_limit(config)) {}
+
+const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
+  constexpr std::size_t kKept = 4096;  // prompts; the samples of a group come close together
+  const int64_t index = order_.at(group_id);
+  auto found = ids_.find(index);
+  if (found == ids_.end()) {
+    if (ids_.size() >= kKept) {
+      ids_.clear();
+    }
+    std::vector<int64_t> ids;
+    try {
+      ids = prompt_ids(prompts_[index], limit_, tokenizer_);
+    } catch (const std::exception&) {
+      ids.clear();  // the worker meets the same and says so
+    }
+    found = ids_.emplace(index, std::move(ids)).first;
+  }
+  return found->second.empty() ? nullptr : &found->second;
+}
+
+}  // namespace ringside::rl

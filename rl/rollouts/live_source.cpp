@@ -1,0 +1,339 @@
+#include "rl/rollouts/live_source.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "rl/data/prompt_set.h"
+#include "rl/data/rollout_rewards.h"
+#include "rl/setup/endpoint_file.h"
+#include "rl/rollouts/restart_log.h"
+#include "rl/report/event_log.h"
+#include "rl/rollouts/granted_prompts.h"
+#include "rl/publish/job_thread.h"
+#include "rl/report/log.h"
+#include "rl/rollouts/rollout_admission.h"
+#include "rl/rollouts/rollout_intake.h"
+#include "rl/setup/shared_settings.h"
+#include "rl/rollouts/trainer_options.h"
+#include "rl/setup/model_setup.h"
+#include "rl/publish/version_directories.h"
+#include "rl/publish/weight_snapshot.h"
+#include "rl/sampling/prompt_scorer.h"
+#include "rollout_bridge/transport/bind_error.h"
+#include "rollout_bridge/trainer/trainer_term.h"
+#include "rollout_bridge/weights/snapshot.h"
+
+namespace ringside::rl {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
+constexpr milliseconds kBetweenEvents{200};
+constexpr milliseconds kFinish{30000};      // for a version that is being encoded
+
+std::optional<VersionDirectories> version_directories(const Config& config) {
+  if (config.weights.directory.empty()) {
+    return std::nullopt;
+  }
+  return VersionDirectories(config.weights.directory, config.weights.keep, scalar_type(published_dtype(config)), config.model.path);
+}
+
+QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored_version,
+                       const std::filesystem::path& directory) {
+  QueueRules rules;
+  rules.prompts_per_step = config.rollout.prompts_per_step;
+  rules.group_size = config.rollout.group_size;
+  rules.max_staleness = config.algorithm.max_staleness;
+  rules.run_epoch = run_epoch;
+  rules.restored_version = restored_version;
+  rules.newest_of_epoch = record_start(directory, run_epoch, restored_version);
+  if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
+    rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
+    rules.total_reward = [recipe = parse_rewards(config.rollout.reward)](const bridge::Rollout& rollout) {
+      return is_scored(rollout) ? std::optional(total_reward(rollout, recipe)) : std::nullopt;
+    };
+  }
+  return rules;
+}
+
+std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
+  const auto path = std::filesystem::path(config.model.path) / "tokenizer.json";
+  return std::filesystem::exists(path) ? std::optional(engine::Tokenizer::load(path))
+                                       : std::nullopt;
+}
+
+// The prompts that groups stand for, where this machine has them and can tell which are sampled: workers may be elsewhere,
+// with the data.
+std::vector<Prompt> known_prompts(const Config& config, const std::optional<engine::Tokenizer>& tokenizer) {
+  const std::string& path = config.data.train;
+  const bool here = !path.empty() && std::filesystem::exists(path);
+  if (here && tokenizer) {
+    return load_prompt_set(path, config, *tokenizer).prompts;
+  }
+  log::info(std::string(path.empty() ? "data.train is empty"
+                        : here     ? "model.path has no tokenizer.json"
+                                   : "data.train is not on this machine") +
+            ": prompts of rollouts are judged by their length alone");
+  return {};
+}
+
+std::optional<std::vector<int64_t>> known_stop_ids(
+    const Config& config, const engine::ModelConfig& model,
+    const std::optional<engine::Tokenizer>& tokenizer) {
+  const bool from_model = config.rollout.stop.empty();
+  if (from_model ? model.eos_token_ids.empty() : !tokenizer) {
+    return std::nullopt;  // for workers that end completions in their own way
+  }
+  return from_model ? model.eos_token_ids : stop_ids(config, model, *tokenizer);
+}
+
+// What rollouts and workers are held to.
+void set_admission(bridge::TrainerOptions& options, const Config& config) {
+  const engine::ModelConfig model = load_model_config(config, config.model.path);
+  auto tokenizer = known_tokenizer(config);
+  auto prompts = known_prompts(config, tokenizer);
+  options.settings =
+      shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
+  std::unique_ptr<GrantedPrompts> granted;
+  if (!prompts.empty() && tokenizer) {
+    granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
+  }
+  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
+                                                      options.run_epoch, std::move(granted));
+}
+
+// How long something took, over a run.
+class Durations {
+ public:
+  void add(Clock::duration span) {
+    const double ms = std::chrono::duration<double, std::milli>(span).count();
+    total_ms_ += ms;
+    longest_ms_ = std::max(longest_ms_, ms);
+    last_ms_ = ms;
+    ++count_;
+  }
+  double last_seconds() const { return last_ms_ / 1000; }
+  // E.g. "copying took 1.25 ms on average and 3.50 ms at most for each of 100 versions".
+  std::string sentence(const std::string& what) const {
+    char figures[96];
+    std::snprintf(figures, sizeof figures, " %.2f ms on average and %.2f ms at most for each of %lld versions",
+                  total_ms_ / static_cast<double>(std::max<int64_t>(count_, 1)), longest_ms_,
+                  static_cast<long long>(count_));
+    return what + figures;
+  }
+
+ private:
+  double total_ms_ = 0;
+  double longest_ms_ = 0;
+  double last_ms_ = 0;
+  int64_t count_ = 0;
+};
+
+// Prints the events of a bridge as they happen.
+// Thread: one of its own. Blocks on: the clock. Unblocked by: destruction, after the last events.
+class EventReporter {
+ public:
+  explicit EventReporter(RolloutIntake& intake)
+      : intake_(intake),
+        events_(log::info),
+        thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+
+ private:
+  void loop(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    try {
+      do {
+        print();
+        std::unique_lock lock(mutex);
+        stopped.wait_for(lock, stop, kBetweenEvents, [] { return false; });
+      } while (!stop.stop_requested());
+      print();
+    } catch (const std::exception&) {
+      // The endpoint has failed: the next poll() of the training loop throws the same.
+    }
+  }
+  void print() {
+    for (const std::string& message : intake_.drain_messages()) {
+      events_.add(message);
+    }
+    events_.tick();
+  }
+
+  RolloutIntake& intake_;
+  EventLog events_;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+// Thread: what follows the copy runs on one thread of its own (writing directories, hashing, comparing, compressing).
+// Blocks on: the disk, and mutex_ for a publish; unblocked by: publish() handing it a version, or destruction.
+class LiveSource final : public RolloutSource {
+ public:
+  LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
+             const std::filesystem::path& directory, int64_t last_step)
+      : dtype_(scalar_type(published_dtype(config))),
+        shares_memory_(config.weights.shared_memory),
+        run_id_(options.run_id),
+        run_epoch_(options.run_epoch),
+        last_step_(last_step),
+        endpoint_file_(directory / "endpoint.json"),
+        directories_(version_directories(config)),
+        chain_({config.weights.encoding == WeightEncoding::kAuto, config.weights.full_every}),
+        intake_(options, rules, last_step) {
+    say_where(/*ended=*/false);
+  }
+
+  void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
+    if (next_step > last_step_) {
+      return;  // nothing will be sampled under these weights
+    }
+    const auto begin = Clock::now();
+    auto block = shared_block(weight_bytes(decoder, dtype_));
+    auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
+    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block = std::move(block), version,
+                  next_step]() mutable {
+      if (directories_) {  // it is there before anybody hears of the version
+        directories_->write(config, tensors_of(tensors), run_epoch_, version);
+      }
+      offer(std::move(tensors), std::move(block), version, next_step);
+    });
+    stalls_.add(Clock::now() - begin);
+  }
+
+  // Rollouts that are here already are not held up by a version that is being encoded.
+  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+    const auto deadline = Clock::now() + timeout;
+    for (;;) {
+      const auto left = std::max(milliseconds::zero(), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+      const bool encoded = jobs_.wait_idle(milliseconds::zero());
+      {
+        const std::lock_guard lock(mutex_);
+        if (auto rollouts = intake_.poll(step, encoded ? left : milliseconds::zero())) {
+          return rollouts;
+        }
+      }
+      if (encoded || left == milliseconds::zero()) {
+        return std::nullopt;
+      }
+      jobs_.wait_idle(std::min(left, kWhileEncoding));
+    }
+  }
+
+  SourceCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    SourceCounters counters = intake_.counters();
+    counters.publish_seconds = stalls_.last_seconds();
+    return counters;
+  }
+  void checkpointed(int64_t step) override {
+    const std::lock_guard lock(mutex_);
+    intake_.checkpointed(step);
+  }
+  void finish() override {
+    jobs_.wait_idle(kFinish);
+    const std::lock_guard lock(mutex_);
+    intake_.finish();
+    say_where(/*ended=*/true);  // for a worker that END did not reach
+    log::info(stalls_.sentence("publishing held the training up for"));
+    log::info(encoding_.sentence("hashing and comparing beside it took"));
+  }
+
+ private:
+  void say_where(bool ended) const {
+    write_endpoint_file(endpoint_file_,
+                        {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_, ended});
+  }
+
+  // Null where none is wanted or the kernel gives none: then everything goes over the wire.
+  std::shared_ptr<bridge::SharedBlock> shared_block(std::size_t bytes) {
+    if (!shares_memory_) {
+      return nullptr;
+    }
+    try {
+      return blocks_.take(bytes);
+    } catch (const std::system_error& error) {
+      if (!std::exchange(said_not_shared_, true)) {
+        log::info(std::string("weights go over the wire only: ") + error.what());
+      }
+      return nullptr;
+    }
+  }
+
+  // On the thread: hashing, comparing and compressing must hold up neither the training nor the endpoint. Versions go out
+  // in order, each of them, and its groups are granted after it: what is sampled under which weights does not depend on
+  // how fast this is.
+  void offer(std::vector<bridge::NamedBuffer> tensors, std::shared_ptr<const bridge::SharedBlock> block, int64_t version,
+             int64_t next_step) {
+    const auto begin = Clock::now();
+    auto snapshot = chain_.extend(
+        bridge::make_snapshot(run_id_, run_epoch_, version, std::move(tensors), std::move(block)));
+    const auto took = Clock::now() - begin;
+    const std::lock_guard lock(mutex_);
+    encoding_.add(took);
+    intake_.publish(std::move(snapshot), next_step);
+  }
+
+  at::ScalarType dtype_;
+  bool shares_memory_;
+  std::string run_id_;
+  int64_t run_epoch_;
+  int64_t last_step_;
+  std::filesystem::path endpoint_file_;
+  std::optional<VersionDirectories> directories_;
+  bridge::DeltaChain chain_;  // the thread's; holds the newest published version: one copy in host memory
+  bridge::SharedBlocks blocks_;
+  bool said_not_shared_ = false;
+  Durations stalls_;
+  mutable std::mutex mutex_;  // guards the two below
+  RolloutIntake intake_;
+  Durations encoding_;
+  EventReporter reporter_{intake_};
+  JobThread jobs_;  // last: its jobs use all of the above
+};
+
+}  // namespace
+
+DType published_dtype(const Config& config) {
+  switch (config.weights.publish_dtype) {
+    case PublishDType::kModel:
+      return config.model.dtype;
+    case PublishDType::kFloat32:
+      return DType::kFloat32;
+    case PublishDType::kBFloat16:
+      return DType::kBFloat16;
+    case PublishDType::kFloat64:
+      return DType::kFloat64;
+  }
+  throw std::invalid_argument("unknown publish dtype");
+}
+
+std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
+                                                const std::filesystem::path& run_dir,
+                                                int64_t restored_version, int64_t last_step) {
+  const auto directory = run_dir / "bridge";
+  std::filesystem::create_directories(directory);
+  bridge::TrainerOptions options = trainer_options(
+      config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
+  set_admission(options, config);
+  const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
+  try {
+    return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
+  } catch (const bridge::BindError& error) {
+    throw std::runtime_error(
+        std::string(error.address == options.rollout_address ? "bridge.rollout_address"
+                                                             : "bridge.weights_address") +
+        ": " + error.what() +
+        "; expected an address that is free, or none for a port that the system picks");
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,298 @@
+#include "rl/rollouts/rollout_admission.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "rl/data/rollout_rewards.h"
+#include "rl/rewards/weighted_rewards.h"
+#include "rl/rollouts/rollout_queue.h"
+#include "rollout_bridge/protocol/branches.h"
+
+namespace ringside::rl {
+namespace {
+
+using bridge::Error;
+using bridge::Reason;
+using bridge::Rollout;
+using bridge::Status;
+using bridge::Success;
+
+Error refused(const Rollout& rollout, Reason reason, const std::string& what) {
+  return {reason, "rollout '" + rollout.rollout_id + "': " + what};
+}
+
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.7g", value);
+  return text;
+}
+
+bool has_failed(const Rollout& rollout) {
+  return rollout.finish_reason == bridge::FinishReason::kAborted ||
+         rollout.finish_reason == bridge::FinishReason::kError;
+}
+
+Status check_vocabulary(const Rollout& rollout, int64_t vocab_size) {
+  const auto check = [&](const char* field, const std::vector<int64_t>& ids) -> Status {
+    const auto bad = std::find_if(ids.begin(), ids.end(),
+                                  [&](int64_t id) { return id < 0 || id >= vocab_size; });
+    if (bad == ids.end()) {
+      return Success{};
+    }
+    return refused(rollout, Reason::kVocabulary,
+                   std::string(field) + "[" + std::to_string(bad - ids.begin()) +
+                       "] = " + std::to_string(*bad) + " is outside the model's vocabulary of " +
+                       std::to_string(vocab_size));
+  };
+  const Status prompt = check("prompt_ids", rollout.prompt_ids);
+  return prompt ? check("completion_ids", rollout.completion_ids) : prompt;
+}
+
+Status check_positions(const Rollout& rollout, int64_t max_positions) {
+  for (const bridge::BranchPath& path : bridge::branch_paths(rollout)) {
+    auto tokens = static_cast<int64_t>(rollout.prompt_ids.size());
+    for (const bridge::TokenRange& range : path.ranges) {
+      tokens += range.end - range.begin;
+    }
+    if (tokens > max_positions) {
+      return refused(rollout, Reason::kTooLong,
+                     "prompt and completion have " + std::to_string(tokens) +
+                         " tokens, the model has " + std::to_string(max_positions) + " positions");
+    }
+  }
+  return Success{};
+}
+
+Status check_support(const Rollout& rollout) {
+  if (rollout.top_p == 1.0F && rollout.top_k == 0) {
+    return Success{};
+  }
+  return refused(
+      rollout, Reason::kSampling,
+      "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
+          std::to_string(rollout.top_k) +
+          ", expected 1 and 0: the trainer does not know which tokens the sampler had left out");
+}
+
+Status check_magnitudes(const Rollout& rollout) {
+  const auto check = [&](const std::string& what, double value) -> Status {
+    if (std::abs(value) <= kMaxReward) {  // false for NaN
+      return Success{};
+    }
+    return refused(rollout, Reason::kRewards,
+                   what + " is " + text_of(value) + ", expected -1e6 to 1e6");
+  };
+  for (const auto& [name, value] : rollout.rewards) {
+    if (Status s = check("reward '" + name + "'", value); !s) {
+      return s;
+    }
+  }
+  for (std::size_t t = 0; t < rollout.turn_rewards.size(); ++t) {
+    if (Status s = check("turn_rewards[" + std::to_string(t) + "]", rollout.turn_rewards[t]); !s) {
+      return s;
+    }
+  }
+  for (std::size_t i = 0; i < rollout.advantages.size(); ++i) {
+    if (Status s = check("advantages[" + std::to_string(i) + "]", rollout.advantages[i]); !s) {
+      return s;
+    }
+  }
+  return Success{};
+}
+
+// That total_reward() can add the rewards up.
+Status check_sum(const Rollout& rollout, const std::string& recipe) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : rollout.rewards) {
+    if (!names.insert(name).second) {
+      return refused(rollout, Reason::kRewards, "reward '" + name + "' is there twice");
+    }
+  }
+  std::string there, missing;
+  for (const WeightedReward& part : parse_rewards(recipe)) {
+    (names.contains(part.name) ? there : missing) = part.name;
+  }
+  if (!there.empty() && !missing.empty()) {
+    return refused(rollout, Reason::kRewards,
+                   "brings reward '" + there + "' and not '" + missing + "'; rollout.reward is \"" +
+                       recipe + "\"");
+  }
+  return Success{};
+}
+
+Status check_judged(const Rollout& rollout, AdvantageEstimator estimator) {
+  const bool rewarded = !rollout.rewards.empty() || !rollout.turn_rewards.empty();
+  if (estimator == AdvantageEstimator::kGiven) {
+    if (rollout.advantages.empty() && (rewarded || !has_failed(rollout))) {
+      return refused(rollout, Reason::kRewards,
+                     "brings no advantages, but algorithm.advantage.estimator is given");
+    }
+    return Success{};
+  }
+  if (rewarded || (has_failed(rollout) && rollout.advantages.empty())) {
+    return Success{};
+  }
+  return refused(
+      rollout, Reason::kRewards,
+      rollout.advantages.empty()
+          ? std::string("brings no reward")
+          : "brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
+                std::string(to_string(estimator)));
+}
+
+// The longest run of sampled tokens that nothing divides.
+int64_t longest_turn(const Rollout& rollout) {
+  std::vector<bool> starts(rollout.completion_ids.size(), false);
+  for (const int32_t offset : rollout.turn_offsets) {
+    starts[offset] = true;
+  }
+  for (const bridge::Branch& branch : rollout.branches) {
+    starts[branch.begin] = true;
+  }
+  int64_t longest = 0, run = 0;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const bool sampled = rollout.loss_mask.empty() || rollout.loss_mask[i] != 0;
+    run = sampled ? (starts[i] ? 1 : run + 1) : 0;
+    longest = std::max(longest, run);
+  }
+  return longest;
+}
+
+std::vector<std::string> names_of(const std::string& recipe) {
+  std::vector<std::string> names;
+  for (const WeightedReward& part : parse_rewards(recipe)) {
+    names.push_back(part.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+ModelBounds model_bounds(const engine::ModelConfig& model) {
+  return {model.vocab_size, model.max_position_embeddings};
+}
+
+Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {
+  if (Status s = check_vocabulary(rollout, model.vocab_size); !s) {
+    return s;
+  }
+  if (Status s = check_positions(rollout, model.max_positions); !s) {
+    return s;
+  }
+  if (Status s = check_support(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_magnitudes(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_sum(rollout, config.rollout.reward); !s) {
+    return s;
+  }
+  return check_judged(rollout, config.algorithm.advantage.estimator);
+}
+
+LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t run_epoch,
+                             std::unique_ptr<GrantedPrompts> prompts)
+    : config_(std::move(config)),
+      model_(model),
+      run_epoch_(run_epoch),
+      reward_names_(names_of(config_.rollout.reward)),
+      prompts_(std::move(prompts)) {}
+
+Status LiveAdmission::admit(const Rollout& rollout) {
+  if (rollout.group_size != config_.rollout.group_size) {
+    return refused(rollout, Reason::kInvalidField,
+                   "group_size " + std::to_string(rollout.group_size) + ", rollout.group_size is " +
+                       std::to_string(config_.rollout.group_size));
+  }
+  // Lengths first: what follows costs time by the token.
+  if (Status s = check_lengths(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_recorded(rollout, config_, model_); !s) {
+    return s;
+  }
+  const auto temperature = static_cast<float>(config_.rollout.temperature);
+  if (rollout.temperature != temperature) {
+    return refused(rollout, Reason::kSampling,
+                   "sampled at temperature " + text_of(rollout.temperature) +
+                       ", rollout.temperature is " + text_of(temperature));
+  }
+  if (Status s = check_names(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_versions(rollout); !s) {
+    return s;
+  }
+  return check_prompt(rollout);
+}
+
+Status LiveAdmission::check_lengths(const Rollout& rollout) const {
+  const RolloutConfig& limits = config_.rollout;
+  if (static_cast<int64_t>(rollout.prompt_ids.size()) > limits.max_prompt_tokens) {
+    return refused(rollout, Reason::kTooLong,
+                   "prompt_ids has " + std::to_string(rollout.prompt_ids.size()) +
+                       " tokens, rollout.max_prompt_tokens is " +
+                       std::to_string(limits.max_prompt_tokens));
+  }
+  if (const int64_t turn = longest_turn(rollout); turn > limits.max_completion_tokens) {
+    return refused(rollout, Reason::kTooLong,
+                   "a turn has " + std::to_string(turn) +
+                       " sampled tokens, rollout.max_completion_tokens is " +
+                       std::to_string(limits.max_completion_tokens));
+  }
+  return Success{};
+}
+
+Status LiveAdmission::check_names(const Rollout& rollout) const {
+  if (reward_names_.empty()) {
+    return Success{};
+  }
+  for (const auto& [name, value] : rollout.rewards) {
+    if (std::find(reward_names_.begin(), reward_names_.end(), name) == reward_names_.end()) {
+      return refused(rollout, Reason::kRewards,
+                     "brings reward '" + name + "', rollout.reward is \"" + config_.rollout.reward +
+                         "\"; set it to worker where workers have rewards of their own");
+    }
+  }
+  return Success{};
+}
+
+Status LiveAdmission::check_prompt(const Rollout& rollout) {
+  const std::vector<int64_t>* expected = prompts_ ? prompts_->of(rollout.group_id) : nullptr;
+  if (expected == nullptr || *expected == rollout.prompt_ids) {
+    return Success{};
+  }
+  const auto [theirs, ours] = std::mismatch(rollout.prompt_ids.begin(), rollout.prompt_ids.end(),
+                                            expected->begin(), expected->end());
+  return refused(rollout, Reason::kPrompt,
+                 "prompt_ids is not the prompt of group " + std::to_string(rollout.group_id) +
+                     " in data.train: " + std::to_string(rollout.prompt_ids.size()) +
+                     " tokens, expected " + std::to_string(expected->size()) +
+                     ", the first difference is at " +
+                     std::to_string(theirs - rollout.prompt_ids.begin()));
+}
+
+// A group's oldest version is that of the queue's rules. Versions of an earlier start are judged by
+// the queue, which knows which of them survived.
+Status LiveAdmission::check_versions(const Rollout& rollout) const {
+  if (rollout.run_epoch != run_epoch_) {
+    return Success{};
+  }
+  const int64_t oldest = slot_of(rollout.group_id) / config_.rollout.prompts_per_step -
+                         config_.algorithm.max_staleness;
+  for (const bridge::VersionSpan& span : rollout.versions) {
+    if (span.version < oldest) {
+      return refused(rollout, Reason::kStale,
+                     "sampled under version " + std::to_string(span.version) + ", group " +
+                         std::to_string(rollout.group_id) + " asks for " + std::to_string(oldest) +
+                         " or later");
+    }
+  }
+  return Success{};
+}
+
+}  // namespace ringside::rl

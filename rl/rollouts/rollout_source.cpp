@@ -1,0 +1,112 @@
+#include "rl/rollouts/rollout_source.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "rl/data/rollout_file.h"
+#include "rl/rollouts/rollout_admission.h"
+#include "rl/setup/model_setup.h"
+#include "rollout_bridge/protocol/codec.h"
+
+namespace ringside::rl {
+namespace {
+
+class FileSource final : public RolloutSource {
+ public:
+  FileSource(const std::filesystem::path& path, const Config& config)
+      : rollouts_(read_rollout_file(
+            path, config.rollout.group_size,
+            [&, model = model_bounds(load_model_config(config, config.model.path))](
+                const bridge::Rollout& rollout) {
+              return check_recorded(rollout, config, model);
+            })),
+        per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
+
+  void publish(const engine::Decoder&, int64_t, int64_t) override {}
+
+  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds) override {
+    std::vector<bridge::Rollout> chosen;
+    const int64_t first = (step - 1) * per_step_;
+    for (int64_t i = first; i < first + per_step_; ++i) {
+      chosen.push_back(rollouts_[i % static_cast<int64_t>(rollouts_.size())]);
+    }
+    accepted_ += per_step_;
+    return chosen;
+  }
+
+  SourceCounters counters() const override {
+    SourceCounters counters;
+    counters.accepted = accepted_;
+    return counters;
+  }
+
+ private:
+  std::vector<bridge::Rollout> rollouts_;
+  int64_t per_step_;
+  int64_t accepted_ = 0;
+};
+
+constexpr std::chrono::milliseconds kPollSlice{200};  // between two looks whether to stop
+
+std::optional<std::vector<bridge::Rollout>> poll_for(std::chrono::milliseconds round,
+                                                     RolloutSource& source, int64_t step,
+                                                     const std::function<int()>& stop_signal) {
+  const auto deadline = std::chrono::steady_clock::now() + round;
+  do {
+    if (auto rollouts = source.poll(step, std::min(round, kPollSlice))) {
+      return rollouts;
+    }
+  } while (stop_signal() == 0 && std::chrono::steady_clock::now() < deadline);
+  return std::nullopt;
+}
+
+std::vector<bridge::Rollout> broadcast_bytes(std::vector<uint8_t> encoded, int64_t size,
+                                             int64_t step, sp::Communicator& world) {
+  at::Tensor bytes = at::empty({size}, at::kByte);
+  if (world.rank() == 0) {
+    std::memcpy(bytes.data_ptr(), encoded.data(), encoded.size());
+  }
+  world.broadcast(bytes, 0, "rollouts");
+  const auto* data = bytes.data_ptr<uint8_t>();
+  auto decoded = bridge::decode_rollouts({data, data + bytes.numel()});
+  TORCH_CHECK(decoded.ok(), "rollouts of step ", step, " do not decode: ", decoded.error().detail);
+  return std::move(decoded).value();
+}
+
+}  // namespace
+
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
+                                                const Config& config) {
+  return std::make_unique<FileSource>(path, config);
+}
+
+NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
+                                std::chrono::milliseconds round,
+                                const std::function<int()>& stop_signal) {
+  TORCH_CHECK((source != nullptr) == (world.rank() == 0), "rank 0, and only it, has a rollout source");
+  for (;;) {
+    std::vector<uint8_t> encoded;
+    if (source != nullptr) {
+      if (auto rollouts = poll_for(round, *source, step, stop_signal)) {
+        if (world.size() == 1) {
+          return {std::move(*rollouts), 0};
+        }
+        encoded = bridge::encode_rollouts(*rollouts);
+      }
+    }
+    at::Tensor state =
+        at::tensor({static_cast<int64_t>(encoded.size()), int64_t{stop_signal()}}, at::kLong);
+    world.all_reduce_max(state, "rollouts");
+    if (const int signal = state[1].item<int>(); signal != 0) {
+      return {{}, signal};
+    }
+    if (const auto size = state[0].item<int64_t>(); size > 0) {
+      return {broadcast_bytes(std::move(encoded), size, step, world), 0};
+    }
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,30 @@
+#include "rl/sampling/prompt_sampler.h"
+
+#include <utility>
+
+namespace ringside::rl {
+
+PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
+    : config_(config.rollout), scorer_(config, model) {}
+
+std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
+                                                    const std::vector<Prompt>& prompts,
+                                                    const std::vector<uint64_t>& seeds,
+                                                    double temperature) const {
+  std::vector<std::vector<int64_t>> prompt_ids;
+  for (const Prompt& prompt : prompts) {
+    prompt_ids.push_back(scorer_.encode(prompt));
+  }
+  engine::SamplingParams params;
+  params.temperature = temperature;
+  params.top_p = config_.top_p;
+  params.top_k = config_.top_k;
+  params.max_new_tokens = config_.max_completion_tokens;
+  params.stop_ids = scorer_.stops();
+  engine::GenerateOptions options;
+  options.seeds = seeds;
+  auto completions = engine::generate(decoder, prompt_ids, params, options);
+  return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
+}
+
+}  // namespace ringside::rl

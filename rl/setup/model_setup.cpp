@@ -1,0 +1,38 @@
+#include "rl/setup/model_setup.h"
+
+#include <stdexcept>
+
+#include "engine/io/hf_directory.h"
+
+namespace ringside::rl {
+
+at::ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat64:
+      return at::kDouble;
+  }
+  throw std::invalid_argument("unknown dtype");
+}
+
+engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
+  engine::ModelConfig model = engine::load_model_config(path);
+  model.fp32_norms = config.model.fp32_norms;
+  return model;
+}
+
+std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path) {
+  const auto dtype = scalar_type(config.model.dtype);
+  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), dtype);
+  if (config.model.init == ModelInit::kRandom) {
+    decoder->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
+  } else {
+    engine::load_weights(path, *decoder);
+  }
+  return decoder;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,86 @@
+#include "rl/setup/shared_settings.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "rl/rewards/weighted_rewards.h"
+#include "rollout_bridge/base/content_hash.h"
+
+namespace ringside::rl {
+namespace {
+
+std::string fingerprint_of(std::span<const Prompt> prompts, bool shuffle) {
+  bridge::Hash128 hash;
+  const auto add = [&](const std::string& text) {
+    const std::string length =
+        std::to_string(text.size()) + ":";  // so that no two lists have the same bytes
+    hash.update(std::as_bytes(std::span(length)));
+    hash.update(std::as_bytes(std::span(text)));
+  };
+  add(shuffle ? "shuffled" : "in order");
+  for (const Prompt& prompt : prompts) {
+    add(prompt.prompt);
+    add(prompt.answer);
+  }
+  return hash.hex();
+}
+
+std::optional<std::string> tokenizer_fingerprint(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return std::nullopt;
+  }
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      !parsed.is_discarded()) {
+    text = parsed.dump();
+  }
+  return bridge::hash128(std::as_bytes(std::span(text)));
+}
+
+std::string options_text(const RolloutConfig& rollout) {
+  const RewardOptionsConfig& options = rollout.reward_options;
+  char numbers[96];
+  std::snprintf(numbers, sizeof numbers, "tolerance %.9g, repetition_ngram %lld", options.tolerance,
+                static_cast<long long>(options.repetition_ngram));
+  return rollout.reward + "; separator \"" + rollout.reward_separator + "\", regex \"" +
+         options.regex + "\", " + numbers;
+}
+
+}  // namespace
+
+bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
+                                 std::span<const Prompt> prompts,
+                                 std::optional<std::vector<int64_t>> stop_ids) {
+  const RolloutConfig& rollout = config.rollout;
+  bridge::Settings settings;
+  settings.temperature = rollout.temperature;
+  settings.top_p = rollout.top_p;
+  settings.top_k = rollout.top_k;
+  settings.vocab_size = model.vocab_size;
+  settings.max_positions = model.max_position_embeddings;
+  settings.max_prompt_tokens = rollout.max_prompt_tokens;
+  settings.max_completion_tokens = rollout.max_completion_tokens;
+  settings.stop_ids = std::move(stop_ids);
+  settings.seed = config.seed;
+  settings.reward_names.emplace();
+  for (const WeightedReward& part : parse_rewards(rollout.reward)) {
+    settings.reward_names->push_back(part.name);
+  }
+  std::sort(settings.reward_names->begin(), settings.reward_names->end());
+  settings.reward_options = options_text(rollout);
+  if (!prompts.empty()) {
+    settings.prompts = fingerprint_of(prompts, config.data.shuffle);
+  }
+  settings.tokenizer =
+      tokenizer_fingerprint(std::filesystem::path(config.model.path) / "tokenizer.json");
+  return settings;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,80 @@
+#include "rl/step/column_tensors.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace ringside::rl {
+
+at::ScalarType column_dtype(at::ScalarType compute_dtype) {
+  return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
+                at::ScalarType dtype, double otherwise) {
+  if (column.empty()) {
+    return at::full({batch.num_entries()}, otherwise, dtype);
+  }
+  std::vector<double> values;
+  values.reserve(batch.entry_index.size());
+  for (const int64_t entry : batch.entry_index) {
+    values.push_back(column.at(first_token + entry));
+  }
+  return at::tensor(values, at::kDouble).to(dtype);
+}
+
+void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token, const at::Tensor& values_n) {
+  TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(), "column: ", values_n.sizes(),
+              " values for ", batch.num_entries(), " loss entries");
+  const at::Tensor values = values_n.to(at::kCPU, at::kDouble).contiguous();
+  const double* next = values.const_data_ptr<double>();
+  for (const int64_t entry : batch.entry_index) {
+    column.at(first_token + entry) = *next++;
+  }
+}
+
+EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch, int64_t first_token,
+                          at::ScalarType dtype) {
+  const auto of = [&](const std::vector<double>& column, double otherwise) {
+    return take(column, batch, first_token, dtype, otherwise);
+  };
+  EntryColumns entries;
+  entries.sample_n = batch.sample_n;
+  entries.weight_n = of(columns.weight, 0.0);
+  entries.rollout_logprob_n = of(columns.rollout, 0.0);
+  if (!columns.old.empty()) {
+    entries.old_logprob_n = of(columns.old, 0.0);
+  }
+  entries.reference_logprob_n = of(columns.reference, 0.0);
+  entries.advantage_n = of(columns.advantage, 0.0);
+  entries.correction_n = of(columns.correction, 1.0);
+  return entries;
+}
+
+std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
+                                             at::ScalarType dtype) {
+  std::vector<engine::ModelInput> inputs;
+  for (const sp::MicroBatch& batch : local.micro_batches) {
+    inputs.push_back({&batch, take(columns.temperature, batch, local.first_token, dtype, 1.0)});
+  }
+  return inputs;
+}
+
+void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& world) {
+  if (columns.empty() || columns.front()->empty()) {
+    return;
+  }
+  const auto tokens = static_cast<int64_t>(columns.front()->size());
+  const auto count = static_cast<int64_t>(columns.size());
+  at::Tensor table = at::empty({count, tokens}, at::kDouble);
+  for (int64_t c = 0; c < count; ++c) {
+    std::copy(columns[c]->begin(), columns[c]->end(), table.data_ptr<double>() + c * tokens);
+  }
+  world.all_reduce_sum(table, "scores");
+  for (int64_t c = 0; c < count; ++c) {
+    const double* merged = table.const_data_ptr<double>() + c * tokens;
+    columns[c]->assign(merged, merged + tokens);
+  }
+}
+
+}  // namespace ringside::rl

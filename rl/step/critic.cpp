@@ -1,0 +1,158 @@
+#include "rl/step/critic.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "engine/io/atomic_directory.h"
+#include "engine/io/safetensors.h"
+#include "engine/io/value_model_files.h"
+#include "rl/setup/optimizer_options.h"
+#include "rl/setup/model_setup.h"
+#include "sp/mesh/control.h"
+
+namespace ringside::rl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOptimizerFile = "trainer/optimizer.safetensors";
+constexpr const char* kStepCount = "step_count";
+
+// Of this rank -> of the world. Ranks hold disjoint entries, so nothing is counted twice.
+ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
+  const auto sums = sp::sum_scalars({local.loss, local.tokens, local.clipped}, world);
+  return {sums[0], sums[1], sums[2]};
+}
+
+// Every rank's moments stand in slots of their own, so that the sum gathers them; all ranks then merge in the same order.
+ValueStatistics reduce(const ValueStatistics& local, sp::Communicator& world) {
+  constexpr std::size_t kSlots = 9;
+  std::vector<double> slots(static_cast<std::size_t>(world.size()) * kSlots, 0.0);
+  std::size_t slot = static_cast<std::size_t>(world.rank()) * kSlots;
+  for (const Moments& m : {local.value, local.return_, local.residual}) {
+    for (const double number : {m.count, m.mean, m.squares}) {
+      slots[slot++] = number;
+    }
+  }
+  slots = sp::sum_scalars(slots, world);
+  const auto highest = sp::max_scalars({-local.value_min, local.value_max}, world);
+  ValueStatistics merged;
+  for (const double* s = slots.data(); s != slots.data() + slots.size(); s += kSlots) {
+    merged.value += {s[0], s[1], s[2]};
+    merged.return_ += {s[3], s[4], s[5]};
+    merged.residual += {s[6], s[7], s[8]};
+  }
+  merged.value_min = -highest[0];
+  merged.value_max = highest[1];
+  return merged;
+}
+
+}  // namespace
+
+Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
+  if (updates.empty()) {
+    throw std::invalid_argument("critic metrics of no update");
+  }
+  ValueSums sums;
+  ValueStatistics statistics;
+  double grad_norm = 0.0;
+  for (const CriticUpdate& update : updates) {
+    sums += update.sums;
+    statistics += update.statistics;
+    grad_norm += update.grad_norm;
+  }
+  const auto count = static_cast<double>(updates.size());
+  const bool any = statistics.value.count > 0.0;
+  return {{"critic/vf_loss", sums.loss / count},
+          {"critic/vf_clipfrac", sums.tokens > 0.0 ? sums.clipped / sums.tokens : 0.0},
+          {"critic/vf_explained_var", statistics.explained_variance()},
+          {"critic/values/mean", statistics.value.mean},
+          {"critic/values/min", any ? statistics.value_min : 0.0},
+          {"critic/values/max", any ? statistics.value_max : 0.0},
+          {"critic/returns/mean", statistics.return_.mean},
+          {"critic/grad_norm", grad_norm / count},
+          {"critic/lr", updates.back().learning_rate}};
+}
+
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
+  const bool own_path = !config.algorithm.critic.model_path.empty();
+  const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
+  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), scalar_type(config.model.dtype));
+  if (config.model.init == ModelInit::kRandom && !own_path) {
+    model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
+  } else {
+    engine::load_value_weights(path, *model);
+  }
+  model->trunk().set_recompute_activations(config.model.recompute_activations);
+  return model;
+}
+
+Critic::Critic(const Config& config, const sp::ProcessGroups& comms)
+    : Critic(config, load_starting_critic(config), comms) {}
+
+Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model, const sp::ProcessGroups& comms)
+    : config_(config.algorithm.critic),
+      model_(model.get()),
+      runner_(std::move(model), comms, adamw_options(config.optimizer)),
+      control_(comms.control(sp::axes::kLoss)) {}
+
+CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens,
+                            double learning_rate) {
+  TORCH_CHECK(loss_tokens >= 0.0, "critic: loss_tokens must not be negative, got ", loss_tokens);
+  const double token_weight = loss_tokens > 0.0 ? 1.0 / loss_tokens : 0.0;
+  const at::ScalarType dtype = column_dtype(runner_.decoder().compute_dtype());
+  ValueSums sums;
+  ValueStatistics statistics;
+  runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i, const engine::HeadOutput& output) {
+    const sp::MicroBatch& batch = mini_batch.micro_batches[i];
+    const at::Tensor old_value_n = take(columns.value, batch, mini_batch.first_token, dtype);
+    const at::Tensor return_n = take(columns.returns, batch, mini_batch.first_token, dtype);
+    const ValueLoss result = value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
+    sums += result.sums;
+    statistics += ValueStatistics::of(old_value_n, return_n);
+    return result.loss;
+  });
+  const double grad_norm = runner_.step(learning_rate, config_.max_grad_norm);
+  return {reduce(sums, *control_), reduce(statistics, *control_), grad_norm, learning_rate};
+}
+
+void Critic::save(const fs::path& dir) const {
+  engine::AtomicDirectory directory(dir);
+  engine::save_value_model(*model_, directory.path());
+  fs::create_directories(directory.path() / "trainer");
+  const at::Tensor step_count = at::tensor({runner_.step_count()}, at::kLong);
+  std::vector<engine::TensorToWrite> tensors{{kStepCount, step_count, at::kLong}};
+  for (const auto& [name, moment] : runner_.named_state()) {
+    tensors.push_back({name, moment, moment.scalar_type()});
+  }
+  engine::write_safetensors(directory.path() / kOptimizerFile, std::move(tensors));
+  directory.commit();
+}
+
+void Critic::load(const fs::path& dir) {
+  const at::NoGradGuard no_grad;
+  const engine::SafetensorsFile file(dir / kOptimizerFile);
+  std::map<std::string, at::Tensor> stored;
+  for (std::size_t i = 0; i < file.entries().size(); ++i) {
+    stored[file.entries()[i].name] = file.tensor(i);
+  }
+  const at::Tensor step_count = at::empty({1}, at::kLong);
+  auto wanted = runner_.named_state();
+  wanted.emplace_back(kStepCount, step_count);
+  for (const auto& [name, target] : wanted) {
+    const auto found = stored.find(name);
+    if (found == stored.end() || found->second.sizes() != target.sizes()) {
+      throw std::runtime_error(file.path().string() + " lacks tensor " + name + " of the value model's shape");
+    }
+    at::Tensor(target).copy_(found->second);
+  }
+  engine::load_value_weights(dir, *model_);
+  runner_.set_step_count(step_count.item<int64_t>());
+}
+
+}  // namespace ringside::rl

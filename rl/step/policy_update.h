@@ -1,0 +1,47 @@
+// One optimizer step of the policy over the micro-batches of a mini-batch. Used by every algorithm; the loss is handed in.
+// Shapes: n = loss entries of this rank.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/runner/model_runner.h"
+#include "rl/algorithm/losses.h"
+#include "sp/mesh/communicator.h"
+
+namespace ringside::rl {
+
+// The loss of input `input`'s entries.
+using LossFunction = std::function<PolicyLoss(std::size_t input, const engine::HeadOutput& output)>;
+
+// What sequence parallelism did in one update, over all ranks.
+struct SequenceFigures {
+  double prefix_saving = 1.0;    // tokens of the documents / tokens computed
+  double pair_saving = 1.0;      // query-key pairs of the documents / pairs computed
+  double predicted_bytes = 0.0;  // that the plans say attention sends
+  double sent_bytes = 0.0;       // that it sent
+  double balance_tokens = 1.0;   // fullest ring rank / mean, of the worst micro-batch
+  double balance_pairs = 1.0;
+};
+
+struct UpdateResult {
+  LossSums sums;           // over all ranks
+  SequenceFigures sequence;
+  double grad_norm = 0.0;  // of the summed gradient, before the clip
+};
+
+// Mean over the loss tokens of all updates together; 0 without one.
+double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum);
+
+struct StepSize {
+  double learning_rate = 0.0;
+  double max_grad_norm = 0.0;  // 0 = no clipping
+};
+
+// Gradients over all inputs and one optimizer step. The result is the same on every rank.
+// Collective over the world. Throws: as ModelRunner::step.
+UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,
+                           const LossFunction& loss, StepSize size, sp::Communicator& control);
+
+}  // namespace ringside::rl

@@ -1,0 +1,39 @@
+#include "rl/step/score_documents.h"
+
+#include <ATen/ATen.h>
+
+#include "rl/step/column_tensors.h"
+
+namespace ringside::rl {
+
+std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
+                                                 std::span<const sp::Document> documents,
+                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+                                                 const ScoreOptions& options) {
+  const auto& config = model.decoder().config();
+  const sp::CollatorOptions collator{
+      {config.num_attention_heads, config.num_key_value_heads, config.head_dim},
+      options.tokens_per_micro_batch,
+      options.sequence};
+  const LocalBatch local{sp::collate(documents, mesh, collator), 0};
+  int64_t num_entries = 0;
+  for (const sp::Document& document : documents) {
+    num_entries += document.entries.size();
+  }
+  std::vector<double> logprobs(num_entries, 0.0);
+  const auto inputs = model_inputs(local, {}, column_dtype(model.decoder().compute_dtype()));
+  model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
+    put(logprobs, local.micro_batches[i], 0, output.logprobs_n);
+  });
+  std::vector<double>* columns[] = {&logprobs};
+  merge_columns(columns, *comms.control(sp::axes::kLoss));
+  std::vector<std::vector<double>> result;
+  auto next = logprobs.begin();
+  for (const sp::Document& document : documents) {
+    result.emplace_back(next, next + document.entries.size());
+    next += document.entries.size();
+  }
+  return result;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,26 @@
+// Log-probs of whole documents over the mesh, in document order on every rank.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/runner/model_runner.h"
+#include "sp/batch/collator.h"
+#include "sp/mesh/process_groups.h"
+
+namespace ringside::rl {
+
+struct ScoreOptions {
+  int64_t tokens_per_micro_batch = 0;
+  sp::SequenceOptions sequence;
+};
+
+// For each document the log-probs of its loss entries, in order. Without autograd. Collective over the world: every rank
+// passes the same documents and gets the same result.
+std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
+                                                 std::span<const sp::Document> documents,
+                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+                                                 const ScoreOptions& options);
+
+}  // namespace ringside::rl

@@ -1,0 +1,111 @@
+#include "rl/trainer/rank_work.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace ringside::rl {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLongestRound{5000};
+
+// The meetings of the ranks until all are done.
+// Thread: meet() on one thread, done() on another. Blocks on: the work, at most `round`, then the
+// collective.
+class Meetings {
+ public:
+  Meetings(sp::Communicator& world, milliseconds round) : world_(world), round_(round) {}
+
+  void done(bool failed) {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    failed_ = failed;
+    changed_.notify_all();
+  }
+
+  // Returns the lowest rank that failed, or -1.
+  int64_t meet() {
+    for (;;) {
+      at::Tensor state = own_state();
+      world_.all_reduce_max(state, "rank work");
+      if (state[0].item<int64_t>() == 0) {
+        const auto failed = state[1].item<int64_t>();
+        return failed == 0 ? -1 : world_.size() - failed;
+      }
+    }
+  }
+
+ private:
+  // {at work, the higher the lower the rank that failed}
+  at::Tensor own_state() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, round_, [this] { return done_; });
+    return at::tensor(
+        {done_ ? int64_t{0} : int64_t{1}, failed_ ? world_.size() - world_.rank() : int64_t{0}},
+        at::kLong);
+  }
+
+  sp::Communicator& world_;
+  milliseconds round_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+milliseconds waiting_round(const Config& config) {
+  return std::min(kLongestRound,
+                  milliseconds(static_cast<int64_t>(config.parallel.collective_timeout_s * 250)));
+}
+
+void run_rank_work(sp::Communicator& world, milliseconds round, const std::function<void()>& work) {
+  if (world.size() == 1) {
+    if (work) {
+      work();
+    }
+    return;
+  }
+  Meetings meetings(world, round);
+  int64_t failed_rank = -1;
+  std::exception_ptr of_work;
+  std::exception_ptr of_meeting;
+  const auto meet = [&] {
+    try {
+      failed_rank = meetings.meet();
+    } catch (...) {
+      of_meeting = std::current_exception();
+    }
+  };
+  if (work) {
+    std::thread thread(meet);
+    try {
+      work();
+    } catch (...) {
+      of_work = std::current_exception();
+    }
+    meetings.done(of_work != nullptr);
+    thread.join();
+  } else {
+    meetings.done(false);
+    meet();
+  }
+  if (of_work && (of_meeting || failed_rank == world.rank())) {
+    std::rethrow_exception(of_work);
+  }
+  if (of_meeting) {
+    std::rethrow_exception(of_meeting);
+  }
+  if (failed_rank >= 0) {
+    throw RankFailed(failed_rank);
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,188 @@
+#include "rl/trainer/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+#include <system_error>
+
+#include "rl/trainer/checkpoint.h"
+#include "rl/config/load.h"
+#include "rl/config/schema.h"
+#include "rl/config/yaml_source.h"
+#include "rl/report/metrics_writer.h"
+#include "rollout_bridge/base/posix_file.h"
+
+namespace ringside::rl {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Keys, and with a dot at the end sections, that a run may change on the way: they say where and
+// how fast it trains, not on what.
+constexpr std::array kFreeToChange = {"train.steps",
+                                      "train.threads",
+                                      "train.tokens_per_micro_batch",
+                                      "parallel.",
+                                      "sp.",
+                                      "bridge.",
+                                      "weights.",
+                                      "checkpoint.",
+                                      "log.",
+                                      "eval.",
+                                      "data.eval",
+                                      "model.recompute_activations",
+                                      "rollout.num_workers",
+                                      "rollout.worker_threads",
+                                      "rollout.server",
+                                      "rollout.server_options."};
+
+bool is_free_to_change(std::string_view key) {
+  return std::any_of(kFreeToChange.begin(), kFreeToChange.end(), [&](std::string_view free) {
+    return free.ends_with('.') ? key.starts_with(free) : key == free;
+  });
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct ChangedKey {
+  std::string key;
+  std::string sentence;  // "seed: was 0, now 7"
+};
+
+// Keys that only one of the two configurations knows - the other is of another version of the
+// program - are left alone.
+std::vector<ChangedKey> changed_keys(const fs::path& path, Config config) {
+  std::vector<std::string> unknown;
+  std::map<std::string, std::string> before;
+  for (const SourceValue& value :
+       flatten_yaml({path.string(), text_of(path), path.parent_path()}, unknown)) {
+    before[value.key] = value.text;
+  }
+  const auto shown = [](const std::string& text) { return text.empty() ? "empty" : text; };
+  std::vector<ChangedKey> changed;
+  for (const Field& field : fields_of(config)) {
+    const auto found = before.find(field.key);
+    const std::string now = value_text(field.slot);
+    if (found != before.end() && found->second != now) {
+      changed.push_back(
+          {field.key, field.key + ": was " + shown(found->second) + ", now " + shown(now)});
+    }
+  }
+  return changed;
+}
+
+StartPlan refuse(const fs::path& run_dir, const std::vector<std::string>& sentences) {
+  StartPlan plan{StartKind::kRefused, {}, false};
+  plan.lines.push_back(run_dir.string() + " holds a run with another configuration (config.yaml):");
+  for (const std::string& sentence : sentences) {
+    plan.lines.push_back("  " + sentence);
+  }
+  plan.lines.emplace_back(
+      "nothing was started; expected another --run-dir, or --accept-changes to go on with the new "
+      "values");
+  return plan;
+}
+
+}  // namespace
+
+RunDirectoryLock::RunDirectoryLock(const fs::path& run_dir) {
+  fs::create_directories(run_dir);
+  const fs::path path = run_dir / "trainer.pid";
+  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    throw std::system_error(errno, std::generic_category(), path.string());
+  }
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    close(fd_);
+    if (error != EWOULDBLOCK) {
+      throw std::system_error(error, std::generic_category(), "locking " + path.string());
+    }
+    std::string pid = text_of(path);
+    pid.erase(pid.find_last_not_of(" \n") + 1);
+    throw std::runtime_error("another trainer " + (pid.empty() ? "" : "(pid " + pid + ") ") +
+                             "is at work in " + run_dir.string() +
+                             "; expected another --run-dir, or that trainer to be stopped first");
+  }
+  const std::string pid = std::to_string(getpid()) + "\n";
+  if (ftruncate(fd_, 0) != 0 ||
+      write(fd_, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
+    const int error = errno;
+    close(fd_);
+    throw std::system_error(error, std::generic_category(), "writing " + path.string());
+  }
+}
+
+RunDirectoryLock::~RunDirectoryLock() { close(fd_); }
+
+StartPlan plan_start(const fs::path& run_dir, const Config& config, int64_t steps,
+                     bool accept_changes) {
+  StartPlan plan;
+  const auto checkpoint = latest_checkpoint(run_dir);
+  if (const fs::path kept = run_dir / "config.yaml"; fs::exists(kept)) {
+    std::vector<std::string> refused;
+    for (const ChangedKey& change : changed_keys(kept, config)) {
+      plan.lines.push_back(change.sentence);
+      if (!is_free_to_change(change.key)) {
+        refused.push_back(change.sentence);
+      }
+    }
+    const bool trained = checkpoint || last_metrics_step(run_dir / "metrics.jsonl") > 0;
+    if (!refused.empty() && trained && !accept_changes) {
+      return refuse(run_dir, refused);
+    }
+    plan.drop_journal = !refused.empty();
+  }
+  const fs::path final_checkpoint = run_dir / "checkpoint-final";
+  if (checkpoint == final_checkpoint && checkpoint_step(final_checkpoint) >= steps) {
+    return {StartKind::kFinished,
+            {"already finished: " + std::to_string(checkpoint_step(final_checkpoint)) + " steps, " +
+             final_checkpoint.string()},
+            false};
+  }
+  return plan;
+}
+
+void begin_start(const fs::path& run_dir, const Config& config, const StartPlan& plan) {
+  if (plan.drop_journal) {
+    fs::remove_all(run_dir / "bridge" / "journal");
+  }
+  const fs::path fresh = run_dir / "config.yaml.new";
+  {
+    bridge::PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    const std::string text = dump(config);
+    file.append(std::as_bytes(std::span(text)));
+    file.sync();
+  }
+  fs::permissions(fresh, fs::perms::group_read | fs::perms::others_read, fs::perm_options::add);
+  fs::rename(fresh, run_dir / "config.yaml");
+}
+
+std::optional<EarlierTry> set_earlier_try_aside(const fs::path& run_dir) {
+  const fs::path metrics = run_dir / "metrics.jsonl";
+  const int64_t steps = last_metrics_step(metrics);
+  if (steps == 0) {
+    return std::nullopt;
+  }
+  fs::path kept;
+  for (int number = 1; kept.empty() || fs::exists(kept); ++number) {
+    kept = run_dir / ("metrics." + std::to_string(number) + ".jsonl");
+  }
+  fs::rename(metrics, kept);
+  return EarlierTry{steps, kept};
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,223 @@
+#include "rl/trainer/step_metrics.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+
+#include "rl/algorithm/advantages.h"
+#include "rl/data/rollout_rewards.h"
+
+namespace ringside::rl {
+namespace {
+
+constexpr double kMaxMultProbError = 1.05;
+constexpr double kMaxMismatchKl = 1e-3;
+
+double mean_over(const std::vector<UpdateResult>& updates,
+                 const std::function<double(const UpdateResult&)>& value) {
+  double sum = 0.0;
+  for (const UpdateResult& update : updates) {
+    sum += value(update);
+  }
+  return updates.empty() ? 0.0 : sum / static_cast<double>(updates.size());
+}
+
+double share_of(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
+
+// Means and standard deviations of each reward by its name, as TRL logs them.
+void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards, const StepAdvantages& advantages,
+                           const Config& config) {
+  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() && rewards.turns.empty()) {
+    return;  // advantages came without rewards
+  }
+  const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
+  metrics.emplace_back("reward", stats.reward);
+  metrics.emplace_back("reward_std", stats.reward_std);
+  metrics.emplace_back("frac_reward_zero_std", stats.frac_reward_zero_std);
+  for (std::size_t k = 0; k < rewards.names.size(); ++k) {
+    // One group of all samples: its statistics are the step's.
+    const auto all = reward_statistics(rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()));
+    metrics.emplace_back("rewards/" + rewards.names[k] + "/mean", all.reward);
+    metrics.emplace_back("rewards/" + rewards.names[k] + "/std", all.reward_std);
+  }
+}
+
+void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advantage) {
+  if (advantage.empty()) {
+    return;
+  }
+  const auto [low, high] = std::minmax_element(advantage.begin(), advantage.end());
+  const double sum = std::accumulate(advantage.begin(), advantage.end(), 0.0);
+  metrics.emplace_back("critic/advantages/mean", sum / static_cast<double>(advantage.size()));
+  metrics.emplace_back("critic/advantages/min", *low);
+  metrics.emplace_back("critic/advantages/max", *high);
+}
+
+// Of the first update, when the current policy is still the one that the step started with.
+void append_mismatch_metrics(Metrics& metrics, const UpdateResult& first) {
+  const LossSums& sums = first.sums;
+  const auto mean = [&](double sum) { return share_of(sum, sums.tokens); };
+  metrics.emplace_back("sampling/sampling_logp_difference/mean", mean(sums.sampling_difference));
+  metrics.emplace_back("sampling/sampling_logp_difference/max", sums.sampling_difference_max);
+  metrics.emplace_back("token_mult_prob_error", mean(sums.mult_prob_error));
+  metrics.emplace_back("rollout_corr/kl", mean(sums.rollout_kl));
+  metrics.emplace_back("rollout_corr/k3_kl", mean(sums.rollout_k3));
+  metrics.emplace_back("rollout_corr/chi2_token", mean(sums.rho_squared) - 1.0);
+  metrics.emplace_back("rollout_corr/rollout_is_mean", mean(sums.rho));
+  // (sum of weights)^2 / (tokens x sum of squares): 1 when all weigh the same.
+  metrics.emplace_back("rollout_corr/rollout_is_eff_sample_size",
+                       share_of(sums.rho * sums.rho, sums.tokens * sums.rho_squared));
+}
+
+// What only a correction looks at; the token figures above are there without one.
+void append_correction_metrics(Metrics& metrics, const CorrectionResult& correction) {
+  if (correction.weight.empty()) {
+    return;
+  }
+  const CorrectionStatistics& s = correction.statistics;
+  metrics.emplace_back("rollout_corr/chi2_seq", s.chi2_seq);
+  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_high", s.rollout_is_ratio_fraction_high);
+  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_low", s.rollout_is_ratio_fraction_low);
+  metrics.emplace_back("rollout_corr/rollout_rs_masked_fraction", s.rollout_rs_masked_fraction);
+  metrics.emplace_back("rollout_corr/training_ppl", s.training_ppl);
+  metrics.emplace_back("rollout_corr/rollout_ppl", s.rollout_ppl);
+  metrics.emplace_back("rollout_corr/ppl_ratio", s.ppl_ratio);
+}
+
+// Staleness by each token's own version, so that a completion that went on under newer weights counts for what it is.
+void append_staleness_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts, int64_t weight_version) {
+  double oldest = 0.0, summed = 0.0, tokens = 0.0, spans = 0.0;
+  for (const bridge::Rollout& rollout : rollouts) {
+    for (const bridge::VersionSpan& span : rollout.versions) {
+      const auto age = static_cast<double>(weight_version - span.version);
+      oldest = std::max(oldest, age);
+      summed += age * static_cast<double>(span.end - span.begin);
+      tokens += static_cast<double>(span.end - span.begin);
+    }
+    spans += static_cast<double>(rollout.versions.size());
+  }
+  metrics.emplace_back("staleness/max", oldest);
+  metrics.emplace_back("staleness/mean", share_of(summed, tokens));
+  metrics.emplace_back("staleness/spans_mean", share_of(spans, static_cast<double>(rollouts.size())));
+}
+
+void append_completion_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts) {
+  double tokens = 0.0, completion_tokens = 0.0, clipped = 0.0, aborted = 0.0, turns = 0.0;
+  double shortest = rollouts.empty() ? 0.0 : static_cast<double>(rollouts[0].completion_ids.size());
+  double longest = shortest;
+  for (const bridge::Rollout& r : rollouts) {
+    const auto length = static_cast<double>(r.completion_ids.size());
+    tokens += length + static_cast<double>(r.prompt_ids.size());
+    completion_tokens += length;
+    shortest = std::min(shortest, length);
+    longest = std::max(longest, length);
+    clipped += r.finish_reason == bridge::FinishReason::kLength ? 1.0 : 0.0;
+    aborted += is_scored(r) ? 0.0 : 1.0;
+    turns += static_cast<double>(std::max<std::size_t>(1, r.turn_offsets.size()));
+  }
+  const auto count = static_cast<double>(rollouts.size());
+  metrics.emplace_back("num_tokens", tokens);
+  metrics.emplace_back("completions/mean_length", share_of(completion_tokens, count));
+  metrics.emplace_back("completions/min_length", shortest);
+  metrics.emplace_back("completions/max_length", longest);
+  metrics.emplace_back("completions/clipped_ratio", share_of(clipped, count));
+  metrics.emplace_back("response/aborted_ratio", share_of(aborted, count));
+  metrics.emplace_back("num_turns/mean", share_of(turns, count));
+}
+
+double* find(Metrics& metrics, const std::string& name) {
+  const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+  return found == metrics.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
+  const auto mean = [&](double SequenceFigures::*figure) {
+    return mean_over(updates, [&](const UpdateResult& u) { return u.sequence.*figure; });
+  };
+  return {{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
+          {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
+          {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
+          {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
+          {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
+          {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+}
+
+Metrics update_metrics(const std::vector<UpdateResult>& updates) {
+  return {{"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
+          {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
+          {"kl", token_mean(updates, &LossSums::kl)},
+          {"entropy", token_mean(updates, &LossSums::entropy)},
+          {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
+}
+
+Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+                          const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
+                          const Config& config) {
+  const AlgorithmConfig& algorithm = config.algorithm;
+  Metrics metrics = updates.policy.empty() ? Metrics{} : update_metrics(updates.policy);
+  append_reward_metrics(metrics, batch.rewards, advantages, config);
+  append_advantage_metrics(metrics, advantages.advantage);
+  if (!updates.policy.empty()) {
+    metrics.emplace_back("clip_ratio/low_mean", token_mean(updates.policy, &LossSums::ratio_clipped_low));
+    metrics.emplace_back("clip_ratio/high_mean", token_mean(updates.policy, &LossSums::ratio_clipped_high));
+    metrics.emplace_back("clip_ratio/region_mean", token_mean(updates.policy, &LossSums::ratio_clipped_low) +
+                                                       token_mean(updates.policy, &LossSums::ratio_clipped_high));
+    metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
+    append_mismatch_metrics(metrics, updates.policy.front());
+  }
+  append_correction_metrics(metrics, updates.correction);
+  if (algorithm.correction.opsm_delta > 0) {
+    metrics.emplace_back("opsm_clipfrac", token_mean(updates.policy, &LossSums::opsm_masked));
+  }
+  if (algorithm.kl_coef > 0) {
+    metrics.emplace_back("actor/kl_coef", state.kl_coef);
+  }
+  if (algorithm.kl_coef > 0 && algorithm.kl_in != KlIn::kLoss) {
+    metrics.emplace_back("critic/kl", advantages.kl);
+  }
+  if (algorithm.entropy_coef > 0 || algorithm.entropy_target > 0) {
+    metrics.emplace_back("entropy_coef", state.entropy_coef);
+  }
+  if (!updates.critic.empty()) {
+    const Metrics of_critic = critic_metrics(updates.critic);
+    metrics.insert(metrics.end(), of_critic.begin(), of_critic.end());
+  }
+  append_completion_metrics(metrics, rollouts);
+  append_staleness_metrics(metrics, rollouts, state.weight_version);
+  return metrics;
+}
+
+std::vector<std::string> add_alarms(Metrics& metrics) {
+  struct Alarm {
+    const char* watched;
+    const char* name;
+    double limit;
+  };
+  std::vector<std::string> sentences;
+  const double* staleness = find(metrics, "staleness/max");
+  if (staleness != nullptr && *staleness > 0) {
+    return sentences;  // other weights, other log-probs: nothing can be told apart
+  }
+  for (const Alarm& alarm : {Alarm{"token_mult_prob_error", "alarm/mult_prob_error", kMaxMultProbError},
+                             Alarm{"rollout_corr/k3_kl", "alarm/mismatch_kl", kMaxMismatchKl}}) {
+    const double* value = find(metrics, alarm.watched);
+    if (value == nullptr) {
+      continue;
+    }
+    const double seen = *value;
+    const bool rings = !(seen <= alarm.limit);
+    metrics.emplace_back(alarm.name, rings ? 1.0 : 0.0);
+    if (rings) {
+      char text[160];
+      std::snprintf(text, sizeof text, "%s is %.3g, above %.3g: trainer and rollout engine do not compute the same policy",
+                    alarm.watched, seen, alarm.limit);
+      sentences.emplace_back(text);
+    }
+  }
+  return sentences;
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,123 @@
+// The loop of reinforcement learning, top to bottom.
+//
+//   rank 0:  bridge thread --(journalled rollouts, bounded queue)--> rollout source --poll--> loop
+//            consumes: ROLLOUT messages    produces: whole groups of the step   waits for: workers
+//            unblocked by: publish() of the version that the next groups need
+//   loop:    consumes: the step's groups   produces: new weights, metrics, checkpoints
+//            waits for: rank 0's broadcast, then the collectives of its mesh axes
+//   workers: consume: weights and grants   produce: rollouts       wait for: COMMIT of a version, then grants
+//
+// Every rank runs this same loop on the same rollouts, so that plans, advantages and loss weights agree without talking;
+// what differs is only the part that collate() cuts out.
+#include "rl/trainer/trainer.h"
+
+#include <optional>
+
+#include "rl/data/training_batch.h"
+#include "rl/trainer/evaluation.h"
+#include "rl/report/log.h"
+#include "rl/trainer/rank_work.h"
+#include "rl/report/reward_alarms.h"
+#include "rl/rollouts/rollout_log.h"
+#include "rl/trainer/step_metrics.h"
+#include "rl/trainer/learner.h"
+
+namespace ringside::rl {
+namespace {
+
+// What one rank learns with; loaded by all ranks at once, however long that takes.
+struct Parts {
+  std::optional<Learner> learner;
+  std::optional<Evaluation> evaluation;
+  std::optional<RolloutLog> rollout_log;  // rank 0's
+
+  explicit Parts(TrainingRun& run) {
+    run.on_every_rank([&] {
+      learner.emplace(run);
+      evaluation.emplace(run);
+      if (run.is_main_rank() && run.config().log.rollouts) {
+        rollout_log.emplace(open_rollout_log(run.run_dir()));
+      }
+    });
+  }
+};
+
+// Every rank finds the same alarms; one tells them.
+void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
+  for (const std::string& alarm : alarms) {
+    if (run.is_main_rank()) {
+      log::warn(alarm);
+    }
+  }
+}
+
+// Collective.
+void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
+  if (run.state().step == 0 && evaluation.is_due(0)) {
+    const double reward = evaluation.mean_reward();
+    if (run.is_main_rank()) {
+      run.show_first_evaluation(reward);
+    }
+  }
+}
+
+// Collective.
+void publish(TrainingRun& run, RolloutSource* source, bool saved) {
+  run.on_main_rank([&] {
+    source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
+    if (saved) {
+      source->checkpointed(run.state().step);
+    }
+  });
+}
+
+}  // namespace
+
+void train_grpo(TrainingRun& run, RolloutSource* source) {
+  const Config& config = run.config();
+  Parts parts(run);
+  Learner& learner = *parts.learner;
+  const Evaluation& evaluation = *parts.evaluation;
+  publish(run, source, /*saved=*/false);
+  evaluate_before_training(run, evaluation);
+  RewardAlarms reward_alarms;
+  while (!run.is_over()) {
+    const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
+                                         waiting_round(config), [&] { return run.signal_here(); });
+    if (next.stop_signal != 0) {
+      run.agree_to_stop(next.stop_signal);
+      break;
+    }
+    const auto& rollouts = next.rollouts;
+    StepBatch batch = make_step_batch(rollouts, config);
+    const auto mini_batches = learner.collate(batch);
+    learner.score(mini_batches, batch);
+    const StepAdvantages advantages = learner.compute_advantages(batch);
+    if (parts.rollout_log) {
+      parts.rollout_log->write(run.state().step + 1, rollouts, batch.columns.begin,
+                               advantages.advantage);
+    }
+    const StepUpdates updates = learner.update(mini_batches, batch);
+    learner.adapt(updates, advantages);
+
+    Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
+    warn_of(add_alarms(metrics), run);
+    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
+                              advantages.advantage, config.rollout.group_size),
+            run);
+    if (source != nullptr) {
+      append_source_metrics(metrics, source->counters());
+    }
+    if (evaluation.is_due(run.state().step + 1)) {
+      metrics.emplace_back("eval_reward", evaluation.mean_reward());
+    }
+    const bool saved = run.finish_step(std::move(metrics), updates.policy);
+    publish(run, source, saved);
+  }
+  run.finish();
+  if (source != nullptr && run.stop_signal() == 0) {
+    source->finish();
+  }
+}
+
+}  // namespace ringside::rl

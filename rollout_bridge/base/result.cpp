@@ -1,0 +1,66 @@
+#include "rollout_bridge/base/result.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::array<const char*, kReasonCount> kNames = {
+    "malformed",   "unsupported",     "limit",        "frames",     "checksum", "invalid_field",
+    "wrong_run",   "unknown_session", "sequence_gap", "fenced",     "busy",     "gone",
+    "timeout",     "closed",          "denied",       "not_finite", "lengths",  "unknown_group",
+    "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
+    "rewards",     "stale",           "settings"};
+
+// Bytes of the UTF-8 character that `text` begins with; 0 when it begins with none (RFC 3629).
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return 1;
+  const std::size_t bytes = byte(0) < 0xC2   ? 0
+                            : byte(0) < 0xE0 ? 2
+                            : byte(0) < 0xF0 ? 3
+                            : byte(0) < 0xF5 ? 4
+                                             : 0;
+  if (bytes > text.size()) return 0;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80U) return 0;
+  }
+  // Longer than need be, a surrogate, or above U+10FFFF.
+  const bool wrong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xED && byte(1) >= 0xA0) ||
+                     (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) >= 0x90);
+  return wrong ? 0 : bytes;
+}
+
+// U+0000 to U+001F and U+007F to U+009F: terminals act on them.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7F;
+  return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+}
+
+}  // namespace
+
+const char* reason_name(Reason reason) { return kNames[static_cast<std::size_t>(reason)]; }
+
+Reason reason_from_name(const std::string& name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Reason>(i);
+  }
+  return Reason::kMalformed;
+}
+
+std::string clip_text(const std::string& text, std::size_t limit) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t bytes = character_bytes(std::string_view(text).substr(i));
+    const bool shown = bytes > 0 && !is_control(std::string_view(text).substr(i, bytes));
+    const std::size_t width = shown ? bytes : 1;
+    if (out.size() + width > limit) break;
+    out += shown ? text.substr(i, bytes) : "?";
+    i += std::max<std::size_t>(bytes, 1);
+  }
+  return out;
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,249 @@
+#include "rollout_bridge/protocol/codec.h"
+
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+#include "rollout_bridge/base/content_hash.h"
+#include "rollout_bridge/protocol/messages.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr char kBatchMagic[8] = {'R', 'S', 'B', 'A', 'T', 'C', 'H', '1'};
+
+std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
+  return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is undefined.
+float to_float(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  if (value > kMax || value < -kMax) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(value);
+}
+
+// Copies frame `name` of the given dtype into `out`. Absent and `required` false: leaves it empty.
+template <class T, class Out>
+Status read_frame(const Message& message, const char* name, const char* dtype, bool required,
+                  int64_t columns, size_t max_items, std::vector<Out>& out) {
+  const int index = message.find(name);
+  if (index < 0) {
+    if (!required) return Success{};
+    return Error{Reason::kFrames, std::string("ROLLOUT lacks frame '") + name + "'"};
+  }
+  const FrameSpec& spec = message.specs()[static_cast<size_t>(index)];
+  const bool shaped =
+      columns == 1 ? spec.shape.size() == 1 : spec.shape.size() == 2 && spec.shape[1] == columns;
+  if (spec.dtype != dtype || !shaped) {
+    return Error{Reason::kFrames, std::string("frame '") + name + "': dtype " + spec.dtype +
+                                      " with " + std::to_string(spec.shape.size()) +
+                                      " dims, expected " + dtype + " [n" +
+                                      (columns == 1 ? "]" : ", " + std::to_string(columns) + "]")};
+  }
+  const Frame frame = message.frame(index);
+  const size_t items = frame.size() / sizeof(T);
+  if (items > max_items) {
+    return Error{Reason::kLimit, std::string("frame '") + name + "': " + std::to_string(items) +
+                                     " items, limit " + std::to_string(max_items)};
+  }
+  // Frames carry no promise of alignment.
+  std::vector<T> raw(items);
+  if (items > 0) std::memcpy(raw.data(), frame.data(), frame.size());
+  out.assign(raw.begin(), raw.end());
+  return Success{};
+}
+
+Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
+  const size_t tokens = limits.max_tokens;
+  if (Status s = read_frame<int32_t>(message, "prompt_ids", "I32", true, 1, tokens, r.prompt_ids);
+      !s) {
+    return s;
+  }
+  if (Status s =
+          read_frame<int32_t>(message, "completion_ids", "I32", true, 1, tokens, r.completion_ids);
+      !s) {
+    return s;
+  }
+  if (Status s = read_frame<float>(message, "logprobs", "F32", true, 1, tokens, r.logprobs); !s) {
+    return s;
+  }
+  if (Status s = read_frame<uint8_t>(message, "loss_mask", "U8", false, 1, tokens, r.loss_mask);
+      !s) {
+    return s;
+  }
+  if (Status s = read_frame<int32_t>(message, "turn_offsets", "I32", false, 1, limits.max_turns,
+                                     r.turn_offsets);
+      !s) {
+    return s;
+  }
+  if (Status s = read_frame<double>(message, "turn_rewards", "F64", false, 1, limits.max_turns,
+                                    r.turn_rewards);
+      !s) {
+    return s;
+  }
+  if (Status s = read_frame<float>(message, "advantages", "F32", false, 1, tokens, r.advantages);
+      !s) {
+    return s;
+  }
+  std::vector<int64_t> forks;
+  if (Status s =
+          read_frame<int64_t>(message, "branches", "I64", false, 2, 2 * limits.max_branches, forks);
+      !s) {
+    return s;
+  }
+  for (size_t i = 0; i + 1 < forks.size(); i += 2) r.branches.push_back({forks[i], forks[i + 1]});
+  std::vector<int64_t> spans;
+  if (Status s = read_frame<int64_t>(message, "versions", "I64", true, 3, 3 * limits.max_list_items,
+                                     spans);
+      !s) {
+    return s;
+  }
+  for (size_t i = 0; i + 2 < spans.size(); i += 3) {
+    r.versions.push_back({spans[i], spans[i + 1], spans[i + 2]});
+  }
+  return Success{};
+}
+
+template <class T>
+void append(std::vector<uint8_t>& out, const T& value) {
+  const std::size_t at = out.size();
+  out.resize(at + sizeof value);
+  std::memcpy(out.data() + at, &value, sizeof value);
+}
+
+uint64_t read_u64(std::span<const uint8_t> bytes) {
+  uint64_t value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+}  // namespace
+
+Payload encode_rollout(const Rollout& r, const Limits& limits) {
+  if (Status s = validate(r, limits); !s) throw std::invalid_argument(s.error().detail);
+  RolloutBody body{r.rollout_id,
+                   r.attempt,
+                   r.group_id,
+                   r.group_size,
+                   r.sample_index,
+                   r.prompt_id,
+                   r.temperature,
+                   r.top_p,
+                   r.top_k,
+                   r.run_epoch,
+                   finish_reason_name(r.finish_reason),
+                   r.rewards};
+  Payload payload = make_payload(MessageType::kRollout, body);
+  const auto add = [&](const char* name, const char* dtype, auto values) {
+    const auto count = static_cast<int64_t>(values.size());
+    payload.add(name, dtype, {count}, Buffer::own(std::move(values)));
+  };
+  add("prompt_ids", "I32", narrow(r.prompt_ids));
+  add("completion_ids", "I32", narrow(r.completion_ids));
+  add("logprobs", "F32", r.logprobs);
+  if (!r.loss_mask.empty()) add("loss_mask", "U8", r.loss_mask);
+  if (!r.turn_offsets.empty()) add("turn_offsets", "I32", r.turn_offsets);
+  if (!r.turn_rewards.empty()) add("turn_rewards", "F64", r.turn_rewards);
+  if (!r.advantages.empty()) add("advantages", "F32", r.advantages);
+  if (!r.branches.empty()) {
+    std::vector<int64_t> forks;
+    for (const Branch& b : r.branches) forks.insert(forks.end(), {b.begin, b.context_end});
+    const auto rows = static_cast<int64_t>(r.branches.size());
+    payload.add("branches", "I64", {rows, 2}, Buffer::own(std::move(forks)));
+  }
+  std::vector<int64_t> spans;
+  for (const VersionSpan& span : r.versions) {
+    spans.insert(spans.end(), {span.version, span.begin, span.end});
+  }
+  const auto rows = static_cast<int64_t>(r.versions.size());
+  payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
+  constexpr size_t kHeaderRoom = 16 * 1024;  // the other fields of frame 0
+  if (payload.body.size() + kHeaderRoom > limits.max_header_bytes) {
+    throw std::invalid_argument("rollout '" + r.rollout_id + "': rewards and names take " +
+                                std::to_string(payload.body.size()) + " bytes, limit " +
+                                std::to_string(limits.max_header_bytes - kHeaderRoom));
+  }
+  return payload;
+}
+
+Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
+  if (message.header().type != MessageType::kRollout) {
+    return Error{Reason::kMalformed,
+                 std::string("expected ROLLOUT, got ") + message_type_name(message.header().type)};
+  }
+  auto parsed = message.body<RolloutBody>();
+  if (!parsed) return parsed.error();
+  RolloutBody& body = parsed.value();
+  const auto finish = finish_reason_from_name(body.finish_reason);
+  if (!finish) {
+    return Error{Reason::kInvalidField, "rollout '" + body.rollout_id + "': finish_reason '" +
+                                            body.finish_reason +
+                                            "', expected stop, length, aborted or error"};
+  }
+  Rollout r;
+  r.rollout_id = std::move(body.rollout_id);
+  r.attempt = body.attempt;
+  r.group_id = body.group_id;
+  r.group_size = body.group_size;
+  r.sample_index = body.sample_index;
+  r.prompt_id = std::move(body.prompt_id);
+  r.temperature = to_float(body.temperature);
+  r.top_p = to_float(body.top_p);
+  r.top_k = body.top_k;
+  r.run_epoch = body.run_epoch;
+  r.finish_reason = *finish;
+  r.rewards = std::move(body.rewards);
+  if (Status s = read_frames(message, limits, r); !s) return s.error();
+  if (Status s = validate(r, limits); !s) return s.error();
+  return r;
+}
+
+std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Limits& limits) {
+  std::vector<uint8_t> out(kBatchMagic, kBatchMagic + sizeof kBatchMagic);
+  append(out, static_cast<uint64_t>(rollouts.size()));
+  for (const Rollout& rollout : rollouts) {
+    const Payload payload = encode_rollout(rollout, limits);
+    const std::vector<uint8_t> flat = flatten(pack_header(Header{}, payload), payload);
+    append(out, static_cast<uint64_t>(flat.size()));
+    out.insert(out.end(), flat.begin(), flat.end());
+  }
+  append(out, hash64(std::as_bytes(std::span(out))));
+  return out;
+}
+
+Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, const Limits& limits) {
+  constexpr size_t kWord = sizeof(uint64_t);
+  const auto malformed = [](const std::string& what) {
+    return Error{Reason::kMalformed, "rollout batch: " + what};
+  };
+  if (bytes.size() < sizeof kBatchMagic + 2 * kWord ||
+      std::memcmp(bytes.data(), kBatchMagic, sizeof kBatchMagic) != 0) {
+    return malformed("no RSBATCH1 at the head of " + std::to_string(bytes.size()) + " bytes");
+  }
+  const std::span<const uint8_t> hashed = bytes.first(bytes.size() - kWord);
+  if (hash64(std::as_bytes(hashed)) != read_u64(bytes.last(kWord))) {
+    return Error{Reason::kChecksum, "rollout batch: bytes do not match their xxh3"};
+  }
+  std::span<const uint8_t> rest = hashed.subspan(sizeof kBatchMagic);
+  const uint64_t count = read_u64(rest);
+  rest = rest.subspan(kWord);
+  std::vector<Rollout> rollouts;  // grows as bytes are found, not as the count claims
+  for (uint64_t i = 0; i < count; ++i) {
+    if (rest.size() < kWord || read_u64(rest) > rest.size() - kWord) {
+      return malformed("ends within rollout " + std::to_string(i) + " of " + std::to_string(count));
+    }
+    const uint64_t length = read_u64(rest);
+    auto message = parse_flat(std::as_bytes(rest.subspan(kWord, length)), limits);
+    if (!message) return message.error();
+    auto rollout = decode_rollout(message.value(), limits);
+    if (!rollout) return rollout.error();
+    rollouts.push_back(std::move(rollout).value());
+    rest = rest.subspan(kWord + length);
+  }
+  if (!rest.empty())
+    return malformed(std::to_string(rest.size()) + " bytes after the last rollout");
+  return rollouts;
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,217 @@
+// The bodies of all messages as they are packed. Field names are the wire names; the defaults are
+// values no valid message holds, so a missing field is found by whoever checks the value.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <msgpack.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollout_bridge/protocol/settings.h"
+
+namespace ringside::bridge {
+
+// In HELLO and WELCOME. A key that is absent or nil is not stated.
+struct SettingsBody : Settings {
+  MSGPACK_DEFINE_MAP(temperature, top_p, top_k, vocab_size, max_positions, max_prompt_tokens,
+                     max_completion_tokens, stop_ids, seed, reward_names, reward_options, prompts,
+                     tokenizer);
+};
+
+struct HelloBody {
+  int64_t capacity_samples = 0;  // samples the worker wants in flight at once
+  int64_t installed_epoch = -1;  // what it runs now; -1: nothing of this trainer's
+  int64_t installed_version = -1;
+  std::string installed_root;
+  std::string client;    // name and version of the software, for people
+  int64_t pending = -1;  // rollouts made and not acknowledged; -1: not said
+  SettingsBody settings = {};  // the worker's own
+  MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client,
+                     pending, settings);
+};
+
+struct WelcomeBody {
+  std::string weights_address;
+  int64_t version = -1;  // newest published, -1: none yet
+  std::string root_hash;
+  int64_t heartbeat_ms = 0;
+  int64_t timeout_ms = 0;    // silence after which either side gives the session up
+  int64_t window_bytes = 0;  // rollout bytes that may be sent and not acknowledged, until told anew
+  int64_t chunk_bytes = 0;   // largest CHUNK the trainer serves
+  SettingsBody settings = {};  // what the trainer expects of its workers
+  MSGPACK_DEFINE_MAP(weights_address, version, root_hash, heartbeat_ms, timeout_ms, window_bytes,
+                     chunk_bytes, settings);
+};
+
+struct ReadyBody {
+  int64_t version = -1;
+  MSGPACK_DEFINE_MAP(version);
+};
+
+struct GrantBody {
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int64_t min_version = 0;
+  int32_t attempt = 0;
+  std::vector<int32_t> sample_indices;
+  MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices);
+};
+
+struct CreditBody {
+  std::vector<GrantBody> groups;  // none: only the window is new
+  int64_t window_bytes = -1;      // from now on; -1: as before
+  MSGPACK_DEFINE_MAP(groups, window_bytes);
+};
+
+struct RolloutBody {
+  std::string rollout_id;
+  int32_t attempt = -1;
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int32_t sample_index = -1;
+  std::string prompt_id;
+  double temperature = 0;
+  double top_p = 0;
+  int32_t top_k = -1;
+  int64_t run_epoch = -1;
+  std::string finish_reason;
+  std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
+  MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
+                     temperature, top_p, top_k, run_epoch, finish_reason, rewards);
+};
+
+struct AckBody {
+  std::string rollout_id;
+  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED
+  std::string reason;  // a reason name when REJECTED
+  std::string detail;
+  int64_t window_bytes = -1;  // from now on; -1: as before
+  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail, window_bytes);
+};
+
+struct HeartbeatBody {
+  std::string state;  // join, sync, ready, paused, quarantined, bye
+  int64_t version = -1;
+  int64_t queue_depth = 0;      // samples granted and not yet sent
+  int64_t progress_age_ms = 0;  // since the worker's own code last called in
+  int64_t pending = -1;         // rollouts made and not acknowledged; -1: not said
+  MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms, pending);
+};
+
+// Where a process of the same machine finds the tensors, one after another without gaps.
+struct SharedBody {
+  std::string host;  // the kernel's boot and the process number space; "": nowhere
+  int64_t pid = -1;
+  int64_t fd = -1;
+  uint64_t bytes = 0;
+  MSGPACK_DEFINE_MAP(host, pid, fd, bytes);
+};
+
+// WEIGHTS_OFFER, with the frame "manifest" and perhaps "payloads".
+struct OfferBody {
+  int64_t version = -1;
+  std::string root_hash;
+  SharedBody shared;
+  MSGPACK_DEFINE_MAP(version, root_hash, shared);
+};
+
+// COMMIT and COMMITTED.
+struct WeightsBody {
+  int64_t version = -1;
+  std::string root_hash;
+  MSGPACK_DEFINE_MAP(version, root_hash);
+};
+
+// STAGED.
+struct StagedBody {
+  int64_t version = -1;
+  std::string root_hash;
+  // "overwrite" when tensors were made from the base version, "shared" when they were read from the
+  // trainer's memory, otherwise "dense".
+  std::string encoding;
+  int64_t refetched = 0;  // tensors fetched dense because what an overwrite made was wrong
+  MSGPACK_DEFINE_MAP(version, root_hash, encoding, refetched);
+};
+
+struct StageFailedBody {
+  int64_t version = -1;
+  std::string detail;
+  MSGPACK_DEFINE_MAP(version, detail);
+};
+
+// CHUNK_REQUEST; CHUNK repeats it and adds frame "data".
+struct ChunkBody {
+  int64_t version = -1;
+  uint64_t tensor = 0;  // index into the manifest's list
+  uint64_t offset = 0;  // bytes into the tensor or payload
+  uint64_t bytes = 0;
+  int64_t base_version = -1;  // of the tensor's overwrite payload; -1: of the tensor itself
+  uint64_t tensors = 1;       // more: the whole payloads of so many, one after another
+  MSGPACK_DEFINE_MAP(version, tensor, offset, bytes, base_version, tensors);
+};
+
+struct EndBody {  // END and BYE
+  std::string reason;
+  MSGPACK_DEFINE_MAP(reason);
+};
+
+struct ErrorBody {
+  std::string reason;  // a reason name
+  std::string detail;
+  bool fatal = false;    // true: do not come back with the same settings
+  int64_t version = -1;  // of the CHUNK_REQUEST this answers
+  MSGPACK_DEFINE_MAP(reason, detail, fatal, version);
+};
+
+struct TensorBody {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  uint64_t offset = 0, bytes = 0;
+  std::string xxh3;
+  std::string encoding = "dense";
+  uint64_t changed = 0, payload_bytes = 0;
+
+  template <class Packer>
+  void msgpack_pack(Packer& packer) const {
+    msgpack::type::make_define_map("name", name, "dtype", dtype, "shape", shape, "offset", offset,
+                                   "bytes", bytes, "xxh3", xxh3, "encoding", encoding, "changed",
+                                   changed, "payload_bytes", payload_bytes)
+        .msgpack_pack(packer);
+  }
+  // As MSGPACK_DEFINE_MAP would, without a std::map of keys for each of a model's many tensors.
+  void msgpack_unpack(const msgpack::object& object) {
+    if (object.type != msgpack::type::MAP) throw msgpack::type_error();
+    for (const msgpack::object_kv& item : std::span(object.via.map.ptr, object.via.map.size)) {
+      const auto key = item.key.as<std::string_view>();
+      const auto take = [&](const char* field, auto& value) {
+        if (key == field) item.val.convert(value);
+      };
+      take("name", name);
+      take("dtype", dtype);
+      take("shape", shape);
+      take("offset", offset);
+      take("bytes", bytes);
+      take("xxh3", xxh3);
+      take("encoding", encoding);
+      take("changed", changed);
+      take("payload_bytes", payload_bytes);
+    }
+  }
+};
+
+struct ManifestBody {
+  std::string run_id;
+  int64_t run_epoch = -1;
+  int64_t version = -1;
+  int64_t base_version = -1;  // -1: none
+  std::string encoding;
+  std::vector<TensorBody> tensors;
+  std::string root_hash;
+  MSGPACK_DEFINE_MAP(run_id, run_epoch, version, base_version, encoding, tensors, root_hash);
+};
+
+}  // namespace ringside::bridge

@@ -1,0 +1,252 @@
+#include "rollout_bridge/protocol/schema.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::array<const char*, 4> kFinishNames = {"stop", "length", "aborted", "error"};
+
+Error invalid(const Rollout& r, const std::string& what, Reason reason = Reason::kInvalidField) {
+  return {reason, "rollout '" + r.rollout_id + "': " + what};
+}
+Error not_finite(const Rollout& r, const std::string& what) {
+  return invalid(r, what, Reason::kNotFinite);
+}
+Error lengths(const Rollout& r, const std::string& what) {
+  return invalid(r, what, Reason::kLengths);
+}
+
+std::string number(double value) { return std::to_string(value); }
+
+template <class T>
+std::string str(T value) {
+  return std::to_string(value);
+}
+
+Status check_ids(const Rollout& r, const Limits& limits) {
+  if (r.rollout_id.empty()) return invalid(r, "rollout_id is empty");
+  const auto check_text = [&](const char* field, const std::string& text) -> Status {
+    if (text.size() <= limits.max_string_bytes) return Success{};
+    return invalid(r, std::string(field) + " has " + str(text.size()) + " bytes, limit " +
+                          str(limits.max_string_bytes));
+  };
+  if (Status s = check_text("rollout_id", r.rollout_id); !s) return s;
+  if (Status s = check_text("prompt_id", r.prompt_id); !s) return s;
+  if (r.attempt < 0) return invalid(r, "attempt " + str(r.attempt) + " is below 0");
+  if (r.group_id < 0 || r.group_id > kMaxGroupId) {
+    return invalid(r, "group_id " + str(r.group_id) + " is outside [0, 2^62]");
+  }
+  if (r.group_size < 1 || r.group_size > limits.max_group_size) {
+    return invalid(r, "group_size " + str(r.group_size) + " is outside [1, " +
+                          str(limits.max_group_size) + "]");
+  }
+  if (r.sample_index < 0 || r.sample_index >= r.group_size) {
+    return invalid(r, "sample_index " + str(r.sample_index) + " is outside [0, group_size " +
+                          str(r.group_size) + ")");
+  }
+  if (r.run_epoch < 0) return invalid(r, "run_epoch " + str(r.run_epoch) + " is below 0");
+  return Success{};
+}
+
+Status check_tokens(const Rollout& r, const char* field, const std::vector<int64_t>& ids,
+                    const Limits& limits) {
+  if (ids.size() > limits.max_tokens) {
+    return invalid(r, std::string(field) + " has " + str(ids.size()) + " tokens, limit " +
+                          str(limits.max_tokens));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] > std::numeric_limits<int32_t>::max()) {
+      return invalid(
+          r, std::string(field) + "[" + str(i) + "] = " + str(ids[i]) + " is outside [0, 2^31)");
+    }
+  }
+  return Success{};
+}
+
+Status check_completion_fields(const Rollout& r) {
+  const size_t length = r.completion_ids.size();
+  const bool cut =
+      r.finish_reason == FinishReason::kAborted || r.finish_reason == FinishReason::kError;
+  if (length == 0 && !cut) {
+    return invalid(r, std::string("completion_ids has 0 tokens with finish_reason ") +
+                          finish_reason_name(r.finish_reason) + ", expected at least 1");
+  }
+  if (!r.loss_mask.empty() && r.loss_mask.size() != length) {
+    return lengths(
+        r, "loss_mask has " + str(r.loss_mask.size()) + " entries, completion_ids " + str(length));
+  }
+  for (size_t i = 0; i < r.loss_mask.size(); ++i) {
+    if (r.loss_mask[i] > 1) {
+      return invalid(
+          r, "loss_mask[" + str(i) + "] = " + str(int{r.loss_mask[i]}) + ", expected 0 or 1");
+    }
+  }
+  if (r.logprobs.size() != length) {
+    return lengths(
+        r, "logprobs has " + str(r.logprobs.size()) + " entries, completion_ids " + str(length));
+  }
+  for (size_t i = 0; i < length; ++i) {
+    if (!std::isfinite(r.logprobs[i])) {
+      return not_finite(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]));
+    }
+    if (r.logprobs[i] > kMaxLogprob) {
+      return invalid(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]) +
+                            ", expected a finite value <= " + number(kMaxLogprob));
+    }
+  }
+  return Success{};
+}
+
+Status check_versions(const Rollout& r, const Limits& limits) {
+  if (r.versions.size() > limits.max_list_items) {
+    return invalid(r, "versions has " + str(r.versions.size()) + " spans, limit " +
+                          str(limits.max_list_items));
+  }
+  int64_t covered = 0;
+  for (const VersionSpan& span : r.versions) {
+    if (span.version < 0) return invalid(r, "versions: version " + str(span.version) + " < 0");
+    if (span.begin != covered || span.end <= span.begin) {
+      return invalid(r, "versions: span [" + str(span.begin) + ", " + str(span.end) +
+                            ") must begin at " + str(covered) + " and not be empty");
+    }
+    covered = span.end;
+  }
+  if (covered != static_cast<int64_t>(r.completion_ids.size())) {
+    return lengths(r, "versions cover " + str(covered) + " tokens, completion_ids has " +
+                          str(r.completion_ids.size()));
+  }
+  return Success{};
+}
+
+Status check_sampling(const Rollout& r) {
+  if (!std::isfinite(r.temperature)) {
+    return not_finite(r, "temperature = " + number(r.temperature));
+  }
+  if (r.temperature <= 0) {
+    return invalid(r, "temperature = " + number(r.temperature) + ", expected > 0");
+  }
+  if (!std::isfinite(r.top_p)) return not_finite(r, "top_p = " + number(r.top_p));
+  if (!(r.top_p > 0 && r.top_p <= 1)) {
+    return invalid(r, "top_p = " + number(r.top_p) + ", expected in (0, 1]");
+  }
+  if (r.top_k < 0) return invalid(r, "top_k = " + str(r.top_k) + ", expected >= 0");
+  return Success{};
+}
+
+Status check_rewards(const Rollout& r, const Limits& limits) {
+  if (r.rewards.size() > limits.max_list_items) {
+    return invalid(r, "rewards has " + str(r.rewards.size()) + " entries, limit " +
+                          str(limits.max_list_items));
+  }
+  for (const auto& [name, value] : r.rewards) {
+    if (name.empty() || name.size() > limits.max_string_bytes) {
+      return invalid(r, "rewards: a name of " + str(name.size()) + " bytes, expected 1 to " +
+                            str(limits.max_string_bytes));
+    }
+    if (!std::isfinite(value)) return not_finite(r, "rewards['" + name + "'] is not finite");
+  }
+  return Success{};
+}
+
+Status check_turns(const Rollout& r, const Limits& limits) {
+  if (r.turn_offsets.size() > limits.max_turns) {
+    return invalid(r, "turn_offsets has " + str(r.turn_offsets.size()) + " entries, limit " +
+                          str(limits.max_turns));
+  }
+  int64_t previous = -1;
+  for (const int32_t offset : r.turn_offsets) {
+    if (offset <= previous || offset >= static_cast<int64_t>(r.completion_ids.size())) {
+      return invalid(r, "turn_offsets: " + str(offset) + " must be above " + str(previous) +
+                            " and below " + str(r.completion_ids.size()));
+    }
+    previous = offset;
+  }
+  if (!r.turn_rewards.empty() && r.turn_rewards.size() != r.turn_offsets.size()) {
+    return lengths(r, "turn_rewards has " + str(r.turn_rewards.size()) + " entries, turn_offsets " +
+                          str(r.turn_offsets.size()));
+  }
+  for (size_t i = 0; i < r.turn_rewards.size(); ++i) {
+    if (!std::isfinite(r.turn_rewards[i])) {
+      return not_finite(r, "turn_rewards[" + str(i) + "] = " + number(r.turn_rewards[i]) +
+                            ", expected a finite value");
+    }
+  }
+  return Success{};
+}
+
+Status check_advantages(const Rollout& r) {
+  if (!r.advantages.empty() && r.advantages.size() != r.completion_ids.size()) {
+    return lengths(r, "advantages has " + str(r.advantages.size()) + " entries, completion_ids " +
+                          str(r.completion_ids.size()));
+  }
+  for (size_t i = 0; i < r.advantages.size(); ++i) {
+    if (!std::isfinite(r.advantages[i])) {
+      return not_finite(r, "advantages[" + str(i) + "] = " + number(r.advantages[i]) +
+                            ", expected a finite value");
+    }
+  }
+  return Success{};
+}
+
+// That the token a branch continues lies in an earlier branch follows: all before its begin does.
+Status check_branches(const Rollout& r, const Limits& limits) {
+  if (r.branches.size() > limits.max_branches) {
+    return invalid(r, "branches has " + str(r.branches.size()) + " entries, limit " +
+                          str(limits.max_branches));
+  }
+  const auto length = static_cast<int64_t>(r.completion_ids.size());
+  int64_t previous = 0;
+  for (size_t i = 0; i < r.branches.size(); ++i) {
+    const auto [begin, context_end] = r.branches[i];
+    if (begin <= previous || begin >= length) {
+      return invalid(r, "branches[" + str(i) + "]: begin " + str(begin) + " must be above " +
+                            str(previous) + " and below " + str(length));
+    }
+    if (context_end < 0 || context_end > begin) {
+      return invalid(r, "branches[" + str(i) + "]: context_end " + str(context_end) +
+                            " is outside [0, begin " + str(begin) + "]");
+    }
+    previous = begin;
+  }
+  return Success{};
+}
+
+}  // namespace
+
+const char* finish_reason_name(FinishReason reason) {
+  return kFinishNames[static_cast<size_t>(reason)];
+}
+
+std::optional<FinishReason> finish_reason_from_name(const std::string& name) {
+  for (size_t i = 0; i < kFinishNames.size(); ++i) {
+    if (name == kFinishNames[i]) return static_cast<FinishReason>(i);
+  }
+  return std::nullopt;
+}
+
+Status validate(const Rollout& r, const Limits& limits) {
+  if (Status s = check_ids(r, limits); !s) return s;
+  if (r.prompt_ids.empty()) return invalid(r, "prompt_ids has 0 tokens, expected at least 1");
+  if (Status s = check_tokens(r, "prompt_ids", r.prompt_ids, limits); !s) return s;
+  if (Status s = check_tokens(r, "completion_ids", r.completion_ids, limits); !s) return s;
+  if (Status s = check_completion_fields(r); !s) return s;
+  if (Status s = check_versions(r, limits); !s) return s;
+  if (Status s = check_sampling(r); !s) return s;
+  if (Status s = check_rewards(r, limits); !s) return s;
+  if (Status s = check_turns(r, limits); !s) return s;
+  if (Status s = check_advantages(r); !s) return s;
+  return check_branches(r, limits);
+}
+
+uint64_t dtype_size(const std::string& dtype) {
+  if (dtype == "F64" || dtype == "I64") return 8;
+  if (dtype == "F32" || dtype == "I32") return 4;
+  if (dtype == "BF16" || dtype == "F16" || dtype == "I16") return 2;
+  if (dtype == "U8" || dtype == "I8" || dtype == "BOOL") return 1;
+  return 0;
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,144 @@
+// The things that cross the bridge, free of any wire form: rollouts, grants of work, weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rollout_bridge/base/buffer.h"
+#include "rollout_bridge/base/limits.h"
+#include "rollout_bridge/base/result.h"
+
+namespace ringside::bridge {
+
+// Completion tokens [begin, end) were sampled under weights `version`.
+struct VersionSpan {
+  int64_t version = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const VersionSpan&) const = default;
+};
+
+// A fork of the conversation: completion tokens [begin, next branch's begin) do not continue the
+// token before them but the one before completion position `context_end` (0: the bare prompt) and
+// whatever that one continues. See branches.h.
+struct Branch {
+  int64_t begin = 0;
+  int64_t context_end = 0;
+  bool operator==(const Branch&) const = default;
+};
+
+enum class FinishReason { kStop, kLength, kAborted, kError };
+// "stop", "length", "aborted", "error".
+const char* finish_reason_name(FinishReason reason);
+std::optional<FinishReason> finish_reason_from_name(const std::string& name);
+
+// One sampled completion with everything training on it needs. Lengths are in tokens.
+struct Rollout {
+  std::string rollout_id;               // unique within a run; the same id is the same bytes
+  int32_t attempt = 0;                  // 0-based count of tries at (group_id, sample_index)
+  int64_t group_id = -1;                // the trainer's index into its data order
+  int32_t group_size = 0;               // completions of this prompt
+  int32_t sample_index = -1;            // in [0, group_size)
+  std::string prompt_id;                // the data set's own name for the prompt; may be empty
+  std::vector<int64_t> prompt_ids;      // [P], P >= 1, in [0, 2^31)
+  std::vector<int64_t> completion_ids;  // [C], in [0, 2^31); empty only if aborted or error
+  std::vector<uint8_t> loss_mask;       // [C] of 0/1, or empty: all ones
+  std::vector<float> logprobs;          // [C], of the distribution that was sampled from
+  float temperature = 1.0F;             // > 0
+  float top_p = 1.0F;                   // in (0, 1]; 1 is off
+  int32_t top_k = 0;                    // >= 0; 0 is off
+  std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
+  int64_t run_epoch = -1;               // epoch the versions are counted in
+  FinishReason finish_reason = FinishReason::kStop;
+  std::vector<std::pair<std::string, double>> rewards;  // named, finite
+  std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
+  std::vector<double> turn_rewards;   // one per turn, finite; may be empty
+  std::vector<float> advantages;      // [C], finite, from whoever sampled; empty: the trainer's work
+  // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
+  // completion_ids holds the tokens of all branches one after another, the first from 0 on.
+  std::vector<Branch> branches;
+  bool operator==(const Rollout&) const = default;
+};
+
+// Checks every rule stated at the fields above and in PROTOCOL.md. The error names the field and
+// holds both numbers. Pure, thread-safe.
+Status validate(const Rollout& rollout, const Limits& limits = {});
+
+// Log-probs this far above zero are rounding; anything above is an error.
+inline constexpr float kMaxLogprob = 1e-3F;
+
+inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
+
+// One group of work: the trainer wants `group_size` completions of the prompt at `group_id`,
+// sampled under version >= min_version of this run_epoch.
+struct GroupGrant {
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int64_t min_version = 0;
+  int64_t priority = 0;  // lower goes out first, however late it was granted
+};
+
+// What a worker is asked for: the named samples of a group (after a loss, only the missing ones).
+struct GrantedGroup {
+  int64_t group_id = -1;
+  int32_t group_size = 0;
+  int64_t min_version = 0;
+  int32_t attempt = 0;  // to be copied into the rollouts
+  std::vector<int32_t> sample_indices;
+};
+
+// dtype is a safetensors name: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL.
+struct TensorEntry {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  uint64_t offset = 0;  // of the tensor in the concatenation of all tensors
+  uint64_t bytes = 0;
+  std::string xxh3;  // XXH3-128 of the bytes, 32 lower-case hex digits, high half first
+  // How to come by the bytes. "dense": fetch them. Only in a manifest with a base version also
+  // "same" (those of the base) and "overwrite" (those of the base with `changed` elements replaced
+  // by a payload of `payload_bytes`, see delta_codec.h). Hashes are of the bytes in every case.
+  std::string encoding = "dense";
+  uint64_t changed = 0;
+  uint64_t payload_bytes = 0;
+  bool operator==(const TensorEntry&) const = default;
+};
+
+struct Manifest {
+  std::string run_id;
+  int64_t run_epoch = -1;
+  int64_t version = -1;
+  std::optional<int64_t> base_version;  // set exactly with encoding "overwrite"
+  std::string encoding = "dense";       // or "overwrite": some tensors build on base_version
+  std::vector<TensorEntry> tensors;
+  std::string root_hash;  // root_hash(tensors), see weights.h
+  bool operator==(const Manifest&) const = default;
+};
+
+// A version as what changed since another: the same tensors and root hash as the version's dense
+// manifest, and a payload for each tensor that is encoded "overwrite" (empty for the others).
+struct WeightDelta {
+  Manifest manifest;  // encoding "overwrite"
+  std::vector<Buffer> payloads;
+};
+
+class SharedBlock;
+
+// A manifest and the bytes it describes, tensor by tensor in the manifest's order. Immutable once
+// shared; the bytes must not change while any endpoint holds it.
+struct WeightSnapshot {
+  Manifest manifest;  // encoding "dense"
+  std::vector<Buffer> tensors;
+  std::shared_ptr<const WeightDelta> delta;  // a shorter way to the same bytes; may be null
+  // Where processes of this machine find the same bytes, tensor after tensor; may be null.
+  std::shared_ptr<const SharedBlock> shared;
+};
+
+// Bytes of one element of a dtype; 0 for a name that is not known.
+uint64_t dtype_size(const std::string& dtype);
+
+}  // namespace ringside::bridge

@@ -1,0 +1,338 @@
+#include "rollout_bridge/trainer/journal.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "rollout_bridge/protocol/codec.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr char kMagic[8] = {'R', 'S', 'J', 'R', 'N', 'L', '0', '1'};
+
+struct RecordHead {
+  uint32_t payload_bytes;
+  uint32_t kind;
+  uint64_t xxh3;
+};
+static_assert(sizeof(RecordHead) == 16);
+
+uint64_t record_hash(uint32_t kind, std::span<const std::byte> payload) {
+  return XXH3_64bits_withSeed(payload.data(), payload.size(), kind);
+}
+
+std::vector<std::byte> make_record(uint32_t kind, std::span<const std::byte> payload) {
+  const RecordHead head{static_cast<uint32_t>(payload.size()), kind, record_hash(kind, payload)};
+  std::vector<std::byte> record(sizeof head + payload.size());
+  std::memcpy(record.data(), &head, sizeof head);
+  std::copy(payload.begin(), payload.end(), record.begin() + sizeof head);
+  return record;
+}
+
+std::unique_ptr<File> open_journal(const Journal::Options& options) {
+  options.files->create_directories(options.directory);
+  return options.files->open(options.directory / "journal.bin");
+}
+
+std::vector<int64_t> read_ranges(std::span<const std::byte> payload) {
+  std::vector<int64_t> values(payload.size() / sizeof(int64_t));
+  if (!values.empty()) {
+    std::memcpy(values.data(), payload.data(), values.size() * sizeof(int64_t));
+  }
+  return values;
+}
+
+// Whether a record of ranges is one: its hash says that it is as it was written, not what it means.
+bool are_ranges(std::span<const std::byte> payload, const std::vector<int64_t>& values) {
+  if (payload.size() % (2 * sizeof(int64_t)) != 0) return false;
+  for (size_t i = 0; i < values.size(); i += 2) {
+    if (values[i] < 0 || values[i] >= values[i + 1]) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> flat_ranges(const IdSet& ids) {
+  std::vector<int64_t> values;
+  for (const auto& [begin, end] : ids.ranges()) values.insert(values.end(), {begin, end});
+  return values;
+}
+
+// Trouble that passes when somebody makes room.
+bool is_no_room(const std::system_error& error) {
+  const int code = error.code().value();
+  return code == ENOSPC || code == EDQUOT || code == EFBIG;
+}
+
+}  // namespace
+
+Journal::Journal(Options options)
+    : options_(std::move(options)),
+      file_(open_journal(options_)) {
+  file_->lock();
+  if (file_->size() == 0) {
+    file_->append(std::as_bytes(std::span(kMagic)));
+    file_bytes_ = sizeof kMagic;
+    write_run_id();
+    file_->sync();
+    options_.files->sync_directory(options_.directory);
+    return;
+  }
+  replay();
+}
+
+void Journal::replay() {
+  char magic[sizeof kMagic] = {};
+  file_->read_at(0, std::as_writable_bytes(std::span(magic)));
+  if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
+    throw std::runtime_error(file_->path().string() + ": not a rollout journal (no RSJRNL01)");
+  }
+  const uint64_t size = file_->size();
+  uint64_t at = sizeof kMagic;
+  std::vector<std::byte> payload;
+  std::vector<Rollout> live;
+  while (size - at >= sizeof(RecordHead)) {
+    RecordHead head{};
+    file_->read_at(at, std::as_writable_bytes(std::span(&head, 1)));
+    if (head.payload_bytes > size - at - sizeof head) break;  // torn
+    payload.resize(head.payload_bytes);
+    file_->read_at(at + sizeof head, payload);
+    if (record_hash(head.kind, payload) != head.xxh3) break;  // torn or damaged
+    if (at == sizeof kMagic && head.kind != static_cast<uint32_t>(Kind::kRun)) {
+      throw std::runtime_error(file_->path().string() + ": the first record is not the run id");
+    }
+    replay_record(static_cast<Kind>(head.kind), payload, {at, sizeof head + payload.size()}, live);
+    at += sizeof head + payload.size();
+  }
+  if (at == sizeof kMagic) {  // died before the first record was whole
+    truncated_bytes_ = size - at;
+    file_->truncate(at);
+    file_bytes_ = at;
+    write_run_id();
+    return;
+  }
+  truncated_bytes_ = size - at;
+  if (truncated_bytes_ > 0) file_->truncate(at);
+  file_bytes_ = at;
+  std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
+  replayed_ = std::move(live);
+}
+
+void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
+                            std::vector<Rollout>& live) {
+  if (kind == Kind::kRun) {
+    const std::string run_id(reinterpret_cast<const char*>(payload.data()), payload.size());
+    if (run_id != options_.run_id) {
+      throw std::runtime_error(file_->path().string() + ": belongs to run '" + run_id +
+                               "', expected '" + options_.run_id + "'");
+    }
+    return;
+  }
+  if (kind == Kind::kRollout) return replay_rollout(payload, extent, live);
+  if (kind != Kind::kConsumed && kind != Kind::kReopened && kind != Kind::kGranted) {
+    throw std::runtime_error(file_->path().string() + ": record of kind " +
+                             std::to_string(static_cast<uint32_t>(kind)) +
+                             ", written by a newer version");
+  }
+  const std::vector<int64_t> ranges = read_ranges(payload);
+  if (!are_ranges(payload, ranges)) {
+    throw std::runtime_error(file_->path().string() + ": a record of " +
+                             std::to_string(payload.size()) + " bytes holds no ranges of groups");
+  }
+  for (size_t i = 0; i < ranges.size(); i += 2) {
+    if (kind == Kind::kReopened) consumed_.erase_range(ranges[i], ranges[i + 1]);
+    if (kind == Kind::kGranted) granted_.insert_range(ranges[i], ranges[i + 1]);
+    if (kind == Kind::kConsumed) replay_consumed(ranges[i], ranges[i + 1]);
+  }
+  // Rollouts journalled before this record are gone for good, also when the group is reopened.
+  if (kind == Kind::kConsumed) {
+    std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
+  }
+}
+
+void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
+                             std::vector<Rollout>& live) {
+  auto rollout = read_rollout(payload);
+  if (!rollout) {
+    if (unreadable_++ == 0) first_unreadable_ = rollout.error().detail;
+    dead_bytes_ += extent.bytes;
+    return;
+  }
+  live_[rollout.value().group_id].push_back(extent);
+  live.push_back(std::move(rollout).value());
+}
+
+Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
+  auto message = parse_flat(payload, options_.limits);
+  if (!message) return message.error();
+  return decode_rollout(message.value(), options_.limits);
+}
+
+std::string Journal::unreadable() const {
+  if (unreadable_ == 0) return "";
+  return file_->path().string() + ": " + std::to_string(unreadable_) +
+         " records hold no rollout and are passed over, the first: " + first_unreadable_;
+}
+
+void Journal::replay_consumed(int64_t begin, int64_t end) {
+  consumed_.insert_range(begin, end);
+  granted_.erase_range(begin, end);
+  const auto first = live_.lower_bound(begin);
+  const auto last = live_.lower_bound(end);
+  for (auto it = first; it != last; ++it) {
+    for (const Extent& dead : it->second) dead_bytes_ += dead.bytes;
+  }
+  live_.erase(first, last);
+}
+
+std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
+Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
+  if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
+  if (Status s = write_deferred(); !s) return s;  // a reopened group must be so before its rollouts
+  const uint64_t offset = file_bytes_;
+  if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) return s;
+  live_[group_id].push_back({offset, file_bytes_ - offset});
+  return Success{};
+}
+
+Status Journal::room_for(uint64_t record_bytes) {
+  const auto fits = [&] {
+    return options_.max_bytes == 0 || file_bytes_ + record_bytes <= options_.max_bytes;
+  };
+  // Rewriting the file costs its length: worth it where an eighth of it is dead.
+  if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) compact();
+  if (fits()) return Success{};
+  return Error{Reason::kBusy, file_->path().string() + ": has " + std::to_string(file_bytes_) +
+                                  " bytes, limit " + std::to_string(options_.max_bytes) +
+                                  "; a checkpoint makes room"};
+}
+
+void Journal::consume(std::span<const int64_t> group_ids) {
+  IdSet fresh;
+  for (const int64_t id : group_ids) {
+    if (!consumed_.contains(id)) fresh.insert(id);
+  }
+  if (fresh.ranges().empty()) return;
+  deferred_.emplace_back(Kind::kConsumed, flat_ranges(fresh));
+  (void)write_deferred();
+  for (const int64_t id : group_ids) {
+    consumed_.insert(id);
+    granted_.erase(id);
+    const auto it = live_.find(id);
+    if (it == live_.end()) continue;
+    for (const Extent& extent : it->second) dead_bytes_ += extent.bytes;
+    live_.erase(it);
+  }
+  if (dead_bytes_ >= options_.compact_bytes && dead_bytes_ * 2 >= file_bytes_) compact();
+}
+
+void Journal::reopen(int64_t group_id) {
+  if (!consumed_.contains(group_id)) return;
+  deferred_.emplace_back(Kind::kReopened, std::vector<int64_t>{group_id, group_id + 1});
+  (void)write_deferred();
+  consumed_.erase(group_id);
+}
+
+void Journal::grant(std::span<const int64_t> group_ids) {
+  IdSet fresh;
+  for (const int64_t id : group_ids) {
+    if (!granted_.contains(id)) fresh.insert(id);
+  }
+  if (fresh.ranges().empty()) return;
+  deferred_.emplace_back(Kind::kGranted, flat_ranges(fresh));
+  (void)write_deferred();
+  for (const auto& [begin, end] : fresh.ranges()) granted_.insert_range(begin, end);
+}
+
+Status Journal::write_deferred() {
+  for (; !deferred_.empty(); deferred_.pop_front()) {
+    const auto& [kind, ranges] = deferred_.front();
+    if (Status s = write_record(kind, std::as_bytes(std::span(ranges))); !s) return s;
+  }
+  return Success{};
+}
+
+void Journal::tick(std::chrono::steady_clock::time_point now) {
+  if (options_.fsync != FsyncPolicy::kInterval || !unsynced_ ||
+      now - last_sync_ < options_.fsync_interval) {
+    return;
+  }
+  file_->sync();
+  unsynced_ = false;
+  last_sync_ = now;
+}
+
+void Journal::write_run_id() {
+  const Status written = write_record(Kind::kRun, std::as_bytes(std::span(options_.run_id)));
+  if (!written) throw std::runtime_error(written.error().detail);
+}
+
+Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
+  const std::vector<std::byte> record = make_record(static_cast<uint32_t>(kind), payload);
+  try {
+    file_->append(record);
+    if (options_.fsync == FsyncPolicy::kEvery) file_->sync();
+  } catch (const std::system_error& error) {
+    file_->truncate(file_bytes_);  // no half record in front of the next one
+    if (!is_no_room(error)) throw;
+    return Error{Reason::kBusy, error.what()};
+  }
+  file_bytes_ += record.size();
+  unsynced_ = options_.fsync != FsyncPolicy::kEvery;
+  return Success{};
+}
+
+// Writes what is alive to a new file and renames it over the old one, so a crash leaves one of
+// both. Without room for it the old one stays.
+void Journal::compact() {
+  const std::filesystem::path fresh_path = options_.directory / "journal.new";
+  std::map<int64_t, std::vector<Extent>> moved;
+  try {
+    std::unique_ptr<File> fresh = options_.files->create(fresh_path);
+    fresh->lock();
+    const uint64_t bytes = write_living(*fresh, moved);
+    fresh->sync();
+    options_.files->rename(fresh_path, options_.directory / "journal.bin");
+    file_ = std::move(fresh);
+    file_bytes_ = bytes;
+  } catch (const std::system_error& error) {
+    if (!is_no_room(error)) throw;
+    options_.files->remove(fresh_path);
+    return;
+  }
+  options_.files->sync_directory(options_.directory);
+  live_ = std::move(moved);
+  dead_bytes_ = 0;
+  deferred_.clear();  // the new file says it
+}
+
+uint64_t Journal::write_living(File& fresh,
+                               std::map<int64_t, std::vector<Extent>>& moved) const {
+  fresh.append(std::as_bytes(std::span(kMagic)));
+  uint64_t bytes = sizeof kMagic;
+  const auto put = [&](std::span<const std::byte> record) {
+    fresh.append(record);
+    bytes += record.size();
+  };
+  put(make_record(static_cast<uint32_t>(Kind::kRun), std::as_bytes(std::span(options_.run_id))));
+  const std::vector<int64_t> ranges = flat_ranges(consumed_);
+  put(make_record(static_cast<uint32_t>(Kind::kConsumed), std::as_bytes(std::span(ranges))));
+  const std::vector<int64_t> granted = flat_ranges(granted_);
+  put(make_record(static_cast<uint32_t>(Kind::kGranted), std::as_bytes(std::span(granted))));
+  std::vector<std::byte> record;
+  for (const auto& [group, extents] : live_) {
+    for (const Extent& extent : extents) {
+      record.resize(extent.bytes);
+      file_->read_at(extent.offset, record);
+      moved[group].push_back({bytes, extent.bytes});
+      put(record);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace ringside::bridge

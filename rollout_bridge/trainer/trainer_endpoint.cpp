@@ -1,0 +1,256 @@
+#include "rollout_bridge/trainer/trainer_endpoint.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "rollout_bridge/transport/zap_authenticator.h"
+#include "rollout_bridge/trainer/trainer_state.h"
+#include "rollout_bridge/weights/weight_server.h"
+#include "rollout_bridge/transport/zmq_io.h"
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kRetrySend{5};
+constexpr int kMessagesPerRound = 64;  // before ticks and sends get their turn again
+constexpr std::chrono::milliseconds kCloseInDestructor{2000};
+
+const TrainerOptions& checked(const TrainerOptions& o) {
+  if (o.run_id.empty()) throw std::invalid_argument("TrainerOptions: run_id is empty");
+  if (o.run_epoch < 0) {
+    throw std::invalid_argument("TrainerOptions: run_epoch " + std::to_string(o.run_epoch) +
+                                ", expected >= 0 (see next_run_epoch)");
+  }
+  if (o.journal_directory.empty()) {
+    throw std::invalid_argument("TrainerOptions: journal_directory is empty");
+  }
+  if (o.max_queued_rollouts < 1 || o.max_attempts < 1 || o.max_workers < 1 || o.window_bytes < 1 ||
+      o.heartbeat_interval.count() < 1 || o.worker_timeout <= o.heartbeat_interval) {
+    throw std::invalid_argument("TrainerOptions: capacities must be >= 1 and worker_timeout (" +
+                                std::to_string(o.worker_timeout.count()) +
+                                " ms) above heartbeat_interval (" +
+                                std::to_string(o.heartbeat_interval.count()) + " ms)");
+  }
+  if (o.assignment_timeout.count() < 1) {
+    throw std::invalid_argument("TrainerOptions: assignment_timeout " +
+                                std::to_string(o.assignment_timeout.count()) +
+                                " ms, expected at least 1 ms");
+  }
+  if (o.run_id.size() > o.limits.max_string_bytes) {
+    throw std::invalid_argument("TrainerOptions: run_id of " + std::to_string(o.run_id.size()) +
+                                " bytes, limit " + std::to_string(o.limits.max_string_bytes));
+  }
+  check_bind_address(o.rollout_address, o.curve.has_value());
+  check_bind_address(o.weights_address, o.curve.has_value());
+  return o;
+}
+
+std::unique_ptr<Gate> make_gate(zmq::context_t& context, const std::optional<CurveServer>& curve) {
+  return curve ? std::make_unique<Gate>(context, *curve) : nullptr;
+}
+
+}  // namespace
+
+struct TrainerEndpoint::Impl {
+  explicit Impl(const TrainerOptions& o)
+      : options(checked(o)),
+        gate(make_gate(context, o.curve)),
+        weights(context, o.weights_address, o.run_id, o.run_epoch, o.limits, gate.get()),
+        state(o, weights.address()),
+        router(
+            bind_router(context, o.rollout_address, {.max_frame_bytes = o.limits.max_frame_bytes},
+                        gate.get())),
+        address(bound_address(router)),
+        thread([this](const std::stop_token& stop) { loop(stop); }) {}
+
+  ~Impl() {
+    thread.request_stop();
+    waker.wake();
+    if (thread.joinable()) thread.join();
+  }
+
+  void loop(const std::stop_token& stop) {
+    try {
+      while (!stop.stop_requested()) round();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+    changed.notify_all();
+  }
+
+  void round() {
+    zmq::pollitem_t items[] = {{router.handle(), 0, ZMQ_POLLIN, 0},
+                               {nullptr, waker.fd(), ZMQ_POLLIN, 0}};
+    zmq::poll(items, 2, stuck ? kRetrySend : kTick);
+    waker.clear();
+    for (int i = 0; i < kMessagesPerRound && receive(router, true, options.limits, incoming); ++i) {
+      const auto message = incoming.parse(options.limits);  // hashes the frames: outside the lock
+      const std::lock_guard lock(mutex);
+      ++messages;
+      state.on_message(incoming.identity, incoming.user, message, Clock::now());
+    }
+    {
+      const std::lock_guard lock(mutex);
+      if (gate) state.on_denials(gate->drain_denials());
+      state.tick(Clock::now());
+      flush();
+    }
+    changed.notify_all();
+  }
+
+  // Sends what is waiting, as far as the sockets take it; under the mutex.
+  void flush() {
+    auto& strays = state.strays();
+    for (; !strays.empty(); strays.pop_front()) {
+      const auto& [identity, out] = strays.front();
+      send(router, &identity, out.header, out.payload);  // best effort: nobody is owed it
+    }
+    stuck = false;
+    std::vector<std::string> gone;
+    for (auto& [identity, session] : state.sessions()) {
+      while (!session.outbox.empty()) {
+        const Outgoing& out = session.outbox.front();
+        const SendResult result = send(router, &identity, out.header, out.payload);
+        if (result == SendResult::kUnreachable) gone.push_back(identity);
+        if (result == SendResult::kFull) stuck = true;
+        if (result != SendResult::kSent) break;
+        session.outbox.pop_front();
+      }
+    }
+    for (const std::string& identity : gone) state.on_unreachable(identity);
+    state.sweep();
+  }
+
+  void check() {  // under the mutex
+    if (failure) std::rethrow_exception(failure);
+    weights.check();
+    if (gate) gate->check();
+  }
+
+  // Runs `action` on the state under the mutex and wakes the thread to send what came of it: not
+  // before the mutex is free, which it would only wait for.
+  template <class Action>
+  auto act(Action action) {
+    const struct WakeAfter {
+      Waker& waker;
+      ~WakeAfter() { waker.wake(); }
+    } wake_after{waker};
+    const std::lock_guard lock(mutex);
+    check();
+    return action();
+  }
+
+  TrainerOptions options;
+  zmq::context_t context;
+  Waker waker;
+  std::mutex mutex;                 // guards state, failure, messages, closed
+  std::condition_variable changed;  // after every round
+  std::unique_ptr<Gate> gate;       // null: plain; outlives the sockets it guards
+  WeightServer weights;
+  TrainerState state;
+  std::exception_ptr failure;
+  uint64_t messages = 0;
+  bool closed = false;
+  zmq::socket_t router;  // the thread's, with incoming and stuck
+  std::string address;
+  Incoming incoming;
+  bool stuck = false;
+  std::jthread thread;
+};
+
+TrainerEndpoint::TrainerEndpoint(TrainerOptions options) : impl_(std::make_unique<Impl>(options)) {}
+
+TrainerEndpoint::~TrainerEndpoint() { close(kCloseInDestructor); }
+
+const std::string& TrainerEndpoint::rollout_address() const { return impl_->address; }
+const std::string& TrainerEndpoint::weights_address() const { return impl_->weights.address(); }
+
+void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
+  if (!snapshot) throw std::invalid_argument("publish: the snapshot is null");
+  // Freed when the offers are on their way.
+  const std::shared_ptr<const WeightSnapshot> no_longer_served = impl_->act([&] {
+    impl_->state.publish(snapshot);
+    return impl_->weights.hold(std::move(snapshot));
+  });
+}
+
+void TrainerEndpoint::grant(const std::vector<GroupGrant>& groups) {
+  impl_->act([&] { impl_->state.grant(groups); });
+}
+
+std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  while (true) {
+    impl_->check();
+    if (auto rollout = impl_->state.pop()) {
+      impl_->waker.wake();
+      return rollout;
+    }
+    if (impl_->closed || Clock::now() >= deadline) return std::nullopt;
+    impl_->changed.wait_until(lock, deadline);
+  }
+}
+
+void TrainerEndpoint::mark_consumed(std::span<const int64_t> group_ids) {
+  impl_->act([&] { impl_->state.mark_consumed(group_ids); });
+}
+
+bool TrainerEndpoint::wait_for_commit(int64_t version, std::size_t min_workers,
+                                      std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  while (true) {
+    impl_->check();
+    if (impl_->state.committed_workers(version) >= min_workers) return true;
+    if (impl_->closed || Clock::now() >= deadline) return false;
+    impl_->changed.wait_until(lock, deadline);
+  }
+}
+
+std::vector<WorkerStatus> TrainerEndpoint::workers() const {
+  return impl_->act([&] { return impl_->state.workers(); });
+}
+
+BridgeCounters TrainerEndpoint::counters() const {
+  return impl_->act([&] {
+    BridgeCounters counters = impl_->state.counters();
+    counters.weight_bytes += impl_->weights.bytes_served();
+    counters.weight_requests = impl_->weights.requests();
+    counters.weight_rejected = impl_->weights.rejected();
+    counters.messages = impl_->messages;
+    if (impl_->gate) counters.denied = impl_->gate->denied();
+    return counters;
+  });
+}
+
+std::vector<BridgeEvent> TrainerEndpoint::drain_events() {
+  return impl_->act([&] { return impl_->state.drain_events(); });
+}
+
+void TrainerEndpoint::end(const std::string& reason) {
+  impl_->act([&] { impl_->state.end(reason); });
+}
+
+void TrainerEndpoint::close(std::chrono::milliseconds deadline) {
+  const auto until = Clock::now() + deadline;
+  {
+    std::unique_lock lock(impl_->mutex);
+    if (impl_->closed) return;
+    impl_->waker.wake();
+    impl_->changed.wait_until(
+        lock, until, [&] { return impl_->failure != nullptr || !impl_->state.has_output(); });
+    impl_->closed = true;
+  }
+  impl_->changed.notify_all();
+  impl_->thread.request_stop();
+  impl_->waker.wake();
+  impl_->thread.join();
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,321 @@
+// TrainerState: one handler for each message a worker sends.
+#include <algorithm>
+
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/trainer_state.h"
+
+namespace ringside::bridge {
+namespace {
+
+// It goes into logs, file names and metrics.
+bool is_worker_id(const std::string& text, const Limits& limits) {
+  return !text.empty() && text.size() <= limits.max_worker_id_bytes && clip_text(text) == text;
+}
+
+std::string identity_of(const std::string& worker_id, uint64_t incarnation) {
+  return worker_id + "/" + std::to_string(incarnation);
+}
+
+Status check_hello(const std::string& identity, const Header& header, const HelloBody& body,
+                   const Limits& limits) {
+  if (!is_worker_id(header.worker_id, limits) || body.capacity_samples < 1 ||
+      body.capacity_samples > limits.max_capacity_samples || header.seq != 1) {
+    return Error{Reason::kInvalidField,
+                 "HELLO: worker_id '" + header.worker_id + "', capacity_samples " +
+                     std::to_string(body.capacity_samples) + ", seq " + std::to_string(header.seq) +
+                     "; expected 1 to " + std::to_string(limits.max_worker_id_bytes) +
+                     " bytes without control characters, 1 to " +
+                     std::to_string(limits.max_capacity_samples) + ", 1"};
+  }
+  if (const std::string own = identity_of(header.worker_id, header.incarnation); identity != own) {
+    return Error{Reason::kInvalidField, "HELLO of worker " + own + " under routing id '" +
+                                            identity + "', expected routing id '" + own + "'"};
+  }
+  return Success{};
+}
+
+}  // namespace
+
+void TrainerState::on_message(const std::string& identity, const std::string& user,
+                              const Result<Message>& received, Clock::time_point now) {
+  now_ = std::max(now_, now);
+  if (!received) return refuse(identity, received.error(), false, nullptr);
+  const Message& message = received.value();
+  const Header& header = message.header();
+  if (!header.run_id.empty() && header.run_id != options_.run_id) {
+    return refuse(identity,
+                  {Reason::kWrongRun,
+                   "message of run '" + header.run_id + "', this is run '" + options_.run_id + "'"},
+                  true, &header);
+  }
+  if (header.type == MessageType::kHello) return on_hello(identity, user, message, now);
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end()) {
+    return refuse(identity, {Reason::kUnknownSession, "say HELLO first"}, false, &header);
+  }
+  Session& session = it->second;
+  if (session.user != user) {
+    return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+  }
+  if (header.worker_id != session.worker_id || header.incarnation != session.incarnation) {
+    const Error other{Reason::kInvalidField, "message of worker " +
+                                                 identity_of(header.worker_id, header.incarnation) +
+                                                 " in the session of worker " + identity};
+    refuse(identity, other, true, &header);
+    return lose(identity, other.detail);
+  }
+  if (header.seq != session.received_seq + 1) {
+    const Error gap{Reason::kSequenceGap, "received seq " + std::to_string(header.seq) +
+                                              ", expected " +
+                                              std::to_string(session.received_seq + 1)};
+    refuse(identity, gap, false, &header);
+    return lose(identity, gap.detail);
+  }
+  session.received_seq = header.seq;
+  session.last_message = now;
+  on_session_message(identity, session, message, now);
+}
+
+void TrainerState::on_session_message(const std::string& identity, Session& session,
+                                      const Message& message, Clock::time_point now) {
+  if (session.state == SessionState::kBye) return;  // it said so itself
+  switch (message.header().type) {
+    case MessageType::kRollout:
+      on_rollout(session, message);
+      give_up_if_always_refused(identity, message);
+      break;
+    case MessageType::kReady:
+      on_ready(session, message);
+      break;
+    case MessageType::kHeartbeat:
+      on_heartbeat(identity, session, message, now);
+      break;
+    case MessageType::kStaged:
+      on_staged(session, message);
+      break;
+    case MessageType::kStageFailed:
+      on_stage_failed(session, message);
+      break;
+    case MessageType::kCommitted:
+      on_committed(session, message);
+      break;
+    case MessageType::kBye:
+      on_bye(session, message);
+      break;
+    default:
+      refuse(identity,
+             {Reason::kUnsupported,
+              std::string("a trainer takes no ") + message_type_name(message.header().type)},
+             false, &message.header());
+  }
+  hand_out_work();
+}
+
+void TrainerState::on_hello(const std::string& identity, const std::string& user,
+                            const Message& message, Clock::time_point now) {
+  const Header& header = message.header();
+  const auto hello = message.body<HelloBody>();
+  if (!hello) return refuse(identity, hello.error(), true, &header);
+  const HelloBody& body = hello.value();
+  if (Status s = check_hello(identity, header, body, options_.limits); !s) {
+    return refuse(identity, s.error(), true, &header);
+  }
+  if (!check_settings(identity, header, body)) return;
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (it->second.worker_id != header.worker_id) continue;
+    if (it->second.state == SessionState::kBye) {  // gone, only its answer was not
+      sessions_.erase(it);
+      break;
+    }
+    if (it->second.user != user) {
+      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
+                                  key_name(user) + "' refused: its session is of key '" +
+                                  key_name(it->second.user) + "'");
+      return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true,
+                    &header);
+    }
+    if (it->second.incarnation >= header.incarnation && it->first != identity) {
+      return refuse(identity,
+                    {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) +
+                                          " of worker " + header.worker_id + ", " +
+                                          std::to_string(it->second.incarnation) + " is in"},
+                    true, &header);
+    }
+    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
+    break;  // one session a worker id
+  }
+  if (sessions_.size() >= options_.max_workers) {
+    return refuse(identity,
+                  {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
+                                      std::to_string(options_.max_workers)},
+                  false, &header);
+  }
+  Session& session = sessions_[identity];
+  session.worker_id = header.worker_id;
+  session.user = user;
+  session.incarnation = header.incarnation;
+  session.capacity_samples = body.capacity_samples;
+  session.pending = body.pending;
+  budget_.join(session.worker_id);
+  session.received_seq = header.seq;
+  session.last_message = session.last_heartbeat = now;
+  const int64_t version = newest_ ? newest_->manifest.version : -1;
+  const std::string root = newest_ ? newest_->manifest.root_hash : "";
+  // At least 1, which lets one rollout through at a time: a client may know no window of 0.
+  const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
+  // With nothing to send it needs no promise yet: its work will bring one.
+  if (body.pending == 0) budget_.release(session.worker_id);
+  queue(session, make_payload(MessageType::kWelcome,
+                              WelcomeBody{weights_address_,
+                                          version,
+                                          root,
+                                          options_.heartbeat_interval.count(),
+                                          options_.worker_timeout.count(),
+                                          window,
+                                          static_cast<int64_t>(options_.limits.max_chunk_bytes),
+                                          {options_.settings}}));
+  const bool known = body.installed_epoch == options_.run_epoch &&
+                     is_published(body.installed_version, body.installed_root);
+  if (known) {
+    session.installed_version = body.installed_version;
+    session.state = SessionState::kSync;
+  }
+  if (session.installed_version != version) offer(session);
+  event(session.worker_id,
+        "worker " + session.worker_id + " joined" +
+            (known ? " at version " + std::to_string(session.installed_version) : "") +
+            (user.empty() ? "" : " with key '" + key_name(user) + "'"));
+  if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+}
+
+// Refuses a worker whose settings would make training wrong; says what else differs.
+bool TrainerState::check_settings(const std::string& identity, const Header& header,
+                                  const HelloBody& body) {
+  const SettingsComparison found = compare_settings(options_.settings, body.settings);
+  const std::string worker = "worker " + header.worker_id;
+  if (!found.fatal.empty()) {
+    std::string all;
+    for (const std::string& one : found.fatal) all.append(all.empty() ? "" : "; ").append(one);
+    event(header.worker_id, worker + " refused: " + all);
+    refuse(identity, {Reason::kSettings, all}, true, &header);
+    return false;
+  }
+  for (const std::string& one : found.warnings) {
+    event(header.worker_id, worker + ": " + one + "; its rollouts are taken all the same");
+  }
+  return true;
+}
+
+void TrainerState::malformed(const Session& session, const Error& error) {
+  ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+  event(session.worker_id, "message of worker " + session.worker_id + " refused: " + error.detail);
+}
+
+void TrainerState::on_ready(Session& session, const Message& message) {
+  const auto body = message.body<ReadyBody>();
+  if (!body) return malformed(session, body.error());
+  const int64_t version = body.value().version;
+  if (version < 0 || version != session.installed_version) return;
+  if (session.state == SessionState::kSync || session.state == SessionState::kPaused) {
+    session.state = SessionState::kReady;
+  }
+}
+
+void TrainerState::on_heartbeat(const std::string& identity, Session& session,
+                                const Message& message, Clock::time_point now) {
+  const auto parsed = message.body<HeartbeatBody>();
+  if (!parsed) return refuse(identity, parsed.error(), false, &message.header());
+  const HeartbeatBody& body = parsed.value();
+  session.queue_depth = body.queue_depth;
+  session.pending = body.pending;
+  if (is_idle(session)) budget_.release(session.worker_id);
+  if (body.state == session_state_name(SessionState::kPaused)) {
+    if (!session.paused_since) session.paused_since = now;
+    if (session.state == SessionState::kReady) session.state = SessionState::kPaused;
+    return;  // how long it may be, tick() watches
+  }
+  session.paused_since.reset();
+  if (session.state == SessionState::kPaused) session.state = SessionState::kReady;
+  if (body.progress_age_ms > options_.progress_timeout.count()) {
+    refuse(identity, {Reason::kTimeout, "no progress"}, false, &message.header());
+    lose(identity,
+         "its own code was silent for " + std::to_string(body.progress_age_ms / 1000) + " s");
+  }
+}
+
+void TrainerState::on_staged(Session& session, const Message& message) {
+  const auto parsed = message.body<StagedBody>();
+  if (!parsed) return malformed(session, parsed.error());
+  const StagedBody& body = parsed.value();
+  if (!is_published(body.version, body.root_hash)) {
+    return sync_failed(session, "staged: " + unpublished(body.version, body.root_hash));
+  }
+  if (body.encoding == "overwrite") ++counters_.delta_staged;
+  if (body.encoding == "shared") ++counters_.shared_staged;
+  if (body.refetched > 0) {
+    counters_.delta_refetched += static_cast<uint64_t>(body.refetched);
+    event(session.worker_id, "worker " + session.worker_id + " fetched " +
+                                 std::to_string(body.refetched) + " tensors of version " +
+                                 std::to_string(body.version) +
+                                 " whole: what their changes made did not match its hash");
+  }
+  queue(session, make_payload(MessageType::kCommit, WeightsBody{body.version, body.root_hash}));
+}
+
+void TrainerState::on_stage_failed(Session& session, const Message& message) {
+  const auto body = message.body<StageFailedBody>();
+  if (!body) return malformed(session, body.error());
+  if (!newest_ || body.value().version != newest_->manifest.version) return;
+  // The old weights still run and are whole: the worker keeps working at its version.
+  ++session.failed_syncs;
+  session.failed_version = body.value().version;
+  ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
+  event(session.worker_id, "worker " + session.worker_id + " could not stage version " +
+                               std::to_string(body.value().version) + ": " + body.value().detail);
+  offer(session);
+}
+
+void TrainerState::on_committed(Session& session, const Message& message) {
+  const auto body = message.body<WeightsBody>();
+  if (!body) return malformed(session, body.error());
+  // It may be behind the newest by now: whether that is fresh enough, min_version decides.
+  if (!is_published(body.value().version, body.value().root_hash)) {
+    return sync_failed(session,
+                       "installed: " + unpublished(body.value().version, body.value().root_hash));
+  }
+  session.installed_version = body.value().version;
+  session.failed_syncs = 0;
+  session.state = SessionState::kSync;
+  event(session.worker_id,
+        "worker " + session.worker_id + " committed version " +
+            std::to_string(session.installed_version),
+        /*routine=*/true);
+}
+
+void TrainerState::sync_failed(Session& session, const std::string& why) {
+  session.state = SessionState::kQuarantined;
+  session.installed_version = session.offered_version = -1;
+  ++session.failed_syncs;
+  ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
+  event(session.worker_id, "worker " + session.worker_id + " quarantined: " + why);
+  offer(session);
+}
+
+void TrainerState::on_bye(Session& session, const Message& message) {
+  const auto body = message.body<EndBody>();
+  const Holding held = board_.release(session.worker_id);
+  budget_.leave(session.worker_id);
+  ++counters_.left_workers;
+  event(session.worker_id,
+        "worker " + session.worker_id + " left" +
+            (body && !body.value().reason.empty() ? ": " + body.value().reason : "") + "; " +
+            std::to_string(held.samples) + " samples of " + std::to_string(held.groups) +
+            " groups are reassigned");
+  session.state = SessionState::kBye;
+  Payload payload = make_payload(MessageType::kBye, EndBody{""});
+  const Header header = header_for(session.worker_id, session.incarnation, 0);
+  std::string packed = pack_header(header, payload, options_.limits);
+  session.outbox.push_back({std::move(packed), std::move(payload)});
+}
+
+}  // namespace ringside::bridge

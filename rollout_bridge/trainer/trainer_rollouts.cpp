@@ -1,0 +1,294 @@
+// TrainerState: work out to the workers, rollouts in from them.
+#include <algorithm>
+
+#include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/trainer_state.h"
+
+namespace ringside::bridge {
+
+uint64_t wire_bytes(const Rollout& r) {
+  return (r.prompt_ids.size() + r.completion_ids.size()) * sizeof(int32_t) +
+         (r.logprobs.size() + r.advantages.size()) * sizeof(float) + r.loss_mask.size() +
+         r.versions.size() * 3 * sizeof(int64_t) + r.turn_offsets.size() * sizeof(int32_t) +
+         r.turn_rewards.size() * sizeof(double) + r.branches.size() * 2 * sizeof(int64_t);
+}
+
+void TrainerState::on_rollout(Session& session, const Message& message) {
+  uint64_t bytes = 0;
+  for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
+  budget_.arrived(session.worker_id, static_cast<int64_t>(bytes));
+  session.overdue = false;  // it answers
+  auto decoded = decode_rollout(message, options_.limits);
+  AckBody ack;
+  if (decoded) {
+    ++counters_.received;
+    counters_.rollout_bytes += bytes;
+    ack = take(session, message, std::move(decoded).value(), bytes);
+  } else {
+    ack = unreadable(session, message, decoded.error());
+  }
+  ack.window_bytes = budget_.raise(session.worker_id);
+  if (is_idle(session)) budget_.release(session.worker_id);
+  queue(session, make_payload(MessageType::kAck, ack));
+}
+
+// A rollout that breaks a rule. What it says of itself, field by field, lets the worker drop it and
+// the sample be asked for anew; where it names no sample, all that the worker holds is.
+AckBody TrainerState::unreadable(Session& session, const Message& message, const Error& error) {
+  Rollout named;
+  named.rollout_id = message.field<std::string>("rollout_id").value_or("");
+  const auto group_id = message.field<int64_t>("group_id");
+  const auto sample_index = message.field<int32_t>("sample_index");
+  if (group_id && sample_index) {
+    named.group_id = *group_id;
+    named.sample_index = *sample_index;
+  } else {
+    board_.release(session.worker_id);
+  }
+  return reject(session, named, error);
+}
+
+AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Error& error) {
+  ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+  const bool stale = error.reason == Reason::kStale;  // nobody's fault
+  // The worker drops it: if the sample was its own to make, it is asked for anew.
+  const bool was_asked =
+      board_.give_back(rollout.group_id, rollout.sample_index, session.worker_id);
+  if (was_asked && !stale) {
+    ++session.refused_in_row;
+    session.last_refusal = error;
+  }
+  event(session.worker_id, "rollout of worker " + session.worker_id +
+                               (stale ? " not used: " : " rejected: ") + error.detail);
+  return {rollout.rollout_id, stale ? "STALE" : "REJECTED", reason_name(error.reason),
+          clip_text(error.detail)};
+}
+
+// A worker that makes nothing but refused samples would be asked for them for ever.
+void TrainerState::give_up_if_always_refused(const std::string& identity, const Message& message) {
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end() || it->second.refused_in_row < options_.max_refused_in_row) return;
+  const Error why{
+      it->second.last_refusal.reason,
+      std::to_string(it->second.refused_in_row) +
+          " samples in a row were refused, the last one: " + it->second.last_refusal.detail};
+  refuse(identity, why, true, &message.header());
+  lose(identity, why.detail);
+}
+
+AckBody TrainerState::busy(const std::string& rollout_id) {
+  ++counters_.busy;
+  return {rollout_id, "BUSY", "", ""};
+}
+
+// Whether the weights of a rollout exist: those of this start were published, those of an earlier
+// one are among what this start's weights descend from.
+Status TrainerState::check_weights_of(const Rollout& rollout) const {
+  const auto error = [&](Reason reason, const std::string& what) {
+    return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
+  };
+  const std::string epoch = "run_epoch " + std::to_string(rollout.run_epoch);
+  if (rollout.run_epoch == options_.run_epoch) {
+    for (const VersionSpan& span : rollout.versions) {
+      if (roots_.contains(span.version)) continue;
+      return error(Reason::kUnknownVersion,
+                   "version " + std::to_string(span.version) + " was never published in " + epoch);
+    }
+    return Success{};
+  }
+  const auto start = options_.newest_of_epoch.find(rollout.run_epoch);
+  if (rollout.run_epoch > options_.run_epoch || start == options_.newest_of_epoch.end()) {
+    return error(Reason::kWrongRun, epoch + ", now is " + std::to_string(options_.run_epoch) +
+                                        " and no earlier one of that number is known");
+  }
+  for (const VersionSpan& span : rollout.versions) {
+    if (span.version <= start->second) continue;
+    return error(Reason::kStale, "version " + std::to_string(span.version) + " of " + epoch +
+                                     " was lost with a restart, the last that exists is " +
+                                     std::to_string(start->second));
+  }
+  return Success{};
+}
+
+// Room was kept for what was granted; anything else, as a former epoch's work, needs room now.
+bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
+  const auto queued = static_cast<int64_t>(queue_.size());
+  const bool counted =
+      board_.expects(rollout) || queued + board_.in_flight() < options_.max_queued_rollouts;
+  return counted && budget_.fits(static_cast<int64_t>(bytes));
+}
+
+// The frames go into the file as they came. Says once when the journal stops taking rollouts and
+// once when it goes on.
+bool TrainerState::journalled(int64_t group_id, const Message& message) {
+  const Status written = journal_.append(group_id, message.flat());
+  if (!written) {
+    ++counters_.journal_refused;
+    if (journal_trouble_.empty()) {
+      event("", "journal: " + written.error().detail + "; rollouts wait until there is room");
+    }
+    journal_trouble_ = written.error().detail;
+    return false;
+  }
+  if (!journal_trouble_.empty()) event("", "journal: takes rollouts again");
+  journal_trouble_.clear();
+  return true;
+}
+
+AckBody TrainerState::take(Session& session, const Message& message, Rollout rollout,
+                           uint64_t bytes) {
+  if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
+  const Origin origin =
+      rollout.run_epoch == options_.run_epoch ? Origin::kThisStart : Origin::kEarlierStart;
+  const auto verdict = board_.judge(rollout, session.worker_id, origin);
+  if (!verdict) return reject(session, rollout, verdict.error());
+  if (verdict.value() == Verdict::kDuplicate) {
+    ++counters_.duplicate;
+    return {rollout.rollout_id, "DUPLICATE", "", ""};
+  }
+  if (verdict.value() == Verdict::kRetry) {
+    ++counters_.requeued;
+    event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
+                                 std::to_string(rollout.group_id) + " came back " +
+                                 finish_reason_name(rollout.finish_reason) +
+                                 "; this sample alone is made again");
+    board_.retry(rollout, session.worker_id, origin);
+    return {rollout.rollout_id, "REQUEUED", "", ""};
+  }
+  if (Status s = admit(rollout); !s) return reject(session, rollout, s.error());
+  if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
+    return busy(rollout.rollout_id);
+  }
+  board_.deliver(rollout);
+  budget_.enqueue(static_cast<int64_t>(bytes));
+  AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
+  queue_.emplace_back(std::move(rollout), bytes);
+  ++counters_.accepted;
+  session.refused_in_row = 0;
+  return ack;
+}
+
+// All that was asked of it is here, and it has nothing else to send.
+bool TrainerState::is_idle(const Session& session) const {
+  return board_.in_flight(session.worker_id) == 0 && session.pending <= 0;
+}
+
+// Those that have something to send and little room for it learn that there is more.
+void TrainerState::widen_windows() {
+  for (auto& [identity, session] : sessions_) {
+    if (session.state == SessionState::kBye || is_idle(session) ||
+        !budget_.is_low(session.worker_id)) {
+      continue;
+    }
+    CreditBody credit;
+    credit.window_bytes = budget_.raise(session.worker_id);
+    queue(session, make_payload(MessageType::kCredit, credit));
+  }
+}
+
+// Whether what comes of more work has room: no work goes out without. Promises room where it can.
+bool TrainerState::has_window_for_work(Session& session) {
+  return budget_.window(session.worker_id) > 0 || budget_.raise(session.worker_id) > 0;
+}
+
+// Those among whom work is shared: the ready ones that can take it, and those that are taking newer
+// weights and will be ready soon.
+std::vector<WorkerShare> TrainerState::sharing_workers() {
+  std::vector<WorkerShare> workers;
+  for (auto& [identity, s] : sessions_) {
+    if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
+    if (s.overdue && another_is_ready(s)) continue;
+    const bool takes_work =
+        s.state == SessionState::kReady && board_.has_work_for(s.installed_version);
+    const bool takes_weights =
+        s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
+    const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
+    if (!takes_work && !takes_weights && !committed) continue;
+    if (takes_work && !has_window_for_work(s)) continue;
+    workers.push_back({s.worker_id, s.installed_version, s.capacity_samples, takes_work});
+  }
+  return workers;
+}
+
+void TrainerState::hand_out_work() {
+  widen_windows();
+  const int64_t room =
+      options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
+  const bool any_is_free = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    const Session& s = item.second;
+    return s.state == SessionState::kReady && board_.has_work_for(s.installed_version) &&
+           board_.in_flight(s.worker_id) < s.capacity_samples;
+  });
+  if (ended_ || room <= 0 || !any_is_free) return;  // as after most messages
+  const std::vector<WorkerShare> workers = sharing_workers();
+  const auto granted = board_.assign(workers, room, now_);
+  for (auto& [identity, session] : sessions_) {
+    if (session.state != SessionState::kReady) continue;
+    if (const auto it = granted.find(session.worker_id); it != granted.end()) {
+      send_credits(session, it->second);
+    } else if (is_idle(session)) {
+      budget_.release(session.worker_id);
+    }
+  }
+}
+
+// As many CREDITs as it takes for each to be a message that can be read.
+void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
+  const std::size_t most =
+      options_.limits.max_header_bytes / 4 * 3;  // the rest: frame 0's other fields
+  CreditBody credit;
+  credit.window_bytes = budget_.raise(session.worker_id);
+  std::size_t bytes = 0;
+  for (const GrantedGroup& g : groups) {
+    GrantBody body{g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices};
+    msgpack::sbuffer packed;
+    msgpack::pack(packed, body);
+    if (!credit.groups.empty() && bytes + packed.size() > most) {
+      queue(session, make_payload(MessageType::kCredit, credit));
+      credit.groups.clear();
+      bytes = 0;
+    }
+    bytes += packed.size();
+    credit.groups.push_back(std::move(body));
+  }
+  queue(session, make_payload(MessageType::kCredit, credit));
+}
+
+bool TrainerState::another_is_ready(const Session& session) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    const Session& other = item.second;
+    return &other != &session && other.state == SessionState::kReady && !other.overdue;
+  });
+}
+
+// Samples that were asked for too long ago go to other workers: where all the others are overdue as
+// well, they get another chance. Where there is no other, the worker goes on: to ask it again would
+// change nothing.
+void TrainerState::reassign_overdue() {
+  const auto before = now_ - options_.assignment_timeout;
+  for (const auto& [worker, samples] : board_.held_since(before)) {
+    const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+      return item.second.worker_id == worker;
+    });
+    if (found == sessions_.end()) continue;
+    Session& session = found->second;
+    const std::string what = "worker " + worker + " has not answered for " +
+                             std::to_string(samples) + " samples in " +
+                             seconds(options_.assignment_timeout);
+    if (!another_is_ready(session)) {
+      for (auto& [identity, other] : sessions_) other.overdue = &other == &session && other.overdue;
+    }
+    if (another_is_ready(session)) {
+      board_.release(worker, before);
+      session.overdue = true;
+      counters_.reassigned += static_cast<uint64_t>(samples);
+      event(worker,
+            what + ": they are reassigned, and it gets no new ones until it sends a rollout");
+    } else if (!session.warned_at || now_ - *session.warned_at >= options_.assignment_timeout) {
+      session.warned_at = now_;
+      event(worker, what + ", and no other worker is ready: it is waited for");
+    }
+  }
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,277 @@
+#include "rollout_bridge/trainer/trainer_state.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ringside::bridge {
+namespace {
+
+constexpr std::size_t kMaxEvents = 1024;
+constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile up
+constexpr std::size_t kMaxStrays = 256;
+
+Journal::Options journal_options(const TrainerOptions& o) {
+  return {o.journal_directory,     o.run_id,            o.fsync, o.fsync_interval,
+          o.journal_compact_bytes, o.journal_max_bytes, o.limits, o.files};
+}
+
+}  // namespace
+
+std::string seconds(std::chrono::milliseconds span) {
+  const auto tenths = span.count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+const char* session_state_name(SessionState state) {
+  constexpr const char* kNames[] = {"join", "sync", "ready", "paused", "quarantined", "bye"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+TrainerState::TrainerState(const TrainerOptions& options, std::string weights_address)
+    : options_(options),
+      weights_address_(std::move(weights_address)),
+      journal_(journal_options(options)),
+      board_(options.max_attempts),
+      budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
+              options.window_bytes) {
+  board_.mark_consumed_before(journal_.consumed());
+  board_.mark_granted_before(journal_.granted());
+  replay_journal();
+  if (journal_.truncated_bytes() > 0) {
+    event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
+                  " bytes of a torn or damaged tail");
+  }
+}
+
+// The journal may be of another recipe or an older version: what would be refused now is not taken
+// from there either. What it holds of weights that do not exist any more stays in the file until its
+// group is consumed, and is passed over at every start.
+void TrainerState::replay_journal() {
+  std::size_t stale = 0;
+  std::vector<Error> refused;
+  for (Rollout& rollout : journal_.take_replayed()) {
+    if (!check_weights_of(rollout) || !board_.has_place_for(rollout)) {
+      ++stale;
+      continue;
+    }
+    if (const Status admitted = admit(rollout); !admitted) {
+      refused.push_back(admitted.error());
+      continue;
+    }
+    board_.deliver(rollout);
+    const uint64_t bytes = wire_bytes(rollout);
+    budget_.enqueue(static_cast<int64_t>(bytes));
+    queue_.emplace_back(std::move(rollout), bytes);
+  }
+  note_dropped(refused);
+  if (!queue_.empty()) {
+    event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
+  }
+  if (stale > 0) {
+    event("", std::to_string(stale) +
+                  " rollouts of the journal not taken: their weights were lost with a restart, or "
+                  "others of their group came first");
+  }
+  if (const std::string unreadable = journal_.unreadable(); !unreadable.empty())
+    event("", unreadable);
+}
+
+// One event a reason: a journal may hold thousands of them.
+void TrainerState::note_dropped(const std::vector<Error>& refused) {
+  std::map<Reason, std::pair<int64_t, const Error*>> by_reason;
+  for (const Error& error : refused) {
+    ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+    auto& [count, first] = by_reason.try_emplace(error.reason, 0, &error).first->second;
+    ++count;
+  }
+  for (const auto& [reason, found] : by_reason) {
+    event("", "journal: " + std::to_string(found.first) + " rollouts dropped (" +
+                  reason_name(reason) +
+                  "), their samples are asked for again; the first: " + found.second->detail);
+  }
+}
+
+Status TrainerState::admit(const Rollout& rollout) const {
+  return options_.admission ? options_.admission->admit(rollout) : Status(Success{});
+}
+
+Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,
+                                uint64_t seq) const {
+  return {MessageType::kError, options_.run_id, options_.run_epoch, worker_id, incarnation, seq};
+}
+
+void TrainerState::queue(Session& session, Payload payload) {
+  const Header header = header_for(session.worker_id, session.incarnation, ++session.sent_seq);
+  std::string packed = pack_header(header, payload, options_.limits);
+  session.outbox.push_back({std::move(packed), std::move(payload)});
+}
+
+void TrainerState::refuse(const std::string& identity, const Error& error, bool fatal,
+                          const Header* to) {
+  ++counters_.rejected[static_cast<std::size_t>(error.reason)];
+  if (strays_.size() >= kMaxStrays) return;
+  Payload payload =
+      make_payload(MessageType::kError,
+                   ErrorBody{reason_name(error.reason), clip_text(error.detail), fatal, -1});
+  const Header header = to ? header_for(to->worker_id, to->incarnation, 0) : header_for("", 0, 0);
+  std::string packed = pack_header(header, payload, options_.limits);
+  strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
+}
+
+void TrainerState::event(const std::string& worker_id, std::string text, bool routine) {
+  if (events_.size() >= kMaxEvents) {
+    events_.pop_front();
+    ++counters_.dropped_events;
+  }
+  events_.push_back({worker_id, clip_text(text), routine});
+}
+
+void TrainerState::lose(const std::string& identity, const std::string& why) {
+  const auto it = sessions_.find(identity);
+  if (it == sessions_.end()) return;
+  const Session& session = it->second;
+  if (session.state != SessionState::kBye) {
+    const Holding held = board_.release(session.worker_id);
+    budget_.leave(session.worker_id);
+    event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
+                                 std::to_string(held.samples) + " samples of " +
+                                 std::to_string(held.groups) + " groups are reassigned");
+    ++counters_.lost_workers;
+  }
+  sessions_.erase(it);
+}
+
+void TrainerState::sweep() {
+  std::erase_if(sessions_, [](const auto& item) {
+    return item.second.state == SessionState::kBye && item.second.outbox.empty();
+  });
+}
+
+void TrainerState::on_denials(const std::vector<std::string>& sentences) {
+  for (const std::string& sentence : sentences) event("", sentence);
+}
+
+std::string TrainerState::key_name(const std::string& user) const {
+  if (!options_.curve) return "";
+  for (const AllowedKey& allowed : options_.curve->allowed) {
+    if (allowed.public_key == user) return allowed.name;
+  }
+  return "";
+}
+
+void TrainerState::on_unreachable(const std::string& identity) { lose(identity, "disconnected"); }
+
+void TrainerState::tick(Clock::time_point now) {
+  now_ = std::max(now_, now);
+  std::vector<std::pair<std::string, std::string>> lost;
+  for (auto& [identity, session] : sessions_) {
+    const auto silent =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - session.last_message);
+    if (silent > options_.worker_timeout) {
+      lost.emplace_back(identity, "no message for " + seconds(silent));
+    } else if (session.paused_since && now - *session.paused_since > options_.pause_timeout) {
+      lost.emplace_back(identity, "paused for more than " + seconds(options_.pause_timeout));
+    } else if (session.outbox.size() > kMaxOutbox) {
+      lost.emplace_back(identity,
+                        "takes no messages, " + std::to_string(session.outbox.size()) + " wait");
+    } else if (session.state != SessionState::kBye &&
+               now - session.last_heartbeat >= options_.heartbeat_interval) {
+      session.last_heartbeat = now;
+      const int64_t version = newest_ ? newest_->manifest.version : -1;
+      queue(session, make_payload(MessageType::kHeartbeat,
+                                  HeartbeatBody{session_state_name(session.state), version, 0, 0}));
+    }
+  }
+  for (const auto& [identity, why] : lost) lose(identity, why);
+  reassign_overdue();
+  hand_out_work();
+  journal_.tick(now);
+}
+
+void TrainerState::grant(const std::vector<GroupGrant>& groups) {
+  const int64_t largest =
+      std::min<int64_t>(options_.max_queued_rollouts, options_.limits.max_group_size);
+  for (const GroupGrant& g : groups) {
+    if (g.group_size > largest) {
+      throw std::invalid_argument("grant of group " + std::to_string(g.group_id) + " with " +
+                                  std::to_string(g.group_size) + " samples, limit " +
+                                  std::to_string(largest));
+    }
+  }
+  std::vector<int64_t> ids;
+  for (const GroupGrant& g : groups) ids.push_back(g.group_id);
+  journal_.grant(ids);
+  for (const GroupGrant& g : groups) {
+    if (board_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
+      event("", "rollouts of group " + std::to_string(g.group_id) +
+                    " from an earlier start are of another group size: dropped, it is sampled anew");
+      mark_consumed(std::span(&g.group_id, 1));
+    }
+    board_.grant(g);
+    journal_.reopen(g.group_id);
+  }
+  hand_out_work();
+}
+
+std::optional<Rollout> TrainerState::pop() {
+  if (queue_.empty()) return std::nullopt;
+  auto [rollout, bytes] = std::move(queue_.front());
+  queue_.pop_front();
+  budget_.dequeue(static_cast<int64_t>(bytes));
+  hand_out_work();  // there is room again
+  return rollout;
+}
+
+void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
+  journal_.consume(group_ids);
+  for (const int64_t id : group_ids) board_.consume(id);
+  std::erase_if(queue_, [&](const auto& item) {
+    if (!board_.is_consumed(item.first.group_id)) return false;
+    budget_.dequeue(static_cast<int64_t>(item.second));
+    ++counters_.forgotten;
+    return true;
+  });
+  hand_out_work();
+}
+
+void TrainerState::end(const std::string& reason) {
+  ended_ = clip_text(reason);
+  for (auto& [identity, session] : sessions_) {
+    queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+  }
+}
+
+std::vector<WorkerStatus> TrainerState::workers() const {
+  std::vector<WorkerStatus> out;
+  const auto now = Clock::now();
+  for (const auto& [identity, s] : sessions_) {
+    out.push_back({s.worker_id, s.incarnation, session_state_name(s.state), s.installed_version,
+                   board_.in_flight(s.worker_id), s.queue_depth,
+                   s.state == SessionState::kBye ? 0 : budget_.window(s.worker_id),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(now - s.last_message)});
+  }
+  return out;
+}
+
+BridgeCounters TrainerState::counters() const {
+  BridgeCounters counters = counters_;
+  counters.queued_bytes = static_cast<uint64_t>(budget_.queued());
+  counters.promised_bytes = static_cast<uint64_t>(budget_.promised());
+  counters.peak_bytes = static_cast<uint64_t>(budget_.peak());
+  counters.journal_bytes = journal_.file_bytes();
+  return counters;
+}
+
+std::vector<BridgeEvent> TrainerState::drain_events() {
+  std::vector<BridgeEvent> out(events_.begin(), events_.end());
+  events_.clear();
+  return out;
+}
+
+bool TrainerState::has_output() const {
+  return !strays_.empty() || std::any_of(sessions_.begin(), sessions_.end(), [](const auto& item) {
+    return !item.second.outbox.empty();
+  });
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,174 @@
+// What the trainer knows and decides, message by message; no sockets, no locks. TrainerEndpoint
+// feeds it under its mutex and sends what it puts into the outboxes.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rollout_bridge/trainer/byte_budget.h"
+#include "rollout_bridge/trainer/group_ledger.h"
+#include "rollout_bridge/base/id_set.h"
+#include "rollout_bridge/trainer/journal.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/protocol/wire.h"
+
+namespace ringside::bridge {
+
+using Clock = std::chrono::steady_clock;
+
+struct Outgoing {
+  std::string header;
+  Payload payload;
+};
+
+// JOIN: HELLO is taken. SYNC: weights are offered or committed, READY is due. READY: takes work.
+// PAUSED: keeps its work, gets no more. QUARANTINED: its installed weights did not verify, no work
+// until a commit does. BYE: it left, the answer is on its way. PROTOCOL.md has the transitions.
+enum class SessionState { kJoin, kSync, kReady, kPaused, kQuarantined, kBye };
+
+struct Session {
+  std::string worker_id;
+  std::string user;  // the public key it came in with; "" on a plain connection
+  uint64_t incarnation = 0;
+  SessionState state = SessionState::kJoin;
+  int64_t capacity_samples = 0;
+  int64_t installed_version = -1;  // verified, of this run_epoch
+  int64_t offered_version = -1;    // staging or staged since
+  int64_t failed_version = -1;     // could not be staged: offered dense from then on
+  int64_t queue_depth = 0;
+  int64_t pending = -1;  // rollouts it made and has no answer for, as it says; -1: it does not say
+  bool overdue = false;  // samples were reassigned from it, and it has sent no rollout since
+  std::optional<Clock::time_point> warned_at;  // of samples that are overdue and stay with it
+  std::optional<Clock::time_point> paused_since;
+  int failed_syncs = 0;  // in a row
+  int refused_in_row = 0;  // samples it held that were refused since one was accepted
+  Error last_refusal{};    // of these
+  uint64_t received_seq = 0;
+  uint64_t sent_seq = 0;
+  Clock::time_point last_message{};
+  Clock::time_point last_heartbeat{};
+  std::deque<Outgoing> outbox;
+};
+
+class TrainerState {
+ public:
+  // Throws like Journal. Rollouts of the journal are queued and recorded on the board; those that
+  // would be refused now are dropped with an event, and their samples are asked for again.
+  TrainerState(const TrainerOptions& options, std::string weights_address);
+
+  // From the socket thread. `identity` is the ROUTER identity of the sender, `user` its public key.
+  // A session takes messages of the key that opened it only.
+  void on_message(const std::string& identity, const std::string& user,
+                  const Result<Message>& message, Clock::time_point now);
+  void on_denials(const std::vector<std::string>& sentences);  // connections turned away
+  void on_unreachable(const std::string& identity);
+  void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
+
+  // From the owner; same contracts as TrainerEndpoint.
+  void publish(std::shared_ptr<const WeightSnapshot> snapshot);
+  void grant(const std::vector<GroupGrant>& groups);
+  std::optional<Rollout> pop();
+  void mark_consumed(std::span<const int64_t> group_ids);
+  void end(const std::string& reason);
+  std::size_t committed_workers(int64_t version) const;
+  std::vector<WorkerStatus> workers() const;
+  std::vector<BridgeEvent> drain_events();
+
+  std::map<std::string, Session>& sessions() { return sessions_; }
+  // Replies to identities that have no session; sent once, best effort.
+  std::deque<std::pair<std::string, Outgoing>>& strays() { return strays_; }
+  BridgeCounters counters() const;
+  bool has_output() const;
+  // Forgets those that left and have had their answer.
+  void sweep();
+
+ private:
+  // trainer_messages.cpp: one handler a message type.
+  void on_hello(const std::string& identity, const std::string& user, const Message& message,
+                Clock::time_point now);
+  void malformed(const Session& session, const Error& error);
+  void on_session_message(const std::string& identity, Session& session, const Message& message,
+                          Clock::time_point now);
+  void on_ready(Session& session, const Message& message);
+  void on_heartbeat(const std::string& identity, Session& session, const Message& message,
+                    Clock::time_point now);
+  void on_staged(Session& session, const Message& message);
+  void on_stage_failed(Session& session, const Message& message);
+  void on_committed(Session& session, const Message& message);
+  void on_bye(Session& session, const Message& message);
+  bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
+  void sync_failed(Session& session, const std::string& why);
+  std::string unpublished(int64_t version, const std::string& root_hash) const;
+
+  // trainer_rollouts.cpp: work out, rollouts in.
+  void on_rollout(Session& session, const Message& message);
+  AckBody take(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
+  AckBody reject(Session& session, const Rollout& rollout, const Error& error);
+  void give_up_if_always_refused(const std::string& identity, const Message& message);
+  AckBody busy(const std::string& rollout_id);
+  Status check_weights_of(const Rollout& rollout) const;
+  bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
+  bool journalled(int64_t group_id, const Message& message);
+  AckBody unreadable(Session& session, const Message& message, const Error& error);
+  bool is_idle(const Session& session) const;
+  void hand_out_work();
+  std::vector<WorkerShare> sharing_workers();
+  bool has_window_for_work(Session& session);
+  void send_credits(Session& session, const std::vector<GrantedGroup>& groups);
+  void widen_windows();
+  void reassign_overdue();
+  bool another_is_ready(const Session& session) const;
+
+  // trainer_weights.cpp
+  void offer(Session& session);
+  bool is_published(int64_t version, const std::string& root_hash) const;
+
+  // trainer_state.cpp
+  void replay_journal();
+  void note_dropped(const std::vector<Error>& refused);
+  Status admit(const Rollout& rollout) const;
+  void queue(Session& session, Payload payload);
+  void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
+  void lose(const std::string& identity, const std::string& why);
+  void event(const std::string& worker_id, std::string text, bool routine = false);
+  std::string key_name(const std::string& user) const;
+  Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
+
+  TrainerOptions options_;
+  std::string weights_address_;
+  Journal journal_;
+  GroupBoard board_;
+  std::shared_ptr<const WeightSnapshot> newest_;
+  Buffer newest_manifest_;
+  Buffer newest_delta_manifest_;          // empty without a delta
+  SharedBody newest_place_;
+  Buffer newest_payloads_;                // those of the delta, when few enough to go along with it
+  std::map<int64_t, std::string> roots_;  // of every version of this start, 100 bytes each
+  std::optional<std::string> ended_;
+  std::map<std::string, Session> sessions_;  // by ROUTER identity
+  std::deque<std::pair<std::string, Outgoing>> strays_;
+  std::deque<std::pair<Rollout, uint64_t>> queue_;  // with its bytes
+  ByteBudget budget_;
+  Clock::time_point now_{};      // the latest that was told
+  std::string journal_trouble_;  // why the journal takes nothing now; empty: it does
+  std::deque<BridgeEvent> events_;
+  BridgeCounters counters_;
+};
+
+// Times in a row that a worker may fail to take weights before it is offered no more of them.
+inline constexpr int kMaxFailedSyncs = 3;
+
+// "join", "sync", "ready", "paused", "quarantined", "bye".
+const char* session_state_name(SessionState state);
+// "1.5 s".
+std::string seconds(std::chrono::milliseconds span);
+// Bytes of a rollout's frames on the wire.
+uint64_t wire_bytes(const Rollout& rollout);
+
+}  // namespace ringside::bridge

@@ -1,0 +1,40 @@
+#include "rollout_bridge/trainer/trainer_term.h"
+
+#include <fcntl.h>
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+#include "rollout_bridge/base/posix_file.h"
+
+namespace ringside::bridge {
+
+int64_t next_run_epoch(const std::filesystem::path& directory) {
+  std::filesystem::create_directories(directory);
+  const std::filesystem::path path = directory / "run_epoch";
+  int64_t epoch = 0;
+  if (std::filesystem::exists(path)) {
+    std::ifstream in(path);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epoch);
+    if (error != std::errc{} || std::string(end) != "\n" || epoch < 1) {
+      throw std::runtime_error(path.string() + ": expected a number >= 1 and a newline");
+    }
+  }
+  ++epoch;
+  const std::filesystem::path fresh = directory / "run_epoch.new";
+  const std::string text = std::to_string(epoch) + "\n";
+  {
+    PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    file.append(std::as_bytes(std::span(text)));
+    file.sync();
+  }
+  std::filesystem::rename(fresh, path);
+  sync_directory(directory);
+  return epoch;
+}
+
+}  // namespace ringside::bridge

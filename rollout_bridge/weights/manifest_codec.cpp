@@ -1,0 +1,63 @@
+#include "rollout_bridge/weights/manifest_codec.h"
+
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/weights/snapshot.h"
+
+namespace ringside::bridge {
+
+std::vector<uint8_t> encode_manifest(const Manifest& m) {
+  ManifestBody body{m.run_id,   m.run_epoch, m.version,  m.base_version.value_or(-1),
+                    m.encoding, {},          m.root_hash};
+  for (const TensorEntry& t : m.tensors) {
+    body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3, t.encoding,
+                            t.changed, t.payload_bytes});
+  }
+  msgpack::sbuffer out;
+  msgpack::pack(out, body);
+  return std::vector<uint8_t>(out.data(), out.data() + out.size());
+}
+
+Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
+  if (bytes.size() > limits.max_manifest_bytes) {
+    return Error{Reason::kLimit, "manifest of " + std::to_string(bytes.size()) + " bytes, limit " +
+                                     std::to_string(limits.max_manifest_bytes)};
+  }
+  ManifestBody body;
+  try {
+    const msgpack::unpack_limit unpack_limit(limits.max_tensors, 64, limits.max_string_bytes, 0, 0,
+                                             8);
+    std::size_t end = 0;
+    const auto handle = msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(),
+                                        end, nullptr, nullptr, unpack_limit);
+    if (end != bytes.size()) {
+      return Error{Reason::kMalformed, "manifest: map ends at byte " + std::to_string(end) +
+                                           " of " + std::to_string(bytes.size())};
+    }
+    if (handle.get().type != msgpack::type::MAP) {
+      return Error{Reason::kMalformed, "manifest: not a msgpack map"};
+    }
+    handle.get().convert(body);
+  } catch (const msgpack::size_overflow& e) {
+    return Error{Reason::kLimit, std::string("manifest: ") + e.what()};
+  } catch (const msgpack::unpack_error& e) {
+    return Error{Reason::kMalformed, std::string("manifest: ") + e.what()};
+  } catch (const msgpack::type_error&) {
+    return Error{Reason::kMalformed, "manifest: a field has the wrong type"};
+  }
+  Manifest m;
+  m.run_id = std::move(body.run_id);
+  m.run_epoch = body.run_epoch;
+  m.version = body.version;
+  if (body.base_version >= 0) m.base_version = body.base_version;
+  m.encoding = std::move(body.encoding);
+  for (TensorBody& t : body.tensors) {
+    m.tensors.push_back({std::move(t.name), std::move(t.dtype), std::move(t.shape), t.offset,
+                         t.bytes, std::move(t.xxh3), std::move(t.encoding), t.changed,
+                         t.payload_bytes});
+  }
+  m.root_hash = std::move(body.root_hash);
+  if (Status s = validate(m, limits); !s) return s.error();
+  return m;
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,376 @@
+#include "rollout_bridge/worker/worker_endpoint.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "rollout_bridge/worker/worker_state.h"
+#include "rollout_bridge/transport/zmq_io.h"
+
+namespace ringside::bridge {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kLook{1000};
+constexpr int kMessagesPerRound = 64;
+constexpr std::size_t kHeaderSlack = 64 * 1024;
+
+const WorkerOptions& checked(const WorkerOptions& o) {
+  if (o.worker_id.empty() || o.worker_id.size() > 128 || o.rollout_address.empty()) {
+    throw std::invalid_argument("WorkerOptions: worker_id '" + o.worker_id +
+                                "' (1 to 128 bytes) and "
+                                "rollout_address '" +
+                                o.rollout_address + "' must be set");
+  }
+  if (o.capacity_samples < 1 || o.max_pending < 1 || o.chunk_bytes < 1 || o.chunk_window < 1 ||
+      o.stage_tries < 1 || o.chunk_bytes > o.limits.max_chunk_bytes) {
+    throw std::invalid_argument("WorkerOptions: capacities must be >= 1, chunk_bytes " +
+                                std::to_string(o.chunk_bytes) +
+                                " <= " + std::to_string(o.limits.max_chunk_bytes));
+  }
+  if (o.curve && (!is_key(o.curve->server_key) || !is_key(o.curve->own.public_key) ||
+                  public_key_of(o.curve->own.secret_key) != o.curve->own.public_key)) {
+    throw std::invalid_argument(
+        "WorkerOptions: curve needs the trainer's public key and a pair of one's own, 40 characters "
+        "of Z85 each");
+  }
+  return o;
+}
+
+}  // namespace
+
+struct WorkerEndpoint::Impl {
+  explicit Impl(const WorkerOptions& o)
+      : options(checked(o)),
+        state(o),
+        thread([this](const std::stop_token& stop) { loop(stop); }) {}
+
+  ~Impl() {
+    thread.request_stop();
+    waker.wake();
+    if (thread.joinable()) thread.join();
+  }
+
+  void loop(const std::stop_token& stop) {
+    try {
+      while (!stop.stop_requested()) round();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+    close_sockets();
+    changed.notify_all();
+  }
+
+  void close_sockets() {
+    monitor.reset();
+    control.reset();
+    bulk.reset();
+  }
+
+  void round() {
+    wait();
+    follow_connection();
+    for (int i = 0;
+         control && i < kMessagesPerRound && receive(*control, false, options.limits, incoming);
+         ++i) {
+      const auto message = incoming.parse(options.limits);
+      const std::lock_guard lock(mutex);
+      state.on_message(message, Clock::now());
+    }
+    for (int i = 0;
+         bulk && i < kMessagesPerRound && receive(*bulk, false, options.limits, incoming); ++i) {
+      const auto message = incoming.parse(options.limits);
+      const std::lock_guard lock(mutex);
+      state.on_weights_message(message);
+      request_chunks(Clock::now());  // the wire must not wait for the rest of the round
+    }
+    read_shared();
+    {
+      const std::lock_guard lock(mutex);
+      const auto now = Clock::now();
+      state.tick(now);
+      follow_link(now);
+      flush(now);
+    }
+    changed.notify_all();
+  }
+
+  void follow_connection() {
+    while (const auto event = monitor ? monitor->next() : std::nullopt) {
+      const std::lock_guard lock(mutex);
+      note_connection(*event);
+      if (*event == ConnectionEvent::kClosed) state.on_closed();
+    }
+  }
+
+  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and every
+  // closing by an attempt that is announced before it is made: neither is news.
+  void note_connection(ConnectionEvent event) {
+    attempts = event == ConnectionEvent::kNotReached ? attempts + 1 : 0;
+    const bool is_news = event == ConnectionEvent::kReady ||
+                         (event == ConnectionEvent::kNotReached
+                              ? attempts > 1
+                              : connection != ConnectionEvent::kRefused);
+    if (is_news) connection = event;
+  }
+
+  // A few chunks at a time: neither the owner nor the trainer's messages wait for gigabytes.
+  void read_shared() {
+    more_to_read = true;
+    for (int i = 0; i < kMessagesPerRound && more_to_read; ++i) {
+      const std::lock_guard lock(mutex);
+      if (state.reads_shared()) state.read_shared(Clock::now());
+      more_to_read = state.reads_shared();
+    }
+  }
+
+  void wait() {
+    std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
+    if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
+    // A request that found no room, as any before the connection stands, goes out when there is some.
+    const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
+    if (bulk) items.push_back({bulk->handle(), 0, events, 0});
+    zmq::poll(items, more_to_read ? std::chrono::milliseconds::zero() : kTick);
+    waker.clear();
+  }
+
+  // Opens and closes sockets as the state of the session asks for it; under the mutex. A session
+  // never outlives its sockets, so no message of an old one can be taken for one of the next.
+  void follow_link(Clock::time_point now) {
+    if (state.link() == Link::kOver) return;
+    if (control && opened_for != state.incarnation()) close_sockets();
+    if (control && state.link() == Link::kJoining && now >= next_look && moved(now)) {
+      state.disconnect("the trainer is at another address", now);
+      return;
+    }
+    if (!control && now >= state.next_attempt()) {
+      moved(now);
+      opened_for = state.incarnation();
+      control =
+          connect_dealer(context, options.rollout_address, state.identity(),
+                         {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max,
+                         curve());
+      monitor.emplace(context, *control);
+      state.open_session();
+    }
+    const bool staging = state.receiver() != nullptr && !state.reads_shared() &&
+                         state.link() == Link::kJoined;
+    if (staging && !bulk) {
+      bulk = connect_dealer(context, state.weights_address(), "",
+                            {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
+                            options.backoff_max, curve());
+    }
+  }
+
+  // Whether the trainer is at another address than the one known so far, which then is known.
+  bool moved(Clock::time_point now) {
+    next_look = now + kLook;
+    const auto found = options.resolve ? options.resolve() : std::nullopt;
+    if (!found || *found == options.rollout_address) return false;
+    options.rollout_address = *found;
+    return true;
+  }
+
+  // Sends what is waiting, as far as the sockets take it; under the mutex.
+  void flush(Clock::time_point now) {
+    while (control && state.front() != nullptr) {
+      if (bridge::send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
+      state.sent_front(now);
+    }
+    request_chunks(now);
+  }
+
+  // Keeps the receiver's window full; under the mutex.
+  void request_chunks(Clock::time_point now) {
+    bulk_full = false;
+    if (!bulk || state.receiver() == nullptr || state.reads_shared()) return;
+    for (const ChunkBody& request : state.receiver()->requests(now)) {
+      const Payload payload = make_payload(MessageType::kChunkRequest, request);
+      if (bridge::send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
+          SendResult::kSent) {
+        state.receiver()->unsent(request);
+        bulk_full = true;
+      }
+    }
+  }
+
+  const CurveClient* curve() const { return options.curve ? &*options.curve : nullptr; }
+
+  LinkReport report() const {  // under the mutex
+    const bool joined = state.link() == Link::kJoined;
+    return {joined, options.rollout_address, joined ? "" : why_not_joined()};
+  }
+
+  std::string why_not_joined() const {
+    if (state.next_attempt() == Clock::time_point::max()) {
+      return "given up by the trainer until this worker makes progress";
+    }
+    switch (connection) {
+      case ConnectionEvent::kReady:
+        return "connected, but nobody answers HELLO";
+      case ConnectionEvent::kRefused:
+        return "the trainer does not let this worker's key in (bridge.curve.allowed_workers)";
+      case ConnectionEvent::kConnected:
+      case ConnectionEvent::kNoHandshake:
+      case ConnectionEvent::kClosed:
+        return options.curve
+                   ? "the connection is closed before the handshake ends: the trainer has another "
+                     "key than bridge.curve.trainer_public says, or none"
+                   : "the connection is closed before the handshake ends: the trainer asks for "
+                     "CURVE keys (bridge.curve.*), or something else listens there";
+      case ConnectionEvent::kNotReached:
+        return "nobody takes connections there";
+    }
+    return "";
+  }
+
+  void check() {  // under the mutex
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  WorkerOptions options;
+  zmq::context_t context;
+  Waker waker;
+  std::mutex mutex;
+  std::condition_variable changed;
+  WorkerState state;
+  std::exception_ptr failure;
+  ConnectionEvent connection = ConnectionEvent::kNotReached;  // the latest
+  int attempts = 0;  // to connect, since the last connection
+  std::optional<zmq::socket_t> control;
+  std::optional<ConnectionMonitor> monitor;  // of control
+  std::optional<zmq::socket_t> bulk;
+  bool bulk_full = false;     // the thread's
+  bool more_to_read = false;  // of shared memory; the thread's
+  uint64_t opened_for = 0;
+  Clock::time_point next_look{};
+  Incoming incoming;
+  std::jthread thread;
+};
+
+WorkerEndpoint::WorkerEndpoint(WorkerOptions options) : impl_(std::make_unique<Impl>(options)) {}
+
+WorkerEndpoint::~WorkerEndpoint() = default;
+
+void WorkerEndpoint::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->state.touch(Clock::now());
+  impl_->changed.wait_for(lock, timeout,
+                          [&] { return impl_->failure || impl_->state.has_event(); });
+  impl_->check();
+  impl_->state.touch(Clock::now());
+}
+
+std::optional<WorkerEvent> WorkerEndpoint::next_event() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  return impl_->state.poll();
+}
+
+std::optional<WorkerEvent> WorkerEndpoint::poll(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    if (auto event = next_event()) return event;
+    if (Clock::now() >= deadline) return std::nullopt;
+    wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
+  }
+}
+
+bool WorkerEndpoint::has_room() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state.has_room();
+}
+
+Status WorkerEndpoint::send(const Rollout& rollout) {
+  return send_rollout(rollout, std::chrono::milliseconds::zero());
+}
+
+void WorkerEndpoint::set_queue_depth(int64_t samples) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->state.set_queue_depth(samples);
+}
+
+Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(impl_->mutex);
+  while (true) {
+    impl_->check();
+    impl_->state.touch(Clock::now());
+    if (impl_->state.left()) return Error{Reason::kClosed, "the session is over"};
+    if (impl_->state.has_room()) break;
+    if (Clock::now() >= deadline) {
+      return Error{Reason::kTimeout, std::to_string(impl_->state.pending()) +
+                                         " rollouts wait for their acknowledgement, limit " +
+                                         std::to_string(impl_->options.max_pending)};
+    }
+    impl_->changed.wait_until(lock, deadline);
+  }
+  impl_->waker.wake();
+  return impl_->state.send_rollout(std::move(rollout));
+}
+
+Status WorkerEndpoint::commit_weights(int64_t version, const std::string& root_hash) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->waker.wake();
+  return impl_->state.commit_weights(version, root_hash);
+}
+
+void WorkerEndpoint::pause() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->state.pause();
+  impl_->waker.wake();
+}
+
+void WorkerEndpoint::resume() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->check();
+  impl_->state.touch(Clock::now());
+  impl_->state.resume();
+  impl_->waker.wake();
+}
+
+std::size_t WorkerEndpoint::pending() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->state.pending();
+}
+
+LinkReport WorkerEndpoint::report() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->report();
+}
+
+bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  bool answered = false;
+  {
+    std::unique_lock lock(impl_->mutex);
+    const auto done = [&](auto condition) {
+      return impl_->changed.wait_until(
+          lock, deadline, [&] { return impl_->failure || impl_->state.left() || condition(); });
+    };
+    // A trainer that ended the run takes no more rollouts and may not be there to answer.
+    const bool ended = impl_->state.ended();
+    const bool drained = done([&] { return ended || impl_->state.pending() == 0; });
+    if (!impl_->state.left()) impl_->state.say_bye(reason);
+    if (impl_->connection != ConnectionEvent::kReady) impl_->state.on_closed();
+    impl_->waker.wake();
+    answered = done([&] { return ended && impl_->state.front() == nullptr; }) && drained &&
+               !impl_->failure && (ended || impl_->state.pending() == 0);
+  }
+  impl_->thread.request_stop();
+  impl_->waker.wake();
+  if (impl_->thread.joinable()) impl_->thread.join();
+  return answered;
+}
+
+}  // namespace ringside::bridge

@@ -1,0 +1,197 @@
+#include "sp/batch/collator.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "sp/batch/prefix_tree.h"
+
+namespace ringside::sp {
+namespace {
+
+void check_document(const Document& document, std::size_t index) {
+  document.entries.check();
+  const auto length = static_cast<int64_t>(document.ids.size());
+  for (const int64_t source : document.entries.source) {
+    if (source < 0 || source >= length) {
+      throw std::invalid_argument("collator: document " + std::to_string(index) +
+                                  " has a loss entry at token " + std::to_string(source) + " of " +
+                                  std::to_string(length));
+    }
+  }
+}
+
+PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen, bool shared_prefix) {
+  std::vector<const std::vector<int64_t>*> ids;
+  for (const int64_t d : chosen) {
+    ids.push_back(&documents[d].ids);
+  }
+  return shared_prefix ? build_prefix_tree(ids) : unshared_tree(ids);
+}
+
+// One micro-batch before it is cut.
+struct Packed {
+  PrefixTree tree;
+  std::vector<int64_t> ids;
+  LossEntries entries;               // source = packed index
+  std::vector<int64_t> entry_index;  // place in the order (document, entry)
+  PrefixSaving saving;
+};
+
+PrefixSaving saving_of(const Packed& packed) {
+  PrefixSaving saving;
+  const SegmentForest& forest = packed.tree.forest;
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    saving.unique_pairs += forest.attended_pairs(s, {0, forest.length(s)});
+  }
+  saving.unique_tokens = forest.num_tokens();
+  for (const auto& path : packed.tree.paths) {
+    int64_t tokens = 0;
+    for (const int64_t segment : path) {
+      tokens += forest.length(segment);
+    }
+    saving.raw_tokens += tokens;
+    saving.raw_pairs += tokens * (tokens + 1) / 2;
+  }
+  return saving;
+}
+
+Packed pack(std::span<const Document> documents, const std::vector<int64_t>& chosen,
+            const std::vector<int64_t>& first_entry_of, bool shared_prefix) {
+  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}};
+  packed.ids.resize(packed.tree.forest.num_tokens());
+  for (std::size_t c = 0; c < chosen.size(); ++c) {
+    const Document& document = documents[chosen[c]];
+    const auto places = packed_indices_of(packed.tree, static_cast<int64_t>(c));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      packed.ids[places[i]] = document.ids[i];
+    }
+    for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
+      const int64_t source = document.entries.source[i];
+      packed.entries.add(places[source], document.entries.target[i], document.entries.sample[i]);
+      packed.entry_index.push_back(first_entry_of[chosen[c]] + static_cast<int64_t>(i));
+    }
+  }
+  packed.saving = saving_of(packed);
+  return packed;
+}
+
+// The entries whose source token is on this rank, source as local index, ordered by it.
+LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& local_of_packed,
+                          std::vector<int64_t>& entry_index) {
+  std::vector<std::size_t> mine;
+  for (std::size_t i = 0; i < packed.entries.source.size(); ++i) {
+    if (local_of_packed[packed.entries.source[i]] >= 0) {
+      mine.push_back(i);
+    }
+  }
+  std::stable_sort(mine.begin(), mine.end(), [&](std::size_t a, std::size_t b) {
+    return local_of_packed[packed.entries.source[a]] < local_of_packed[packed.entries.source[b]];
+  });
+  LossEntries entries;
+  for (const std::size_t i : mine) {
+    entries.add(local_of_packed[packed.entries.source[i]], packed.entries.target[i], packed.entries.sample[i]);
+    entry_index.push_back(packed.entry_index[i]);
+  }
+  return entries;
+}
+
+struct FamilyPacking {
+  PackingPlan plan;            // of documents
+  int64_t fullest_rank = 0;    // tokens of the data-parallel rank that has most
+};
+
+FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t dp_size, int64_t budget) {
+  const auto families = cut_into_families(tree, max_tokens);
+  std::vector<int64_t> lengths;
+  for (const Family& family : families) {
+    lengths.push_back(family.tokens);
+  }
+  FamilyPacking packing{pack_documents(lengths, dp_size, budget)};
+  for (auto& rank : packing.plan.micro_batches) {
+    int64_t tokens = 0;
+    for (auto& micro_batch : rank) {
+      std::vector<int64_t> members;
+      for (const int64_t family : micro_batch) {
+        tokens += lengths[family];
+        members.insert(members.end(), families[family].documents.begin(), families[family].documents.end());
+      }
+      micro_batch = std::move(members);
+    }
+    packing.fullest_rank = std::max(packing.fullest_rank, tokens);
+  }
+  return packing;
+}
+
+at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
+
+MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
+  const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
+                              options.sequence.placement);
+  const int64_t rank = mesh.sp_rank();
+  MicroBatch batch;
+  batch.plan =
+      std::make_shared<const AttentionPlan>(plan_attention(layout, options.heads, rank, options.sequence.plan));
+  batch.balance = layout.balance();
+  batch.saving = packed.saving;
+  batch.async_ulysses = options.sequence.async_ulysses;
+  if (batch.async_ulysses) {
+    batch.share_positions_S = integers(layout.share_positions(mesh.ring_rank()));
+  }
+  batch.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
+  batch.positions_s = integers(layout.positions(rank));
+  const LossEntries entries =
+      local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
+  batch.source_n = integers(entries.source);
+  batch.target_n = integers(entries.target);
+  batch.sample_n = integers(entries.sample);
+  return batch;
+}
+
+}  // namespace
+
+PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size, int64_t tokens_per_micro_batch,
+                               bool shared_prefix) {
+  std::vector<int64_t> all(documents.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  const PrefixTree tree = tree_of(documents, all, shared_prefix);
+  FamilyPacking best = pack_families(tree, tokens_per_micro_batch, dp_size, tokens_per_micro_batch);
+  // A large family on one data-parallel rank leaves the others idle: look for a size at which all get as much.
+  const int64_t part = (tree.forest.num_tokens() + dp_size - 1) / dp_size;
+  for (int64_t eighths = 8; eighths <= 16 && dp_size > 1; ++eighths) {
+    const int64_t max_tokens = std::clamp<int64_t>(part * eighths / 8, 1, tokens_per_micro_batch);
+    FamilyPacking packing = pack_families(tree, max_tokens, dp_size, tokens_per_micro_batch);
+    if (packing.fullest_rank < best.fullest_rank) {
+      best = std::move(packing);
+    }
+  }
+  return std::move(best.plan);
+}
+
+std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing, const Mesh& mesh,
+                                const CollatorOptions& options) {
+  std::vector<int64_t> first_entry_of;
+  int64_t num_entries = 0;
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    check_document(documents[d], d);
+    first_entry_of.push_back(num_entries);
+    num_entries += documents[d].entries.size();
+  }
+  std::vector<MicroBatch> batches;
+  for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
+    batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix), mesh, options));
+  }
+  return batches;
+}
+
+std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh, const CollatorOptions& options) {
+  const auto packing = plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch,
+                                          options.sequence.shared_prefix);
+  return collate(documents, packing, mesh, options);
+}
+
+}  // namespace ringside::sp

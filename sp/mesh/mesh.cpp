@@ -1,0 +1,105 @@
+#include "sp/mesh/mesh.h"
+
+#include <array>
+#include <stdexcept>
+#include <string>
+
+namespace ringside::sp {
+namespace {
+
+struct AxisSize {
+  Axis axis;
+  int64_t size;
+};
+
+// Outermost first.
+std::array<AxisSize, 3> axis_sizes(const MeshShape& shape) {
+  return {{{Axis::kDpReplicate, shape.dp_replicate}, {Axis::kRing, shape.ring}, {Axis::kUlysses, shape.ulysses}}};
+}
+
+}  // namespace
+
+namespace axes {
+
+Axes fsdp(CpFsdpMode mode) {
+  switch (mode) {
+    case CpFsdpMode::kAll:
+      return kSp;
+    case CpFsdpMode::kUlyssesOnly:
+      return kUlysses;
+    case CpFsdpMode::kRingOnly:
+      return kRing;
+    case CpFsdpMode::kNone:
+      return kNone;
+  }
+  throw std::invalid_argument("unknown cp_fsdp_mode");
+}
+
+Axes sp_without_fsdp(CpFsdpMode mode) {
+  switch (mode) {
+    case CpFsdpMode::kAll:
+      return kNone;
+    case CpFsdpMode::kUlyssesOnly:
+      return kRing;
+    case CpFsdpMode::kRingOnly:
+      return kUlysses;
+    case CpFsdpMode::kNone:
+      return kSp;
+  }
+  throw std::invalid_argument("unknown cp_fsdp_mode");
+}
+
+}  // namespace axes
+
+Mesh::Mesh(MeshShape shape, int64_t rank) : shape_(shape), rank_(rank) {
+  if (shape.dp_replicate < 1 || shape.ring < 1 || shape.ulysses < 1) {
+    throw std::invalid_argument("mesh: every axis must be at least 1, got dp_replicate " +
+                                std::to_string(shape.dp_replicate) + ", ring " +
+                                std::to_string(shape.ring) + ", ulysses " +
+                                std::to_string(shape.ulysses));
+  }
+  if (rank < 0 || rank >= shape.world_size()) {
+    throw std::invalid_argument("mesh: rank " + std::to_string(rank) + " of a world of " +
+                                std::to_string(shape.world_size()));
+  }
+}
+
+int64_t Mesh::size(Axes axes) const {
+  int64_t size = 1;
+  for (const AxisSize& a : axis_sizes(shape_)) {
+    size *= axes.contains(a.axis) ? a.size : 1;
+  }
+  return size;
+}
+
+int64_t Mesh::coordinate(Axes axes) const {
+  int64_t coordinate = 0;
+  int64_t stride = shape_.world_size();  // of the axis in world ranks
+  for (const AxisSize& a : axis_sizes(shape_)) {
+    stride /= a.size;
+    if (axes.contains(a.axis)) {
+      coordinate = coordinate * a.size + rank_ / stride % a.size;
+    }
+  }
+  return coordinate;
+}
+
+std::vector<int64_t> Mesh::ranks(Axes axes) const {
+  std::vector<int64_t> ranks{0};
+  int64_t stride = shape_.world_size();
+  for (const AxisSize& a : axis_sizes(shape_)) {
+    stride /= a.size;
+    const int64_t mine = rank_ / stride % a.size;
+    std::vector<int64_t> longer;
+    for (const int64_t base : ranks) {
+      const bool varies = axes.contains(a.axis);
+      for (int64_t i = varies ? 0 : mine; i < (varies ? a.size : mine + 1); ++i) {
+        longer.push_back(base + i * stride);
+      }
+    }
+    ranks = std::move(longer);
+  }
+  return ranks;
+}
+
+}  // namespace ringside::sp
