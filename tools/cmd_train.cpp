@@ -101,7 +101,7 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
   if (config.algorithm.name == rl::AlgorithmName::kSft) {
     rl::train_sft(*run);
   } else {
-    rl::train_grpo(*run, source.get());
+    rl::train_rl(*run, source.get());
   }
   return run->stop_signal();
 }

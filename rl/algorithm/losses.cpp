@@ -97,7 +97,7 @@ LossSums& LossSums::operator+=(const LossSums& other) {
   return *this;
 }
 
-PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
+PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
                      const AlgorithmConfig& config, const LossContext& context) {
   const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
   const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n};

@@ -62,7 +62,7 @@ struct LossContext {
 // DeepSeek-V3.2 2025, section 3.1, off-policy sequence masking). logprob_n carries the gradient, and entropy_n when there is
 // a bonus. n may be 0: the loss is then a zero that still has a gradient path, so that a rank without tokens takes part in
 // the backward's collectives. Collective over context.sequence where the configuration asks for figures of sequences.
-PolicyLoss grpo_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
+PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
                      const AlgorithmConfig& config, const LossContext& context);
 
 // Negative log-likelihood: loss = -sum of weight * logprob.

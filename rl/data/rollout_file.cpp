@@ -130,7 +130,7 @@ bridge::Rollout parse(const json& line) {
   rollout.temperature = optional<float>(line, "temperature", "a number", 1.0F);
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));
-  rollout.run_epoch = 0;
+  rollout.trainer_term = 0;
   read_rewards(line, rollout);
   return rollout;
 }
@@ -147,7 +147,7 @@ json parse_line(const std::string& text) {
 // start of the trainer.
 std::string group_label(const json& line) {
   std::string label = field(line, "group_id").dump();
-  return line.contains("trainer_epoch") ? label + " of start " + line["trainer_epoch"].dump()
+  return line.contains("logged_in_term") ? label + " of start " + line["logged_in_term"].dump()
                                         : label;
 }
 

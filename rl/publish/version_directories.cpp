@@ -27,20 +27,20 @@ VersionDirectories::VersionDirectories(std::filesystem::path root, int64_t keep,
                                        std::filesystem::path tokenizer_from)
     : root_(std::move(root)), keep_(keep), storage_(storage), tokenizer_from_(std::move(tokenizer_from)) {}
 
-std::filesystem::path VersionDirectories::path_of(int64_t run_epoch, int64_t version) const {
+std::filesystem::path VersionDirectories::path_of(int64_t trainer_term, int64_t version) const {
   char name[64];
-  std::snprintf(name, sizeof name, "e%04lld-v%06lld", static_cast<long long>(run_epoch), static_cast<long long>(version));
+  std::snprintf(name, sizeof name, "e%04lld-v%06lld", static_cast<long long>(trainer_term), static_cast<long long>(version));
   return root_ / name;
 }
 
-std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const {
-  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), run_epoch, version);
+std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t trainer_term, int64_t version) const {
+  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), trainer_term, version);
 }
 
 std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
-                                                const std::vector<engine::TensorToWrite>& tensors, int64_t run_epoch,
+                                                const std::vector<engine::TensorToWrite>& tensors, int64_t trainer_term,
                                                 int64_t version) const {
-  const auto target = path_of(run_epoch, version);
+  const auto target = path_of(trainer_term, version);
   engine::AtomicDirectory directory(target);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;

@@ -19,15 +19,15 @@ class VersionDirectories {
   // tokenizer_from: directory whose tokenizer files are copied along, may be empty.
   VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage, std::filesystem::path tokenizer_from);
 
-  // ROOT/e<run_epoch>-v<version>, zero-padded so that names sort by age.
-  std::filesystem::path path_of(int64_t run_epoch, int64_t version) const;
+  // ROOT/e<trainer_term>-v<version>, zero-padded so that names sort by age.
+  std::filesystem::path path_of(int64_t trainer_term, int64_t version) const;
 
   // Writes the version whole or not at all (under another name, renamed when durable), then removes the oldest beyond
   // `keep`. Returns its path. Blocks for the disk. Throws std::runtime_error or std::system_error on a write failure.
-  std::filesystem::path write(const engine::Decoder& decoder, int64_t run_epoch, int64_t version) const;
+  std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term, int64_t version) const;
   // The same of a copy of the parameters, in the decoder's order: beside the training.
   std::filesystem::path write(const engine::ModelConfig& config, const std::vector<engine::TensorToWrite>& tensors,
-                              int64_t run_epoch, int64_t version) const;
+                              int64_t trainer_term, int64_t version) const;
 
  private:
   void prune() const;

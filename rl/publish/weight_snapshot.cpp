@@ -38,7 +38,7 @@ at::ScalarType dtype_of(const Named& tensor) {
 }
 
 // The bytes of parameter i in a flat buffer of the unit's layout, which it holds alive.
-bridge::Buffer lend(const engine::ParamUnit& unit, const std::shared_ptr<const at::Tensor>& flat,
+bridge::Buffer view_bytes(const engine::ParamUnit& unit, const std::shared_ptr<const at::Tensor>& flat,
                     std::size_t i) {
   const auto element = flat->element_size();
   const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
@@ -57,7 +57,7 @@ class Converted {
       flat = std::make_shared<const at::Tensor>(unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
-    return {spec.name, dtype_name(dtype), spec.shape, lend(unit_, flat, i)};
+    return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
   }
 
  private:
@@ -154,8 +154,8 @@ std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
-                                                               int64_t run_epoch, int64_t version) {
-  return bridge::make_snapshot(run_id, run_epoch, version, copy_weights(decoder, dtype));
+                                                               int64_t trainer_term, int64_t version) {
+  return bridge::make_snapshot(run_id, trainer_term, version, copy_weights(decoder, dtype));
 }
 
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {

@@ -34,7 +34,7 @@ std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
-                                                               int64_t run_epoch, int64_t version);
+                                                               int64_t trainer_term, int64_t version);
 
 // Writes a verified snapshot into the decoder. Throws c10::Error, before anything is written, when its tensors are not
 // exactly the decoder's parameters by name, order and shape.

@@ -47,15 +47,15 @@ std::optional<VersionDirectories> version_directories(const Config& config) {
   return VersionDirectories(config.weights.directory, config.weights.keep, scalar_type(published_dtype(config)), config.model.path);
 }
 
-QueueRules queue_rules(const Config& config, int64_t run_epoch, int64_t restored_version,
+QueueRules queue_rules(const Config& config, int64_t trainer_term, int64_t restored_version,
                        const std::filesystem::path& directory) {
   QueueRules rules;
   rules.prompts_per_step = config.rollout.prompts_per_step;
   rules.group_size = config.rollout.group_size;
   rules.max_staleness = config.algorithm.max_staleness;
-  rules.run_epoch = run_epoch;
+  rules.trainer_term = trainer_term;
   rules.restored_version = restored_version;
-  rules.newest_of_epoch = record_start(directory, run_epoch, restored_version);
+  rules.newest_of_term = record_start(directory, trainer_term, restored_version);
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
     rules.total_reward = [recipe = parse_rewards(config.rollout.reward)](const bridge::Rollout& rollout) {
@@ -108,7 +108,7 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
   options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
-                                                      options.run_epoch, std::move(granted));
+                                                      options.trainer_term, std::move(granted));
 }
 
 // How long something took, over a run.
@@ -183,13 +183,13 @@ class LiveSource final : public RolloutSource {
       : dtype_(scalar_type(published_dtype(config))),
         shares_memory_(config.weights.shared_memory),
         run_id_(options.run_id),
-        run_epoch_(options.run_epoch),
+        trainer_term_(options.trainer_term),
         last_step_(last_step),
         endpoint_file_(directory / "endpoint.json"),
         directories_(version_directories(config)),
         chain_({config.weights.encoding == WeightEncoding::kAuto, config.weights.full_every}),
         intake_(options, rules, last_step) {
-    say_where(/*ended=*/false);
+    write_addresses(/*ended=*/false);
   }
 
   void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
@@ -202,7 +202,7 @@ class LiveSource final : public RolloutSource {
     jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block = std::move(block), version,
                   next_step]() mutable {
       if (directories_) {  // it is there before anybody hears of the version
-        directories_->write(config, tensors_of(tensors), run_epoch_, version);
+        directories_->write(config, tensors_of(tensors), trainer_term_, version);
       }
       offer(std::move(tensors), std::move(block), version, next_step);
     });
@@ -242,15 +242,15 @@ class LiveSource final : public RolloutSource {
     jobs_.wait_idle(kFinish);
     const std::lock_guard lock(mutex_);
     intake_.finish();
-    say_where(/*ended=*/true);  // for a worker that END did not reach
+    write_addresses(/*ended=*/true);  // for a worker that END did not reach
     log::info(stalls_.sentence("publishing held the training up for"));
     log::info(encoding_.sentence("hashing and comparing beside it took"));
   }
 
  private:
-  void say_where(bool ended) const {
+  void write_addresses(bool ended) const {
     write_endpoint_file(endpoint_file_,
-                        {intake_.rollout_address(), intake_.weights_address(), run_id_, run_epoch_, ended});
+                        {intake_.rollout_address(), intake_.weights_address(), run_id_, trainer_term_, ended});
   }
 
   // Null where none is wanted or the kernel gives none: then everything goes over the wire.
@@ -261,7 +261,7 @@ class LiveSource final : public RolloutSource {
     try {
       return blocks_.take(bytes);
     } catch (const std::system_error& error) {
-      if (!std::exchange(said_not_shared_, true)) {
+      if (!std::exchange(not_shared_logged_, true)) {
         log::info(std::string("weights go over the wire only: ") + error.what());
       }
       return nullptr;
@@ -275,7 +275,7 @@ class LiveSource final : public RolloutSource {
              int64_t next_step) {
     const auto begin = Clock::now();
     auto snapshot = chain_.extend(
-        bridge::make_snapshot(run_id_, run_epoch_, version, std::move(tensors), std::move(block)));
+        bridge::make_snapshot(run_id_, trainer_term_, version, std::move(tensors), std::move(block)));
     const auto took = Clock::now() - begin;
     const std::lock_guard lock(mutex_);
     encoding_.add(took);
@@ -285,13 +285,13 @@ class LiveSource final : public RolloutSource {
   at::ScalarType dtype_;
   bool shares_memory_;
   std::string run_id_;
-  int64_t run_epoch_;
+  int64_t trainer_term_;
   int64_t last_step_;
   std::filesystem::path endpoint_file_;
   std::optional<VersionDirectories> directories_;
   bridge::DeltaChain chain_;  // the thread's; holds the newest published version: one copy in host memory
   bridge::SharedBlocks blocks_;
-  bool said_not_shared_ = false;
+  bool not_shared_logged_ = false;
   Durations stalls_;
   mutable std::mutex mutex_;  // guards the two below
   RolloutIntake intake_;
@@ -322,9 +322,9 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   const auto directory = run_dir / "bridge";
   std::filesystem::create_directories(directory);
   bridge::TrainerOptions options = trainer_options(
-      config.bridge, run_id, bridge::next_run_epoch(directory), directory / "journal");
+      config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
   set_admission(options, config);
-  const QueueRules rules = queue_rules(config, options.run_epoch, restored_version, directory);
+  const QueueRules rules = queue_rules(config, options.trainer_term, restored_version, directory);
   try {
     return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
   } catch (const bridge::BindError& error) {

@@ -13,7 +13,7 @@ namespace ringside::rl {
 DType published_dtype(const Config& config);
 
 // Binds the endpoints, replays the journal under run_dir/bridge, raises the run epoch, keeps which version it began with in
-// run_dir/bridge/run_epochs, and writes the bound addresses to run_dir/bridge/endpoint.json for workers that are started
+// run_dir/bridge/trainer_terms, and writes the bound addresses to run_dir/bridge/endpoint.json for workers that are started
 // beside the run. With algorithm.dynamic_sampling = refill, groups whose total rewards are all equal are replaced.
 // Rollouts are held to LiveAdmission, workers to shared_settings(): data.train and the tokenizer are read where they are there.
 // `last_step`: no group is granted beyond it. restored_version: version of the weights the trainer starts with. Throws what

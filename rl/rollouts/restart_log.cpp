@@ -16,7 +16,7 @@
 namespace ringside::rl {
 namespace {
 
-using Starts = std::vector<std::pair<int64_t, int64_t>>;  // run_epoch, restored version
+using Starts = std::vector<std::pair<int64_t, int64_t>>;  // trainer_term, restored version
 
 Starts read_starts(const std::filesystem::path& path) {
   Starts starts;
@@ -28,7 +28,7 @@ Starts read_starts(const std::filesystem::path& path) {
     const bool is_pair = static_cast<bool>(fields >> epoch >> version) && (fields >> std::ws).eof();
     if (!is_pair || (!starts.empty() && epoch <= starts.back().first)) {
       throw std::runtime_error(path.string() + ":" + std::to_string(starts.size() + 1) + ": \"" + line +
-                               "\", expected a rising run_epoch and the version it began with");
+                               "\", expected a rising trainer_term and the version it began with");
     }
     starts.emplace_back(epoch, version);
   }
@@ -54,13 +54,13 @@ void write_starts(const std::filesystem::path& path, const Starts& starts) {
 
 }  // namespace
 
-std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, int64_t run_epoch,
+std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, int64_t trainer_term,
                                         int64_t restored_version) {
   std::filesystem::create_directories(directory);
-  const auto path = directory / "run_epochs";
+  const auto path = directory / "trainer_terms";
   Starts starts = read_starts(path);
-  if (!starts.empty() && run_epoch <= starts.back().first) {
-    throw std::runtime_error(path.string() + ": run_epoch " + std::to_string(run_epoch) + " after " +
+  if (!starts.empty() && trainer_term <= starts.back().first) {
+    throw std::runtime_error(path.string() + ": trainer_term " + std::to_string(trainer_term) + " after " +
                              std::to_string(starts.back().first));
   }
   std::map<int64_t, int64_t> newest;
@@ -69,7 +69,7 @@ std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, 
     newest[start->first] = lowest;  // of the starts after this one
     lowest = std::min(lowest, start->second);
   }
-  starts.emplace_back(run_epoch, restored_version);
+  starts.emplace_back(trainer_term, restored_version);
   write_starts(path, starts);
   return newest;
 }

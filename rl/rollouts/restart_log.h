@@ -8,11 +8,11 @@
 
 namespace ringside::rl {
 
-// Adds this start to `directory`/run_epochs, durably, and returns for each earlier start on record the last version of its
+// Adds this start to `directory`/trainer_terms, durably, and returns for each earlier start on record the last version of its
 // epoch that the restored weights descend from: the lowest version that it or any later start went back to. Creates the
 // directory. Throws std::runtime_error naming file and line when the file does not hold pairs of rising epochs and versions,
-// or `run_epoch` does not rise above them; std::system_error on I/O trouble.
-std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, int64_t run_epoch,
+// or `trainer_term` does not rise above them; std::system_error on I/O trouble.
+std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, int64_t trainer_term,
                                         int64_t restored_version);
 
 }  // namespace ringside::rl

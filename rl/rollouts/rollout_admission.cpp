@@ -194,11 +194,11 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   return check_judged(rollout, config.algorithm.advantage.estimator);
 }
 
-LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t run_epoch,
+LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t trainer_term,
                              std::unique_ptr<GrantedPrompts> prompts)
     : config_(std::move(config)),
       model_(model),
-      run_epoch_(run_epoch),
+      trainer_term_(trainer_term),
       reward_names_(names_of(config_.rollout.reward)),
       prompts_(std::move(prompts)) {}
 
@@ -279,7 +279,7 @@ Status LiveAdmission::check_prompt(const Rollout& rollout) {
 // A group's oldest version is that of the queue's rules. Versions of an earlier start are judged by
 // the queue, which knows which of them survived.
 Status LiveAdmission::check_versions(const Rollout& rollout) const {
-  if (rollout.run_epoch != run_epoch_) {
+  if (rollout.trainer_term != trainer_term_) {
     return Success{};
   }
   const int64_t oldest = slot_of(rollout.group_id) / config_.rollout.prompts_per_step -

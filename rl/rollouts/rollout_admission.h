@@ -57,7 +57,7 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
   // prompts: null where this trainer does not have them; prompts are then judged by their length
   // alone.
-  LiveAdmission(Config config, ModelBounds model, int64_t run_epoch,
+  LiveAdmission(Config config, ModelBounds model, int64_t trainer_term,
                 std::unique_ptr<GrantedPrompts> prompts);
 
   bridge::Status admit(const bridge::Rollout& rollout) override;
@@ -70,7 +70,7 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
 
   Config config_;
   ModelBounds model_;
-  int64_t run_epoch_;
+  int64_t trainer_term_;
   std::vector<std::string> reward_names_;  // empty: the worker's own
   std::unique_ptr<GrantedPrompts> prompts_;
 };

@@ -14,7 +14,7 @@ constexpr milliseconds kAlone{3000};       // without a worker before it is said
 constexpr std::size_t kMaxMessages = 256;  // between two drains; more of the same tell nothing
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const QueueRules& rules) {
-  options.newest_of_epoch = rules.newest_of_epoch;
+  options.newest_of_term = rules.newest_of_term;
   // Room for everything that may be under way, and for a replayed journal beside it.
   options.max_queued_rollouts =
       std::max<int64_t>(options.max_queued_rollouts,
@@ -30,7 +30,7 @@ std::string versions_of(const bridge::Rollout& rollout) {
     newest = std::max(newest, span.version);
   }
   return "versions " + std::to_string(oldest) + " to " + std::to_string(newest) + " of epoch " +
-         std::to_string(rollout.run_epoch);
+         std::to_string(rollout.trainer_term);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
   for (;;) {
     const int64_t kept_before = queue_.counters().kept_zero_variance;
     if (auto rollouts = queue_.take(step)) {
-      say_where_refill_gave_up(step, queue_.counters().kept_zero_variance - kept_before);
+      log_where_refill_gave_up(step, queue_.counters().kept_zero_variance - kept_before);
       note_unrestorable(*rollouts);
       return rollouts;
     }
@@ -80,7 +80,7 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
   }
 }
 
-void RolloutIntake::say_where_refill_gave_up(int64_t step, int64_t slots) {
+void RolloutIntake::log_where_refill_gave_up(int64_t step, int64_t slots) {
   if (slots == 0) {
     return;
   }
@@ -96,7 +96,7 @@ void RolloutIntake::say_where_refill_gave_up(int64_t step, int64_t slots) {
 void RolloutIntake::note_unrestorable(const std::vector<bridge::Rollout>& step) {
   for (const bridge::Rollout& rollout : step) {
     const int64_t slot = slot_of(rollout.group_id);
-    const bool lost = rollout.run_epoch == queue_.rules().run_epoch &&
+    const bool lost = rollout.trainer_term == queue_.rules().trainer_term &&
                       std::any_of(rollout.versions.begin(), rollout.versions.end(),
                                   [&](const bridge::VersionSpan& span) { return span.version > consumed_to_step_; });
     if (lost && (unrestorable_.empty() || unrestorable_.back() != slot)) {
@@ -193,12 +193,12 @@ std::vector<std::string> RolloutIntake::drain_messages() {
   const auto now = std::chrono::steady_clock::now();
   if (finished_ || !nobody) {
     alone_since_.reset();
-    said_alone_ = false;
+    alone_logged_ = false;
   } else if (!alone_since_) {
     alone_since_ = now;
-  } else if (!said_alone_ && now - *alone_since_ >= kAlone) {
+  } else if (!alone_logged_ && now - *alone_since_ >= kAlone) {
     messages.push_back("no rollout worker is connected; waiting at " + endpoint_.rollout_address());
-    said_alone_ = true;
+    alone_logged_ = true;
   }
   return messages;
 }

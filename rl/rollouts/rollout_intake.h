@@ -50,7 +50,7 @@ class RolloutIntake {
  private:
   bridge::GroupGrant grant_of(int64_t group_id) const;
   void grant_to_step(int64_t step);
-  void say_where_refill_gave_up(int64_t step, int64_t slots);
+  void log_where_refill_gave_up(int64_t step, int64_t slots);
   void note_unrestorable(const std::vector<bridge::Rollout>& step);
   std::vector<int64_t> all_rounds(const std::vector<int64_t>& slots) const;
   void admit(bridge::Rollout rollout);
@@ -65,7 +65,7 @@ class RolloutIntake {
   std::mutex messages_mutex_;  // guards the four below
   std::vector<std::string> messages_;
   std::optional<std::chrono::steady_clock::time_point> alone_since_;
-  bool said_alone_ = false;
+  bool alone_logged_ = false;
   bool finished_ = false;
   bridge::TrainerEndpoint endpoint_;
 };

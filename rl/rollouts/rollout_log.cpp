@@ -31,7 +31,7 @@ Json by_token(const bridge::Rollout& rollout, std::span<const double> advantage)
   return values;
 }
 
-Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step, int64_t trainer_epoch) {
+Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step, int64_t logged_in_term) {
   Json versions = Json::array();
   for (const bridge::VersionSpan& span : rollout.versions) {
     versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
@@ -41,7 +41,7 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
     rewards.push_back(Json::array({name, value}));
   }
   Json line = {{"step", step},
-               {"trainer_epoch", trainer_epoch},
+               {"logged_in_term", logged_in_term},
                {"rollout_id", rollout.rollout_id},
                {"group_id", rollout.group_id},
                {"sample_index", rollout.sample_index},
@@ -52,7 +52,7 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
                {"advantages", by_token(rollout, advantage)},
                {"temperature", rollout.temperature},
                {"versions", std::move(versions)},
-               {"run_epoch", rollout.run_epoch},
+               {"trainer_term", rollout.trainer_term},
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
                {"rewards", std::move(rewards)}};
   // Only where there is something to say, as in a recorded file.
@@ -90,8 +90,8 @@ uint64_t end_of_last_line(const bridge::PosixFile& file) {
 
 }  // namespace
 
-RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t trainer_epoch)
-    : file_(path, O_RDWR | O_CREAT | O_APPEND), trainer_epoch_(trainer_epoch) {
+RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t logged_in_term)
+    : file_(path, O_RDWR | O_CREAT | O_APPEND), logged_in_term_(logged_in_term) {
   if (const uint64_t end = end_of_last_line(file_); end < file_.size()) {
     file_.truncate(end);
   }
@@ -107,14 +107,14 @@ void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts, 
   std::string text;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const auto own = advantage.subspan(begin[r], begin[r + 1] - begin[r]);
-    text += line_of(rollouts[r], own, step, trainer_epoch_).dump() + "\n";
+    text += line_of(rollouts[r], own, step, logged_in_term_).dump() + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }
 
 RolloutLog open_rollout_log(const std::filesystem::path& run_dir) {
   const auto endpoint = read_endpoint_file(run_dir / "bridge" / "endpoint.json");
-  return RolloutLog(run_dir / "rollouts.jsonl", endpoint ? endpoint->run_epoch : -1);
+  return RolloutLog(run_dir / "rollouts.jsonl", endpoint ? endpoint->trainer_term : -1);
 }
 
 }  // namespace ringside::rl

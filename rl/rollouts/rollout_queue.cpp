@@ -41,9 +41,9 @@ int64_t RolloutQueue::min_version(int64_t group_id) const {
 bool RolloutQueue::is_stale(const bridge::Rollout& rollout) const {
   const int64_t trained_at = step_of(rollout.group_id) - 1;
   int64_t newest = newest_version_;
-  if (rollout.run_epoch != rules_.run_epoch) {
-    const auto known = rules_.newest_of_epoch.find(rollout.run_epoch);
-    if (known == rules_.newest_of_epoch.end()) {
+  if (rollout.trainer_term != rules_.trainer_term) {
+    const auto known = rules_.newest_of_term.find(rollout.trainer_term);
+    if (known == rules_.newest_of_term.end()) {
       return true;  // its version numbers may mean other weights than this run's
     }
     newest = known->second;

@@ -27,11 +27,11 @@ struct QueueRules {
   int64_t prompts_per_step = 1;  // G
   int64_t group_size = 1;
   int64_t max_staleness = 0;     // versions a rollout's oldest token may be behind the step that trains on it
-  int64_t run_epoch = 0;         // of this trainer start
+  int64_t trainer_term = 0;         // of this trainer start
   int64_t restored_version = 0;  // of the weights that this start began with
   // Epoch of an earlier start -> the last version of it that the restored weights descend from. Of an epoch that is neither
-  // named nor run_epoch nobody knows what its versions were: its rollouts are stale.
-  std::map<int64_t, int64_t> newest_of_epoch = {};
+  // named nor trainer_term nobody knows what its versions were: its rollouts are stale.
+  std::map<int64_t, int64_t> newest_of_term = {};
   int64_t refill_rounds = 1;  // prompts tried for a slot; the last one's group is kept as it is. 1: no refill
   // What a group's rollouts are compared by, none for one that could not be scored; needed when refill_rounds > 1. What it
   // throws comes out of add() and take().
@@ -68,7 +68,7 @@ class RolloutQueue {
   // Weights of this epoch exist up to `version`. The restored version does from the start.
   void published(int64_t version) { newest_version_ = version; }
 
-  // Versions are counted by (run_epoch, version): one that is newer than its epoch's last surviving one names weights that
+  // Versions are counted by (trainer_term, version): one that is newer than its epoch's last surviving one names weights that
   // do not exist. A rollout of several versions is judged by all of them, so by its oldest token. Whatever the group's other
   // samples were, they go with a stale one or one of another size. Requests follow, see take_requests().
   Admission add(bridge::Rollout rollout);

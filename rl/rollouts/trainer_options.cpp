@@ -27,13 +27,13 @@ uint64_t from_mebibytes(int64_t count) { return static_cast<uint64_t>(count) << 
 
 }  // namespace
 
-bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id, int64_t run_epoch,
+bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id, int64_t trainer_term,
                                        const std::filesystem::path& journal_directory) {
   bridge::TrainerOptions options;
   options.rollout_address = config.rollout_address;
   options.weights_address = config.weights_address;
   options.run_id = run_id;
-  options.run_epoch = run_epoch;
+  options.trainer_term = trainer_term;
   options.journal_directory = journal_directory;
   options.fsync = fsync_policy(config.journal_fsync);
   options.journal_max_bytes = from_mebibytes(config.journal_max_mb);

@@ -10,7 +10,7 @@ void write_endpoint_file(const std::filesystem::path& path, const EndpointAddres
   const nlohmann::json content{{"rollout_address", addresses.rollout_address},
                                {"weights_address", addresses.weights_address},
                                {"run_id", addresses.run_id},
-                               {"run_epoch", addresses.run_epoch},
+                               {"trainer_term", addresses.trainer_term},
                                {"ended", addresses.ended}};
   const std::filesystem::path temporary = path.string() + ".tmp";
   {
@@ -32,7 +32,7 @@ std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path&
   try {
     const auto content = nlohmann::json::parse(file);
     return EndpointAddresses{content.at("rollout_address"), content.at("weights_address"),
-                             content.at("run_id"), content.at("run_epoch"), content.value("ended", false)};
+                             content.at("run_id"), content.at("trainer_term"), content.value("ended", false)};
   } catch (const nlohmann::json::exception& error) {
     throw std::runtime_error(path.string() + ": " + error.what());
   }

@@ -12,7 +12,7 @@ struct EndpointAddresses {
   std::string rollout_address;
   std::string weights_address;
   std::string run_id;
-  int64_t run_epoch = 0;
+  int64_t trainer_term = 0;
   bool ended = false;  // the run is over; nobody listens there any more
 };
 

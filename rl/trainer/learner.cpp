@@ -75,7 +75,7 @@ LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini
     if (!entries.old_logprob_n.defined()) {  // no pass of their own: the old policy is this one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
-    return grpo_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm, context);
+    return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm, context);
   };
 }
 

@@ -153,7 +153,7 @@ Metrics update_metrics(const std::vector<UpdateResult>& updates) {
           {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
 }
 
-Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
                           const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
                           const Config& config) {
   const AlgorithmConfig& algorithm = config.algorithm;

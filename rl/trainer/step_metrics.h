@@ -18,7 +18,7 @@ namespace ringside::rl {
 // Losses and gradient norm as means over the step's optimizer steps, KL, entropy and the like as means over their loss
 // tokens, then what the rollouts say of themselves. Without a policy update (only the critic learnt) the policy's figures
 // are left out. state: of the step's end, before its version was counted up, against which staleness is counted.
-Metrics grpo_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
                           const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
                           const Config& config);
 

@@ -73,7 +73,7 @@ void publish(TrainingRun& run, RolloutSource* source, bool saved) {
 
 }  // namespace
 
-void train_grpo(TrainingRun& run, RolloutSource* source) {
+void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
   Parts parts(run);
   Learner& learner = *parts.learner;
@@ -100,7 +100,7 @@ void train_grpo(TrainingRun& run, RolloutSource* source) {
     const StepUpdates updates = learner.update(mini_batches, batch);
     learner.adapt(updates, advantages);
 
-    Metrics metrics = grpo_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
+    Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
     warn_of(add_alarms(metrics), run);
     warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
                               advantages.advantage, config.rollout.group_size),

@@ -55,7 +55,7 @@ void EmbeddedLoop::handle(const bridge::WeightsReady& ready) {
   const std::string root = sampler_.install(*ready.snapshot);
   is_verified_ = root == manifest.root_hash;
   version_ = manifest.version;
-  run_epoch_ = manifest.run_epoch;
+  trainer_term_ = manifest.trainer_term;
   const auto status = link_.commit_weights(version_, root);
   if (!status) {
     log::warn("weights of version " + std::to_string(version_) + ": " + status.error().detail);
@@ -64,7 +64,7 @@ void EmbeddedLoop::handle(const bridge::WeightsReady& ready) {
 
 void EmbeddedLoop::sample_batch() {
   for (bridge::Rollout& rollout : sampler_.sample(queue_.start(batch_samples_), version_)) {
-    rollout.run_epoch = run_epoch_;
+    rollout.trainer_term = trainer_term_;
     queue_.finish(std::move(rollout));
   }
 }

@@ -58,7 +58,7 @@ class EmbeddedLoop {
   Now now_;
   bridge::WorkerQueue queue_;
   int64_t version_ = -1;
-  int64_t run_epoch_ = -1;
+  int64_t trainer_term_ = -1;
   bool is_verified_ = false;  // what is installed is what was published
   Clock::time_point gather_until_{};
 };

@@ -11,7 +11,7 @@ namespace ringside::rl {
 LinkEvents::LinkEvents(WorkerSettings settings) : settings_(std::move(settings)) {}
 
 void LinkEvents::handle(const bridge::Connected& connected) const {
-  log::info("connected to run " + connected.run_id + ", epoch " + std::to_string(connected.run_epoch));
+  log::info("connected to run " + connected.run_id + ", epoch " + std::to_string(connected.trainer_term));
 }
 
 void LinkEvents::handle(const bridge::RolloutRejected& rejected) const {

@@ -39,7 +39,7 @@ ServedDirectories::~ServedDirectories() {
 }
 
 std::filesystem::path ServedDirectories::write(const ShadowModel& shadow, const bridge::Manifest& manifest) const {
-  return directories_->write(shadow.decoder(), manifest.run_epoch, manifest.version);
+  return directories_->write(shadow.decoder(), manifest.trainer_term, manifest.version);
 }
 
 }  // namespace ringside::rl

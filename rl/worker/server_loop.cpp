@@ -216,7 +216,7 @@ void ServerLoop::failed(const ServedAnswer& answer) {
 }
 
 void ServerLoop::finish(bridge::Rollout rollout) {
-  rollout.run_epoch = current_->manifest.run_epoch;
+  rollout.trainer_term = current_->manifest.trainer_term;
   queue_.finish(std::move(rollout));
 }
 

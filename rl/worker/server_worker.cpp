@@ -111,7 +111,7 @@ class PooledPolicy final : public ServedPolicy {
     request.sampling = sampling_settings(config_.rollout);
     request.stop_ids = scorer_.stops();
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers take it as a signed number
-    const std::string version = std::to_string(weights.run_epoch) + "." + std::to_string(weights.version);
+    const std::string version = std::to_string(weights.trainer_term) + "." + std::to_string(weights.version);
     request.request_id = std::to_string(job.sample.group_id) + "-" + std::to_string(job.sample.sample_index) + "-" + version +
                          "-" + worker_id_;
     request.cache_salt = weights.run_id + "." + version;

@@ -26,16 +26,16 @@ class PullRoute final : public WeightRoute {
  public:
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& /*shadow*/) override {
     const bridge::Manifest& manifest = snapshot->manifest;
-    if (!publisher_ || manifest.run_id != run_id_ || manifest.run_epoch != run_epoch_) {
+    if (!publisher_ || manifest.run_id != run_id_ || manifest.trainer_term != trainer_term_) {
       run_id_ = manifest.run_id;
-      run_epoch_ = manifest.run_epoch;
+      trainer_term_ = manifest.trainer_term;
       publisher_.reset();
       // Loopback and not ipc: the server may live in another mount namespace of this machine.
-      publisher_.emplace(context_, "tcp://127.0.0.1:*", run_id_, run_epoch_, bridge::Limits{});
+      publisher_.emplace(context_, "tcp://127.0.0.1:*", run_id_, trainer_term_, bridge::Limits{});
     }
     publisher_->hold(snapshot);
     const auto root = server.pull_weights({publisher_->address(), bridge::encode_manifest(bridge::dense_manifest(manifest)), run_id_,
-                                           run_epoch_, manifest.version, manifest.root_hash});
+                                           trainer_term_, manifest.version, manifest.root_hash});
     if (!root) {
       return root.error();
     }
@@ -49,7 +49,7 @@ class PullRoute final : public WeightRoute {
  private:
   zmq::context_t context_;
   std::string run_id_;
-  int64_t run_epoch_ = -1;
+  int64_t trainer_term_ = -1;
   std::optional<bridge::WeightServer> publisher_;
 };
 

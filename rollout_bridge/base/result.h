@@ -18,7 +18,7 @@ enum class Reason {
   kFrames,          // frames that do not match the header's list (count, bytes, dtype, shape)
   kChecksum,        // bytes that do not match their hash
   kInvalidField,    // well-formed, but a value breaks the rules of validate()
-  kWrongRun,        // another run_id, or a run_epoch from the future
+  kWrongRun,        // another run_id, or a trainer_term from the future
   kUnknownSession,  // no HELLO from this identity, or the session was given up
   kSequenceGap,     // messages were lost inside the session; say HELLO again
   kFenced,          // a newer incarnation of the same worker is in

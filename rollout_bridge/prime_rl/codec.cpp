@@ -239,7 +239,7 @@ Rollout rollout_of(const MicroBatch& b, std::size_t sequence, int64_t begin, int
   r.advantages.assign(b.advantages.begin() + split, b.advantages.begin() + end);
   r.temperature = temperature_of(b, begin, end);
   r.versions = {{label.version, 0, end - split}};
-  r.run_epoch = label.run_epoch;
+  r.trainer_term = label.trainer_term;
   return r;
 }
 

@@ -32,7 +32,7 @@ namespace ringside::bridge::prime_rl {
 struct StepLabel {
   int64_t step = 0;         // part of the rollouts' ids
   int64_t first_group = 0;  // rollouts are groups first_group, first_group + 1, ...
-  int64_t run_epoch = 0;
+  int64_t trainer_term = 0;
   int64_t version = 0;  // written as the weights that everything was sampled under
 };
 

@@ -131,7 +131,7 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
                    r.temperature,
                    r.top_p,
                    r.top_k,
-                   r.run_epoch,
+                   r.trainer_term,
                    finish_reason_name(r.finish_reason),
                    r.rewards};
   Payload payload = make_payload(MessageType::kRollout, body);
@@ -191,7 +191,7 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   r.temperature = to_float(body.temperature);
   r.top_p = to_float(body.top_p);
   r.top_k = body.top_k;
-  r.run_epoch = body.run_epoch;
+  r.trainer_term = body.trainer_term;
   r.finish_reason = *finish;
   r.rewards = std::move(body.rewards);
   if (Status s = read_frames(message, limits, r); !s) return s.error();

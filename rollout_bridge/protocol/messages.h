@@ -24,13 +24,13 @@ struct SettingsBody : Settings {
 
 struct HelloBody {
   int64_t capacity_samples = 0;  // samples the worker wants in flight at once
-  int64_t installed_epoch = -1;  // what it runs now; -1: nothing of this trainer's
+  int64_t installed_term = -1;  // what it runs now; -1: nothing of this trainer's
   int64_t installed_version = -1;
   std::string installed_root;
   std::string client;    // name and version of the software, for people
   int64_t pending = -1;  // rollouts made and not acknowledged; -1: not said
   SettingsBody settings = {};  // the worker's own
-  MSGPACK_DEFINE_MAP(capacity_samples, installed_epoch, installed_version, installed_root, client,
+  MSGPACK_DEFINE_MAP(capacity_samples, installed_term, installed_version, installed_root, client,
                      pending, settings);
 };
 
@@ -77,11 +77,11 @@ struct RolloutBody {
   double temperature = 0;
   double top_p = 0;
   int32_t top_k = -1;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   std::string finish_reason;
   std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
   MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
-                     temperature, top_p, top_k, run_epoch, finish_reason, rewards);
+                     temperature, top_p, top_k, trainer_term, finish_reason, rewards);
 };
 
 struct AckBody {
@@ -205,13 +205,13 @@ struct TensorBody {
 
 struct ManifestBody {
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   int64_t version = -1;
   int64_t base_version = -1;  // -1: none
   std::string encoding;
   std::vector<TensorBody> tensors;
   std::string root_hash;
-  MSGPACK_DEFINE_MAP(run_id, run_epoch, version, base_version, encoding, tensors, root_hash);
+  MSGPACK_DEFINE_MAP(run_id, trainer_term, version, base_version, encoding, tensors, root_hash);
 };
 
 }  // namespace ringside::bridge

@@ -47,7 +47,7 @@ Status check_ids(const Rollout& r, const Limits& limits) {
     return invalid(r, "sample_index " + str(r.sample_index) + " is outside [0, group_size " +
                           str(r.group_size) + ")");
   }
-  if (r.run_epoch < 0) return invalid(r, "run_epoch " + str(r.run_epoch) + " is below 0");
+  if (r.trainer_term < 0) return invalid(r, "trainer_term " + str(r.trainer_term) + " is below 0");
   return Success{};
 }
 

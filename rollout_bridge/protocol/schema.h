@@ -52,7 +52,7 @@ struct Rollout {
   float top_p = 1.0F;                   // in (0, 1]; 1 is off
   int32_t top_k = 0;                    // >= 0; 0 is off
   std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
-  int64_t run_epoch = -1;               // epoch the versions are counted in
+  int64_t trainer_term = -1;               // epoch the versions are counted in
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
@@ -74,7 +74,7 @@ inline constexpr float kMaxLogprob = 1e-3F;
 inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
 
 // One group of work: the trainer wants `group_size` completions of the prompt at `group_id`,
-// sampled under version >= min_version of this run_epoch.
+// sampled under version >= min_version of this trainer_term.
 struct GroupGrant {
   int64_t group_id = -1;
   int32_t group_size = 0;
@@ -110,7 +110,7 @@ struct TensorEntry {
 
 struct Manifest {
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   int64_t version = -1;
   std::optional<int64_t> base_version;  // set exactly with encoding "overwrite"
   std::string encoding = "dense";       // or "overwrite": some tensors build on base_version

@@ -22,12 +22,12 @@ constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data: the tensor's hash
 struct HeaderWire {
   int64_t v = 0;
   std::string type, run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   std::string worker_id;
   uint64_t incarnation = 0, seq = 0;
   std::vector<FrameSpec> frames;
   msgpack::object body;
-  MSGPACK_DEFINE_MAP(v, type, run_id, run_epoch, worker_id, incarnation, seq, frames, body);
+  MSGPACK_DEFINE_MAP(v, type, run_id, trainer_term, worker_id, incarnation, seq, frames, body);
 };
 
 std::optional<MessageType> type_from_name(const std::string& name) {
@@ -178,7 +178,7 @@ std::string pack_header(const Header& header, const Payload& payload, const Limi
   field("v", kProtoVersion);
   field("type", message_type_name(payload.type));
   field("run_id", header.run_id);
-  field("run_epoch", header.run_epoch);
+  field("trainer_term", header.trainer_term);
   field("worker_id", header.worker_id);
   field("incarnation", header.incarnation);
   field("seq", header.seq);
@@ -225,7 +225,7 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
       !s) {
     return s.error();
   }
-  message.header_ = {*type,          wire.run_id,      wire.run_epoch,
+  message.header_ = {*type,          wire.run_id,      wire.trainer_term,
                      wire.worker_id, wire.incarnation, wire.seq};
   message.first_ = frames[0];
   message.specs_ = std::move(wire.frames);

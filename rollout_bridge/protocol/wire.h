@@ -16,7 +16,7 @@
 
 namespace ringside::bridge {
 
-inline constexpr int kProtoVersion = 1;
+inline constexpr int kProtoVersion = 2;
 
 enum class MessageType {
   kHello,
@@ -53,7 +53,7 @@ struct FrameSpec {
 struct Header {
   MessageType type = MessageType::kError;
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   std::string worker_id;
   uint64_t incarnation = 0;
   uint64_t seq = 0;  // 1, 2, 3... per direction of a session; 0 outside of a session

@@ -86,7 +86,7 @@ struct WeightSource {
   std::string address;
   std::vector<uint8_t> manifest;
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   int64_t version = -1;
   std::string root_hash;  // the manifest's
 };

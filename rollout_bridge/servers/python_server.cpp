@@ -105,7 +105,7 @@ Result<std::string> PythonServer::pull(const WeightSource& source, Deadline dead
   const json body{{"address", source.address},
                   {"manifest", base64(source.manifest)},
                   {"run_id", source.run_id},
-                  {"run_epoch", source.run_epoch},
+                  {"trainer_term", source.trainer_term},
                   {"timeout_s", std::chrono::duration<double>(options().load_deadline).count()}};
   const Result<JsonAnswer> answer = http().post_json("/pull", body, deadline);
   if (!answer) return answer.error();

@@ -14,7 +14,7 @@ json update_info(const WeightSource& source, std::chrono::milliseconds limit) {
   return {{"address", source.address},
           {"manifest", base64(source.manifest)},
           {"run_id", source.run_id},
-          {"run_epoch", source.run_epoch},
+          {"trainer_term", source.trainer_term},
           {"timeout_s", std::chrono::duration<double>(limit).count()}};
 }
 

@@ -27,7 +27,7 @@ int64_t ceil_of(int64_t amount, int64_t part, int64_t whole) {
 }  // namespace
 
 // A worker while work is dealt.
-struct GroupBoard::Taker {
+struct GroupLedger::Taker {
   std::string worker;
   int64_t version;
   int64_t capacity;
@@ -40,9 +40,9 @@ struct GroupBoard::Taker {
   }
 };
 
-GroupBoard::GroupBoard(int32_t max_attempts) : max_attempts_(max_attempts) {}
+GroupLedger::GroupLedger(int32_t max_attempts) : max_attempts_(max_attempts) {}
 
-GroupBoard::Group& GroupBoard::open(int64_t group_id, int32_t size) {
+GroupLedger::Group& GroupLedger::open(int64_t group_id, int32_t size) {
   Group& group = groups_[group_id];
   if (group.samples.empty()) {
     group.size = group.missing = size;
@@ -51,7 +51,7 @@ GroupBoard::Group& GroupBoard::open(int64_t group_id, int32_t size) {
   return group;
 }
 
-void GroupBoard::grant(const GroupGrant& grant) {
+void GroupLedger::grant(const GroupGrant& grant) {
   if (grant.group_id < 0 || grant.group_size < 1) {
     throw std::invalid_argument("grant of group " + std::to_string(grant.group_id) + " with " +
                                 std::to_string(grant.group_size) +
@@ -71,13 +71,13 @@ void GroupBoard::grant(const GroupGrant& grant) {
   add_waiting(grant.group_id, group, group.missing);
 }
 
-bool GroupBoard::contradicts_unasked(const GroupGrant& grant) const {
+bool GroupLedger::contradicts_unasked(const GroupGrant& grant) const {
   const auto it = groups_.find(grant.group_id);
   return it != groups_.end() && !it->second.granted && it->second.size != grant.group_size;
 }
 
 // `missing`: by how many samples the group's missing ones have changed, group.missing being new.
-void GroupBoard::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
+void GroupLedger::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
   if (!group.granted || missing == 0) return;
   Waiting& waiting = waiting_[group.min_version];
   waiting.samples += missing;
@@ -89,7 +89,7 @@ void GroupBoard::add_waiting(int64_t group_id, const Group& group, int64_t missi
   if (waiting.groups.empty()) waiting_.erase(group.min_version);
 }
 
-void GroupBoard::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
+void GroupLedger::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
   const int before = sample.state == State::kMissing ? 1 : 0;
   const int after = state == State::kMissing ? 1 : 0;
   sample.state = state;
@@ -97,18 +97,18 @@ void GroupBoard::set_state(int64_t group_id, Group& group, Sample& sample, State
   add_waiting(group_id, group, after - before);
 }
 
-bool GroupBoard::is_held_by(const Sample& sample, const std::string& worker) const {
+bool GroupLedger::is_held_by(const Sample& sample, const std::string& worker) const {
   return sample.state == State::kAssigned && assignments_.at(sample.assignment).worker == worker;
 }
 
-bool GroupBoard::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
+bool GroupLedger::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
                         Origin origin) const {
   if (sample.state == State::kAssigned) return is_held_by(sample, worker);
   // From before the grant it is no try; of a worker that was given up it is.
   return origin == Origin::kThisStart && rollout.attempt == sample.attempt;
 }
 
-Result<Verdict> GroupBoard::judge(const Rollout& rollout, const std::string& worker,
+Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
                                   Origin origin) const {
   if (consumed_.contains(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
     return Verdict::kDuplicate;
@@ -126,7 +126,7 @@ Result<Verdict> GroupBoard::judge(const Rollout& rollout, const std::string& wor
   return judge_sample(it->second, rollout, worker, origin);
 }
 
-Result<Verdict> GroupBoard::judge_sample(const Group& group, const Rollout& rollout,
+Result<Verdict> GroupLedger::judge_sample(const Group& group, const Rollout& rollout,
                                          const std::string& worker, Origin origin) const {
   const std::string name = "group " + std::to_string(rollout.group_id);
   const auto error = [&](Reason reason, const std::string& what) {
@@ -155,7 +155,7 @@ Result<Verdict> GroupBoard::judge_sample(const Group& group, const Rollout& roll
   return Verdict::kNew;
 }
 
-void GroupBoard::unassign(int64_t group_id, Group& group, Sample& sample) {
+void GroupLedger::unassign(int64_t group_id, Group& group, Sample& sample) {
   if (sample.state != State::kAssigned) return;
   const auto assignment = assignments_.find(sample.assignment);
   const auto held = in_flight_by_worker_.find(assignment->second.worker);
@@ -165,7 +165,7 @@ void GroupBoard::unassign(int64_t group_id, Group& group, Sample& sample) {
   set_state(group_id, group, sample, State::kMissing);
 }
 
-void GroupBoard::deliver(const Rollout& rollout) {
+void GroupLedger::deliver(const Rollout& rollout) {
   Group& group = open(rollout.group_id, rollout.group_size);
   if (rollout.group_size != group.size) {  // a journal's: judge() refuses it on the wire
     throw std::invalid_argument("group " + std::to_string(rollout.group_id) +
@@ -180,14 +180,14 @@ void GroupBoard::deliver(const Rollout& rollout) {
   rollout_ids_.insert(rollout.rollout_id);
 }
 
-bool GroupBoard::has_place_for(const Rollout& rollout) const {
+bool GroupLedger::has_place_for(const Rollout& rollout) const {
   const auto it = groups_.find(rollout.group_id);
   if (it == groups_.end()) return true;
   return rollout.group_size == it->second.size &&
          it->second.samples[static_cast<size_t>(rollout.sample_index)].state != State::kDelivered;
 }
 
-void GroupBoard::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
+void GroupLedger::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
   const auto it = groups_.find(rollout.group_id);
   if (it == groups_.end() || !it->second.granted) return;
   Sample& sample = it->second.samples[static_cast<size_t>(rollout.sample_index)];
@@ -196,7 +196,7 @@ void GroupBoard::retry(const Rollout& rollout, const std::string& worker, Origin
   ++sample.attempt;
 }
 
-bool GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::string& worker) {
+bool GroupLedger::reopen(int64_t group_id, int32_t sample_index, const std::string& worker) {
   const auto it = groups_.find(group_id);
   if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return false;
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
@@ -207,7 +207,7 @@ bool GroupBoard::give_back(int64_t group_id, int32_t sample_index, const std::st
 }
 
 // The group that goes out next to a worker with these weights; kNone when none waits.
-int64_t GroupBoard::first_waiting(int64_t version) const {
+int64_t GroupLedger::first_waiting(int64_t version) const {
   std::pair<Place, int64_t> first{{}, kNone};
   for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
     const auto candidate = *it->second.groups.begin();
@@ -216,11 +216,11 @@ int64_t GroupBoard::first_waiting(int64_t version) const {
   return first.second;
 }
 
-bool GroupBoard::has_work_for(int64_t version) const {
+bool GroupLedger::has_work_for(int64_t version) const {
   return !waiting_.empty() && waiting_.begin()->first <= version;
 }
 
-Holding GroupBoard::waiting_for(int64_t version) const {
+Holding GroupLedger::waiting_for(int64_t version) const {
   Holding sum;
   for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
     sum.groups += static_cast<int64_t>(it->second.groups.size());
@@ -230,7 +230,7 @@ Holding GroupBoard::waiting_for(int64_t version) const {
 }
 
 // The ready workers and their shares of what is in flight or waits; `groups`: how many wait.
-std::vector<GroupBoard::Taker> GroupBoard::takers(std::span<const WorkerShare> workers,
+std::vector<GroupLedger::Taker> GroupLedger::takers(std::span<const WorkerShare> workers,
                                                   int64_t& groups) const {
   int64_t version = -1;
   int64_t ready = 0;
@@ -259,7 +259,7 @@ std::vector<GroupBoard::Taker> GroupBoard::takers(std::span<const WorkerShare> w
   return out;
 }
 
-std::map<std::string, std::vector<GrantedGroup>> GroupBoard::assign(
+std::map<std::string, std::vector<GrantedGroup>> GroupLedger::assign(
     std::span<const WorkerShare> workers, int64_t room, Time now) {
   std::map<std::string, std::vector<GrantedGroup>> granted;
   int64_t groups = 0;
@@ -295,7 +295,7 @@ std::map<std::string, std::vector<GrantedGroup>> GroupBoard::assign(
   return granted;
 }
 
-GrantedGroup GroupBoard::hand_out(int64_t group_id, int64_t count, const std::string& worker,
+GrantedGroup GroupLedger::hand_out(int64_t group_id, int64_t count, const std::string& worker,
                                   Time now) {
   Group& group = groups_.at(group_id);
   GrantedGroup granted{group_id, group.size, group.min_version, 0, {}};
@@ -318,7 +318,7 @@ GrantedGroup GroupBoard::hand_out(int64_t group_id, int64_t count, const std::st
   return granted;
 }
 
-Holding GroupBoard::release(const std::string& worker, Time before) {
+Holding GroupLedger::release(const std::string& worker, Time before) {
   std::set<int64_t> groups;
   for (const auto& [number, a] : assignments_) {
     if (a.since >= before) break;
@@ -337,7 +337,7 @@ Holding GroupBoard::release(const std::string& worker, Time before) {
   return released;
 }
 
-std::map<std::string, int64_t> GroupBoard::held_since(Time before) const {
+std::map<std::string, int64_t> GroupLedger::held_since(Time before) const {
   std::map<std::string, int64_t> held;
   for (const auto& [number, a] : assignments_) {
     if (a.since >= before) break;
@@ -346,7 +346,7 @@ std::map<std::string, int64_t> GroupBoard::held_since(Time before) const {
   return held;
 }
 
-void GroupBoard::consume(int64_t group_id) {
+void GroupLedger::consume(int64_t group_id) {
   consumed_.insert(group_id);
   const auto it = groups_.find(group_id);
   if (it == groups_.end()) return;
@@ -359,12 +359,12 @@ void GroupBoard::consume(int64_t group_id) {
   groups_.erase(it);
 }
 
-int64_t GroupBoard::in_flight(const std::string& worker) const {
+int64_t GroupLedger::in_flight(const std::string& worker) const {
   const auto it = in_flight_by_worker_.find(worker);
   return it == in_flight_by_worker_.end() ? 0 : it->second;
 }
 
-bool GroupBoard::expects(const Rollout& rollout) const {
+bool GroupLedger::expects(const Rollout& rollout) const {
   const auto it = groups_.find(rollout.group_id);
   if (it == groups_.end() || it->second.size != rollout.group_size) return false;
   return it->second.samples[static_cast<size_t>(rollout.sample_index)].state == State::kAssigned;

@@ -40,12 +40,12 @@ struct Holding {
   int64_t samples = 0;
 };
 
-class GroupBoard {
+class GroupLedger {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   // max_attempts: tries at one sample before an aborted or failed rollout is delivered as it is.
-  explicit GroupBoard(int32_t max_attempts);
+  explicit GroupLedger(int32_t max_attempts);
 
   // Queues a group. A group that is queued or complete already is left alone; a consumed one is
   // opened anew. Throws std::invalid_argument on a negative id, a size below 1, or a size that
@@ -72,7 +72,7 @@ class GroupBoard {
 
   // The same for a sample of `worker` whose rollout could not be taken; false, and nothing changes,
   // for one that this worker does not hold.
-  bool give_back(int64_t group_id, int32_t sample_index, const std::string& worker);
+  bool reopen(int64_t group_id, int32_t sample_index, const std::string& worker);
 
   // Shares missing samples out among the ready workers: nobody gets more than its capacity, nor,
   // while others have room, more than its part of all that is in flight or waiting, in proportion

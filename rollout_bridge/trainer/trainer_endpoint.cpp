@@ -21,9 +21,9 @@ constexpr std::chrono::milliseconds kCloseInDestructor{2000};
 
 const TrainerOptions& checked(const TrainerOptions& o) {
   if (o.run_id.empty()) throw std::invalid_argument("TrainerOptions: run_id is empty");
-  if (o.run_epoch < 0) {
-    throw std::invalid_argument("TrainerOptions: run_epoch " + std::to_string(o.run_epoch) +
-                                ", expected >= 0 (see next_run_epoch)");
+  if (o.trainer_term < 0) {
+    throw std::invalid_argument("TrainerOptions: trainer_term " + std::to_string(o.trainer_term) +
+                                ", expected >= 0 (see next_trainer_term)");
   }
   if (o.journal_directory.empty()) {
     throw std::invalid_argument("TrainerOptions: journal_directory is empty");
@@ -49,8 +49,8 @@ const TrainerOptions& checked(const TrainerOptions& o) {
   return o;
 }
 
-std::unique_ptr<Gate> make_gate(zmq::context_t& context, const std::optional<CurveServer>& curve) {
-  return curve ? std::make_unique<Gate>(context, *curve) : nullptr;
+std::unique_ptr<ZapAuthenticator> make_gate(zmq::context_t& context, const std::optional<CurveServer>& curve) {
+  return curve ? std::make_unique<ZapAuthenticator>(context, *curve) : nullptr;
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ struct TrainerEndpoint::Impl {
   explicit Impl(const TrainerOptions& o)
       : options(checked(o)),
         gate(make_gate(context, o.curve)),
-        weights(context, o.weights_address, o.run_id, o.run_epoch, o.limits, gate.get()),
+        weights(context, o.weights_address, o.run_id, o.trainer_term, o.limits, gate.get()),
         state(o, weights.address()),
         router(
             bind_router(context, o.rollout_address, {.max_frame_bytes = o.limits.max_frame_bytes},
@@ -150,7 +150,7 @@ struct TrainerEndpoint::Impl {
   Waker waker;
   std::mutex mutex;                 // guards state, failure, messages, closed
   std::condition_variable changed;  // after every round
-  std::unique_ptr<Gate> gate;       // null: plain; outlives the sockets it guards
+  std::unique_ptr<ZapAuthenticator> gate;       // null: plain; outlives the sockets it guards
   WeightServer weights;
   TrainerState state;
   std::exception_ptr failure;

@@ -28,10 +28,10 @@ struct TrainerOptions {
   std::string rollout_address = "tcp://127.0.0.1:*";
   std::string weights_address = "tcp://127.0.0.1:*";
   std::string run_id;      // not empty
-  int64_t run_epoch = -1;  // from next_run_epoch(), >= 0
-  // Earlier starts whose rollouts may still be used: run_epoch -> the last version of it that the
-  // weights of this start descend from. Rollouts of any other earlier run_epoch are refused.
-  std::map<int64_t, int64_t> newest_of_epoch;
+  int64_t trainer_term = -1;  // from next_trainer_term(), >= 0
+  // Earlier starts whose rollouts may still be used: trainer_term -> the last version of it that the
+  // weights of this start descend from. Rollouts of any other earlier trainer_term are refused.
+  std::map<int64_t, int64_t> newest_of_term;
   std::filesystem::path journal_directory;
   FsyncPolicy fsync = FsyncPolicy::kInterval;
   std::chrono::milliseconds fsync_interval{1000};
@@ -88,7 +88,7 @@ class TrainerEndpoint {
   // std::invalid_argument on another run or epoch, or a version that does not rise.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot);
 
-  // Queues work. Throws std::invalid_argument like GroupBoard::grant, and for a group larger than
+  // Queues work. Throws std::invalid_argument like GroupLedger::grant, and for a group larger than
   // max_queued_rollouts (it could never be handed out). Samples that are in the journal already are
   // not asked for again.
   void grant(const std::vector<GroupGrant>& groups);

@@ -174,7 +174,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
                                           window,
                                           static_cast<int64_t>(options_.limits.max_chunk_bytes),
                                           {options_.settings}}));
-  const bool known = body.installed_epoch == options_.run_epoch &&
+  const bool known = body.installed_term == options_.trainer_term &&
                      is_published(body.installed_version, body.installed_root);
   if (known) {
     session.installed_version = body.installed_version;
@@ -303,7 +303,7 @@ void TrainerState::sync_failed(Session& session, const std::string& why) {
 
 void TrainerState::on_bye(Session& session, const Message& message) {
   const auto body = message.body<EndBody>();
-  const Holding held = board_.release(session.worker_id);
+  const Holding held = ledger_.release(session.worker_id);
   budget_.leave(session.worker_id);
   ++counters_.left_workers;
   event(session.worker_id,

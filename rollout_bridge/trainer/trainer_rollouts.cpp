@@ -43,7 +43,7 @@ AckBody TrainerState::unreadable(Session& session, const Message& message, const
     named.group_id = *group_id;
     named.sample_index = *sample_index;
   } else {
-    board_.release(session.worker_id);
+    ledger_.release(session.worker_id);
   }
   return reject(session, named, error);
 }
@@ -53,7 +53,7 @@ AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Err
   const bool stale = error.reason == Reason::kStale;  // nobody's fault
   // The worker drops it: if the sample was its own to make, it is asked for anew.
   const bool was_asked =
-      board_.give_back(rollout.group_id, rollout.sample_index, session.worker_id);
+      ledger_.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
   if (was_asked && !stale) {
     ++session.refused_in_row;
     session.last_refusal = error;
@@ -87,8 +87,8 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
   };
-  const std::string epoch = "run_epoch " + std::to_string(rollout.run_epoch);
-  if (rollout.run_epoch == options_.run_epoch) {
+  const std::string epoch = "trainer_term " + std::to_string(rollout.trainer_term);
+  if (rollout.trainer_term == options_.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
       if (roots_.contains(span.version)) continue;
       return error(Reason::kUnknownVersion,
@@ -96,9 +96,9 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
     }
     return Success{};
   }
-  const auto start = options_.newest_of_epoch.find(rollout.run_epoch);
-  if (rollout.run_epoch > options_.run_epoch || start == options_.newest_of_epoch.end()) {
-    return error(Reason::kWrongRun, epoch + ", now is " + std::to_string(options_.run_epoch) +
+  const auto start = options_.newest_of_term.find(rollout.trainer_term);
+  if (rollout.trainer_term > options_.trainer_term || start == options_.newest_of_term.end()) {
+    return error(Reason::kWrongRun, epoch + ", now is " + std::to_string(options_.trainer_term) +
                                         " and no earlier one of that number is known");
   }
   for (const VersionSpan& span : rollout.versions) {
@@ -114,7 +114,7 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
 bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   const auto queued = static_cast<int64_t>(queue_.size());
   const bool counted =
-      board_.expects(rollout) || queued + board_.in_flight() < options_.max_queued_rollouts;
+      ledger_.expects(rollout) || queued + ledger_.in_flight() < options_.max_queued_rollouts;
   return counted && budget_.fits(static_cast<int64_t>(bytes));
 }
 
@@ -139,8 +139,8 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
                            uint64_t bytes) {
   if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
   const Origin origin =
-      rollout.run_epoch == options_.run_epoch ? Origin::kThisStart : Origin::kEarlierStart;
-  const auto verdict = board_.judge(rollout, session.worker_id, origin);
+      rollout.trainer_term == options_.trainer_term ? Origin::kThisStart : Origin::kEarlierStart;
+  const auto verdict = ledger_.judge(rollout, session.worker_id, origin);
   if (!verdict) return reject(session, rollout, verdict.error());
   if (verdict.value() == Verdict::kDuplicate) {
     ++counters_.duplicate;
@@ -152,14 +152,14 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
                                  std::to_string(rollout.group_id) + " came back " +
                                  finish_reason_name(rollout.finish_reason) +
                                  "; this sample alone is made again");
-    board_.retry(rollout, session.worker_id, origin);
+    ledger_.retry(rollout, session.worker_id, origin);
     return {rollout.rollout_id, "REQUEUED", "", ""};
   }
   if (Status s = admit(rollout); !s) return reject(session, rollout, s.error());
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
-  board_.deliver(rollout);
+  ledger_.deliver(rollout);
   budget_.enqueue(static_cast<int64_t>(bytes));
   AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
   queue_.emplace_back(std::move(rollout), bytes);
@@ -170,7 +170,7 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
 
 // All that was asked of it is here, and it has nothing else to send.
 bool TrainerState::is_idle(const Session& session) const {
-  return board_.in_flight(session.worker_id) == 0 && session.pending <= 0;
+  return ledger_.in_flight(session.worker_id) == 0 && session.pending <= 0;
 }
 
 // Those that have something to send and little room for it learn that there is more.
@@ -199,7 +199,7 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
     if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
     if (s.overdue && another_is_ready(s)) continue;
     const bool takes_work =
-        s.state == SessionState::kReady && board_.has_work_for(s.installed_version);
+        s.state == SessionState::kReady && ledger_.has_work_for(s.installed_version);
     const bool takes_weights =
         s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
     const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
@@ -213,15 +213,15 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
 void TrainerState::hand_out_work() {
   widen_windows();
   const int64_t room =
-      options_.max_queued_rollouts - board_.in_flight() - static_cast<int64_t>(queue_.size());
+      options_.max_queued_rollouts - ledger_.in_flight() - static_cast<int64_t>(queue_.size());
   const bool any_is_free = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
     const Session& s = item.second;
-    return s.state == SessionState::kReady && board_.has_work_for(s.installed_version) &&
-           board_.in_flight(s.worker_id) < s.capacity_samples;
+    return s.state == SessionState::kReady && ledger_.has_work_for(s.installed_version) &&
+           ledger_.in_flight(s.worker_id) < s.capacity_samples;
   });
   if (ended_ || room <= 0 || !any_is_free) return;  // as after most messages
   const std::vector<WorkerShare> workers = sharing_workers();
-  const auto granted = board_.assign(workers, room, now_);
+  const auto granted = ledger_.assign(workers, room, now_);
   for (auto& [identity, session] : sessions_) {
     if (session.state != SessionState::kReady) continue;
     if (const auto it = granted.find(session.worker_id); it != granted.end()) {
@@ -266,7 +266,7 @@ bool TrainerState::another_is_ready(const Session& session) const {
 // change nothing.
 void TrainerState::reassign_overdue() {
   const auto before = now_ - options_.assignment_timeout;
-  for (const auto& [worker, samples] : board_.held_since(before)) {
+  for (const auto& [worker, samples] : ledger_.held_since(before)) {
     const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
       return item.second.worker_id == worker;
     });
@@ -279,7 +279,7 @@ void TrainerState::reassign_overdue() {
       for (auto& [identity, other] : sessions_) other.overdue = &other == &session && other.overdue;
     }
     if (another_is_ready(session)) {
-      board_.release(worker, before);
+      ledger_.release(worker, before);
       session.overdue = true;
       counters_.reassigned += static_cast<uint64_t>(samples);
       event(worker,

@@ -31,11 +31,11 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
     : options_(options),
       weights_address_(std::move(weights_address)),
       journal_(journal_options(options)),
-      board_(options.max_attempts),
+      ledger_(options.max_attempts),
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
-  board_.mark_consumed_before(journal_.consumed());
-  board_.mark_granted_before(journal_.granted());
+  ledger_.mark_consumed_before(journal_.consumed());
+  ledger_.mark_granted_before(journal_.granted());
   replay_journal();
   if (journal_.truncated_bytes() > 0) {
     event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
@@ -50,7 +50,7 @@ void TrainerState::replay_journal() {
   std::size_t stale = 0;
   std::vector<Error> refused;
   for (Rollout& rollout : journal_.take_replayed()) {
-    if (!check_weights_of(rollout) || !board_.has_place_for(rollout)) {
+    if (!check_weights_of(rollout) || !ledger_.has_place_for(rollout)) {
       ++stale;
       continue;
     }
@@ -58,7 +58,7 @@ void TrainerState::replay_journal() {
       refused.push_back(admitted.error());
       continue;
     }
-    board_.deliver(rollout);
+    ledger_.deliver(rollout);
     const uint64_t bytes = wire_bytes(rollout);
     budget_.enqueue(static_cast<int64_t>(bytes));
     queue_.emplace_back(std::move(rollout), bytes);
@@ -97,7 +97,7 @@ Status TrainerState::admit(const Rollout& rollout) const {
 
 Header TrainerState::header_for(const std::string& worker_id, uint64_t incarnation,
                                 uint64_t seq) const {
-  return {MessageType::kError, options_.run_id, options_.run_epoch, worker_id, incarnation, seq};
+  return {MessageType::kError, options_.run_id, options_.trainer_term, worker_id, incarnation, seq};
 }
 
 void TrainerState::queue(Session& session, Payload payload) {
@@ -131,7 +131,7 @@ void TrainerState::lose(const std::string& identity, const std::string& why) {
   if (it == sessions_.end()) return;
   const Session& session = it->second;
   if (session.state != SessionState::kBye) {
-    const Holding held = board_.release(session.worker_id);
+    const Holding held = ledger_.release(session.worker_id);
     budget_.leave(session.worker_id);
     event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
                                  std::to_string(held.samples) + " samples of " +
@@ -202,12 +202,12 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
   for (const GroupGrant& g : groups) ids.push_back(g.group_id);
   journal_.grant(ids);
   for (const GroupGrant& g : groups) {
-    if (board_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
+    if (ledger_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
       event("", "rollouts of group " + std::to_string(g.group_id) +
                     " from an earlier start are of another group size: dropped, it is sampled anew");
       mark_consumed(std::span(&g.group_id, 1));
     }
-    board_.grant(g);
+    ledger_.grant(g);
     journal_.reopen(g.group_id);
   }
   hand_out_work();
@@ -224,9 +224,9 @@ std::optional<Rollout> TrainerState::pop() {
 
 void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
   journal_.consume(group_ids);
-  for (const int64_t id : group_ids) board_.consume(id);
+  for (const int64_t id : group_ids) ledger_.consume(id);
   std::erase_if(queue_, [&](const auto& item) {
-    if (!board_.is_consumed(item.first.group_id)) return false;
+    if (!ledger_.is_consumed(item.first.group_id)) return false;
     budget_.dequeue(static_cast<int64_t>(item.second));
     ++counters_.forgotten;
     return true;
@@ -246,7 +246,7 @@ std::vector<WorkerStatus> TrainerState::workers() const {
   const auto now = Clock::now();
   for (const auto& [identity, s] : sessions_) {
     out.push_back({s.worker_id, s.incarnation, session_state_name(s.state), s.installed_version,
-                   board_.in_flight(s.worker_id), s.queue_depth,
+                   ledger_.in_flight(s.worker_id), s.queue_depth,
                    s.state == SessionState::kBye ? 0 : budget_.window(s.worker_id),
                    std::chrono::duration_cast<std::chrono::milliseconds>(now - s.last_message)});
   }

@@ -38,7 +38,7 @@ struct Session {
   uint64_t incarnation = 0;
   SessionState state = SessionState::kJoin;
   int64_t capacity_samples = 0;
-  int64_t installed_version = -1;  // verified, of this run_epoch
+  int64_t installed_version = -1;  // verified, of this trainer_term
   int64_t offered_version = -1;    // staging or staged since
   int64_t failed_version = -1;     // could not be staged: offered dense from then on
   int64_t queue_depth = 0;
@@ -143,7 +143,7 @@ class TrainerState {
   TrainerOptions options_;
   std::string weights_address_;
   Journal journal_;
-  GroupBoard board_;
+  GroupLedger ledger_;
   std::shared_ptr<const WeightSnapshot> newest_;
   Buffer newest_manifest_;
   Buffer newest_delta_manifest_;          // empty without a delta

@@ -12,9 +12,9 @@
 
 namespace ringside::bridge {
 
-int64_t next_run_epoch(const std::filesystem::path& directory) {
+int64_t next_trainer_term(const std::filesystem::path& directory) {
   std::filesystem::create_directories(directory);
-  const std::filesystem::path path = directory / "run_epoch";
+  const std::filesystem::path path = directory / "trainer_term";
   int64_t epoch = 0;
   if (std::filesystem::exists(path)) {
     std::ifstream in(path);
@@ -25,7 +25,7 @@ int64_t next_run_epoch(const std::filesystem::path& directory) {
     }
   }
   ++epoch;
-  const std::filesystem::path fresh = directory / "run_epoch.new";
+  const std::filesystem::path fresh = directory / "trainer_term.new";
   const std::string text = std::to_string(epoch) + "\n";
   {
     PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);

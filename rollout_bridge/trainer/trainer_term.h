@@ -6,9 +6,9 @@
 
 namespace ringside::bridge {
 
-// Raises the counter kept in `directory`/run_epoch by one, durably, and returns it; 1 at the first
+// Raises the counter kept in `directory`/trainer_term by one, durably, and returns it; 1 at the first
 // call. Creates the directory. Throws std::runtime_error when the file holds anything but a number
 // and std::system_error on I/O trouble. Call it once per trainer start, from one process (rank 0).
-int64_t next_run_epoch(const std::filesystem::path& directory);
+int64_t next_trainer_term(const std::filesystem::path& directory);
 
 }  // namespace ringside::bridge

@@ -47,10 +47,10 @@ Buffer joined_payloads(const WeightDelta& delta) {
 
 void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   const Manifest& m = snapshot->manifest;
-  if (m.run_id != options_.run_id || m.run_epoch != options_.run_epoch) {
+  if (m.run_id != options_.run_id || m.trainer_term != options_.trainer_term) {
     throw std::invalid_argument("publish: snapshot of run '" + m.run_id + "' epoch " +
-                                std::to_string(m.run_epoch) + ", endpoint serves '" +
-                                options_.run_id + "' epoch " + std::to_string(options_.run_epoch));
+                                std::to_string(m.trainer_term) + ", endpoint serves '" +
+                                options_.run_id + "' epoch " + std::to_string(options_.trainer_term));
   }
   if (newest_ && m.version <= newest_->manifest.version) {
     throw std::invalid_argument("publish: version " + std::to_string(m.version) +

@@ -55,7 +55,7 @@ std::string cause_of(uint16_t kind, uint32_t value) {
 
 }  // namespace
 
-Gate::Gate(zmq::context_t& context, const CurveServer& keys)
+ZapAuthenticator::ZapAuthenticator(zmq::context_t& context, const CurveServer& keys)
     : context_(context), secret_key_(keys.secret_key), handler_(context, zmq::socket_type::rep) {
   (void)public_key_of(secret_key_);  // throws when it is no key
   for (const AllowedKey& allowed : keys.allowed) {
@@ -70,13 +70,13 @@ Gate::Gate(zmq::context_t& context, const CurveServer& keys)
   thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
 }
 
-Gate::~Gate() {
+ZapAuthenticator::~ZapAuthenticator() {
   thread_.request_stop();
   waker_.wake();
   thread_.join();
 }
 
-void Gate::guard(zmq::socket_t& socket) {
+void ZapAuthenticator::guard(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::curve_server, true);
   socket.set(zmq::sockopt::curve_secretkey, secret_key_);
   socket.set(zmq::sockopt::zap_domain, kDomain);
@@ -91,22 +91,22 @@ void Gate::guard(zmq::socket_t& socket) {
   waker_.wake();
 }
 
-uint64_t Gate::denied() const {
+uint64_t ZapAuthenticator::denied() const {
   const std::lock_guard lock(mutex_);
   return denied_;
 }
 
-std::vector<std::string> Gate::drain_denials() {
+std::vector<std::string> ZapAuthenticator::drain_denials() {
   const std::lock_guard lock(mutex_);
   return std::exchange(denials_, {});
 }
 
-void Gate::check() const {
+void ZapAuthenticator::check() const {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void Gate::loop(const std::stop_token& stop) {
+void ZapAuthenticator::loop(const std::stop_token& stop) {
   try {
     while (!stop.stop_requested()) {
       adopt_monitors();
@@ -126,14 +126,14 @@ void Gate::loop(const std::stop_token& stop) {
   }
 }
 
-void Gate::adopt_monitors() {
+void ZapAuthenticator::adopt_monitors() {
   const std::lock_guard lock(mutex_);
   for (zmq::socket_t& monitor : arriving_) monitors_.push_back(std::move(monitor));
   arriving_.clear();
 }
 
 // One request a call: a REP socket takes the next after the answer.
-void Gate::answer() {
+void ZapAuthenticator::answer() {
   const std::vector<zmq::message_t> request = receive_all(handler_);
   if (request.empty()) return;
   const std::string id = request.size() > 1 ? request[1].to_string() : "";
@@ -155,7 +155,7 @@ void Gate::answer() {
   }
 }
 
-void Gate::listen(zmq::socket_t& monitor) {
+void ZapAuthenticator::listen(zmq::socket_t& monitor) {
   while (true) {
     const std::vector<zmq::message_t> event = receive_all(monitor);
     if (event.empty()) return;
@@ -171,7 +171,7 @@ void Gate::listen(zmq::socket_t& monitor) {
   }
 }
 
-void Gate::deny(const std::string& cause, const std::string& detail) {
+void ZapAuthenticator::deny(const std::string& cause, const std::string& detail) {
   const std::lock_guard lock(mutex_);
   ++denied_;
   if (causes_.size() >= kMaxCauses && !causes_.contains(cause)) return;

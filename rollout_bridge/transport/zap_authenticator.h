@@ -17,13 +17,13 @@
 
 namespace ringside::bridge {
 
-class Gate {
+class ZapAuthenticator {
  public:
-  // Binds inproc://zeromq.zap.01 and starts the thread: one Gate a context, before the first
+  // Binds inproc://zeromq.zap.01 and starts the thread: one ZapAuthenticator a context, before the first
   // guarded socket. Throws std::invalid_argument for keys that are none, zmq::error_t when the
   // context has a handler already.
-  Gate(zmq::context_t& context, const CurveServer& keys);
-  ~Gate();  // stops and joins; the guarded sockets are closed before
+  ZapAuthenticator(zmq::context_t& context, const CurveServer& keys);
+  ~ZapAuthenticator();  // stops and joins; the guarded sockets are closed before
 
   // Makes `socket` a CURVE server of this gate; before it binds. From the thread that owns it.
   void guard(zmq::socket_t& socket);

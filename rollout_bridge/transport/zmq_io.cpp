@@ -67,7 +67,7 @@ void check_bind_address(const std::string& address, bool curve) {
 }
 
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
-                          const SocketLimits& limits, Gate* gate) {
+                          const SocketLimits& limits, ZapAuthenticator* gate) {
   check_bind_address(address, gate != nullptr);
   zmq::socket_t socket(context, zmq::socket_type::router);
   set_common(socket, limits);

@@ -13,7 +13,7 @@
 
 namespace ringside::bridge {
 
-class Gate;
+class ZapAuthenticator;
 struct CurveClient;
 
 // Without CURVE only loopback TCP (127.*, [::1], localhost; any other host name counts as a network
@@ -32,7 +32,7 @@ struct SocketLimits {
 // outlive it. Throws std::invalid_argument for an unsafe address, BindError when it cannot be
 // bound.
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
-                          const SocketLimits& limits, Gate* gate = nullptr);
+                          const SocketLimits& limits, ZapAuthenticator* gate = nullptr);
 // The address a socket is really bound to (port filled in).
 std::string bound_address(const zmq::socket_t& socket);
 

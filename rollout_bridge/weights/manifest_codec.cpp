@@ -6,7 +6,7 @@
 namespace ringside::bridge {
 
 std::vector<uint8_t> encode_manifest(const Manifest& m) {
-  ManifestBody body{m.run_id,   m.run_epoch, m.version,  m.base_version.value_or(-1),
+  ManifestBody body{m.run_id,   m.trainer_term, m.version,  m.base_version.value_or(-1),
                     m.encoding, {},          m.root_hash};
   for (const TensorEntry& t : m.tensors) {
     body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3, t.encoding,
@@ -46,7 +46,7 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
   }
   Manifest m;
   m.run_id = std::move(body.run_id);
-  m.run_epoch = body.run_epoch;
+  m.trainer_term = body.trainer_term;
   m.version = body.version;
   if (body.base_version >= 0) m.base_version = body.base_version;
   m.encoding = std::move(body.encoding);

@@ -79,7 +79,7 @@ SharedBlock::~SharedBlock() {
 
 SharedPlace SharedBlock::place() const { return {host_id(), ::getpid(), fd_, bytes_.size()}; }
 
-class SharedBlocks::Shelf {
+class SharedBlocks::FreeList {
  public:
   std::unique_ptr<SharedBlock> take(std::size_t bytes) {
     std::vector<std::unique_ptr<SharedBlock>> other;  // freed after the lock
@@ -92,7 +92,7 @@ class SharedBlocks::Shelf {
     idle_.clear();
     return found;
   }
-  void give_back(std::unique_ptr<SharedBlock> block) {
+  void reopen(std::unique_ptr<SharedBlock> block) {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(block));
   }
@@ -102,14 +102,14 @@ class SharedBlocks::Shelf {
   std::vector<std::unique_ptr<SharedBlock>> idle_;
 };
 
-SharedBlocks::SharedBlocks() : shelf_(std::make_shared<Shelf>()) {}
+SharedBlocks::SharedBlocks() : shelf_(std::make_shared<FreeList>()) {}
 
 std::shared_ptr<SharedBlock> SharedBlocks::take(std::size_t bytes) {
   auto block = shelf_->take(bytes);
   if (!block) block = std::make_unique<SharedBlock>(bytes);
   return {block.release(), [weak = std::weak_ptr(shelf_)](SharedBlock* released) {
             std::unique_ptr<SharedBlock> owned(released);
-            if (const auto shelf = weak.lock()) shelf->give_back(std::move(owned));
+            if (const auto shelf = weak.lock()) shelf->reopen(std::move(owned));
           }};
 }
 

@@ -55,8 +55,8 @@ class SharedBlocks {
   std::shared_ptr<SharedBlock> take(std::size_t bytes);
 
  private:
-  class Shelf;
-  std::shared_ptr<Shelf> shelf_;
+  class FreeList;
+  std::shared_ptr<FreeList> shelf_;
 };
 
 // Another process's block, read-only.

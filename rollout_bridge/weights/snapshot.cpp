@@ -79,7 +79,7 @@ bool encoding_fits(const TensorEntry& t, bool has_base) {
 }
 
 bool same_layout(const Manifest& a, const Manifest& b) {
-  return a.run_id == b.run_id && a.run_epoch == b.run_epoch &&
+  return a.run_id == b.run_id && a.trainer_term == b.trainer_term &&
          std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
                     [](const TensorEntry& x, const TensorEntry& y) {
                       return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
@@ -136,7 +136,7 @@ std::string root_hash(const std::vector<TensorEntry>& tensors) {
   return hash128(std::as_bytes(std::span(text)));
 }
 
-std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t run_epoch,
+std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t trainer_term,
                                                     int64_t version,
                                                     std::vector<NamedBuffer> tensors,
                                                     std::shared_ptr<const SharedBlock> shared) {
@@ -144,7 +144,7 @@ std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t 
   auto snapshot = std::make_shared<WeightSnapshot>();
   Manifest& m = snapshot->manifest;
   m.run_id = std::move(run_id);
-  m.run_epoch = run_epoch;
+  m.trainer_term = trainer_term;
   m.version = version;
   m.tensors = hash_all(tensors);
   m.root_hash = root_hash(m.tensors);
@@ -222,8 +222,8 @@ Status validate(const Manifest& m, const Limits& limits) {
     return Error{Reason::kInvalidField,
                  "manifest of version " + std::to_string(m.version) + ": " + what};
   };
-  if (m.version < 0 || m.run_epoch < 0) {
-    return bad("run_epoch " + std::to_string(m.run_epoch) + ", both must be >= 0");
+  if (m.version < 0 || m.trainer_term < 0) {
+    return bad("trainer_term " + std::to_string(m.trainer_term) + ", both must be >= 0");
   }
   if (m.encoding != "dense" && m.encoding != "overwrite") {
     return bad("encoding '" + m.encoding + "', expected 'dense' or 'overwrite'");

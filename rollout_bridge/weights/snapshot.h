@@ -30,7 +30,7 @@ std::string root_hash(const std::vector<TensorEntry>& tensors);
 // std::invalid_argument on an unknown dtype, a shape that does not make the bytes, an empty or
 // repeated name, a negative version or epoch, or a tensor elsewhere than in the block.
 std::shared_ptr<const WeightSnapshot> make_snapshot(
-    std::string run_id, int64_t run_epoch, int64_t version, std::vector<NamedBuffer> tensors,
+    std::string run_id, int64_t trainer_term, int64_t version, std::vector<NamedBuffer> tensors,
     std::shared_ptr<const SharedBlock> shared = nullptr);
 
 // The root hash of bytes that are installed somewhere: hashes them anew. For COMMITTED.

@@ -26,12 +26,12 @@ std::byte* allocate(std::size_t capacity) {
 
 }  // namespace
 
-class WeightMemory::Shelf {
+class WeightMemory::FreeList {
  public:
-  Shelf() = default;
-  ~Shelf() { trim(0); }
-  Shelf(const Shelf&) = delete;
-  Shelf& operator=(const Shelf&) = delete;
+  FreeList() = default;
+  ~FreeList() { trim(0); }
+  FreeList(const FreeList&) = delete;
+  FreeList& operator=(const FreeList&) = delete;
 
   std::byte* take(std::size_t capacity) {
     {
@@ -47,7 +47,7 @@ class WeightMemory::Shelf {
     return allocate(capacity);
   }
 
-  void give_back(std::byte* memory, std::size_t capacity) noexcept {
+  void reopen(std::byte* memory, std::size_t capacity) noexcept {
     const std::lock_guard lock(mutex_);
     try {
       if (kept_ + capacity <= limit_) {
@@ -87,7 +87,7 @@ class WeightMemory::Shelf {
   uint64_t limit_ = 0;
 };
 
-WeightMemory::WeightMemory() : shelf_(std::make_shared<Shelf>()) {}
+WeightMemory::WeightMemory() : shelf_(std::make_shared<FreeList>()) {}
 
 std::size_t WeightMemory::capacity(std::size_t bytes) {
   const std::size_t unit = bytes < kHugePage ? kAlignment : kHugePage;
@@ -97,7 +97,7 @@ std::size_t WeightMemory::capacity(std::size_t bytes) {
 std::shared_ptr<std::byte[]> WeightMemory::take(std::size_t bytes) {
   const std::size_t taken = capacity(bytes);
   const auto release = [weak = std::weak_ptr(shelf_), taken](std::byte* memory) {
-    if (const auto shelf = weak.lock()) return shelf->give_back(memory, taken);
+    if (const auto shelf = weak.lock()) return shelf->reopen(memory, taken);
     std::free(memory);  // the last handle is gone
   };
   return {shelf_->take(taken), release};

@@ -26,8 +26,8 @@ class WeightMemory {
   uint64_t kept() const;
 
  private:
-  class Shelf;
-  std::shared_ptr<Shelf> shelf_;
+  class FreeList;
+  std::shared_ptr<FreeList> shelf_;
 };
 
 }  // namespace ringside::bridge

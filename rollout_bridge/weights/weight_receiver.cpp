@@ -12,7 +12,7 @@ namespace {
 
 bool is_base_of(const Manifest& m, const WeightSnapshot& base) {
   const Manifest& b = base.manifest;
-  if (m.base_version != b.version || m.run_id != b.run_id || m.run_epoch != b.run_epoch) {
+  if (m.base_version != b.version || m.run_id != b.run_id || m.trainer_term != b.trainer_term) {
     return false;
   }
   return std::equal(m.tensors.begin(), m.tensors.end(), b.tensors.begin(), b.tensors.end(),

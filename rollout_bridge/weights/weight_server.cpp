@@ -39,9 +39,9 @@ Result<Payload> with_payloads(Payload answer, const ChunkBody& body, const Weigh
 }  // namespace
 
 WeightServer::WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
-                           int64_t run_epoch, const Limits& limits, Gate* gate)
+                           int64_t trainer_term, const Limits& limits, ZapAuthenticator* gate)
     : run_id_(std::move(run_id)),
-      run_epoch_(run_epoch),
+      trainer_term_(trainer_term),
       limits_(limits),
       // Requests are headers only.
       socket_(bind_router(context, address, {.max_frame_bytes = limits.max_header_bytes}, gate)),
@@ -107,7 +107,7 @@ void WeightServer::answer(const Incoming& incoming) {
                                      clip_text(reply.error().detail), false,
                                      asked ? asked.value().version : -1});
   }
-  Header header{payload.type, run_id_, run_epoch_, "", 0, 0};
+  Header header{payload.type, run_id_, trainer_term_, "", 0, 0};
   if (request) {
     header.worker_id = request.value().header().worker_id;
     header.incarnation = request.value().header().incarnation;
@@ -129,10 +129,10 @@ Result<Payload> WeightServer::chunk(const Message& request) {
   if (request.header().type != MessageType::kChunkRequest) {
     return Error{Reason::kUnsupported, "the weights endpoint answers CHUNK_REQUEST only"};
   }
-  if (request.header().run_id != run_id_ || request.header().run_epoch != run_epoch_) {
+  if (request.header().run_id != run_id_ || request.header().trainer_term != trainer_term_) {
     return Error{Reason::kWrongRun, "request for run '" + request.header().run_id + "' epoch " +
-                                        std::to_string(request.header().run_epoch) + ", this is '" +
-                                        run_id_ + "' epoch " + std::to_string(run_epoch_)};
+                                        std::to_string(request.header().trainer_term) + ", this is '" +
+                                        run_id_ + "' epoch " + std::to_string(trainer_term_)};
   }
   std::shared_ptr<const WeightSnapshot> snapshot;
   {

@@ -22,7 +22,7 @@ class WeightServer {
  public:
   // Binds at once (throws like bind_router) and starts the thread. The gate, if any, outlives it.
   WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
-               int64_t run_epoch, const Limits& limits, Gate* gate = nullptr);
+               int64_t trainer_term, const Limits& limits, ZapAuthenticator* gate = nullptr);
   ~WeightServer();  // stops and joins
 
   const std::string& address() const { return address_; }
@@ -43,7 +43,7 @@ class WeightServer {
   Result<Payload> chunk(const Message& request);
 
   std::string run_id_;
-  int64_t run_epoch_;
+  int64_t trainer_term_;
   Limits limits_;
   zmq::socket_t socket_;
   std::string address_;

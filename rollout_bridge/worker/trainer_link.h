@@ -19,10 +19,10 @@ namespace ringside::bridge {
 
 // A new session with a trainer. The trainer has taken back what it granted in earlier sessions and
 // grants anew what is still missing, to this worker or to others. The weights in force are those of
-// (run_epoch, version); an offer follows if they are not the newest.
+// (trainer_term, version); an offer follows if they are not the newest.
 struct Connected {
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
 };
 // Samples to generate. A sample whose rollout is not yet acknowledged is left out: that rollout is
 // resent.

@@ -361,7 +361,7 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
     // A trainer that ended the run takes no more rollouts and may not be there to answer.
     const bool ended = impl_->state.ended();
     const bool drained = done([&] { return ended || impl_->state.pending() == 0; });
-    if (!impl_->state.left()) impl_->state.say_bye(reason);
+    if (!impl_->state.left()) impl_->state.queue_bye(reason);
     if (impl_->connection != ConnectionEvent::kReady) impl_->state.on_closed();
     impl_->waker.wake();
     answered = done([&] { return ended && impl_->state.front() == nullptr; }) && drained &&

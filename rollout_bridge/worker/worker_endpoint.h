@@ -75,7 +75,7 @@ class WorkerEndpoint final : public TrainerLink {
   // wait() and next_event().
   std::optional<WorkerEvent> poll(std::chrono::milliseconds timeout);
 
-  // send() that waits up to `timeout` for room. run_epoch < 0 is filled with the installed one.
+  // send() that waits up to `timeout` for room. trainer_term < 0 is filled with the installed one.
   Status send_rollout(Rollout rollout, std::chrono::milliseconds timeout);
 
   // Rollouts sent and not yet acknowledged.

@@ -16,13 +16,13 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
   welcome_ = body.value();
   window_ = welcome_.window_bytes;
   run_id_ = message.header().run_id;
-  run_epoch_ = message.header().run_epoch;
+  trainer_term_ = message.header().trainer_term;
   link_ = Link::kJoined;
   attempts_ = 0;
   last_heartbeat_ = {};
-  emit(Connected{run_id_, run_epoch_});
+  emit(Connected{run_id_, trainer_term_});
   // What is installed counts only within its epoch; otherwise the trainer sends everything.
-  say_ready();
+  queue_ready();
 }
 
 void WorkerState::on_credit(const Message& message) {
@@ -62,7 +62,7 @@ void WorkerState::on_offer(const Message& message) {
   const int frame = message.find("manifest");
   if (frame < 0) return;
   auto manifest = decode_manifest(message.frame(frame), options_.limits);
-  if (!manifest || manifest.value().run_epoch != run_epoch_) {
+  if (!manifest || manifest.value().trainer_term != trainer_term_) {
     const auto body = message.body<WeightsBody>();
     outbox_.push_back(make_payload(
         MessageType::kStageFailed,
@@ -152,7 +152,7 @@ void WorkerState::on_weights_message(const Result<Message>& received) {
   const auto body = message.body<ChunkBody>();
   const int frame = message.find("data");
   if (message.header().type != MessageType::kChunk || !body || frame < 0 ||
-      message.header().run_epoch != run_epoch_) {
+      message.header().trainer_term != trainer_term_) {
     return;
   }
   if (Status s = receiver_->accept(body.value(), message.frame(frame)); !s) {

@@ -19,7 +19,7 @@ Rollout failed_sample(const Rollout& rollout) {
   failed.temperature = rollout.temperature;
   failed.top_p = rollout.top_p;
   failed.top_k = rollout.top_k;
-  failed.run_epoch = rollout.run_epoch;
+  failed.trainer_term = rollout.trainer_term;
   failed.finish_reason = FinishReason::kError;
   return failed;
 }

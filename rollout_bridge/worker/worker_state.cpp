@@ -26,7 +26,7 @@ WorkerState::WorkerState(const WorkerOptions& options)
       last_progress_(Clock::now()) {}
 
 Header WorkerState::header(uint64_t seq) const {
-  return {MessageType::kError, run_id_, run_epoch_, options_.worker_id, incarnation_, seq};
+  return {MessageType::kError, run_id_, trainer_term_, options_.worker_id, incarnation_, seq};
 }
 
 std::string WorkerState::weights_address() const {
@@ -51,7 +51,7 @@ void WorkerState::open_session() {
   hello_sent_ = false;
   outbox_.push_back(
       make_payload(MessageType::kHello, HelloBody{options_.capacity_samples,
-                                                  installed_epoch_,
+                                                  installed_term_,
                                                   installed_.version,
                                                   installed_.root_hash,
                                                   "ringside-cpp/1",
@@ -148,7 +148,7 @@ void WorkerState::tick(Clock::time_point now) {
 const char* WorkerState::state_name() const {
   if (leaving_) return "bye";
   if (paused_) return "paused";
-  if (installed_epoch_ == run_epoch_) return "ready";
+  if (installed_term_ == trainer_term_) return "ready";
   return receiver_ || staged_ ? "sync" : "join";
 }
 
@@ -170,7 +170,7 @@ void WorkerState::send_window(Clock::time_point now) {
 }
 
 Status WorkerState::send_rollout(Rollout rollout) {
-  if (rollout.run_epoch < 0) rollout.run_epoch = std::max<int64_t>(installed_epoch_, 0);
+  if (rollout.trainer_term < 0) rollout.trainer_term = std::max<int64_t>(installed_term_, 0);
   if (Status s = validate(rollout, options_.limits); !s) return s;
   Pending p{rollout.rollout_id,
             {rollout.group_id, rollout.sample_index},
@@ -186,16 +186,16 @@ Status WorkerState::commit_weights(int64_t version, const std::string& root_hash
     return Error{Reason::kInvalidField, "commit of version " + std::to_string(version)};
   }
   installed_ = {version, root_hash};
-  installed_epoch_ = run_epoch_;
+  installed_term_ = trainer_term_;
   if (link_ != Link::kJoined) return Success{};  // HELLO will say it
   outbox_.push_back(make_payload(MessageType::kCommitted, installed_));
-  say_ready();
+  queue_ready();
   return Success{};
 }
 
 // Wants work, unless paused: then resume() says so.
-void WorkerState::say_ready() {
-  if (paused_ || link_ != Link::kJoined || installed_epoch_ != run_epoch_) return;
+void WorkerState::queue_ready() {
+  if (paused_ || link_ != Link::kJoined || installed_term_ != trainer_term_) return;
   outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
 }
 
@@ -208,7 +208,7 @@ void WorkerState::resume() {
   if (!paused_) return;
   paused_ = false;
   last_heartbeat_ = {};
-  say_ready();
+  queue_ready();
 }
 
 // The owner may have sent rollouts since the grant came, so it is filtered when the owner takes it.
@@ -239,7 +239,7 @@ void WorkerState::drop_from_grants(const std::function<bool(int64_t, int32_t)>& 
   });
 }
 
-void WorkerState::say_bye(const std::string& reason) {
+void WorkerState::queue_bye(const std::string& reason) {
   leaving_ = true;
   if (link_ != Link::kJoined) {
     link_ = Link::kOver;  // nobody to say it to

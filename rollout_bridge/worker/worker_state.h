@@ -40,11 +40,11 @@ class WorkerState {
   void on_closed();
 
   // From the owner.
-  Status send_rollout(Rollout rollout);  // run_epoch < 0 is filled with the installed one
+  Status send_rollout(Rollout rollout);  // trainer_term < 0 is filled with the installed one
   bool has_room() const { return pending_.size() < options_.max_pending; }
   Status commit_weights(int64_t version, const std::string& root_hash);
   std::optional<WorkerEvent> poll();
-  void say_bye(const std::string& reason);
+  void queue_bye(const std::string& reason);
   // See WorkerEndpoint.
   void pause();
   void resume();
@@ -102,7 +102,7 @@ class WorkerState {
   void drop_staging(const std::string& why);
   void start_staging();
   void send_window(Clock::time_point now);
-  void say_ready();
+  void queue_ready();
   void set_window(int64_t bytes);
   const char* state_name() const;
   // Takes samples out of the grants that the owner has not seen yet.
@@ -114,7 +114,7 @@ class WorkerState {
   uint64_t incarnation_;
   Link link_ = Link::kAway;
   std::string run_id_;
-  int64_t run_epoch_ = -1;
+  int64_t trainer_term_ = -1;
   WelcomeBody welcome_;
   int64_t window_ = 0;  // bytes that may be sent and not acknowledged; 0: none now
   bool hello_sent_ = false;
@@ -144,7 +144,7 @@ class WorkerState {
   std::shared_ptr<const WeightSnapshot> base_;
   WeightMemory memory_;  // and what the version before the base left, for the next one
   WeightsBody installed_;
-  int64_t installed_epoch_ = -1;
+  int64_t installed_term_ = -1;
 };
 
 }  // namespace ringside::bridge

@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "sp/attention/stage_kernels.h"
+#include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
@@ -19,7 +19,7 @@ struct AttentionContext {
   std::shared_ptr<const AttentionPlan> plan;
   std::shared_ptr<Communicator> ulysses;
   std::shared_ptr<Communicator> ring;
-  std::shared_ptr<const StageKernels> kernels = cpu_kernels();
+  std::shared_ptr<const RingStepKernels> kernels = cpu_kernels();
 };
 
 // The window is part of the plan. What no method here can honour is refused, so that no option is silently ignored.

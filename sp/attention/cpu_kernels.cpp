@@ -6,7 +6,7 @@
 
 #include "sp/attention/block_attention.h"
 #include "sp/attention/row_selection.h"
-#include "sp/attention/stage_kernels.h"
+#include "sp/attention/ring_step_kernels.h"
 
 namespace ringside::sp {
 namespace {
@@ -36,42 +36,42 @@ BlockMask mask_of(const BlockBatch& batch, int64_t window, const at::Tensor& lik
   return {false, mask};
 }
 
-class CpuKernels final : public StageKernels {
+class CpuKernels final : public RingStepKernels {
  public:
   at::DeviceType device() const override { return at::kCPU; }
 
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return accumulation_dtype(wire_dtype); }
 
-  void forward(const Stage& stage, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+  void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const BlockBatch& batch : stage.step.batches) {
+    for (const BlockBatch& batch : ring_step.step.batches) {
       const at::Tensor q_BnhD = RowSelection(batch.query_begins, batch.query_rows).gather(q_ShD);
       const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, stage.window, q_ShD);
-      for (const HeadGroup& group : stage.chunk.groups) {
-        const auto [k, v] = split_kv(kv_Bm2cD, stage.chunk, group.kv_heads);
-        const auto part = block_attention(heads(q_BnhD, group.query_heads), k, v, mask, stage.softmax_scale);
+      const BlockMask mask = mask_of(batch, ring_step.window, q_ShD);
+      for (const HeadGroup& group : ring_step.chunk.groups) {
+        const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
+        const auto part = block_attention(heads(q_BnhD, group.query_heads), k, v, mask, ring_step.softmax_scale);
         const PartPlace place{batch.query_begins, group.query_heads.begin};
         batch.merge ? merge_rows(result, part, place) : write_rows(result, part, place);
       }
     }
   }
 
-  void backward(const Stage& stage, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
+  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
                 at::Tensor& dkv_g2cD) const override {
-    for (const BlockBatch& batch : stage.step.batches) {
+    for (const BlockBatch& batch : ring_step.step.batches) {
       const RowSelection query(batch.query_begins, batch.query_rows);
       const QuerySide rows{query.gather(side.dout_ShD), query.gather(side.q_ShD), query.gather(side.out_ShD),
                            query.gather(side.lse_Sh)};
       const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, stage.window, side.q_ShD);
+      const BlockMask mask = mask_of(batch, ring_step.window, side.q_ShD);
       std::vector<at::Tensor> dks, dvs;
-      for (const HeadGroup& group : stage.chunk.groups) {
+      for (const HeadGroup& group : ring_step.chunk.groups) {
         const Range h = group.query_heads;
-        const auto [k, v] = split_kv(kv_Bm2cD, stage.chunk, group.kv_heads);
+        const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
         const auto grads =
             block_attention_backward(heads(rows.dout_ShD, h), heads(rows.q_ShD, h), k, v, heads(rows.out_ShD, h),
-                                     heads(rows.lse_Sh, h), mask, stage.softmax_scale);
+                                     heads(rows.lse_Sh, h), mask, ring_step.softmax_scale);
         at::Tensor dq = dq_ShD.narrow(1, h.begin, h.size());
         query.add(dq, grads.dq_BnHD);
         dks.push_back(grads.dk_BmKD);
@@ -89,6 +89,6 @@ at::ScalarType accumulation_dtype(at::ScalarType wire_dtype) {
   return wire_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-std::shared_ptr<const StageKernels> cpu_kernels() { return std::make_shared<CpuKernels>(); }
+std::shared_ptr<const RingStepKernels> cpu_kernels() { return std::make_shared<CpuKernels>(); }
 
 }  // namespace ringside::sp

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "sp/attention/lse_merge.h"
-#include "sp/attention/stage_kernels.h"
+#include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
@@ -19,11 +19,11 @@ struct ShareGradients {
 
 // q_ShD, kv_S2kD (k heads, then v heads) in the wire dtype. Returns out_ShD and lse_Sh in the accumulation dtype.
 PartialAttention run_forward(const at::Tensor& q_ShD, const at::Tensor& kv_S2kD, const AttentionPlan& plan,
-                             const StageKernels& kernels, Communicator& ring, double softmax_scale);
+                             const RingStepKernels& kernels, Communicator& ring, double softmax_scale);
 
 // `side` in any dtype, but lse_Sh in the accumulation dtype; out and lse are those of all keys together. Both gradients
 // come in the accumulation dtype.
 ShareGradients run_backward(const QuerySide& side, const at::Tensor& kv_S2kD, const AttentionPlan& plan,
-                            const StageKernels& kernels, Communicator& ring, double softmax_scale);
+                            const RingStepKernels& kernels, Communicator& ring, double softmax_scale);
 
 }  // namespace ringside::sp

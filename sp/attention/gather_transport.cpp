@@ -54,8 +54,8 @@ GatherTransport::Exchange GatherTransport::start(const std::vector<at::Tensor>& 
   return exchange;
 }
 
-GatherTransport::Exchange GatherTransport::start_gather(int64_t stage) {
-  const at::Tensor own = own_heads(own_kv_, chunk(stage));
+GatherTransport::Exchange GatherTransport::start_gather(int64_t ring_step) {
+  const at::Tensor own = own_heads(own_kv_, chunk(ring_step));
   std::vector<at::Tensor> pieces;
   for (const auto& rows : plan_.gather.send_rows) {
     pieces.push_back(take_rows(own, rows));
@@ -63,22 +63,22 @@ GatherTransport::Exchange GatherTransport::start_gather(int64_t stage) {
   return start(pieces, plan_.gather.recv_rows, "ring_kv");
 }
 
-at::Tensor GatherTransport::load(int64_t stage) {
+at::Tensor GatherTransport::load(int64_t ring_step) {
   if (plan_.ring_size() == 1) {
-    return own_heads(own_kv_, chunk(stage));
+    return own_heads(own_kv_, chunk(ring_step));
   }
-  Exchange exchange = stage == 0 ? start_gather(0) : std::move(gathering_);
-  if (stage + 1 < num_stages()) {
-    gathering_ = start_gather(stage + 1);
+  Exchange exchange = ring_step == 0 ? start_gather(0) : std::move(gathering_);
+  if (ring_step + 1 < num_ring_steps()) {
+    gathering_ = start_gather(ring_step + 1);
   }
   exchange.wait();
   const at::Tensor gathered = at::cat(exchange.received);
   return reorder_ ? gathered.index_select(0, source_) : gathered;
 }
 
-void GatherTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
+void GatherTransport::add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) {
   finish_gradient();
-  if (plan_.ring_size() == 1 && num_stages() == 1) {
+  if (plan_.ring_size() == 1 && num_ring_steps() == 1) {
     own_gradient_ = std::move(dkv_g2cD);
     return;
   }
@@ -92,15 +92,15 @@ void GatherTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
     recv_rows.push_back(total_size(rows));
   }
   returning_ = start(pieces, recv_rows, "ring_kv_grad");
-  returning_stage_ = stage;
+  returning_step_ = ring_step;
 }
 
 void GatherTransport::finish_gradient() {
-  if (returning_stage_ < 0) {
+  if (returning_step_ < 0) {
     return;
   }
   returning_.wait();
-  const HeadChunk& heads = chunk(std::exchange(returning_stage_, -1));
+  const HeadChunk& heads = chunk(std::exchange(returning_step_, -1));
   const int64_t c = heads.kv_heads.size();
   at::Tensor dk = own_gradient_.narrow(1, heads.kv_heads.begin, c);
   at::Tensor dv = own_gradient_.narrow(1, plan_.local_kv_heads() + heads.kv_heads.begin, c);

@@ -13,11 +13,11 @@ class GatherTransport final : public KvTransport {
  public:
   GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
 
-  int64_t num_stages() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }
+  int64_t num_ring_steps() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }
   const RingStep& step(int64_t) const override { return plan_.steps.front(); }
-  const HeadChunk& chunk(int64_t stage) const override { return plan_.head_chunks[stage]; }
-  at::Tensor load(int64_t stage) override;
-  void add_gradient(int64_t stage, at::Tensor dkv_g2cD) override;
+  const HeadChunk& chunk(int64_t ring_step) const override { return plan_.head_chunks[ring_step]; }
+  at::Tensor load(int64_t ring_step) override;
+  void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) override;
   at::Tensor finish() override;
 
  private:
@@ -30,7 +30,7 @@ class GatherTransport final : public KvTransport {
 
   at::Tensor own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const;
   Exchange start(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& recv_rows, const char* tag);
-  Exchange start_gather(int64_t stage);
+  Exchange start_gather(int64_t ring_step);
   void finish_gradient();
 
   const AttentionPlan& plan_;
@@ -42,7 +42,7 @@ class GatherTransport final : public KvTransport {
   Exchange gathering_;
   at::Tensor own_gradient_;
   Exchange returning_;
-  int64_t returning_stage_ = -1;
+  int64_t returning_step_ = -1;
 };
 
 }  // namespace ringside::sp

@@ -20,30 +20,30 @@ std::unique_ptr<Transfer> RingTransport::pass_on(const at::Tensor& send, at::Ten
   return ring_.send_recv(send, next_rank(), receive, previous_rank(), tag);
 }
 
-at::Tensor RingTransport::load(int64_t stage) {
+at::Tensor RingTransport::load(int64_t ring_step) {
   if (kv_transfer_) {
     kv_transfer_->wait();
     kv_transfer_.reset();
     current_ = std::move(next_);
   }
-  if (stage + 1 < num_stages()) {
-    next_ = empty_rows(plan_.steps[stage + 1].kv_rows, current_);
-    kv_transfer_ = pass_on(take_rows(current_, plan_.steps[stage].pass_on), next_, "ring_kv");
+  if (ring_step + 1 < num_ring_steps()) {
+    next_ = empty_rows(plan_.steps[ring_step + 1].kv_rows, current_);
+    kv_transfer_ = pass_on(take_rows(current_, plan_.steps[ring_step].pass_on), next_, "ring_kv");
   }
   return current_;
 }
 
-void RingTransport::add_gradient(int64_t stage, at::Tensor dkv_g2cD) {
-  if (stage == 0) {
+void RingTransport::add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) {
+  if (ring_step == 0) {
     own_gradient_ = std::move(dkv_g2cD);
     return;
   }
   if (gradient_transfer_) {  // the sum of the ranks that held this KV before
     gradient_transfer_->wait();
-    add_rows(dkv_g2cD, plan_.steps[stage].gradient_received, incoming_gradient_);
+    add_rows(dkv_g2cD, plan_.steps[ring_step].gradient_received, incoming_gradient_);
   }
-  const bool last = stage + 1 == num_stages();
-  const auto& places = last ? plan_.gradient_home : plan_.steps[stage + 1].gradient_received;
+  const bool last = ring_step + 1 == num_ring_steps();
+  const auto& places = last ? plan_.gradient_home : plan_.steps[ring_step + 1].gradient_received;
   incoming_gradient_ = empty_rows(total_size(places), dkv_g2cD);
   gradient_transfer_ = pass_on(dkv_g2cD, incoming_gradient_, "ring_kv_grad");
 }

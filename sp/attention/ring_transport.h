@@ -11,11 +11,11 @@ class RingTransport final : public KvTransport {
  public:
   RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
 
-  int64_t num_stages() const override { return plan_.ring_size(); }
-  const RingStep& step(int64_t stage) const override { return plan_.steps[stage]; }
+  int64_t num_ring_steps() const override { return plan_.ring_size(); }
+  const RingStep& step(int64_t ring_step) const override { return plan_.steps[ring_step]; }
   const HeadChunk& chunk(int64_t) const override { return plan_.head_chunks.front(); }
-  at::Tensor load(int64_t stage) override;
-  void add_gradient(int64_t stage, at::Tensor dkv_g2cD) override;
+  at::Tensor load(int64_t ring_step) override;
+  void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) override;
   at::Tensor finish() override;
 
  private:

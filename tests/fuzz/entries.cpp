@@ -59,12 +59,12 @@ uint32_t header_size(std::span<const uint8_t> bytes) {
 struct HeaderForm {
   int64_t v = 0;
   std::string type, run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
   std::string worker_id;
   uint64_t incarnation = 0, seq = 0;
   std::vector<FrameSpec> frames;
   msgpack::object body;
-  MSGPACK_DEFINE_MAP(v, type, run_id, run_epoch, worker_id, incarnation, seq, frames, body);
+  MSGPACK_DEFINE_MAP(v, type, run_id, trainer_term, worker_id, incarnation, seq, frames, body);
 };
 
 uint64_t elements(const FrameSpec& spec, uint64_t room) {

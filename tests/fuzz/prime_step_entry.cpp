@@ -75,7 +75,7 @@ std::size_t check_sequence(const Rollout& r, const Sequence& sequence) {
 void check_rollout(const Rollout& r, std::size_t index, std::set<std::string>& ids) {
   require(validate(r, limits()).ok());
   require(r.group_id == kLabel.first_group + static_cast<int64_t>(index) && r.group_size == 1 && r.sample_index == 0);
-  require(ids.insert(r.rollout_id).second && r.run_epoch == kLabel.run_epoch);
+  require(ids.insert(r.rollout_id).second && r.trainer_term == kLabel.trainer_term);
   require(r.versions.size() == 1 && r.versions[0].version == kLabel.version && r.rewards.empty());
 }
 

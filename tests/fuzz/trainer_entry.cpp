@@ -23,7 +23,7 @@ constexpr std::size_t kMaxSteps = 200;
 TrainerOptions options(const std::filesystem::path& directory) {
   TrainerOptions out;
   out.run_id = "run";
-  out.run_epoch = 1;
+  out.trainer_term = 1;
   out.journal_directory = directory;
   out.fsync = FsyncPolicy::kOff;
   out.max_queued_rollouts = kQueued;

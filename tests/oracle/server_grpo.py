@@ -130,7 +130,7 @@ def recompute(folder: pathlib.Path, rollouts: list[dict]) -> dict[int, float]:
         [span] = rollout["versions"]
         if (span["begin"], span["end"]) != (0, len(rollout["completion_ids"])):
             raise ValueError(f"{rollout['rollout_id']}: versions {rollout['versions']}")
-        by_version[rollout["run_epoch"], span["version"]].append(rollout | {"complete": True})
+        by_version[rollout["trainer_term"], span["version"]].append(rollout | {"complete": True})
     chosen = sorted(by_version)[:: max(1, len(by_version) // VERSIONS_CHECKED)]
     means = {}
     for epoch, version in chosen:

@@ -32,7 +32,7 @@ def manifest_of(version: int, tensors: dict[str, torch.Tensor]) -> dict:
         entries.append({"name": name, "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "offset": offset,
                         "bytes": data.nbytes, "xxh3": weights.tensor_hash(data.tobytes())})
         offset += data.nbytes
-    return {"run_id": RUN_ID, "run_epoch": RUN_EPOCH, "version": version, "base_version": -1, "encoding": "dense",
+    return {"run_id": RUN_ID, "trainer_term": RUN_EPOCH, "version": version, "base_version": -1, "encoding": "dense",
             "tensors": entries, "root_hash": weights.root_hash(entries)}
 
 
@@ -69,7 +69,7 @@ class WeightSource:
 
     def request(self, manifest: dict) -> dict:
         text = base64.b64encode(msgpack.packb(manifest)).decode()
-        return {"address": self.address, "manifest": text, "run_id": RUN_ID, "run_epoch": RUN_EPOCH, "timeout_s": 60.0}
+        return {"address": self.address, "manifest": text, "run_id": RUN_ID, "trainer_term": RUN_EPOCH, "timeout_s": 60.0}
 
     def close(self) -> None:
         self._stop.set()
@@ -102,7 +102,7 @@ class WeightSource:
             if held[0]["tensors"][body["tensor"]]["name"] in self.flips:
                 data[data.size // 2] ^= 1
             kind, reply, buffers = "CHUNK", body, [("data", "U8", data)]
-        parts = wire.pack(kind, reply, run_id=request.run_id, run_epoch=request.run_epoch, worker_id="", incarnation=0,
+        parts = wire.pack(kind, reply, run_id=request.run_id, trainer_term=request.trainer_term, worker_id="", incarnation=0,
                           seq=0, buffers=buffers)
         if self.damaged and buffers:
             self.damaged -= 1

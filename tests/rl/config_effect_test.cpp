@@ -162,7 +162,7 @@ std::string recorded(const rl::Config& config) {
     const auto source = run.is_main_rank()
                             ? rl::make_file_source(kGoldens / "plain.jsonl", config.rollout)
                             : nullptr;
-    rl::train_grpo(run, source.get());
+    rl::train_rl(run, source.get());
   });
 }
 
@@ -189,7 +189,7 @@ std::string live(const rl::Config& config, const std::vector<std::string>& names
     trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
       const auto source =
           rl::make_live_source(config, run.state().run_id, run_dir.path(), 0, config.train.steps);
-      rl::train_grpo(run, source.get());
+      rl::train_rl(run, source.get());
     });
   }
   REQUIRE(error == "");

@@ -72,7 +72,7 @@ at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& co
   const at::Tensor logprob = at::log_softmax(logits, 1).gather(1, bandit.arm.unsqueeze(1)).squeeze(1);
   rl::LossContext context;
   context.num_sequences = kPulls;
-  rl::grpo_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context).loss.backward();
+  rl::policy_gradient_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context).loss.backward();
   return -logits.grad();
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("embedded loop: grants that come in several messages make one batch") 
   run.turns(3);
   CHECK(run.sampler.batches == std::vector<Samples>{{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}}});
   CHECK(run.link.sent.size() == 6);
-  CHECK(run.link.sent[0].run_epoch == 1);
+  CHECK(run.link.sent[0].trainer_term == 1);
   CHECK(run.link.committed == std::vector<int64_t>{5});
 }
 

@@ -16,20 +16,20 @@ using namespace bridge::test;
 
 using Sample = std::pair<int64_t, int32_t>;
 
-inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t run_epoch, int64_t restored_version) {
+inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t trainer_term, int64_t restored_version) {
   rl::QueueRules rules;
   rules.prompts_per_step = prompts;
   rules.group_size = 2;
   rules.max_staleness = max_staleness;
-  rules.run_epoch = run_epoch;
+  rules.trainer_term = trainer_term;
   rules.restored_version = restored_version;
   rules.total_reward = [](const bridge::Rollout& r) { return r.rewards.at(0).second; };
   return rules;
 }
 
-inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t run_epoch) {
+inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_term) {
   auto options = trainer_options(dir);
-  options.run_epoch = run_epoch;
+  options.trainer_term = trainer_term;
   return options;
 }
 
@@ -68,7 +68,7 @@ class FakeWorker {
             bridge::FinishReason reason = bridge::FinishReason::kStop) {
     auto r = make_rollout(sample.first, sample.second, 2, ++sent_);
     r.versions = {{version, 0, static_cast<int64_t>(r.completion_ids.size())}};
-    r.run_epoch = -1;
+    r.trainer_term = -1;
     r.rewards = {{"reward", reward}};
     r.finish_reason = reason;
     REQUIRE(endpoint_.send_rollout(r, kPatience).ok());
@@ -93,8 +93,8 @@ class FakeWorker {
   bridge::WorkerEndpoint endpoint_;
 };
 
-inline void publish(rl::RolloutIntake& intake, int64_t run_epoch, int64_t version) {
-  intake.publish(bridge::make_snapshot("run", run_epoch, version, make_tensors(version)), version + 1);
+inline void publish(rl::RolloutIntake& intake, int64_t trainer_term, int64_t version) {
+  intake.publish(bridge::make_snapshot("run", trainer_term, version, make_tensors(version)), version + 1);
 }
 
 // Rollouts that the bridge did not take because their weights are too old or lost.

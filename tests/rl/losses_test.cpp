@@ -27,7 +27,7 @@ rl::EntryColumns make_entries(const std::vector<double>& old_logprob, const std:
 double loss_at_ratio(double advantage, double ratio, const rl::AlgorithmConfig& config) {
   const auto entries = make_entries({0.0}, {0.0}, {advantage}, {1.0});
   const at::Tensor logprob = at::tensor({std::log(ratio)}, at::kDouble);
-  return rl::grpo_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef}).loss.item<double>();
+  return rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef}).loss.item<double>();
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
   for (const auto& [d, k3] : std::vector<std::pair<double, double>>{{0.3, 0.04081822}, {-0.3, 0.04985881}}) {
     const auto entries = make_entries({-1.0}, {-1.0 - d}, {0.0}, {1.0});
     const at::Tensor logprob = at::tensor({-1.0}, at::kDouble);
-    const auto result = rl::grpo_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef});
+    const auto result = rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef});
     CHECK(result.sums.kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
@@ -62,7 +62,7 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
   // d/dx of E_old[r (exp(ref - x) - (ref - x) - 1)] at x = old: -expm1(ref - x) + k3(ref - x) = x - ref.
   const auto entries = make_entries({-1.0}, {-1.4}, {0.0}, {1.0});
   const at::Tensor logprob = at::tensor({-1.0}, at::kDouble).requires_grad_();
-  const auto result = rl::grpo_loss(logprob, at::zeros({1}, at::kDouble), entries, config, {config.kl_coef});
+  const auto result = rl::policy_gradient_loss(logprob, at::zeros({1}, at::kDouble), entries, config, {config.kl_coef});
   result.loss.backward();
   CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
   CHECK(logprob.grad().item<double>() == Approx(0.4));
@@ -75,7 +75,7 @@ TEST_CASE("the gradient equals finite differences, and is zero where the clip bi
                                 {0.1, 0.2, 0.3, 0.4});
   const at::Tensor start = at::tensor({-1.1, -0.3, -2.05, 0.3}, at::kDouble);
   const auto loss_of = [&](const at::Tensor& x) {
-    return rl::grpo_loss(x, at::zeros_like(x), entries, config, {config.kl_coef}).loss;
+    return rl::policy_gradient_loss(x, at::zeros_like(x), entries, config, {config.kl_coef}).loss;
   };
   const at::Tensor logprob = start.clone().requires_grad_();
   loss_of(logprob).backward();
@@ -97,7 +97,7 @@ TEST_CASE("sums add up: counts, clip shares, mismatch") {
   rl::AlgorithmConfig config;
   const auto entries = make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);
-  auto sums = rl::grpo_loss(logprob, at::ones({3}, at::kDouble), entries, config, {config.kl_coef}).sums;
+  auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config, {config.kl_coef}).sums;
   CHECK(sums.tokens == 3);
   CHECK(sums.entropy == Approx(3.0));
   CHECK(sums.ratio_clipped_high == 1);
@@ -115,7 +115,7 @@ TEST_CASE("a rank without tokens still has a gradient path") {
   config.kl_coef = 0.1;
   const auto entries = make_entries({}, {}, {}, {});
   const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
-  const auto result = rl::grpo_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries, config, {config.kl_coef});
+  const auto result = rl::policy_gradient_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries, config, {config.kl_coef});
   CHECK(result.loss.item<double>() == 0.0);
   result.loss.backward();
   CHECK(hidden.grad().defined());

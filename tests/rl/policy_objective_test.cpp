@@ -126,7 +126,7 @@ TEST_CASE("correction, KL, entropy bonus and off-policy sequence mask come toget
     config.correction.opsm_delta = golden["opsm_delta"];
     rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
-    const auto result = rl::grpo_loss(tokens.logprob, entropy, entries, config, context);
+    const auto result = rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context);
     CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
     CHECK((result.sums.opsm_masked > 0) == (config.correction.opsm_delta > 0));
     result.loss.backward();

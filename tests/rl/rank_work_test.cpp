@@ -105,7 +105,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
         run.add_checkpoint_part([](const fs::path&) { std::this_thread::sleep_for(kLonger); });
-        rl::train_grpo(run, run.is_main_rank() ? &source : nullptr);
+        rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
         CHECK(run.state().step == 2);
       },
       kTimeout);
@@ -123,7 +123,7 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
     const auto signal = [&]() -> int { return mesh.rank() == told && ++asked > 3 ? SIGTERM : 0; };
     rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
     SlowSource source(config, milliseconds(0));
-    rl::train_grpo(run, run.is_main_rank() ? &source : nullptr);
+    rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
     CHECK(run.stop_signal() == SIGTERM);
     steps[mesh.rank()] = run.state().step;
   });
@@ -142,7 +142,7 @@ TEST_CASE(
   SlowSource source(config, milliseconds(0));
   test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
-    CHECK_THROWS_WITH(rl::train_grpo(run, &source),
+    CHECK_THROWS_WITH(rl::train_rl(run, &source),
                       Catch::StartsWith("step 1: ") && Catch::Contains("model.") &&
                           Catch::Contains("not finite") &&
                           Catch::Contains("there is no checkpoint yet"));

@@ -176,7 +176,7 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   figures["returns"] = advantages.returns;
   add_updates(figures, updates);
   for (const auto& [name, value] :
-       rl::grpo_step_metrics(one.rollouts, batch, advantages, updates, run.state(), one.config)) {
+       rl::rl_step_metrics(one.rollouts, batch, advantages, updates, run.state(), one.config)) {
     figures["metric " + name] = {value};
   }
   return figures;

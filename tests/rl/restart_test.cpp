@@ -1,7 +1,7 @@
 // Guards the restart rule, case by case: a trainer killed at any moment and started again from a lower version takes what was
 // sampled under weights that survived, samples the rest anew, and counts each rollout once.
 //
-// Life 1 (run_epoch 1) starts from version 0; life 2 (run_epoch 2) from the last checkpoint. Steps of two groups of two.
+// Life 1 (trainer_term 1) starts from version 0; life 2 (trainer_term 2) from the last checkpoint. Steps of two groups of two.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -20,7 +20,7 @@ struct Case {
   int64_t max_staleness;
   int64_t restored;  // version that life 2 begins with; step restored + 1 is next
   int64_t step;      // that the rollout is for
-  int64_t run_epoch;
+  int64_t trainer_term;
   std::vector<int64_t> versions;  // one a token
   Admission expected;
 };
@@ -49,7 +49,7 @@ const Case kCases[] = {
     {"spans over versions that all survived", 4, 5, 6, 1, {2, 3, 5}, Admission::kAccepted},
     {"one span of lost weights", 4, 5, 8, 1, {5, 6}, Admission::kStale},
     {"one span too old", 4, 5, 6, 1, {0, 5}, Admission::kStale},
-    // Sampled over the restart: run_epoch is its first token's, versions of both lives may stand side by side.
+    // Sampled over the restart: trainer_term is its first token's, versions of both lives may stand side by side.
     {"begun before, gone on at the checkpoint", 4, 5, 6, 1, {4, 5}, Admission::kAccepted},
     {"begun before, gone on under this life's version 6: refused rather than guessed", 4, 5, 8, 1, {5, 6}, Admission::kStale},
     {"begun under lost weights, gone on at the checkpoint", 4, 5, 8, 1, {6, 5}, Admission::kStale},
@@ -60,7 +60,7 @@ bridge::Rollout rollout_of(const Case& c) {
   r.group_id = 2 * (c.step - 1);
   r.group_size = 2;
   r.sample_index = 0;
-  r.run_epoch = c.run_epoch;
+  r.trainer_term = c.trainer_term;
   for (std::size_t i = 0; i < c.versions.size(); ++i) {
     const auto begin = static_cast<int64_t>(i);
     r.versions.push_back({c.versions[i], begin, begin + 1});
@@ -71,7 +71,7 @@ bridge::Rollout rollout_of(const Case& c) {
 
 rl::QueueRules second_life(int64_t max_staleness, int64_t restored) {
   rl::QueueRules rules = make_rules(2, max_staleness, 2, restored);
-  rules.newest_of_epoch = {{1, restored}};
+  rules.newest_of_term = {{1, restored}};
   return rules;
 }
 
@@ -154,7 +154,7 @@ TEST_CASE("killed after a step that no checkpoint holds: its rollouts left the j
   for (const Sample& s : samples_of(4, 6)) worker.send(s, 2, s.second);
   const auto third = intake.poll(3, kPatience);
   REQUIRE(third.has_value());
-  for (const auto& r : *third) CHECK(r.run_epoch == 2);
+  for (const auto& r : *third) CHECK(r.trainer_term == 2);
   const auto messages = intake.drain_messages();
   CHECK(std::count_if(messages.begin(), messages.end(), [](const std::string& message) {
           return message.find("1 rollouts of the journal not taken") != std::string::npos;
@@ -184,7 +184,7 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   worker.send({3, 1}, 1, 1);
   worker.send_group(4, 1, 0, 1);
   CHECK(worker.pending() == 6);
-  options.run_epoch = 2;
+  options.trainer_term = 2;
   rl::RolloutIntake intake(options, second_life(1, 0), 5);
   publish(intake, 2, 0);
   REQUIRE(worker.drain());
@@ -216,7 +216,7 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
   for (const int64_t epoch : {1, 2}) {
     bridge::Rollout r = make_rollout(2, static_cast<int32_t>(epoch - 1), 2, 7);
     r.versions = {{1, 0, static_cast<int64_t>(r.completion_ids.size())}};
-    r.run_epoch = epoch;
+    r.trainer_term = epoch;
     worker.send(r);
   }
   REQUIRE(worker.drain());
@@ -249,13 +249,13 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   for (const auto& [group, sample] : wanted) {
     bridge::Rollout r = make_rollout(group, sample, 3, static_cast<uint32_t>(10 + 3 * group + sample));
     r.versions = {{0, 0, static_cast<int64_t>(r.completion_ids.size())}};
-    r.run_epoch = 2;
+    r.trainer_term = 2;
     worker.send(r);
   }
   const auto step = intake.poll(1, kPatience);
   REQUIRE(step.has_value());
   CHECK(samples_in(*step) == wanted);
-  for (const auto& r : *step) CHECK(r.run_epoch == 2);
+  for (const auto& r : *step) CHECK(r.trainer_term == 2);
   const rl::SourceCounters counters = intake.counters();
   // Each group's first went to the queue, which forgot the group; what the bridge still held of it went with it.
   CHECK(counters.dropped_stale == 2);

@@ -42,7 +42,7 @@ rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t s
   test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir, steps, {}}, mesh, comms);
     const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
-    rl::train_grpo(run, source.get());
+    rl::train_rl(run, source.get());
     state = run.state();
   });
   return state;

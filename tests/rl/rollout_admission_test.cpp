@@ -35,7 +35,7 @@ void set_completion(bridge::Rollout& r, std::size_t tokens) {
   r.versions = {{5, 0, static_cast<int64_t>(tokens)}};
 }
 
-// One that keeps every rule of make_config(), of the run_epoch 3.
+// One that keeps every rule of make_config(), of the trainer_term 3.
 bridge::Rollout make_rollout() {
   bridge::Rollout r;
   r.rollout_id = "r";
@@ -45,7 +45,7 @@ bridge::Rollout make_rollout() {
   r.prompt_ids = {1, 2, 47};
   set_completion(r, 12);
   r.temperature = 0.7F;
-  r.run_epoch = 3;
+  r.trainer_term = 3;
   r.rewards = {{"exact_match", 1.0}, {"length", -1.0}};
   return r;
 }
@@ -106,7 +106,7 @@ TEST_CASE("a rollout that keeps the rules is taken", "[admission]") {
   expect_taken([](bridge::Rollout&) {});
   expect_taken([](bridge::Rollout& r) { r.versions = {{4, 0, 12}}; });
   expect_taken([](bridge::Rollout& r) {  // an earlier start's versions are the queue's to judge
-    r.run_epoch = 2;
+    r.trainer_term = 2;
     r.versions = {{0, 0, 12}};
   });
 }

@@ -117,7 +117,7 @@ TEST_CASE(
   rollout.loss_mask = {1, 0, 1};
   rollout.temperature = 0.75F;
   rollout.versions = {{8, 0, 1}, {9, 1, 3}};
-  rollout.run_epoch = 4;
+  rollout.trainer_term = 4;
   rollout.rewards = {{"exact_match", 1.0}, {"length", -0.25}};
   rollout.turn_offsets = {0, 2};
   rollout.turn_rewards = {0.5, -1.0};
@@ -129,8 +129,8 @@ TEST_CASE(
   failed.sample_index = 0;
   failed.prompt_ids = {3};
   failed.finish_reason = bridge::FinishReason::kError;
-  for (const int64_t trainer_epoch : {4, 5}) {  // the step is trained again after a restart
-    rl::RolloutLog(path, trainer_epoch)
+  for (const int64_t logged_in_term : {4, 5}) {  // the step is trained again after a restart
+    rl::RolloutLog(path, logged_in_term)
         .write(1, std::vector{rollout}, std::vector<int64_t>{0, 2}, std::vector{0.1, -1.5});
   }
   rl::RolloutLog(path, 5).write(2, std::vector{failed}, std::vector<int64_t>{0, 0}, {});
@@ -140,7 +140,7 @@ TEST_CASE(
     auto expected = rollout;
     expected.rollout_id = std::to_string(i) + "/0";
     expected.group_id = static_cast<int64_t>(i);
-    expected.run_epoch = 0;  // a file knows no starts
+    expected.trainer_term = 0;  // a file knows no starts
     CHECK(read[i] == expected);
   }
   CHECK(read[2].finish_reason == bridge::FinishReason::kError);

@@ -102,8 +102,8 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
     worker.send({kRoundStride, 0}, 0, 1.0);
     REQUIRE(worker.drain());
   }
-  rules.run_epoch = 2;
-  rules.newest_of_epoch = {{1, 0}};
+  rules.trainer_term = 2;
+  rules.newest_of_term = {{1, 0}};
   rl::RolloutIntake intake(options_of(dir, 2), rules, 4);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);

@@ -26,7 +26,7 @@ bridge::Rollout make_rollout(int32_t sample) {
   r.logprobs = {-0.1F, -2.5F, 0.0F};
   r.temperature = 0.7F;
   r.versions = {{8, 0, 1}, {9, 1, 3}};
-  r.run_epoch = 4;
+  r.trainer_term = 4;
   r.finish_reason = bridge::FinishReason::kLength;
   r.rewards = {{"exact_match", 1.0}, {"length", -0.25}};
   return r;
@@ -56,7 +56,7 @@ TEST_CASE("a logged rollout reads back as it was") {
   REQUIRE(lines.size() == 1);
   const nlohmann::json& line = lines[0];
   CHECK(line.at("step") == 10);
-  CHECK(line.at("trainer_epoch") == 5);
+  CHECK(line.at("logged_in_term") == 5);
   CHECK(line.at("rollout_id") == rollout.rollout_id);
   CHECK(line.at("group_id") == rollout.group_id);
   CHECK(line.at("sample_index") == rollout.sample_index);
@@ -67,7 +67,7 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("advantages").get<std::vector<double>>() == std::vector{0.1, -1.5, 2.0});
   CHECK(line.at("temperature").get<float>() == rollout.temperature);
   CHECK(line.at("versions") == nlohmann::json::parse(R"([{"version":8,"begin":0,"end":1},{"version":9,"begin":1,"end":3}])"));
-  CHECK(line.at("run_epoch") == rollout.run_epoch);
+  CHECK(line.at("trainer_term") == rollout.trainer_term);
   CHECK(line.at("finish_reason") == "length");
   CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
 }
@@ -101,9 +101,9 @@ TEST_CASE("a restart appends behind the last whole line") {
   write_plain(RolloutLog(path, 2), 3, {make_rollout(0)});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 3);
-  CHECK(lines[1].at("trainer_epoch") == 1);
+  CHECK(lines[1].at("logged_in_term") == 1);
   CHECK(lines[1].at("sample_index") == 1);
-  CHECK(lines[2].at("trainer_epoch") == 2);
+  CHECK(lines[2].at("logged_in_term") == 2);
 }
 
 TEST_CASE("a file without a whole line is emptied, and a run without a bridge has no epoch") {
@@ -112,7 +112,7 @@ TEST_CASE("a file without a whole line is emptied, and a run without a bridge ha
   write_plain(open_rollout_log(folder.path()), 1, {make_rollout(0)});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0].at("trainer_epoch") == -1);
+  CHECK(lines[0].at("logged_in_term") == -1);
 }
 
 }  // namespace

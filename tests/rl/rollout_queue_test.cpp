@@ -12,14 +12,14 @@ using Ids = std::vector<int64_t>;
 
 namespace {
 
-bridge::Rollout make_rollout(int64_t group, int32_t sample, int64_t version, int64_t run_epoch = 3) {
+bridge::Rollout make_rollout(int64_t group, int32_t sample, int64_t version, int64_t trainer_term = 3) {
   bridge::Rollout r;
   r.group_id = group;
   r.group_size = 2;
   r.sample_index = sample;
   r.completion_ids = {1};
   r.versions = {{version, 0, 1}};
-  r.run_epoch = run_epoch;
+  r.trainer_term = trainer_term;
   return r;
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("a rollout of an earlier epoch counts only if its weights still exist"
 
 TEST_CASE("versions that an earlier restart wiped out stay wiped out") {
   rl::QueueRules rules{2, 2, 2, 3, 10};
-  rules.newest_of_epoch = {{1, 8}, {2, 10}};
+  rules.newest_of_term = {{1, 8}, {2, 10}};
   rl::RolloutQueue queue(rules, 11);
   CHECK(queue.add(make_rollout(20, 0, 9, 2)) == Admission::kAccepted);
   CHECK(queue.add(make_rollout(21, 0, 9, 1)) == Admission::kStale);  // 9 of epoch 1 and 9 of epoch 2 are two things

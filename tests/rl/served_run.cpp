@@ -78,14 +78,14 @@ ServedRun::~ServedRun() {
 }
 
 std::shared_ptr<const bridge::WeightSnapshot> ServedRun::weights(int64_t version) const {
-  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run", run_epoch_, version);
+  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run", trainer_term_, version);
 }
 
 void ServedRun::restart_trainer() {
   auto options = trainer_options(dir_);
   options.rollout_address = trainer_->rollout_address();
   options.weights_address = trainer_->weights_address();
-  options.run_epoch = ++run_epoch_;
+  options.trainer_term = ++trainer_term_;
   trainer_.reset();
   trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
 }

@@ -24,7 +24,7 @@ class ServedRun {
   // Weights of a version are drawn from its number.
   std::shared_ptr<const bridge::WeightSnapshot> weights(int64_t version) const;
   void publish(int64_t version) { trainer_->publish(weights(version)); }
-  // The trainer's process dies and comes back at the same addresses as the next run_epoch, with its journal.
+  // The trainer's process dies and comes back at the same addresses as the next trainer_term, with its journal.
   void restart_trainer();
   void grant(int64_t first, int64_t count) { trainer_->grant(groups(first, count, 2, 0)); }
   // The next rollouts, each with the log-probs of the version it names; fewer when the patience runs out.
@@ -41,7 +41,7 @@ class ServedRun {
  private:
   TempDir dir_;
   rl::Config config_;
-  int64_t run_epoch_ = 1;
+  int64_t trainer_term_ = 1;
   std::unique_ptr<PolicyServer> server_;
   std::unique_ptr<bridge::TrainerEndpoint> trainer_;
   std::unique_ptr<rl::ShadowModel> judge_;

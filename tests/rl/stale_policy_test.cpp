@@ -68,7 +68,7 @@ class LateWorker {
       r.rollout_id = id_ + "/" + std::to_string(sent_) + "/" + r.rollout_id + "/" + std::to_string(version_);
       r.versions = {{version_, 0, length}};
       if (length > 1 && last_ >= 0 && last_ != version_ && rng_() % 2 == 0) r.versions = {{last_, 0, 1}, {version_, 1, length}};
-      r.run_epoch = -1;
+      r.trainer_term = -1;
       r.attempt = group.attempt;
       r.rewards = {{"reward", static_cast<double>(sample)}};
       (void)endpoint_.send_rollout(r, kPatience);

@@ -45,10 +45,10 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
   entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
   rl::StepUpdates updates;
-  updates.policy.push_back({rl::grpo_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {}).sums, {}, 1.0});
+  updates.policy.push_back({rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {}).sums, {}, 1.0});
   rl::TrainingState state;
   state.weight_version = 7;
-  return rl::grpo_step_metrics(rollouts, batch, advantages, updates, state, config);
+  return rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("a step in which only the critic learns has no figures of the policy")
   const std::vector rollouts{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
   const auto batch = rl::make_step_batch(rollouts, config);
   const auto advantages = rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
-  auto metrics = rl::grpo_step_metrics(rollouts, batch, advantages, {}, {}, config);
+  auto metrics = rl::rl_step_metrics(rollouts, batch, advantages, {}, {}, config);
   CHECK_FALSE(has(metrics, "loss"));
   CHECK(rl::add_alarms(metrics).empty());
   CHECK(value_of(metrics, "reward") == 0.5);

@@ -24,7 +24,7 @@ TEST_CASE("every key of the bridge reaches the endpoint in its unit") {
   CHECK(options.rollout_address == "tcp://127.0.0.1:5001");
   CHECK(options.weights_address == "tcp://127.0.0.1:5002");
   CHECK(options.run_id == "run");
-  CHECK(options.run_epoch == 7);
+  CHECK(options.trainer_term == 7);
   CHECK(options.journal_directory == "/run/bridge/journal");
   CHECK(options.heartbeat_interval == milliseconds(250));
   CHECK(options.worker_timeout == milliseconds(3500));

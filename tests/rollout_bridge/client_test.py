@@ -153,7 +153,7 @@ class EndToEnd(unittest.TestCase):
 class Refusals(unittest.TestCase):
     def message(self):
         rollout = Rollout("r", 1, 2, 0, [1], [2, 3], [-1.0, -2.0], [(0, 0, 2)])
-        return wire.pack("ROLLOUT", rollout.body(), run_id="run", run_epoch=1, worker_id="w",
+        return wire.pack("ROLLOUT", rollout.body(), run_id="run", trainer_term=1, worker_id="w",
                          incarnation=1, seq=1, buffers=rollout.buffers())
 
     def test_damaged_messages(self):
@@ -176,7 +176,7 @@ class Refusals(unittest.TestCase):
 
     def test_only_a_chunk_may_leave_its_hash_out(self):
         for kind, accepted in (("CHUNK", True), ("ROLLOUT", False)):
-            header = {"v": 1, "type": kind, "run_id": "r", "run_epoch": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
+            header = {"v": 2, "type": kind, "run_id": "r", "trainer_term": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
                       "frames": [{"name": "data", "dtype": "U8", "shape": [3], "bytes": 3, "xxh3": 0}], "body": {}}
             parts = [wire.msgpack.packb(header), b"abc"]
             if accepted:
@@ -210,7 +210,7 @@ class Refusals(unittest.TestCase):
                     bad.validate()
 
     def test_a_pull_does_not_wait_for_the_dead(self):
-        manifest = {"version": 3, "run_id": "r", "run_epoch": 1, "root_hash": "0" * 32,
+        manifest = {"version": 3, "run_id": "r", "trainer_term": 1, "root_hash": "0" * 32,
                     "tensors": [{"name": "w", "dtype": "F32", "shape": [2], "offset": 0, "bytes": 8, "xxh3": "0" * 32}]}
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaisesRegex(TimeoutError, "silence"):
@@ -290,7 +290,7 @@ class Overwrites(unittest.TestCase):
             return {"name": "w", "dtype": "BF16", "shape": [5000], "offset": 0, "bytes": 10000,
                     "xxh3": weights_module.tensor_hash(data.tobytes()), **more}
 
-        run = {"run_id": "r", "run_epoch": 1}
+        run = {"run_id": "r", "trainer_term": 1}
         old = weights_module.Receiver({**run, "version": 1, "encoding": "dense", "base_version": -1,
                                        "tensors": [entry(self.base)]}, 10000)
         for request in old.requests():

@@ -34,8 +34,8 @@ std::vector<NamedBuffer> sparse_tensors(int64_t version) {
           {"scalar", "I64", {}, Buffer::own(std::vector<int64_t>{version})}};
 }
 
-Snapshot sparse_version(int64_t version, int64_t run_epoch = 1) {
-  return make_snapshot("run", run_epoch, version, sparse_tensors(version));
+Snapshot sparse_version(int64_t version, int64_t trainer_term = 1) {
+  return make_snapshot("run", trainer_term, version, sparse_tensors(version));
 }
 
 uint64_t total_bytes(const Manifest& m) { return m.tensors.back().offset + m.tensors.back().bytes; }

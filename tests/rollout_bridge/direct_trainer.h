@@ -16,11 +16,11 @@ namespace ringside::bridge::test {
 class DirectTrainer {
  public:
   explicit DirectTrainer(const TrainerOptions& options)
-      : run_epoch_(options.run_epoch), state_(options, "tcp://127.0.0.1:1") {}
+      : trainer_term_(options.trainer_term), state_(options, "tcp://127.0.0.1:1") {}
 
   TrainerState& state() { return state_; }
   void publish(int64_t version) {
-    state_.publish(make_snapshot("run", run_epoch_, version, make_tensors(version)));
+    state_.publish(make_snapshot("run", trainer_term_, version, make_tensors(version)));
   }
   void advance(std::chrono::milliseconds by) { now_ += by; }
   void tick() { state_.tick(now_); }
@@ -36,7 +36,7 @@ class DirectTrainer {
         make_payload(MessageType::kHello, HelloBody{4, -1, -1, "", "direct", 0, {settings}}));
   }
   void say(const std::string& worker, const Payload& payload) {
-    say_as(worker + "/1", {payload.type, "run", run_epoch_, worker, 1, ++seq_[worker]}, payload);
+    say_as(worker + "/1", {payload.type, "run", trainer_term_, worker, 1, ++seq_[worker]}, payload);
   }
   // A message whose header need not fit its routing id.
   void say_as(const std::string& routing_id, const Header& header, const Payload& payload) {
@@ -51,7 +51,7 @@ class DirectTrainer {
   }
   // What a worker says that installed `version` as it was published.
   void commit(const std::string& worker, int64_t version) {
-    const std::string root = make_snapshot("run", run_epoch_, version, make_tensors(version))
+    const std::string root = make_snapshot("run", trainer_term_, version, make_tensors(version))
                                  ->manifest.root_hash;
     say(worker, make_payload(MessageType::kCommitted, WeightsBody{version, root}));
   }
@@ -124,7 +124,7 @@ class DirectTrainer {
   }
 
  private:
-  int64_t run_epoch_;
+  int64_t trainer_term_;
   TrainerState state_;
   Clock::time_point now_ = Clock::now();
   std::map<std::string, uint64_t> seq_;
@@ -135,7 +135,7 @@ inline Rollout rollout_under(int64_t version, int64_t group, int32_t sample, int
                              uint32_t seed = 1) {
   Rollout r = make_rollout(group, sample, group_size, seed);
   r.versions = {{version, 0, static_cast<int64_t>(r.completion_ids.size())}};
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   return r;
 }
 

@@ -21,9 +21,9 @@ class DirectWorker {
   Clock::time_point now() const { return now_; }
   void advance(std::chrono::milliseconds by) { now_ += by; }
 
-  // A session of the trainer's start `run_epoch`, up to its WELCOME.
-  void join(int64_t run_epoch = 1) {
-    run_epoch_ = run_epoch;
+  // A session of the trainer's start `trainer_term`, up to its WELCOME.
+  void join(int64_t trainer_term = 1) {
+    trainer_term_ = trainer_term;
     seq_ = 0;
     state_.open_session();
     sent();
@@ -37,7 +37,7 @@ class DirectWorker {
   void cut() { state_.disconnect("cut", now_); }
   void say(const Payload& payload) {
     const std::string header =
-        pack_header({payload.type, "run", run_epoch_, "w", state_.incarnation(), ++seq_}, payload);
+        pack_header({payload.type, "run", trainer_term_, "w", state_.incarnation(), ++seq_}, payload);
     state_.on_message(parse_message(std::vector<Frame>{std::as_bytes(std::span(header))}, {}),
                       now_);
   }
@@ -77,7 +77,7 @@ class DirectWorker {
  private:
   WorkerState state_;
   Clock::time_point now_ = Clock::now();
-  int64_t run_epoch_ = 1;
+  int64_t trainer_term_ = 1;
   uint64_t seq_ = 0;
 };
 

@@ -22,7 +22,7 @@ inline constexpr std::chrono::milliseconds kPatience{20000};
 inline TrainerOptions trainer_options(const TempDir& dir) {
   TrainerOptions o;
   o.run_id = "run";
-  o.run_epoch = 1;
+  o.trainer_term = 1;
   o.journal_directory = dir.path() / "journal";
   o.fsync = FsyncPolicy::kOff;
   o.heartbeat_interval = std::chrono::milliseconds(100);
@@ -140,7 +140,7 @@ class TestWorker {
     std::string root = root_hash_of(named(snapshot));
     if (habit_.wrong_roots-- > 0) root.assign(32, '0');
     version_ = snapshot.manifest.version;
-    run_epoch_ = snapshot.manifest.run_epoch;
+    trainer_term_ = snapshot.manifest.trainer_term;
     {
       const std::lock_guard lock(mutex_);
       installed_.push_back(version_);
@@ -156,7 +156,7 @@ class TestWorker {
       r.rollout_id.append("-").append(std::to_string(sample.attempt));
       if (habit_.tokens > 0) lengthen(r, habit_.tokens);
       r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
-      r.run_epoch = run_epoch_;
+      r.trainer_term = trainer_term_;
       if (habit_.failures > 0) {
         --habit_.failures;
         r.finish_reason = FinishReason::kError;
@@ -170,7 +170,7 @@ class TestWorker {
   Habit habit_;
   WorkerQueue queue_;
   int64_t version_ = -1;
-  int64_t run_epoch_ = -1;
+  int64_t trainer_term_ = -1;
   std::atomic<int> sent_{0};
   std::atomic<int> connections_{0};
   std::atomic<bool> ended_{false};

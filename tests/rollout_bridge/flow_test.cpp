@@ -61,7 +61,7 @@ Rollout sized_rollout(int64_t group, int32_t sample, int32_t size, std::size_t t
   r.completion_ids.assign(tokens, 7);
   r.logprobs.assign(tokens, -1.0F);
   r.versions = {{0, 0, static_cast<int64_t>(tokens)}};
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   return r;
 }
 

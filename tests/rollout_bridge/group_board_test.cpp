@@ -17,10 +17,10 @@ constexpr int64_t kPlenty = 1000;
 constexpr Origin kNow = Origin::kThisStart;
 constexpr Origin kBefore = Origin::kEarlierStart;
 
-GroupBoard::Time at(int64_t ms) { return GroupBoard::Time(std::chrono::milliseconds(ms)); }
+GroupLedger::Time at(int64_t ms) { return GroupLedger::Time(std::chrono::milliseconds(ms)); }
 
 // What one worker gets that is alone.
-std::vector<GrantedGroup> assign(GroupBoard& board, const std::string& worker, int64_t version,
+std::vector<GrantedGroup> assign(GroupLedger& board, const std::string& worker, int64_t version,
                                  int64_t capacity, int64_t room = kPlenty, int64_t ms = 0) {
   const WorkerShare share{worker, version, capacity, true};
   return board.assign(std::span(&share, 1), room, at(ms))[worker];
@@ -33,7 +33,7 @@ IdSet ids(std::initializer_list<int64_t> members) {
 }
 
 TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({0, 4, 5});
   board.grant({1, 4, 0});
   board.grant({2, 2, 0});
@@ -56,7 +56,7 @@ TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough",
 
 TEST_CASE("a lost worker's missing samples are asked for again, delivered ones are not",
           "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({7, 3, 0});
   REQUIRE(assign(board, "a", 0, 8).size() == 1);
   board.deliver(make_rollout(7, 1, 3));
@@ -72,7 +72,7 @@ TEST_CASE("a lost worker's missing samples are asked for again, delivered ones a
 }
 
 TEST_CASE("failed samples are retried up to the limit, then delivered as they are", "[board]") {
-  GroupBoard board(2);
+  GroupLedger board(2);
   board.grant({1, 1, 0});
   REQUIRE(assign(board, "a", 0, 1).size() == 1);
   Rollout failed = make_rollout(1, 0, 1);
@@ -89,7 +89,7 @@ TEST_CASE("failed samples are retried up to the limit, then delivered as they ar
 // broken.
 TEST_CASE("a failed sample of a group that is not granted is dropped, and asked for with the group",
           "[board]") {
-  GroupBoard board(1);
+  GroupLedger board(1);
   board.mark_granted_before(ids({1}));
   Rollout failed = make_rollout(1, 0, 2);
   failed.finish_reason = FinishReason::kAborted;
@@ -106,7 +106,7 @@ TEST_CASE("a failed sample of a group that is not granted is dropped, and asked 
 }
 
 TEST_CASE("a lower priority number goes out before an older grant", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({7, 1, 0, 4});
   board.grant({8, 1, 0, 4});
   board.grant({9, 1, 0, 3});
@@ -119,7 +119,7 @@ TEST_CASE("a lower priority number goes out before an older grant", "[board]") {
 
 // A replayed rollout of a step that is over consumes a group that nobody granted.
 TEST_CASE("consuming an ungranted group takes no other group out of the queue", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({10, 1, 0});
   board.deliver(make_rollout(4, 0, 2));
   board.consume(4);
@@ -129,7 +129,7 @@ TEST_CASE("consuming an ungranted group takes no other group out of the queue", 
 }
 
 TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({4, 1, 0});
   board.deliver(make_rollout(4, 0, 1));
   board.consume(4);
@@ -142,7 +142,7 @@ TEST_CASE("consumed groups stay shut until they are granted anew", "[board]") {
 }
 
 TEST_CASE("nobody takes another worker's sample away", "[board]") {
-  GroupBoard board(2);
+  GroupLedger board(2);
   board.grant({5, 2, 0});
   REQUIRE(assign(board, "a", 0, 2).size() == 1);
   const auto reason = [&](const Rollout& r, const std::string& worker) {
@@ -155,9 +155,9 @@ TEST_CASE("nobody takes another worker's sample away", "[board]") {
   failed.finish_reason = FinishReason::kError;
   failed.attempt = 0;
   CHECK(reason(failed, "b") == Reason::kNotGranted);
-  board.give_back(5, 0, "b");
+  board.reopen(5, 0, "b");
   CHECK(board.in_flight("a") == 2);
-  board.give_back(5, 0, "a");
+  board.reopen(5, 0, "a");
   CHECK(board.in_flight("a") == 1);
   REQUIRE(assign(board, "b", 0, 1).size() == 1);
   // "a" was asked once: what it makes late counts, but its failure is no try of "b"'s.
@@ -176,7 +176,7 @@ TEST_CASE("nobody takes another worker's sample away", "[board]") {
 }
 
 TEST_CASE("a rollout with a token older than the grant allows is stale", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({1, 1, 4});
   REQUIRE(assign(board, "a", 4, 1).size() == 1);
   Rollout r = make_rollout(1, 0, 1);
@@ -189,7 +189,7 @@ TEST_CASE("a rollout with a token older than the grant allows is stale", "[board
 }
 
 TEST_CASE("what was asked for before a time is told and taken back, later work is not", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   for (int64_t g = 0; g < 3; ++g) board.grant({g, 2, 0});
   REQUIRE(assign(board, "a", 0, 2, kPlenty, 10).size() == 1);
   REQUIRE(assign(board, "b", 0, 2, kPlenty, 20).size() == 1);
@@ -206,7 +206,7 @@ TEST_CASE("what was asked for before a time is told and taken back, later work i
 }
 
 TEST_CASE("a failure of a worker that was given up is one try, and only one", "[board]") {
-  GroupBoard board(3);
+  GroupLedger board(3);
   board.grant({5, 1, 0});
   REQUIRE(assign(board, "a", 0, 1).size() == 1);
   CHECK(board.release("a").groups == 1);
@@ -225,7 +225,7 @@ TEST_CASE("a failure of a worker that was given up is one try, and only one", "[
 TEST_CASE("random histories deliver every sample exactly once", "[board]") {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 rng(seed);
-    GroupBoard board(3);
+    GroupLedger board(3);
     constexpr int kGroups = 12;
     for (int g = 0; g < kGroups; ++g) board.grant({g, 3, 0});
     std::map<std::string, std::set<std::pair<int64_t, int32_t>>> held;

@@ -155,8 +155,8 @@ TEST_CASE("a rollout of an earlier start's group size does not stop a grant", "[
     TrainerState first(options, "tcp://127.0.0.1:1");
     first.grant(groups(5, 1, 7, 0));
   }
-  options.run_epoch = 2;
-  options.newest_of_epoch = {{1, 100}};
+  options.trainer_term = 2;
+  options.newest_of_term = {{1, 100}};
   uint64_t seq = 0;
   const auto say = [&](TrainerState& state, const Payload& payload) {
     const auto flat = flatten(pack_header({payload.type, "run", 2, "w", 1, ++seq}, payload), payload);
@@ -281,8 +281,8 @@ TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no
     }
     REQUIRE(journal.append(6, std::vector<uint8_t>(40, 1)).ok());  // what some other version wrote
   }
-  options.run_epoch = 2;
-  options.newest_of_epoch = {{1, 100}};
+  options.trainer_term = 2;
+  options.newest_of_term = {{1, 100}};
   TrainerState state(options, "tcp://127.0.0.1:1");
   const auto first = state.pop();
   REQUIRE(first.has_value());

@@ -302,14 +302,14 @@ TEST_CASE("another run's journal, a foreign file and a second owner are refused"
   CHECK_THROWS_WITH(Journal(options(dir)), Catch::Contains("not a rollout journal"));
 }
 
-TEST_CASE("run_epoch rises at each start and a damaged file is an error", "[journal]") {
+TEST_CASE("trainer_term rises at each start and a damaged file is an error", "[journal]") {
   const TempDir dir;
   const auto folder = dir.path() / "state";
-  CHECK(next_run_epoch(folder) == 1);
-  CHECK(next_run_epoch(folder) == 2);
-  CHECK(next_run_epoch(folder) == 3);
-  std::ofstream(folder / "run_epoch") << "three\n";
-  CHECK_THROWS_AS(next_run_epoch(folder), std::runtime_error);
+  CHECK(next_trainer_term(folder) == 1);
+  CHECK(next_trainer_term(folder) == 2);
+  CHECK(next_trainer_term(folder) == 3);
+  std::ofstream(folder / "trainer_term") << "three\n";
+  CHECK_THROWS_AS(next_trainer_term(folder), std::runtime_error);
 }
 
 }  // namespace

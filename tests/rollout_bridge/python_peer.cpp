@@ -20,7 +20,7 @@ nlohmann::json describe(const Rollout& r) {
           {"logprobs", r.logprobs},
           {"mask", r.loss_mask},
           {"version", r.versions.front().version},
-          {"epoch", r.run_epoch},
+          {"epoch", r.trainer_term},
           {"rewards", r.rewards},
           {"turns", r.turn_offsets},
           {"turn_rewards", r.turn_rewards},
@@ -63,7 +63,7 @@ Settings shown_settings() {
 bool serve(const std::string& key_folder, const Settings& settings) {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
-  options.run_epoch = 3;
+  options.trainer_term = 3;
   options.worker_timeout = std::chrono::milliseconds(5000);
   options.curve = keys_in(key_folder);
   options.settings = settings;

@@ -21,8 +21,8 @@ TrainerOptions fixed_options(const TempDir& dir) {
   TrainerOptions o = trainer_options(dir);
   o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   o.weights_address = "ipc://" + (dir.path() / "weights").string();
-  o.run_epoch = next_run_epoch(dir.path() / "state");
-  for (int64_t epoch = 1; epoch < o.run_epoch; ++epoch) o.newest_of_epoch[epoch] = 100;  // all survived
+  o.trainer_term = next_trainer_term(dir.path() / "state");
+  for (int64_t epoch = 1; epoch < o.trainer_term; ++epoch) o.newest_of_term[epoch] = 100;  // all survived
   return o;
 }
 
@@ -33,7 +33,7 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
   std::set<std::pair<int64_t, int32_t>> first;
   {
     TrainerEndpoint trainer(options);
-    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 6, 4, 0));
     for (const Rollout& r : collect(trainer, 24)) first.insert({r.group_id, r.sample_index});
     REQUIRE(first.size() == 24);
@@ -42,7 +42,7 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
     trainer.grant(groups(6, 2, 4, 99));  // never handed out: no such version yet
   }
   options = fixed_options(dir);
-  REQUIRE(options.run_epoch == 2);
+  REQUIRE(options.trainer_term == 2);
   TrainerEndpoint trainer(options);
   trainer.grant(groups(2, 6, 4, 1));  // the groups after the checkpoint
   const auto replayed = collect(trainer, 16);
@@ -50,13 +50,13 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
   for (const Rollout& r : replayed) {
     CHECK(r.group_id >= 2);
     CHECK(r.group_id < 6);
-    CHECK(r.run_epoch == 1);
+    CHECK(r.trainer_term == 1);
   }
   CHECK_FALSE(trainer.pop(std::chrono::milliseconds(100)).has_value());
   trainer.publish(make_snapshot("run", 2, 1, make_tensors(1)));
   const auto rest = collect(trainer, 8);
   REQUIRE(rest.size() == 8);
-  for (const Rollout& r : rest) CHECK(r.run_epoch == 2);
+  for (const Rollout& r : rest) CHECK(r.trainer_term == 2);
   CHECK(worker.connections() == 2);
   CHECK(worker.installed() == std::vector<int64_t>{0, 1});
 }
@@ -74,7 +74,7 @@ TEST_CASE("a trainer that comes back at another address is found", "[recovery]")
   TestWorker worker(found_by_name, {});
   {
     TrainerEndpoint trainer(options);
-    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 1, 4, 0));
     REQUIRE(collect(trainer, 4).size() == 4);
   }
@@ -87,7 +87,7 @@ TEST_CASE("a trainer that comes back at another address is found", "[recovery]")
     now_at = options.rollout_address;
   }
   trainer.grant(groups(0, 2, 4, 1));
-  trainer.publish(make_snapshot("run", options.run_epoch, 1, make_tensors(1)));
+  trainer.publish(make_snapshot("run", options.trainer_term, 1, make_tensors(1)));
   CHECK(collect(trainer, 8).size() == 8);
   CHECK(worker.connections() == 2);
 }
@@ -135,7 +135,7 @@ TEST_CASE("kill -9 of the trainer loses no acknowledged rollout", "[recovery]") 
   const pid_t child = ::fork();
   if (child == 0) {
     TrainerEndpoint trainer(options);
-    trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+    trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 40, 4, 0));
     while (trainer.counters().accepted < 60) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -148,7 +148,7 @@ TEST_CASE("kill -9 of the trainer loses no acknowledged rollout", "[recovery]") 
   REQUIRE(WIFSIGNALED(status));
   options = fixed_options(dir);
   TrainerEndpoint trainer(options);
-  trainer.publish(make_snapshot("run", options.run_epoch, 0, make_tensors(0)));
+  trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
   trainer.grant(groups(0, 40, 4, 0));
   CHECK(collect(trainer, 160).size() == 160);
   CHECK_FALSE(trainer.pop(std::chrono::milliseconds(100)).has_value());

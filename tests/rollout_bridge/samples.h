@@ -65,7 +65,7 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   const int cut = length / 2;
   if (cut > 0) r.versions.push_back({3, 0, cut});
   r.versions.push_back({4, cut, length});
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   r.finish_reason = draw(0, 1) != 0 ? FinishReason::kStop : FinishReason::kLength;
   r.rewards = {{"correct", draw(0, 1)}, {"format", draw(-100, 100) / 7.0}};
   if (length > 4) r.turn_offsets = {0, 3};

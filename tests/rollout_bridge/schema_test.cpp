@@ -33,7 +33,7 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
       {"group_size", [](Rollout& r) { r.group_size = 1 << 30; }},
       {"sample_index", [](Rollout& r) { r.sample_index = r.group_size; }},
       {"sample_index", [](Rollout& r) { r.sample_index = -1; }},
-      {"run_epoch", [](Rollout& r) { r.run_epoch = -1; }},
+      {"trainer_term", [](Rollout& r) { r.trainer_term = -1; }},
       {"prompt_ids", [](Rollout& r) { r.prompt_ids.clear(); }},
       {"prompt_ids[0]", [](Rollout& r) { r.prompt_ids[0] = -1; }},
       {"completion_ids[1]", [](Rollout& r) { r.completion_ids[1] = int64_t{1} << 31; }},
@@ -133,7 +133,7 @@ TEST_CASE("a manifest that contradicts itself is refused", "[schema]") {
   REQUIRE(validate(good).ok());
   const std::vector<std::function<void(Manifest&)>> breaks = {
       [](Manifest& m) { m.version = -1; },
-      [](Manifest& m) { m.run_epoch = -1; },
+      [](Manifest& m) { m.trainer_term = -1; },
       [](Manifest& m) { m.encoding = "xor"; },
       [](Manifest& m) { m.base_version = 2; },
       [](Manifest& m) { m.tensors.clear(); },

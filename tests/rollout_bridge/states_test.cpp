@@ -179,7 +179,7 @@ TEST_CASE("what a worker may not send is refused by name", "[states]") {
   trainer.publish(3);
   CHECK(trainer.deliver("a", mixed).status == "ACCEPTED");
   Rollout future = rollout_under(2, 0, 1, 4);
-  future.run_epoch = 2;
+  future.trainer_term = 2;
   refused("a", future, Reason::kWrongRun);
   CHECK(trainer.state().counters().accepted == 1);
 }

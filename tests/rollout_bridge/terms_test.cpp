@@ -81,18 +81,18 @@ TEST_CASE("a second HELLO on the same connection starts the session anew", "[ter
   CHECK(trainer.take_credits("a").size() == 4);
 }
 
-TrainerOptions options_of_start(const TempDir& dir, int64_t run_epoch,
-                                std::map<int64_t, int64_t> newest_of_epoch = {}) {
+TrainerOptions options_of_start(const TempDir& dir, int64_t trainer_term,
+                                std::map<int64_t, int64_t> newest_of_term = {}) {
   TrainerOptions options = trainer_options(dir);
-  options.run_epoch = run_epoch;
-  options.newest_of_epoch = std::move(newest_of_epoch);
+  options.trainer_term = trainer_term;
+  options.newest_of_term = std::move(newest_of_term);
   return options;
 }
 
-Rollout rollout_of_start(int64_t run_epoch, int64_t version, int64_t group, int32_t sample,
+Rollout rollout_of_start(int64_t trainer_term, int64_t version, int64_t group, int32_t sample,
                          uint32_t seed = 1) {
   Rollout r = rollout_under(version, group, sample, 4, seed);
-  r.run_epoch = run_epoch;
+  r.trainer_term = trainer_term;
   return r;
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not t
   DirectTrainer third(options_of_start(dir, 3, {{2, 0}}));  // of the first start nobody knows
   const auto taken = third.state().pop();
   REQUIRE(taken.has_value());
-  CHECK(taken->run_epoch == 2);
+  CHECK(taken->trainer_term == 2);
   CHECK_FALSE(third.state().pop().has_value());
 }
 

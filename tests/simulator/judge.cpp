@@ -12,8 +12,8 @@ void Judge::check(bool holds, const std::string& what) {
   if (!holds) throw Breach(what);
 }
 
-void Judge::published(int64_t run_epoch, int64_t version, int64_t content) {
-  contents_[{run_epoch, version}] = content;
+void Judge::published(int64_t trainer_term, int64_t version, int64_t content) {
+  contents_[{trainer_term, version}] = content;
   lineage_[version] = content;
 }
 
@@ -42,7 +42,7 @@ void Judge::started(const std::set<std::string>& replayed) {
 void Judge::popped(const bridge::Rollout& r) {
   check(popped_.insert({r.group_id, r.sample_index}).second, name(r) + ": its sample came before");
   if (r.versions.empty()) return;  // a failed sample
-  const auto found = contents_.find({r.run_epoch, r.versions.front().version});
+  const auto found = contents_.find({r.trainer_term, r.versions.front().version});
   check(found != contents_.end(), name(r) + " names weights that were never published");
   check(r.completion_ids.front() == found->second,
         name(r) + " was sampled from weights " + std::to_string(r.completion_ids.front()) +

@@ -22,7 +22,7 @@ struct Breach : std::runtime_error {
 class Judge {
  public:
   // The trainer made or restored weights; what was trained after `version` is undone.
-  void published(int64_t run_epoch, int64_t version, int64_t content);
+  void published(int64_t trainer_term, int64_t version, int64_t content);
   void restored(int64_t version);
 
   // An acknowledgement of ACCEPTED left the trainer.
@@ -45,7 +45,7 @@ class Judge {
  private:
   void check(bool holds, const std::string& what);
 
-  std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (run_epoch, version) -> content
+  std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (trainer_term, version) -> content
   std::map<int64_t, int64_t> lineage_;                       // version -> content
   std::map<std::string, int64_t> acknowledged_;              // rollout id -> group
   std::set<std::pair<int64_t, int32_t>> popped_;             // since the trainer's start

@@ -14,10 +14,10 @@ constexpr std::size_t kHeldVersions = 2;  // as WeightServer
 
 int64_t group_of(const std::string& rollout_id) { return std::stoll(rollout_id); }
 
-TrainerOptions options_of(const TrainerPlan& plan, int64_t run_epoch, Disk& disk) {
+TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& disk) {
   TrainerOptions o;
   o.run_id = kRunId;
-  o.run_epoch = run_epoch;
+  o.trainer_term = trainer_term;
   o.journal_directory = "/journal";
   o.fsync = plan.fsync;
   o.journal_compact_bytes = plan.journal_compact_bytes;
@@ -46,23 +46,23 @@ void SimTrainer::guarded(Action action) {
 
 void SimTrainer::start() {
   if (finished_ || state_) return;
-  ++run_epoch_;
+  ++trainer_term_;
   const uint64_t life = ++life_;
   rl::QueueRules rules;
   rules.prompts_per_step = plan_.prompts_per_step;
   rules.group_size = plan_.group_size;
   rules.max_staleness = plan_.max_staleness;
-  rules.run_epoch = run_epoch_;
+  rules.trainer_term = trainer_term_;
   rules.restored_version = checkpoint_;
   rules.refill_rounds = plan_.refill_rounds;
   rules.total_reward = [](const Rollout& r) { return std::optional(reward_of(r)); };
   int64_t lowest = checkpoint_;
   for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
-    rules.newest_of_epoch[start->first] = lowest;
+    rules.newest_of_term[start->first] = lowest;
     lowest = std::min(lowest, start->second);
   }
-  starts_.emplace_back(run_epoch_, checkpoint_);
-  world_.trace("trainer: start " + std::to_string(run_epoch_) + " from step " + std::to_string(checkpoint_));
+  starts_.emplace_back(trainer_term_, checkpoint_);
+  world_.trace("trainer: start " + std::to_string(trainer_term_) + " from step " + std::to_string(checkpoint_));
   step_ = granted_to_ = checkpoint_;
   content_ = checkpoint_content_;
   training_ = false;
@@ -72,7 +72,7 @@ void SimTrainer::start() {
   world_.judge.restored(checkpoint_);
   try {
     world_.judge.started(journalled());
-    state_ = std::make_unique<TrainerState>(options_of(plan_, run_epoch_, world_.disk), "sim://weights");
+    state_ = std::make_unique<TrainerState>(options_of(plan_, trainer_term_, world_.disk), "sim://weights");
   } catch (const ProcessCrash&) {
     world_.events.after(seconds(1), [this] { start(); });
     return;
@@ -156,7 +156,7 @@ void SimTrainer::flush() {
 
 // The ids of the rollouts that the journal gives back.
 std::set<std::string> SimTrainer::journalled() const {
-  const TrainerOptions o = options_of(plan_, run_epoch_, world_.disk);
+  const TrainerOptions o = options_of(plan_, trainer_term_, world_.disk);
   Journal journal({.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
   std::set<std::string> ids;
   for (const Rollout& rollout : journal.take_replayed()) ids.insert(rollout.rollout_id);
@@ -175,8 +175,8 @@ void SimTrainer::take_in() {
 }
 
 void SimTrainer::publish(int64_t version) {
-  world_.judge.published(run_epoch_, version, content_);
-  auto snapshot = chain_->extend(snapshot_of(run_epoch_, version, content_));
+  world_.judge.published(trainer_term_, version, content_);
+  auto snapshot = chain_->extend(snapshot_of(trainer_term_, version, content_));
   held_.push_back(snapshot);
   if (held_.size() > kHeldVersions) held_.pop_front();
   state_->publish(std::move(snapshot));
@@ -201,7 +201,7 @@ void SimTrainer::grant_to(int64_t step) {
 void SimTrainer::admit(Rollout rollout) {
   world_.judge.popped(rollout);
   const std::string id = rollout.rollout_id;
-  const std::string epoch = std::to_string(rollout.run_epoch);
+  const std::string epoch = std::to_string(rollout.trainer_term);
   const auto admission = static_cast<int>(queue_->add(std::move(rollout)));
   world_.trace("trainer: rollout " + id + " of start " + epoch + ", admission " + std::to_string(admission));
   const rl::QueueRequests requests = queue_->take_requests();
@@ -272,7 +272,7 @@ std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const Chunk
     return snapshot->manifest.version == body.version;
   });
   const WeightDelta* delta = held == held_.end() ? nullptr : (*held)->delta.get();
-  const bool is_known = header.run_epoch == run_epoch_ && held != held_.end() && body.tensors == 1 &&
+  const bool is_known = header.trainer_term == trainer_term_ && held != held_.end() && body.tensors == 1 &&
                         (body.base_version < 0 || (delta && delta->manifest.base_version == body.base_version));
   if (!is_known) {
     payload = make_payload(MessageType::kError, ErrorBody{reason_name(Reason::kGone), "gone", false, body.version});
@@ -285,7 +285,7 @@ std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const Chunk
     payload.add_unhashed("data", "U8", {static_cast<int64_t>(body.bytes)},
                          Buffer::own(std::vector<std::byte>(part.begin(), part.end())));
   }
-  const Header reply{payload.type, kRunId, run_epoch_, header.worker_id, header.incarnation, 0};
+  const Header reply{payload.type, kRunId, trainer_term_, header.worker_id, header.incarnation, 0};
   return Packet{pack_header(reply, payload), payload.buffers};
 }
 

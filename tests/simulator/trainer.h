@@ -86,10 +86,10 @@ class SimTrainer final : public TrainerPort {
   World& world_;
   TrainerPlan plan_;
   // What outlives the process.
-  int64_t run_epoch_ = 0;
+  int64_t trainer_term_ = 0;
   int64_t checkpoint_ = 0;                            // the step of the latest
   int64_t checkpoint_content_ = 1;
-  std::vector<std::pair<int64_t, int64_t>> starts_;  // run_epoch, restored version
+  std::vector<std::pair<int64_t, int64_t>> starts_;  // trainer_term, restored version
   int64_t last_content_ = 1;
   bool finished_ = false;
   // The process.

@@ -19,9 +19,9 @@ inline std::vector<bridge::NamedBuffer> tensors_of(int64_t content) {
           {"frozen", "I64", {2}, numbers({3, 4})}};
 }
 
-inline std::shared_ptr<const bridge::WeightSnapshot> snapshot_of(int64_t run_epoch, int64_t version,
+inline std::shared_ptr<const bridge::WeightSnapshot> snapshot_of(int64_t trainer_term, int64_t version,
                                                                 int64_t content) {
-  return bridge::make_snapshot(kRunId, run_epoch, version, tensors_of(content));
+  return bridge::make_snapshot(kRunId, trainer_term, version, tensors_of(content));
 }
 
 inline int64_t content_of(const bridge::WeightSnapshot& snapshot) {

@@ -5,14 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "sp/attention/cuda/wave_ops.h"
+#include "sp/attention/cuda/varlen_group_ops.h"
 #include "tests/sp/attention_problem.h"
 #include "tests/support/host_staged_communicator.h"
 
 namespace ringside::test {
 
 struct Target {
-  std::shared_ptr<const sp::StageKernels> kernels;
+  std::shared_ptr<const sp::RingStepKernels> kernels;
   at::ScalarType dtype;
 
   at::Tensor place(const at::Tensor& x) const { return x.to(dtype).to(kernels->device()); }
@@ -76,7 +76,7 @@ inline Problem rounded(Problem p, at::ScalarType dtype) {
 
 // The problem's documents as they come, in one call of the kernels: what the rounding of the kernel alone does. The forest's
 // segments must be documents. lse is left out.
-inline Solution solve_in_one_call(const Problem& p, const sp::WaveOps& ops, at::ScalarType dtype) {
+inline Solution solve_in_one_call(const Problem& p, const sp::VarlenGroupOps& ops, at::ScalarType dtype) {
   std::vector<sp::Range> documents;
   for (int64_t s = 0; s < p.forest.num_segments(); ++s) {
     TORCH_CHECK(p.forest.parent(s) == -1, "segment ", s, " is no document");
@@ -85,7 +85,7 @@ inline Solution solve_in_one_call(const Problem& p, const sp::WaveOps& ops, at::
   const at::Device device = ops.device();
   const at::Tensor cumulative = at::tensor(sp::cumulative_rows(documents), at::kInt).to(device);
   const int64_t longest = sp::longest(documents);
-  const sp::WaveCall call{cumulative, cumulative, longest, longest, {-1, 0}, p.scale};
+  const sp::VarlenGroupCall call{cumulative, cumulative, longest, longest, {-1, 0}, p.scale};
   const auto place = [&](const at::Tensor& x) { return x.to(dtype).to(device); };
   const at::Tensor q = place(p.q), k = place(p.k), v = place(p.v);
   const auto [out, lse] = ops.attend(q, k, v, call);

@@ -1,4 +1,4 @@
-// Guards: stages run in waves (packing, masks, head groups, merging, gradients) that depart from the dense result, for every
+// Guards: ring_steps run in varlen_groups (packing, masks, head groups, merging, gradients) that depart from the dense result, for every
 // way to split; copies through the host that change a value. Oracle: dense fp64 softmax. The kernels are replaced by
 // their CPU twins: what a GPU adds is in cuda_test.cpp.
 #include "tests/sp/cuda_problem.h"
@@ -13,7 +13,7 @@ using test::Split;
 
 namespace {
 
-test::Target twin(at::ScalarType dtype) { return {sp::wave_kernels(std::make_shared<test::CpuWaveOps>()), dtype}; }
+test::Target twin(at::ScalarType dtype) { return {sp::varlen_group_kernels(std::make_shared<test::CpuVarlenGroupOps>()), dtype}; }
 
 std::vector<SegmentForest> packs() {
   return {SegmentForest::of_documents({37}), SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7}),
@@ -28,7 +28,7 @@ std::vector<Split> splits() {
 
 }  // namespace
 
-TEST_CASE("stages run in waves equal the dense oracle", "[parity]") {
+TEST_CASE("ring_steps run in varlen_groups equal the dense oracle", "[parity]") {
   double worst = 0;
   for (const sp::HeadShape heads : {sp::HeadShape{6, 2, 8}, sp::HeadShape{5, 1, 8}}) {
     for (const SegmentForest& forest : packs()) {
@@ -53,10 +53,10 @@ TEST_CASE("stages run in waves equal the dense oracle", "[parity]") {
   WARN("largest difference " << worst);
 }
 
-TEST_CASE("rounding by the wave costs at most twice what the kernel alone costs", "[parity]") {
+TEST_CASE("rounding by the varlen_group costs at most twice what the kernel alone costs", "[parity]") {
   const sp::HeadShape heads{8, 2, 64};
   const auto documents = test::rounded(test::make_problem(SegmentForest::of_documents({150, 40, 1, 90}), heads), at::kBFloat16);
-  const auto once = test::relative_errors(test::solve_in_one_call(documents, test::CpuWaveOps(), at::kBFloat16),
+  const auto once = test::relative_errors(test::solve_in_one_call(documents, test::CpuVarlenGroupOps(), at::kBFloat16),
                                           test::solve_densely(documents));
   double worst = 0;
   const SegmentForest group({{-1, 120}, {0, 30}, {0, 40}, {0, 25}, {0, 1}});

@@ -1,4 +1,4 @@
-// Guards: CUDA row kernels and flash calls that depart from their CPU twins, stages and several ranks on CUDA that are less
+// Guards: CUDA row kernels and flash calls that depart from their CPU twins, ring_steps and several ranks on CUDA that are less
 // exact than the rounding of the kernel explains, NCCL collectives that do not run. Linked wherever there is nvcc, run where
 // there is a GPU (ctest label gpu); elsewhere it says that it ran nothing.
 #include <ATen/cuda/CUDAContext.h>
@@ -60,8 +60,8 @@ at::Tensor part_of_wider(Shape shape, at::ScalarType dtype) {
 // Runs `call` with the CUDA operations and with the CPU's on copies of the same tensors; returns both results on the CPU.
 template <class Call>
 std::vector<at::Tensor> on_both(const sp::RowMoves& moves, Call call) {
-  const auto cuda = sp::cuda_wave_ops();
-  const test::CpuWaveOps cpu;
+  const auto cuda = sp::cuda_varlen_group_ops();
+  const test::CpuVarlenGroupOps cpu;
   return {call(*cuda, device_moves(moves, cuda->device())).cpu(), call(cpu, device_moves(moves, at::kCPU))};
 }
 
@@ -78,7 +78,7 @@ std::vector<sp::Range> ranges(const std::vector<int64_t>& lengths) {
   return all;
 }
 
-sp::WaveCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys, sp::WaveMask mask,
+sp::VarlenGroupCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys, sp::VarlenGroupMask mask,
                      at::Device device) {
   const auto upload = [&](const std::vector<int64_t>& lengths) {
     return at::tensor(sp::cumulative_rows(ranges(lengths)), at::kInt).to(device);
@@ -88,13 +88,13 @@ sp::WaveCall call_of(const std::vector<int64_t>& queries, const std::vector<int6
 
 struct CallProblem {
   std::vector<int64_t> queries, keys;
-  sp::WaveMask mask;
+  sp::VarlenGroupMask mask;
   Shape kv;
   int64_t query_heads;
 };
 
 // out, lse, dq, dk, dv of one call, on the CPU.
-std::vector<at::Tensor> run_call(const CallProblem& p, const sp::WaveOps& ops, at::ScalarType dtype) {
+std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps& ops, at::ScalarType dtype) {
   at::manual_seed(3);
   const auto total = [](const std::vector<int64_t>& lengths) { return ranges(lengths).back().end; };
   const auto place = [&](const at::Tensor& x) { return x.to(at::kBFloat16).to(dtype).to(ops.device()); };
@@ -102,7 +102,7 @@ std::vector<at::Tensor> run_call(const CallProblem& p, const sp::WaveOps& ops, a
   const at::Tensor kv = place(at::randn({total(p.keys), 2 * p.kv.heads, p.kv.head_dim}));
   const at::Tensor dout = place(at::randn(q.sizes()));
   const at::Tensor k = kv.narrow(1, 0, p.kv.heads), v = kv.narrow(1, p.kv.heads, p.kv.heads);
-  const sp::WaveCall call = call_of(p.queries, p.keys, p.mask, ops.device());
+  const sp::VarlenGroupCall call = call_of(p.queries, p.keys, p.mask, ops.device());
   const auto [out, lse] = ops.attend(q, k, v, call);
   const auto [dq, dk, dv] = ops.attend_backward(dout, q, k, v, out, lse, call);
   return {out.cpu(), lse.cpu(), dq.cpu(), dk.cpu(), dv.cpu()};
@@ -118,7 +118,7 @@ std::vector<SegmentForest> packs() {
 // The kernel's own error on plain documents of bf16 numbers: what every split is measured by.
 std::vector<double> error_of_one_call(const sp::HeadShape& heads) {
   const auto p = test::rounded(test::make_problem(SegmentForest::of_documents({300, 3, 1, 1, 90, 65}), heads), at::kBFloat16);
-  return test::relative_errors(test::solve_in_one_call(p, *sp::cuda_wave_ops(), at::kBFloat16), test::solve_densely(p));
+  return test::relative_errors(test::solve_in_one_call(p, *sp::cuda_varlen_group_ops(), at::kBFloat16), test::solve_densely(p));
 }
 
 void check_errors(const test::Solution& got, const test::Solution& expected, const std::vector<double>& once) {
@@ -145,7 +145,7 @@ TEST_CASE("CUDA gathers the same rows as its CPU twin", "[gpu]") {
       // Dense rows, rows with a gap behind them, rows that are not dense, a row that is repeated.
       for (const at::Tensor& rows : {wide, wide.view({kWholeRows, 1, -1}).narrow(2, shape.head_dim, shape.head_dim),
                                      wide.narrow(2, 1, shape.head_dim), lse, lse.narrow(0, 0, 1).expand({kWholeRows, -1})}) {
-        const auto got = on_both(moves, [&](const sp::WaveOps& ops, const sp::DeviceMoves& m) {
+        const auto got = on_both(moves, [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m) {
           return ops.gather_rows(rows.to(ops.device()), m);
         });
         CHECK(at::equal(got[0], got[1]));
@@ -162,7 +162,7 @@ TEST_CASE("CUDA adds rows as its CPU twin does", "[gpu]") {
     for (const Shape shape : kShapes) {
       const at::Tensor part = part_of_wider(shape, dtype);
       const at::Tensor before = random({kWholeRows, shape.heads + 3, shape.head_dim}, at::kFloat);
-      const auto got = on_both(moves, [&](const sp::WaveOps& ops, const sp::DeviceMoves& m) {
+      const auto got = on_both(moves, [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m) {
         at::Tensor sums = before.clone().to(ops.device());
         ops.add_rows(sums, part.to(ops.device()), m, 2);
         return sums;
@@ -187,7 +187,7 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
       before.lse[9] = -kInfinity;
       part.lse.select(1, 3).fill_(-kInfinity);
       for (const bool merge : {true, false}) {
-        const auto run = [&](const sp::WaveOps& ops, const sp::DeviceMoves& m, bool lse) {
+        const auto run = [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m, bool lse) {
           const auto device = ops.device();
           sp::PartialAttention whole{before.out.clone().to(device), before.lse.clone().to(device)};
           const sp::PartialAttention placed{part.out.to(device), part.lse.to(device)};
@@ -221,9 +221,9 @@ TEST_CASE("a flash call equals its CPU twin for every mask, length and head grou
                                           {{30, 8}, {31, 70}, {20, 40}, {1, 64}, 2},
                                           {ones, {40, 1, 7}, {-1, -1}, {2, 64}, 8}};
   for (const CallProblem& p : problems) {
-    const auto exact = run_call(p, test::CpuWaveOps(), at::kDouble);
-    const auto rounded = run_call(p, test::CpuWaveOps(), at::kBFloat16);
-    const auto got = run_call(p, *sp::cuda_wave_ops(), at::kBFloat16);
+    const auto exact = run_call(p, test::CpuVarlenGroupOps(), at::kDouble);
+    const auto rounded = run_call(p, test::CpuVarlenGroupOps(), at::kBFloat16);
+    const auto got = run_call(p, *sp::cuda_varlen_group_ops(), at::kBFloat16);
     INFO("left " << p.mask.left << ", right " << p.mask.right << ", heads " << p.query_heads << " / " << p.kv.heads
                  << ", head dim " << p.kv.head_dim);
     CHECK(test::max_abs_diff(got[1], exact[1]) < 1e-3);
@@ -278,7 +278,7 @@ TEST_CASE("several ranks on one GPU are as exact as a single flash call", "[gpu]
 TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") {
   if (no_gpu()) return;
   auto p = test::make_problem(packs()[2], {8, 2, 64});
-  p.window = 30;  // with it, keys are repeated within a wave
+  p.window = 30;  // with it, keys are repeated within a varlen_group
   const Split split{RingImpl::kP2p, Placement::kZigzag};
   const auto first = test::solve_on_mesh_with(p, split, {1, 1, 1}, cuda());
   const auto second = test::solve_on_mesh_with(p, split, {1, 1, 1}, cuda());
@@ -292,9 +292,9 @@ TEST_CASE("CUDA attention refuses what its kernels do not have", "[gpu]") {
   CHECK_THROWS_WITH(sp::cuda_kernels()->compute_dtype(at::kFloat), Catch::Contains("bf16 or fp16, got Float"));
   if (no_gpu()) return;
   const CallProblem odd{{4}, {4}, {-1, 0}, {1, 12}, 1};
-  CHECK_THROWS_WITH(run_call(odd, *sp::cuda_wave_ops(), at::kBFloat16), Catch::Contains("head dim 12"));
+  CHECK_THROWS_WITH(run_call(odd, *sp::cuda_varlen_group_ops(), at::kBFloat16), Catch::Contains("head dim 12"));
   const CallProblem heads{{4}, {4}, {-1, 0}, {2, 16}, 3};
-  CHECK_THROWS_AS(run_call(heads, *sp::cuda_wave_ops(), at::kBFloat16), c10::Error);
+  CHECK_THROWS_AS(run_call(heads, *sp::cuda_varlen_group_ops(), at::kBFloat16), c10::Error);
 }
 
 TEST_CASE("a CUDA group of one needs no NCCL call", "[gpu]") {

@@ -1,4 +1,4 @@
-// WaveOps on the CPU, in plain ATen: the twin that the CUDA kernels are compared with, and what the waves run on where
+// VarlenGroupOps on the CPU, in plain ATen: the twin that the CUDA kernels are compared with, and what the varlen_groups run on where
 // there is no GPU. attend and attend_backward read masks as the flash kernel does, its surprises included. In bf16 and fp16 they
 // round what the kernel rounds (probabilities, score gradients, results), so their errors are of its size.
 // Shapes: n/m = query/key rows of a block, h = query heads, K = KV heads, D = head dim.
@@ -10,17 +10,17 @@
 #include <tuple>
 #include <vector>
 
-#include "sp/attention/cuda/wave_ops.h"
+#include "sp/attention/cuda/varlen_group_ops.h"
 
 namespace ringside::test {
 
-class CpuWaveOps final : public sp::WaveOps {
+class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
  public:
   at::DeviceType device() const override { return at::kCPU; }
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return wire_dtype; }
 
   std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                            const sp::WaveCall& call) const override {
+                                            const sp::VarlenGroupCall& call) const override {
     const auto accumulated = sp::accumulation_dtype(q.scalar_type());
     at::Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous);
     at::Tensor lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(accumulated));
@@ -40,7 +40,7 @@ class CpuWaveOps final : public sp::WaveOps {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(const at::Tensor& dout, const at::Tensor& q,
                                                                  const at::Tensor& k, const at::Tensor& v,
                                                                  const at::Tensor& out, const at::Tensor& lse_hn,
-                                                                 const sp::WaveCall& call) const override {
+                                                                 const sp::VarlenGroupCall& call) const override {
     const auto dtype = q.scalar_type();
     const int64_t h = q.size(1), K = k.size(1);
     at::Tensor dq = at::zeros_like(q, at::MemoryFormat::Contiguous), dk = at::zeros_like(k, at::MemoryFormat::Contiguous),
@@ -95,7 +95,7 @@ class CpuWaveOps final : public sp::WaveOps {
     at::Tensor key(const at::Tensor& x) const { return x.narrow(0, key_begin, keys); }
   };
 
-  static std::vector<Rows> blocks_of(const sp::WaveCall& call) {
+  static std::vector<Rows> blocks_of(const sp::VarlenGroupCall& call) {
     std::vector<Rows> blocks;
     const auto q = call.cumulative_query.accessor<int32_t, 1>(), k = call.cumulative_key.accessor<int32_t, 1>();
     for (int64_t b = 0; b + 1 < q.size(0); ++b) {
@@ -112,7 +112,7 @@ class CpuWaveOps final : public sp::WaveOps {
     return x.to(sp::accumulation_dtype(x.scalar_type())).repeat_interleave(heads / x.size(1), 1).transpose(0, 1);
   }
 
-  static at::Tensor scores(const at::Tensor& q, const at::Tensor& k, const sp::WaveCall& call) {
+  static at::Tensor scores(const at::Tensor& q, const at::Tensor& k, const sp::VarlenGroupCall& call) {
     const int64_t n = q.size(0), m = k.size(0), h = q.size(1);
     const at::Tensor scores_hnm = at::matmul(by_head(q, h), by_head(k, h).transpose(1, 2)) * call.softmax_scale;
     int64_t left = call.mask.left >= call.max_key ? -1 : call.mask.left;

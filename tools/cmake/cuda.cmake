@@ -1,8 +1,8 @@
 # The CUDA part of sp/: what it needs of a plan, built and tested everywhere; the kernels and NCCL as a library of its own,
 # ringside_sp_cuda, and what it links. The latter is compiled wherever nvcc and a full torch wheel are found, so that a
 # machine without a GPU still compiles and links it; only the `cuda` preset demands it.
-ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/waves.cpp" DEPS sp_plan)
-ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/stage.cpp"
+ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
+ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
   DEPS sp_cuda_waves sp_attention TORCH)
 
 include(CheckLanguage)

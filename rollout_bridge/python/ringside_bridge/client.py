@@ -53,8 +53,8 @@ class Client(SessionLoop):
         `max_pending` stay unacknowledged."""
         self._progress = time.monotonic()
         with self._room:
-            if rollout.run_epoch < 0:
-                rollout.run_epoch = max(self._installed["epoch"], 0)
+            if rollout.trainer_term < 0:
+                rollout.trainer_term = max(self._installed["epoch"], 0)
             rollout.validate()
             if not self._room.wait_for(
                     lambda: self._over or len(self._pending) < self._max_pending, timeout):
@@ -68,7 +68,7 @@ class Client(SessionLoop):
         """Says what is installed now; hashes `installed`, the arrays the sampler really uses."""
         body = {"version": ready.version, "root_hash": root_hash_of(ready.manifest, installed)}
         with self._lock:
-            self._installed = {"epoch": ready.manifest["run_epoch"], "version": ready.version,
+            self._installed = {"epoch": ready.manifest["trainer_term"], "version": ready.version,
                                "root": body["root_hash"]}
             self._commits.append(body)
 

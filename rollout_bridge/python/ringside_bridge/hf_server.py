@@ -14,7 +14,7 @@ pull refuses or stays silent, 503 the weights are torn, 500 anything else.
          same seed is the same sample in any batch but for rounding. One version throughout: weights change in between.
     POST /score {"requests": [{"ids": [int]}]} -> {"results": [{"logprobs": one fewer than ids}]}        temperature 1
     POST /load {"path": DIR, "version": int} -> {"version"}          the safetensors of a Hugging Face directory
-    POST /pull {"address", "manifest": base64, "run_id", "run_epoch": int, "timeout_s": 300, "server_key": "",
+    POST /pull {"address", "manifest": base64, "run_id", "trainer_term": int, "timeout_s": 300, "server_key": "",
                 "secret_key_file": ""} -> {"version", "root_hash"}   from a weights socket of the bridge, see pull.py
          Both check every name, shape and (pull) hash before anything is copied; on 400, 502, 504 the old weights stand.
     GET /health -> {"status": "ok", "version": int}                  -1 before the first load or pull
@@ -100,10 +100,10 @@ class Service:
         return {"version": asked["version"]}
 
     def pull(self, body) -> dict:
-        names = {"address": "str", "manifest": "str", "run_id": "str", "run_epoch": "int", "timeout_s": "float",
+        names = {"address": "str", "manifest": "str", "run_id": "str", "trainer_term": "int", "timeout_s": "float",
                  "server_key": "str", "secret_key_file": "str"}
         asked = fields(body, names, {"timeout_s": 300.0, "server_key": "", "secret_key_file": ""})
-        manifest = decode_manifest(asked["manifest"], asked["run_id"], asked["run_epoch"])
+        manifest = decode_manifest(asked["manifest"], asked["run_id"], asked["trainer_term"])
         curve = curve_keys(asked["server_key"], asked["secret_key_file"])
         with self._pull:
             pulled = pull(asked["address"], manifest, asked["timeout_s"], curve)

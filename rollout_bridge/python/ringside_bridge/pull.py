@@ -39,15 +39,15 @@ class Pulled:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-def decode_manifest(text: str, run_id: str, run_epoch: int) -> dict:
+def decode_manifest(text: str, run_id: str, trainer_term: int) -> dict:
     """The manifest in base64. ValueError unless it is one, of this run and epoch, and its root follows from its tensors."""
     try:
         manifest = parse_manifest(np.frombuffer(base64.b64decode(text, validate=True), np.uint8))
-        of = (manifest["run_id"], manifest["run_epoch"])
+        of = (manifest["run_id"], manifest["trainer_term"])
     except (WireError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"manifest: {error!r}") from error
-    if of != (run_id, run_epoch):
-        raise ValueError(f"manifest is of run '{of[0]}' epoch {of[1]}, asked for '{run_id}' epoch {run_epoch}")
+    if of != (run_id, trainer_term):
+        raise ValueError(f"manifest is of run '{of[0]}' epoch {of[1]}, asked for '{run_id}' epoch {trainer_term}")
     return manifest
 
 
@@ -116,7 +116,7 @@ def _fetch(socket: zmq.Socket, receiver: Receiver, address: str, deadline: float
 def _request(socket: zmq.Socket, receiver: Receiver) -> None:
     manifest = receiver.manifest
     for request in receiver.requests():
-        parts = pack("CHUNK_REQUEST", request, run_id=manifest["run_id"], run_epoch=manifest["run_epoch"],
+        parts = pack("CHUNK_REQUEST", request, run_id=manifest["run_id"], trainer_term=manifest["trainer_term"],
                      worker_id="", incarnation=0, seq=0)
         try:
             socket.send_multipart(parts, zmq.DONTWAIT)
@@ -130,7 +130,7 @@ def _take(message: Message, receiver: Receiver) -> None:
         if message.body.get("reason") in _FINAL:
             raise WireError(f"version {manifest['version']}: refused by the server: {message.body.get('reason')}: "
                             f"{message.body.get('detail')}")
-    elif message.type == "CHUNK" and (message.run_id, message.run_epoch) == (manifest["run_id"], manifest["run_epoch"]):
+    elif message.type == "CHUNK" and (message.run_id, message.trainer_term) == (manifest["run_id"], manifest["trainer_term"]):
         if "data" in message.frames:
             receiver.accept(message.body, message.frames["data"])
 

@@ -49,7 +49,7 @@ class Rollout:
     branches: list[tuple[int, int]] | None = None
     prompt_id: str = ""
     attempt: int = 0
-    run_epoch: int = -1  # -1: filled in with that of the installed weights
+    trainer_term: int = -1  # -1: filled in with that of the installed weights
 
     def validate(self) -> None:
         """Raises ValueError naming the field. The trainer checks again."""
@@ -118,7 +118,7 @@ class Rollout:
             "rollout_id": self.rollout_id, "attempt": self.attempt, "group_id": self.group_id,
             "group_size": self.group_size, "sample_index": self.sample_index,
             "prompt_id": self.prompt_id, "temperature": float(self.temperature),
-            "top_p": float(self.top_p), "top_k": self.top_k, "run_epoch": self.run_epoch,
+            "top_p": float(self.top_p), "top_k": self.top_k, "trainer_term": self.trainer_term,
             "finish_reason": self.finish_reason,
             "rewards": [[name, float(value)] for name, value in self.rewards.items()],
         }

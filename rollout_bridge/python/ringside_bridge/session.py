@@ -109,7 +109,7 @@ class SessionLoop:
         self._control = open_dealer(self._context, self._address,
                                     f"{self._worker_id}/{self._incarnation}", self._curve)
         self._queue("HELLO", {"capacity_samples": self._capacity,
-                              "installed_epoch": installed["epoch"],
+                              "installed_term": installed["epoch"],
                               "installed_version": installed["version"],
                               "installed_root": installed["root"], "client": "ringside-python/1",
                               "pending": pending_count, "settings": self._settings})
@@ -132,7 +132,7 @@ class SessionLoop:
         self._outbox.append((kind, body, buffers))
 
     def _pack(self, kind: str, body: dict, seq: int, buffers: list[tuple] = ()) -> list[bytes]:
-        return pack(kind, body, run_id=self._run_id, run_epoch=self._epoch,
+        return pack(kind, body, run_id=self._run_id, trainer_term=self._epoch,
                     worker_id=self._worker_id, incarnation=self._incarnation, seq=seq,
                     buffers=buffers)
 
@@ -195,7 +195,7 @@ class SessionLoop:
 
     def _on_welcome(self, message: Message) -> None:
         self._joined, self._welcome = True, message.body
-        self._run_id, self._epoch = message.run_id, message.run_epoch
+        self._run_id, self._epoch = message.run_id, message.trainer_term
         self._set_window(message.body)
         with self._lock:
             self._say_ready()
@@ -286,7 +286,7 @@ class SessionLoop:
             if (message.body.get("reason") == "gone"
                     and message.body.get("version") == receiver.manifest["version"]):
                 failure = "gone"
-        elif message.type == "CHUNK" and message.run_epoch == self._epoch:
+        elif message.type == "CHUNK" and message.trainer_term == self._epoch:
             try:
                 receiver.accept(message.body, message.frames["data"])
             except WireError as error:

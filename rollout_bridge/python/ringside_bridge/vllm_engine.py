@@ -4,7 +4,7 @@
     POST /init_weight_transfer_engine {"init_info": {}}       or {"server_key": Z85, "secret_key_file": path} for CURVE
     POST /pause
     POST /start_weight_update {}
-    POST /update_weights {"update_info": {"address", "manifest", "run_id", "run_epoch", "timeout_s"}}
+    POST /update_weights {"update_info": {"address", "manifest", "run_id", "trainer_term", "timeout_s"}}
     POST /finish_weight_update
     POST /resume
 
@@ -40,7 +40,7 @@ class RingsideUpdateInfo(WeightTransferUpdateInfo):
     address: str
     manifest: str  # base64 of its msgpack
     run_id: str
-    run_epoch: int
+    trainer_term: int
     timeout_s: float = 300.0
 
 
@@ -80,7 +80,7 @@ class RingsideTransferEngine(WeightTransferEngine[RingsideInitInfo, RingsideUpda
         try:
             if getattr(load_weights, "__self__", None) is not self.model:
                 raise ValueError("is_checkpoint_format is false, expected true: tensors have the checkpoint's names")
-            manifest = decode_manifest(update_info.manifest, update_info.run_id, update_info.run_epoch)
+            manifest = decode_manifest(update_info.manifest, update_info.run_id, update_info.trainer_term)
             check_against_model(manifest, self._model_config)
             pulled = pull(update_info.address, manifest, update_info.timeout_s, self._curve)
             loading = True

@@ -6,7 +6,7 @@
 and then, between POST /pause and /resume,
 
     POST /collective_rpc {"method": "ringside_pull_weights", "kwargs": {"address": ..., "manifest": ..., "run_id": ...,
-                          "run_epoch": ...}, "timeout": 300}
+                          "trainer_term": ...}, "timeout": 300}
     -> {"results": [{"version", "root_hash", "tensors", "bytes", "seconds"}, ...]}        one a tensor-parallel rank
 
 A call of a worker's method occupies the engine until it returns: nothing is sampled meanwhile. Status 500 means that some
@@ -43,13 +43,13 @@ class RingsideWorkerExtension:
     _ringside_staged: Pulled | None = None
     _ringside_installed: dict | None = None
 
-    def ringside_stage_weights(self, address: str, manifest: str, run_id: str, run_epoch: int, timeout_s: float = 300.0,
+    def ringside_stage_weights(self, address: str, manifest: str, run_id: str, trainer_term: int, timeout_s: float = 300.0,
                                server_key: str = "", secret_key_file: str = "") -> dict:
         """Pulls and verifies into host memory; the model stays as it is. `manifest`: base64 of the manifest's msgpack.
         Plain connections go to this machine only; with keys, to the server with this public key (Z85). Raises
         ValueError, WireError or TimeoutError, naming the version and what was expected and found."""
         self._ringside_staged = None
-        wanted = decode_manifest(manifest, run_id, run_epoch)
+        wanted = decode_manifest(manifest, run_id, trainer_term)
         check_against_model(wanted, self.model_config)
         self._ringside_staged = pull(address, wanted, timeout_s, curve_keys(server_key, secret_key_file))
         return self._ringside_summary(self._ringside_staged)
@@ -71,10 +71,10 @@ class RingsideWorkerExtension:
         self._ringside_installed = {"version": summary["version"], "root_hash": root_hash, "torn": False}
         return summary | {"seconds": summary["seconds"] + time.monotonic() - started}
 
-    def ringside_pull_weights(self, address: str, manifest: str, run_id: str, run_epoch: int, timeout_s: float = 300.0,
+    def ringside_pull_weights(self, address: str, manifest: str, run_id: str, trainer_term: int, timeout_s: float = 300.0,
                               server_key: str = "", secret_key_file: str = "") -> dict:
         """Stages and installs. Returns {"version", "root_hash", "tensors", "bytes", "seconds"}."""
-        staged = self.ringside_stage_weights(address, manifest, run_id, run_epoch, timeout_s, server_key, secret_key_file)
+        staged = self.ringside_stage_weights(address, manifest, run_id, trainer_term, timeout_s, server_key, secret_key_file)
         return self.ringside_install_weights(staged["root_hash"])
 
     def ringside_weight_info(self) -> dict:

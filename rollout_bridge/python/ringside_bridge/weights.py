@@ -146,7 +146,7 @@ class Receiver:
         layout = [[(e["name"], e["dtype"], e["shape"]) for e in m["tensors"]]
                   for m in (self.manifest, base.manifest)]
         return (base.manifest["version"] == self.manifest["base_version"]
-                and all(base.manifest[k] == self.manifest[k] for k in ("run_id", "run_epoch"))
+                and all(base.manifest[k] == self.manifest[k] for k in ("run_id", "trainer_term"))
                 and layout[0] == layout[1])
 
     def _unchanged(self, tensor: int):

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import xxhash
 
-PROTO_VERSION = 1
+PROTO_VERSION = 2
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FRAMES = 16
 MAX_DIMS = 8
@@ -25,13 +25,13 @@ class WireError(Exception):
 class Message:
     type: str
     run_id: str
-    run_epoch: int
+    trainer_term: int
     seq: int
     body: dict
     frames: dict[str, np.ndarray]
 
 
-def pack(kind: str, body: dict, *, run_id: str, run_epoch: int, worker_id: str, incarnation: int,
+def pack(kind: str, body: dict, *, run_id: str, trainer_term: int, worker_id: str, incarnation: int,
          seq: int, buffers: list[tuple[str, str, np.ndarray]] = ()) -> list[bytes]:
     """The frames of a message; `buffers` are (name, dtype, array)."""
     specs, parts = [], []
@@ -40,7 +40,7 @@ def pack(kind: str, body: dict, *, run_id: str, run_epoch: int, worker_id: str, 
         specs.append({"name": name, "dtype": dtype, "shape": list(array.shape),
                       "bytes": len(data), "xxh3": xxhash.xxh3_64_intdigest(data)})
         parts.append(data)
-    header = {"v": PROTO_VERSION, "type": kind, "run_id": run_id, "run_epoch": run_epoch,
+    header = {"v": PROTO_VERSION, "type": kind, "run_id": run_id, "trainer_term": trainer_term,
               "worker_id": worker_id, "incarnation": incarnation, "seq": seq, "frames": specs,
               "body": body}
     return [msgpack.packb(header), *parts]
@@ -85,7 +85,7 @@ def unpack(parts: list) -> Message:
             frames[spec["name"]] = np.frombuffer(data, DTYPES[spec["dtype"]]).reshape(spec["shape"])
         if not isinstance(header["type"], str) or not isinstance(header["body"], dict):
             raise WireError("malformed header: type or body")
-        return Message(header["type"], header["run_id"], header["run_epoch"], header["seq"],
+        return Message(header["type"], header["run_id"], header["trainer_term"], header["seq"],
                        dict(header["body"]), frames)
     except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"malformed header: {error!r}") from error

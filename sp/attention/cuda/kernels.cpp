@@ -1,4 +1,4 @@
-// Shapes: n/m = packed query/key rows of a wave, S = rows of a share or buffer, H/h = heads of the whole/of the part,
+// Shapes: n/m = packed query/key rows of a varlen_group, S = rows of a share or buffer, H/h = heads of the whole/of the part,
 // K = KV heads, D = head dim.
 #include "sp/attention/cuda/kernels.h"
 
@@ -88,7 +88,7 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
 
 std::optional<int64_t> bound(int64_t window) { return window < 0 ? std::nullopt : std::make_optional(window); }
 
-class CudaWaveOps final : public WaveOps {
+class CudaVarlenGroupOps final : public VarlenGroupOps {
  public:
   at::DeviceType device() const override { return at::kCUDA; }
 
@@ -99,7 +99,7 @@ class CudaWaveOps final : public WaveOps {
   }
 
   std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
-                                            const at::Tensor& v_mKD, const WaveCall& call) const override {
+                                            const at::Tensor& v_mKD, const VarlenGroupCall& call) const override {
     check_call(q_nhD, k_mKD, v_mKD);
     const c10::cuda::CUDAGuard guard(q_nhD.device());
     const auto results = at::_flash_attention_forward(
@@ -116,7 +116,7 @@ class CudaWaveOps final : public WaveOps {
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD, const at::Tensor& v_mKD,
-      const at::Tensor& out_nhD, const at::Tensor& lse_hn, const WaveCall& call) const override {
+      const at::Tensor& out_nhD, const at::Tensor& lse_hn, const VarlenGroupCall& call) const override {
     check_call(q_nhD, k_mKD, v_mKD);
     TORCH_CHECK(lse_hn.scalar_type() == at::kFloat && lse_hn.is_contiguous() && lse_hn.dim() == 2 &&
                     lse_hn.size(0) == q_nhD.size(1) && lse_hn.size(1) == q_nhD.size(0),
@@ -173,8 +173,8 @@ class CudaWaveOps final : public WaveOps {
 
 }  // namespace
 
-std::shared_ptr<const WaveOps> cuda_wave_ops() { return std::make_shared<CudaWaveOps>(); }
+std::shared_ptr<const VarlenGroupOps> cuda_varlen_group_ops() { return std::make_shared<CudaVarlenGroupOps>(); }
 
-std::shared_ptr<const StageKernels> cuda_kernels() { return wave_kernels(cuda_wave_ops()); }
+std::shared_ptr<const RingStepKernels> cuda_kernels() { return varlen_group_kernels(cuda_varlen_group_ops()); }
 
 }  // namespace ringside::sp

@@ -1,4 +1,4 @@
-// The row kernels of the CUDA attention stage, without torch: raw device pointers, strides in elements and a stream. Every
+// The row kernels of the CUDA attention ring_step, without torch: raw device pointers, strides in elements and a stream. Every
 // function is asynchronous on `stream`, returns the launch's error, accepts zero rows, heads and any head dim, and
 // indexes in 64 bits. The table of moves lies on the device and is not checked; `rows` is the sum over its moves.
 // No atomics: results are the same on every run, provided that no destination row stands twice in the moves.

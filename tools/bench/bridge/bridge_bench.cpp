@@ -14,7 +14,7 @@ namespace ringside::bench {
 bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, const Keys* keys) {
   bridge::TrainerOptions o;
   o.run_id = "bench";
-  o.run_epoch = 1;
+  o.trainer_term = 1;
   o.journal_directory = folder / "journal";
   if (keys != nullptr) {
     o.curve = bridge::CurveServer{keys->trainer.secret_key, {{keys->worker.public_key, "bench"}}};

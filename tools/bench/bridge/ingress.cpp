@@ -27,7 +27,7 @@ Rollout make_rollout(int64_t group, int32_t sample, int64_t tokens) {
     r.logprobs.push_back(-static_cast<float>(i % 1000) / 64.0F);
   }
   r.versions = {{0, 0, completion}};
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   return r;
 }
 

@@ -108,7 +108,7 @@ class Run {
       : learning_rate_(learning_rate), decoder_(quickstart_model(), at::kFloat), trainer_([&] {
           TrainerOptions o;
           o.run_id = "bench";
-          o.run_epoch = 1;
+          o.trainer_term = 1;
           o.journal_directory = folder_.path() / "journal";
           return o;
         }()) {

@@ -28,10 +28,10 @@ def final_history(lines: list[dict]) -> dict[int, list[dict]]:
     """For each step the lines of the last trainer start that trained it."""
     newest = {}
     for line in lines:
-        newest[line["step"]] = max(newest.get(line["step"], -1), line["trainer_epoch"])
+        newest[line["step"]] = max(newest.get(line["step"], -1), line["logged_in_term"])
     history = collections.defaultdict(list)
     for line in lines:
-        if line["trainer_epoch"] == newest[line["step"]]:
+        if line["logged_in_term"] == newest[line["step"]]:
             history[line["step"]].append(line)
     return history
 
@@ -46,7 +46,7 @@ def audit_history(scene, history: dict[int, list[dict]]) -> list[str]:
         if set(samples) != expected or max(samples.values(), default=0) > 1:
             findings.append(f"doubled: step {step} holds {len(history[step])} lines of {len(samples)} samples, "
                             f"expected {len(expected)} of as many")
-        seen_ids.update((line["run_epoch"], line["rollout_id"]) for line in history[step])
+        seen_ids.update((line["trainer_term"], line["rollout_id"]) for line in history[step])
     if set(history) != set(range(1, scene.steps + 1)):
         findings.append(f"doubled: history of steps {sorted(history)}, expected 1 to {scene.steps}")
     findings += [f"doubled: rollout {name} {count} times" for name, count in seen_ids.items() if count > 1]
@@ -57,14 +57,14 @@ def audit_history(scene, history: dict[int, list[dict]]) -> list[str]:
 
 
 class Lineage:
-    """Which weights each trainer start descends from, out of bridge/run_epochs."""
+    """Which weights each trainer start descends from, out of bridge/trainer_terms."""
 
     def __init__(self, path: pathlib.Path):
         self.starts = [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
 
     def is_stale(self, rollout: dict, epoch: int, trained_at: int, max_staleness: int) -> bool:
         """For the trainer start `epoch`, about to train version `trained_at`."""
-        made = rollout["run_epoch"]
+        made = rollout["trainer_term"]
         surviving = min((version for start, version in self.starts if made < start <= epoch), default=trained_at)
         versions = rollout["versions"][:, 0].tolist() or [surviving]
         return max(versions) > min(surviving, trained_at) or trained_at - min(versions) > max_staleness
@@ -88,7 +88,7 @@ def audit_journal(scene, history: dict[int, list[dict]], acks: list) -> tuple[li
     removed from a file below 64 MiB."""
     records = journal_file.read_journal(scene.run_dir / "bridge/journal/journal.bin")
     starts, findings = epochs_of(records, scene.journal_copies)
-    lineage = Lineage(scene.run_dir / "bridge/run_epochs")
+    lineage = Lineage(scene.run_dir / "bridge/trainer_terms")
     consumed = {(line["group_id"], line["sample_index"]): line for lines in history.values() for line in lines}
     forgotten_at = collections.defaultdict(list)  # group -> places of records that forget it for good
     for place, record in enumerate(records):
@@ -109,14 +109,14 @@ def audit_journal(scene, history: dict[int, list[dict]], acks: list) -> tuple[li
                 continue
             dropped = next((at for at in forgotten_at[group] if at > place), None)
             if dropped is None:
-                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['run_epoch']} was accepted, is not in the "
+                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['trainer_term']} was accepted, is not in the "
                                 "final history, and its group was not dropped")
             elif not had_cause(scene, lineage, [r for p, r in rollouts if p < dropped]):
-                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['run_epoch']} was dropped though its group "
+                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['trainer_term']} was dropped though its group "
                                 "holds nothing stale")
             else:
                 counts["dropped as stale or of lost weights"] += 1
-    journalled = {(r["rollout_id"], r["run_epoch"]) for rollouts in by_group.values() for _, r in rollouts}
+    journalled = {(r["rollout_id"], r["trainer_term"]) for rollouts in by_group.values() for _, r in rollouts}
     names = {name for name, _ in journalled}
     for rollout_id, status, _ in acks:
         counts[f"acknowledged {status}, seen on the wire"] += 1
@@ -127,7 +127,7 @@ def audit_journal(scene, history: dict[int, list[dict]], acks: list) -> tuple[li
 
 
 def same(line: dict | None, rollout: dict) -> bool:
-    return (line is not None and line["rollout_id"] == rollout["rollout_id"] and line["run_epoch"] == rollout["run_epoch"]
+    return (line is not None and line["rollout_id"] == rollout["rollout_id"] and line["trainer_term"] == rollout["trainer_term"]
             and line["completion_ids"] == rollout["completion_ids"].tolist()
             and np.array_equal(np.array(line["logprobs"], np.float32), rollout["logprobs"]))
 
@@ -137,7 +137,7 @@ def had_cause(scene, lineage: Lineage, rollouts: list[dict]) -> bool:
     trained_at = rollouts[0]["group_id"] % ROUND_STRIDE // scene.prompts_per_step
     newest = max((start for start, _ in lineage.starts), default=0)
     return any(lineage.is_stale(rollout, epoch, trained_at, scene.staleness)
-               for rollout in rollouts for epoch in range(rollout["run_epoch"], newest + 1))
+               for rollout in rollouts for epoch in range(rollout["trainer_term"], newest + 1))
 
 
 def audit_logprobs(scene, lines: list[dict], judge) -> tuple[list[str], dict]:
@@ -148,7 +148,7 @@ def audit_logprobs(scene, lines: list[dict], judge) -> tuple[list[str], dict]:
         if line["temperature"] != 1.0:
             findings.append(f"unverified: {line['rollout_id']} at temperature {line['temperature']}")
         for span in line["versions"]:
-            spans[line["run_epoch"], span["version"]].append((line, span["begin"], span["end"]))
+            spans[line["trainer_term"], span["version"]].append((line, span["begin"], span["end"]))
     worst, worst_own, moved, checked = 0.0, 0.0, 0.0, 0
     own = set(scene.rng.sample(sorted(spans), min(OWN_CHECKS, len(spans))))
     previous = None

@@ -60,7 +60,7 @@ class MessageProxy:
         self._stop = False
         self.counts = collections.Counter()  # faults that struck, by kind
         self.struck = collections.Counter()  # and by kind, direction and message type
-        self.acks: list[tuple[str, str, int]] = []  # rollout_id, status, run_epoch of the trainer
+        self.acks: list[tuple[str, str, int]] = []  # rollout_id, status, trainer_term of the trainer
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -109,7 +109,7 @@ class MessageProxy:
         header = header_of(frames)
         if direction == DOWN and header.get("type") == "ACK":
             body = header["body"]
-            self.acks.append((body["rollout_id"], body["status"], header["run_epoch"]))
+            self.acks.append((body["rollout_id"], body["status"], header["trainer_term"]))
         channel, now = self._channels[identity, direction], time.monotonic()
         fault = self._take_fault(direction, header.get("type"))
         kind = fault.kind if fault else None

@@ -21,7 +21,7 @@ Target read_target(const std::string& path) {
   std::ifstream in(path);
   const auto content = nlohmann::json::parse(in);
   return {content.at("rollout_address"), content.at("weights_address"), content.at("run_id"),
-          content.at("run_epoch")};
+          content.at("trainer_term")};
 }
 
 int run(const std::vector<std::string>& words) {

@@ -41,7 +41,7 @@ Rollout some_rollout(std::mt19937& rng) {
   r.temperature = r.top_p = 1.0F;
   r.top_k = 0;
   r.versions = {{0, 0, length}};
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   r.finish_reason = FinishReason::kStop;
   r.rewards = {{"reward", 1e6}};
   if (length > 6) r.branches = {{2, 1}, {4, 0}};
@@ -138,7 +138,7 @@ Payload MessageMaker::payload_of(MessageType type) {
 Frames MessageMaker::next(const std::string& worker_id, uint64_t incarnation, uint64_t seq,
                           Damage& damage) {
   const Payload payload = payload_of(static_cast<MessageType>(draw(kTypes)));
-  const Header header{payload.type, target_.run_id, target_.run_epoch, worker_id, incarnation, seq};
+  const Header header{payload.type, target_.run_id, target_.trainer_term, worker_id, incarnation, seq};
   Frames frames = {pack_header(header, payload)};
   for (const Buffer& buffer : payload.buffers) {
     frames.emplace_back(reinterpret_cast<const char*>(buffer.bytes.data()), buffer.bytes.size());

@@ -15,7 +15,7 @@ struct Target {
   std::string rollout_address;
   std::string weights_address;
   std::string run_id;
-  int64_t run_epoch = -1;
+  int64_t trainer_term = -1;
 };
 
 // Frame 0 and the buffers behind it, as they go over the socket.

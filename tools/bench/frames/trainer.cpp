@@ -43,7 +43,7 @@ Rollout made(int64_t group, int32_t sample, int64_t version) {
   r.temperature = r.top_p = 1.0F;
   r.top_k = 0;
   r.versions = {{version, 0, length}};
-  r.run_epoch = 1;
+  r.trainer_term = 1;
   r.finish_reason = FinishReason::kStop;
   r.rewards = {{"reward", static_cast<double>(sample)}};
   return r;
@@ -79,7 +79,7 @@ class Owner {
         << nlohmann::json{{"rollout_address", endpoint_.rollout_address()},
                           {"weights_address", endpoint_.weights_address()},
                           {"run_id", "frames"},
-                          {"run_epoch", 1}};
+                          {"trainer_term", 1}};
     std::filesystem::rename(folder_ / "endpoint.json.tmp", folder_ / "endpoint.json");
   }
 
@@ -105,7 +105,7 @@ class Owner {
   TrainerOptions options() const {
     TrainerOptions o;
     o.run_id = "frames";
-    o.run_epoch = 1;
+    o.trainer_term = 1;
     o.journal_directory = folder_ / "journal";
     return o;
   }
@@ -125,7 +125,7 @@ class Owner {
   }
 
   void take(const Rollout& rollout) {
-    if (rollout.run_epoch != 1) {  // what an earlier start might have asked for: no group is missing it
+    if (rollout.trainer_term != 1) {  // what an earlier start might have asked for: no group is missing it
       ++of_other_starts_;
       return;
     }

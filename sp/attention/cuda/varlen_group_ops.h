@@ -1,6 +1,6 @@
-// The device operations that a stage is made of when its blocks run in waves (cuda_waves.h). cuda_kernels.h has those
+// The device operations that a ring_step is made of when its blocks run in varlen_groups (cuda_varlen_groups.h). cuda_kernels.h has those
 // of CUDA.
-// Shapes: n/m = packed query/key rows of a wave, S = rows of a share or buffer, H/h = heads of the whole/of the part,
+// Shapes: n/m = packed query/key rows of a varlen_group, S = rows of a share or buffer, H/h = heads of the whole/of the part,
 // K = KV heads (h a multiple of K), D = head dim.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include <memory>
 #include <tuple>
 
-#include "sp/attention/cuda/waves.h"
+#include "sp/attention/cuda/varlen_groups.h"
 #include "sp/attention/lse_merge.h"
-#include "sp/attention/stage_kernels.h"
+#include "sp/attention/ring_step_kernels.h"
 
 namespace ringside::sp {
 
@@ -23,34 +23,34 @@ struct DeviceMoves {
 };
 
 // A varlen call: `cumulative_*` int32 on the device, [blocks + 1], from 0 to the packed rows.
-struct WaveCall {
+struct VarlenGroupCall {
   at::Tensor cumulative_query;
   at::Tensor cumulative_key;
   int64_t max_query = 0;
   int64_t max_key = 0;
-  WaveMask mask;
+  VarlenGroupMask mask;
   double softmax_scale = 1.0;
 };
 
 // All calls are asynchronous on the device's current stream and leave their inputs as they are, unless said otherwise. Not
 // one may be given a range outside its tensors: the tables are not checked against them.
-class WaveOps {
+class VarlenGroupOps {
  public:
-  virtual ~WaveOps() = default;
+  virtual ~VarlenGroupOps() = default;
 
   virtual at::DeviceType device() const = 0;
 
-  // As StageKernels::compute_dtype.
+  // As RingStepKernels::compute_dtype.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
   // Returns out_nhD in q's dtype and lse_hn in the accumulation dtype. Throws c10::Error on a head dim it does not have.
   virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
-                                                    const at::Tensor& v_mKD, const WaveCall& call) const = 0;
+                                                    const at::Tensor& v_mKD, const VarlenGroupCall& call) const = 0;
 
   // Returns dq_nhD, dk_mKD, dv_mKD in q's dtype. out and lse are those of all keys, dout the gradient of that output.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD, const at::Tensor& v_mKD,
-      const at::Tensor& out_nhD, const at::Tensor& lse_hn, const WaveCall& call) const = 0;
+      const at::Tensor& out_nhD, const at::Tensor& lse_hn, const VarlenGroupCall& call) const = 0;
 
   // rows_S... -> packed rows, contiguous, [moves.rows, ...]; any dtype.
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
@@ -68,9 +68,9 @@ class WaveOps {
                           int64_t head_begin) const = 0;
 };
 
-// Stages as waves of blocks over these operations: a varlen call per wave and head group. Rows of a wave that already lie one
+// RingSteps as varlen_groups of blocks over these operations: a varlen call per varlen_group and head group. Rows of a varlen_group that already lie one
 // after another are used in place, others are gathered. Results do not depend on anything but the inputs when attend
-// and attend_backward do not: sums and merges run in the order of the waves.
-std::shared_ptr<const StageKernels> wave_kernels(std::shared_ptr<const WaveOps> ops);
+// and attend_backward do not: sums and merges run in the order of the varlen_groups.
+std::shared_ptr<const RingStepKernels> varlen_group_kernels(std::shared_ptr<const VarlenGroupOps> ops);
 
 }  // namespace ringside::sp

@@ -13,8 +13,8 @@
 
 namespace ringside::sp {
 
-// A stage's work, and the numbers that every block of it uses.
-struct Stage {
+// A ring_step's work, and the numbers that every block of it uses.
+struct RingStep {
   const RingStep& step;
   const HeadChunk& chunk;
   int64_t window = 0;
@@ -32,26 +32,26 @@ struct QuerySide {
 // fp64 for doubles, else fp32: what partial outputs, LSE and gradients are kept in.
 at::ScalarType accumulation_dtype(at::ScalarType wire_dtype);
 
-class StageKernels {
+class RingStepKernels {
  public:
-  virtual ~StageKernels() = default;
+  virtual ~RingStepKernels() = default;
 
   virtual at::DeviceType device() const = 0;
 
   // The dtype in which forward() and backward() want q, kv, dout and out, given the tensors' own.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
-  // Computes the stage's blocks and merges them into result (out_ShD, lse_Sh in the accumulation dtype, contiguous); blocks
+  // Computes the ring_step's blocks and merges them into result (out_ShD, lse_Sh in the accumulation dtype, contiguous); blocks
   // without `merge` initialise their rows. kv_m2cD: k heads, then v heads.
-  virtual void forward(const Stage& stage, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+  virtual void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                        PartialAttention& result) const = 0;
 
   // Adds the blocks' gradients to dq_ShD and dkv_g2cD, both in the accumulation dtype.
-  virtual void backward(const Stage& stage, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
+  virtual void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
                         at::Tensor& dkv_g2cD) const = 0;
 };
 
 // The flash kernels of ATen's CPU backend; fp64, fp32 and bf16 tensors, computed in the accumulation dtype.
-std::shared_ptr<const StageKernels> cpu_kernels();
+std::shared_ptr<const RingStepKernels> cpu_kernels();
 
 }  // namespace ringside::sp

@@ -1,4 +1,4 @@
-#include "sp/attention/cuda/waves.h"
+#include "sp/attention/cuda/varlen_groups.h"
 
 #include <algorithm>
 #include <iterator>
@@ -45,7 +45,7 @@ std::string describe(const Block& block) {
 struct MaskedBlock {
   Range query;
   Range key;
-  WaveMask mask;
+  VarlenGroupMask mask;
 };
 
 // A windowed block is given by 0 <= i + offset - j < window. Three things the kernel cannot be told directly:
@@ -67,7 +67,7 @@ std::vector<MaskedBlock> windowed(const Block& block, int64_t window) {
   if (right_binds && right > 0 && right >= m) {
     refuse(block, "more queries than keys, and some see neither the first nor the last key");
   }
-  const WaveMask mask{left_binds ? left : -1, right_binds ? right : -1};
+  const VarlenGroupMask mask{left_binds ? left : -1, right_binds ? right : -1};
   if (!left_binds || right_binds || n <= m) {
     return {{block.query, key, mask}};
   }
@@ -93,28 +93,28 @@ std::vector<MaskedBlock> masked(const Block& block, int64_t window) {
   return windowed(block, window);
 }
 
-// Puts a part into the first wave of its kind in which its query rows are free.
-class WaveList {
+// Puts a part into the first varlen_group of its kind in which its query rows are free.
+class VarlenGroupList {
  public:
   void add(const MaskedBlock& part, int64_t key_gradient, bool merge) {
     std::size_t w = 0;
-    while (w < waves_.size() &&
-           !(waves_[w].merge == merge && waves_[w].mask == part.mask && occupied_[w].take(part.query))) {
+    while (w < varlen_groups_.size() &&
+           !(varlen_groups_[w].merge == merge && varlen_groups_[w].mask == part.mask && occupied_[w].take(part.query))) {
       ++w;
     }
-    if (w == waves_.size()) {
-      waves_.push_back({part.mask, merge, {}, {}, {}});
+    if (w == varlen_groups_.size()) {
+      varlen_groups_.push_back({part.mask, merge, {}, {}, {}});
       occupied_.emplace_back().take(part.query);
     }
-    waves_[w].queries.push_back(part.query);
-    waves_[w].keys.push_back(part.key);
-    waves_[w].key_gradients.push_back(key_gradient);
+    varlen_groups_[w].queries.push_back(part.query);
+    varlen_groups_[w].keys.push_back(part.key);
+    varlen_groups_[w].key_gradients.push_back(key_gradient);
   }
 
-  std::vector<Wave> take() { return std::move(waves_); }
+  std::vector<VarlenGroup> take() { return std::move(varlen_groups_); }
 
  private:
-  std::vector<Wave> waves_;
+  std::vector<VarlenGroup> varlen_groups_;
   std::vector<Occupied> occupied_;
 };
 
@@ -132,18 +132,18 @@ void RowMoves::add(int64_t from, int64_t to, int64_t count) {
   rows += count;
 }
 
-std::vector<Wave> group_waves(const std::vector<Block>& blocks, int64_t window) {
-  WaveList waves;
+std::vector<VarlenGroup> make_varlen_groups(const std::vector<Block>& blocks, int64_t window) {
+  VarlenGroupList varlen_groups;
   for (const bool merge : {false, true}) {
     for (const Block& block : blocks) {
       if (block.merge == merge) {
         for (const MaskedBlock& part : masked(block, window)) {
-          waves.add(part, block.key_gradient, merge);
+          varlen_groups.add(part, block.key_gradient, merge);
         }
       }
     }
   }
-  return waves.take();
+  return varlen_groups.take();
 }
 
 std::vector<int32_t> cumulative_rows(const std::vector<Range>& ranges) {
@@ -183,13 +183,13 @@ RowMoves from_packed(const std::vector<Range>& ranges) {
   return moves;
 }
 
-std::vector<RowMoves> gradient_parts(const Wave& wave) {
+std::vector<RowMoves> gradient_parts(const VarlenGroup& varlen_group) {
   std::vector<RowMoves> parts;
   std::vector<Occupied> occupied;
   int64_t packed = 0;
-  for (std::size_t b = 0; b < wave.keys.size(); ++b) {
-    const int64_t rows = wave.keys[b].size();
-    const int64_t to = wave.key_gradients[b];
+  for (std::size_t b = 0; b < varlen_group.keys.size(); ++b) {
+    const int64_t rows = varlen_group.keys[b].size();
+    const int64_t to = varlen_group.key_gradients[b];
     std::size_t part = 0;
     while (part < parts.size() && !occupied[part].take({to, to + rows})) {
       ++part;

@@ -1,11 +1,11 @@
 // Shapes: S = rows of the ring share, h = this rank's query heads, c = KV heads of the chunk, m = rows of the KV buffer,
-// g = rows of the gradient buffer, n/p = packed query/key rows of a wave, D = head dim.
+// g = rows of the gradient buffer, n/p = packed query/key rows of a varlen_group, D = head dim.
 #include <ATen/ATen.h>
 
 #include <utility>
 #include <vector>
 
-#include "sp/attention/cuda/wave_ops.h"
+#include "sp/attention/cuda/varlen_group_ops.h"
 
 namespace ringside::sp {
 namespace {
@@ -20,7 +20,7 @@ at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device
   return host.to(device, /*non_blocking=*/true);
 }
 
-// The moves of a wave as one table that is uploaded at once.
+// The moves of a varlen_group as one table that is uploaded at once.
 class MoveTables {
  public:
   std::size_t add(const RowMoves& moves) {
@@ -58,7 +58,7 @@ class PackedRows {
   }
 
   // [S, ...] -> [n, ...]
-  at::Tensor of(const at::Tensor& share, const MoveTables& tables, const WaveOps& ops) const {
+  at::Tensor of(const at::Tensor& share, const MoveTables& tables, const VarlenGroupOps& ops) const {
     return in_place_ ? share.narrow(0, first_, rows_) : ops.gather_rows(share, tables.get(moves_));
   }
 
@@ -69,34 +69,34 @@ class PackedRows {
   std::size_t moves_ = 0;
 };
 
-// A wave's integers on the device.
-class DeviceWave {
+// A varlen_group's integers on the device.
+class DeviceVarlenGroup {
  public:
-  DeviceWave(const Wave& wave, double softmax_scale, at::Device device, bool backward)
-      : query_(wave.queries, tables_), key_(wave.keys, tables_) {
-    results_ = tables_.add(from_packed(wave.queries));
+  DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device, bool backward)
+      : query_(varlen_group.queries, tables_), key_(varlen_group.keys, tables_) {
+    results_ = tables_.add(from_packed(varlen_group.queries));
     if (backward) {
-      for (const RowMoves& part : gradient_parts(wave)) {
+      for (const RowMoves& part : gradient_parts(varlen_group)) {
         gradients_.push_back(tables_.add(part));
       }
     }
     tables_.upload_to(device);
-    auto cumulative = cumulative_rows(wave.queries);
+    auto cumulative = cumulative_rows(varlen_group.queries);
     const auto boundaries = static_cast<int64_t>(cumulative.size());
-    const auto keys = cumulative_rows(wave.keys);
+    const auto keys = cumulative_rows(varlen_group.keys);
     cumulative.insert(cumulative.end(), keys.begin(), keys.end());
     const at::Tensor both = upload(cumulative, at::kInt, device);
     call_ = {both.narrow(0, 0, boundaries), both.narrow(0, boundaries, boundaries),
-             longest(wave.queries), longest(wave.keys), wave.mask, softmax_scale};
+             longest(varlen_group.queries), longest(varlen_group.keys), varlen_group.mask, softmax_scale};
   }
 
-  const WaveCall& call() const { return call_; }
-  at::Tensor queries(const at::Tensor& share, const WaveOps& ops) const { return query_.of(share, tables_, ops); }
-  at::Tensor keys(const at::Tensor& buffer, const WaveOps& ops) const { return key_.of(buffer, tables_, ops); }
+  const VarlenGroupCall& call() const { return call_; }
+  at::Tensor queries(const at::Tensor& share, const VarlenGroupOps& ops) const { return query_.of(share, tables_, ops); }
+  at::Tensor keys(const at::Tensor& buffer, const VarlenGroupOps& ops) const { return key_.of(buffer, tables_, ops); }
   DeviceMoves results() const { return tables_.get(results_); }
 
   // Adds dk or dv of the packed keys to heads of the gradient buffer.
-  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin, const WaveOps& ops) const {
+  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin, const VarlenGroupOps& ops) const {
     for (const std::size_t moves : gradients_) {
       ops.add_rows(sums_g2cD, part, tables_.get(moves), head_begin);
     }
@@ -108,7 +108,7 @@ class DeviceWave {
   PackedRows key_;
   std::size_t results_ = 0;
   std::vector<std::size_t> gradients_;
-  WaveCall call_;
+  VarlenGroupCall call_;
 };
 
 at::Tensor heads(const at::Tensor& x, Range range) { return x.narrow(1, range.begin, range.size()); }
@@ -125,40 +125,40 @@ KvHeads kv_heads(const HeadChunk& chunk, const HeadGroup& group) {
   return {k, {k.begin + chunk.kv_heads.size(), k.end + chunk.kv_heads.size()}};
 }
 
-class WaveKernels final : public StageKernels {
+class VarlenGroupKernels final : public RingStepKernels {
  public:
-  explicit WaveKernels(std::shared_ptr<const WaveOps> ops) : ops_(std::move(ops)) {}
+  explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
 
   at::DeviceType device() const override { return ops_->device(); }
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return ops_->compute_dtype(wire_dtype); }
 
-  void forward(const Stage& stage, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+  void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const Wave& wave : group_waves(stage.step.blocks, stage.window)) {
-      const DeviceWave on_device(wave, stage.softmax_scale, q_ShD.device(), /*backward=*/false);
+    for (const VarlenGroup& varlen_group : make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, q_ShD.device(), /*backward=*/false);
       const at::Tensor q_nhD = on_device.queries(q_ShD, *ops_);
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
-      for (const HeadGroup& group : stage.chunk.groups) {
-        const KvHeads kv = kv_heads(stage.chunk, group);
+      for (const HeadGroup& group : ring_step.chunk.groups) {
+        const KvHeads kv = kv_heads(ring_step.chunk, group);
         const auto [out, lse] = ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
                                              heads(kv_p2cD, kv.v), on_device.call());
         const int64_t head = group.query_heads.begin;
-        wave.merge ? ops_->merge_rows(result, {out, lse}, on_device.results(), head)
+        varlen_group.merge ? ops_->merge_rows(result, {out, lse}, on_device.results(), head)
                    : ops_->write_rows(result, {out, lse}, on_device.results(), head);
       }
     }
   }
 
-  void backward(const Stage& stage, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
+  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
                 at::Tensor& dkv_g2cD) const override {
-    for (const Wave& wave : group_waves(stage.step.blocks, stage.window)) {
-      const DeviceWave on_device(wave, stage.softmax_scale, side.q_ShD.device(), /*backward=*/true);
+    for (const VarlenGroup& varlen_group : make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, side.q_ShD.device(), /*backward=*/true);
       const QuerySide rows{on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
                            on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
-      for (const HeadGroup& group : stage.chunk.groups) {
+      for (const HeadGroup& group : ring_step.chunk.groups) {
         const Range h = group.query_heads;
-        const KvHeads kv = kv_heads(stage.chunk, group);
+        const KvHeads kv = kv_heads(ring_step.chunk, group);
         const auto [dq, dk, dv] = ops_->attend_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k), heads(kv_p2cD, kv.v),
             heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(), on_device.call());
@@ -170,13 +170,13 @@ class WaveKernels final : public StageKernels {
   }
 
  private:
-  std::shared_ptr<const WaveOps> ops_;
+  std::shared_ptr<const VarlenGroupOps> ops_;
 };
 
 }  // namespace
 
-std::shared_ptr<const StageKernels> wave_kernels(std::shared_ptr<const WaveOps> ops) {
-  return std::make_shared<WaveKernels>(std::move(ops));
+std::shared_ptr<const RingStepKernels> varlen_group_kernels(std::shared_ptr<const VarlenGroupOps> ops) {
+  return std::make_shared<VarlenGroupKernels>(std::move(ops));
 }
 
 }  // namespace ringside::sp
