@@ -13,8 +13,8 @@
 #include "rl/data/data_order.h"
 #include "rl/data/prompt_set.h"
 #include "rl/report/log.h"
-#include "rl/setup/model_setup.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_setup.h"
 
 namespace ringside::tools {
 namespace {
@@ -54,7 +54,8 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
   const rl::PromptSet set = rl::load_prompt_set(options.input, config, sampler.tokenizer());
   const std::vector<rl::Prompt>& prompts = set.prompts;
   if (set.overlong > 0) {
-    rl::log::warn(options.input.string() + ": " + rl::describe_overlong(set, rl::prompt_limit(config)));
+    rl::log::warn(options.input.string() + ": " +
+                  rl::describe_overlong(set, rl::prompt_limit(config)));
   }
   std::ofstream output;
   if (!options.output.empty()) {
@@ -81,7 +82,8 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
   if (output.is_open() && !output.flush()) {
     throw std::runtime_error("cannot write " + options.output.string());
   }
-  nlohmann::ordered_json summary{{"prompts", prompts.size()}, {"reward", config.rollout.reward}, {"mean", nullptr}};
+  nlohmann::ordered_json summary{
+      {"prompts", prompts.size()}, {"reward", config.rollout.reward}, {"mean", nullptr}};
   if (unscored < prompts.size()) {
     summary["mean"] = reward / static_cast<double>(prompts.size() - unscored);
   }
@@ -111,11 +113,13 @@ void add_generate_command(CommandContext& context) {
   const auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = context.app.add_subcommand(
       "generate", "Complete prompts with a model, score them, and print the mean reward");
-  command->add_option("--model", options->model, "Hugging Face directory with a tokenizer.json")->required();
+  command->add_option("--model", options->model, "Hugging Face directory with a tokenizer.json")
+      ->required();
   command->add_option("--input", options->input, "JSONL of {\"prompt\", \"answer\"}")->required();
   command->add_option("--output", options->output, "JSONL of completions, log-probs and rewards");
-  command->add_option("inputs", options->words,
-                      "recipes (YAML) for rollout.*, and key.sub=value overrides; eval.temperature=0 is greedy");
+  command->add_option(
+      "inputs", options->words,
+      "recipes (YAML) for rollout.*, and key.sub=value overrides; eval.temperature=0 is greedy");
   command->callback([options, &context] { context.exit_code = generate(*options); });
 }
 

@@ -1,5 +1,5 @@
-// `ringside generate --model DIR --input FILE.jsonl [--output FILE.jsonl] [key=value ...]`: one completion per prompt, scored by
-// rollout.reward, sampled at eval.temperature (0 = greedy).
+// `ringside generate --model DIR --input FILE.jsonl [--output FILE.jsonl] [key=value ...]`: one
+// completion per prompt, scored by rollout.reward, sampled at eval.temperature (0 = greedy).
 #pragma once
 
 #include "tools/command.h"

@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "rl/data/training_batch.h"
-#include "rl/step/score_documents.h"
-#include "rl/setup/sequence_parallel.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/step/score_documents.h"
 #include "tools/distributed.h"
 
 namespace ringside::tools {
@@ -35,7 +35,8 @@ std::vector<int64_t> parse_ids(const std::string& text, int64_t vocab_size) {
   std::vector<int64_t> ids;
   for (const auto& id : line["ids"]) {
     if (!id.is_number_integer()) {
-      throw std::runtime_error("\"ids\" holds " + id.dump().substr(0, 64) + ", expected whole numbers");
+      throw std::runtime_error("\"ids\" holds " + id.dump().substr(0, 64) +
+                               ", expected whole numbers");
     }
     ids.push_back(id.get<int64_t>());
   }
@@ -48,7 +49,8 @@ std::vector<int64_t> parse_ids(const std::string& text, int64_t vocab_size) {
   return ids;
 }
 
-// The next lines as documents whose every token but the first is scored; empty at the end of the file.
+// The next lines as documents whose every token but the first is scored; empty at the end of the
+// file.
 std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem::path& path,
                                      int64_t vocab_size, int64_t& line_number) {
   std::vector<sp::Document> documents;
@@ -57,9 +59,11 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
     ++line_number;
     try {
       auto ids = parse_ids(text, vocab_size);
-      documents.push_back(ids.size() < 2 ? sp::Document{} : rl::make_scored_document(std::move(ids), 1));
+      documents.push_back(ids.size() < 2 ? sp::Document{}
+                                         : rl::make_scored_document(std::move(ids), 1));
     } catch (const std::exception& error) {
-      throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " + error.what());
+      throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": " +
+                               error.what());
     }
   }
   return documents;
@@ -67,7 +71,8 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
 
 void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
   const engine::ModelRunner model(
-      std::make_unique<engine::LanguageModel>(rl::load_starting_model(config, config.model.path)), ranks.comms);
+      std::make_unique<engine::LanguageModel>(rl::load_starting_model(config, config.model.path)),
+      ranks.comms);
   std::ifstream input(options.input);
   if (!input) {
     throw std::runtime_error("cannot read " + options.input.string());
@@ -78,12 +83,14 @@ void score_file(const LogprobsOptions& options, const rl::Config& config, const 
   }
   int64_t line_number = 0;
   for (;;) {
-    const auto documents = read_batch(input, options.input, model.decoder().config().vocab_size, line_number);
+    const auto documents =
+        read_batch(input, options.input, model.decoder().config().vocab_size, line_number);
     if (documents.empty()) {
       break;
     }
-    const auto logprobs = rl::score_documents(model, documents, ranks.mesh, ranks.comms,
-                                              {config.train.tokens_per_micro_batch, rl::sequence_options(config.sp)});
+    const auto logprobs =
+        rl::score_documents(model, documents, ranks.mesh, ranks.comms,
+                            {config.train.tokens_per_micro_batch, rl::sequence_options(config.sp)});
     for (const auto& line : logprobs) {
       output << nlohmann::json{{"logprobs", line}}.dump() << '\n';
     }
@@ -94,8 +101,10 @@ void score_file(const LogprobsOptions& options, const rl::Config& config, const 
 }
 
 int logprobs(const LogprobsOptions& options, const CommandContext& context) {
-  // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with transformers.
-  std::vector<std::string> overrides{"model.fp32_norms=true", "model.path=" + options.model.string()};
+  // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with
+  // transformers.
+  std::vector<std::string> overrides{"model.fp32_norms=true",
+                                     "model.path=" + options.model.string()};
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
   auto loaded = load_or_print_errors({{}, overrides, {}});
   if (!loaded) return kExitUsage;
@@ -108,13 +117,18 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
 
 void add_logprobs_command(CommandContext& context) {
   const auto options = std::make_shared<LogprobsOptions>();
-  CLI::App* command =
-      context.app.add_subcommand("logprobs", "Log-probs of token ids under a model, at any parallel layout");
+  CLI::App* command = context.app.add_subcommand(
+      "logprobs", "Log-probs of token ids under a model, at any parallel layout");
   command->add_option("--model", options->model, "Hugging Face directory")->required();
   command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
-  command->add_option("--output", options->output, "JSONL of {\"logprobs\": [...]}, one value fewer a line")
+  command
+      ->add_option("--output", options->output,
+                   "JSONL of {\"logprobs\": [...]}, one value fewer a line")
       ->required();
-  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+  command
+      ->add_option("--nproc", options->nproc,
+                   "processes to start (default: one for each rank of parallel.*; fewer only with "
+                   "sp.reproducible)")
       ->check(at_least_one());
   command->add_option("overrides", options->overrides, "key.sub=value");
   command->callback([options, &context] { context.exit_code = logprobs(*options, context); });

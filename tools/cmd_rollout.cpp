@@ -35,7 +35,8 @@ int rollout(const RolloutOptions& options) {
   const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
   if (options.run_dir.empty() && has_no_port(loaded->config.bridge.rollout_address)) {
-    std::cerr << "ringside rollout: no trainer named; give --run-dir DIR, or the trainer's bridge.rollout_address and "
+    std::cerr << "ringside rollout: no trainer named; give --run-dir DIR, or the trainer's "
+                 "bridge.rollout_address and "
                  "bridge.weights_address (now "
               << loaded->config.bridge.rollout_address << ")\n";
     return kExitUsage;
@@ -43,7 +44,8 @@ int rollout(const RolloutOptions& options) {
   finish_on_stop_signals();
   at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads));
   rl::WorkerSettings settings;
-  settings.worker_id = options.worker_id.empty() ? "worker-" + std::to_string(getpid()) : options.worker_id;
+  settings.worker_id =
+      options.worker_id.empty() ? "worker-" + std::to_string(getpid()) : options.worker_id;
   if (!options.run_dir.empty()) {
     settings.endpoint_file = options.run_dir / "bridge" / "endpoint.json";
   }
@@ -61,12 +63,17 @@ int rollout(const RolloutOptions& options) {
 
 void add_rollout_command(CommandContext& context) {
   const auto options = std::make_shared<RolloutOptions>();
-  CLI::App* command = context.app.add_subcommand("rollout", "A rollout worker: with the embedded generator, or driving an inference server");
-  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
-  command->add_option("--run-dir", options->run_dir, "run directory of the trainer, on the same machine");
+  CLI::App* command = context.app.add_subcommand(
+      "rollout", "A rollout worker: with the embedded generator, or driving an inference server");
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
+      ->required();
+  command->add_option("--run-dir", options->run_dir,
+                      "run directory of the trainer, on the same machine");
   command->add_option("--server", options->server,
-                      "embedded, vllm, sglang, llama_cpp or python: short for rollout.server=...; see rollout.server_options");
-  command->add_option("--worker-id", options->worker_id, "name of this worker, kept over restarts (default: by process id)");
+                      "embedded, vllm, sglang, llama_cpp or python: short for rollout.server=...; "
+                      "see rollout.server_options");
+  command->add_option("--worker-id", options->worker_id,
+                      "name of this worker, kept over restarts (default: by process id)");
   command->callback([options, &context] { context.exit_code = rollout(*options); });
 }
 

@@ -91,12 +91,20 @@ void add_run_command(CommandContext& context) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* command = context.app.add_subcommand(
       "run", "Start trainer ranks and rollout workers on this machine and see them through");
-  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
-  command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
-  command->add_option("--steps", options->steps, "stop after this many steps in all (default: train.steps)")
+  command
+      ->add_option("--run-dir", options->run_dir,
+                   "metrics, checkpoints and the bridge's journal go here")
+      ->required();
+  command
+      ->add_option("--steps", options->steps,
+                   "stop after this many steps in all (default: train.steps)")
       ->check(at_least_one());
-  command->add_option("--nproc", options->nproc, "trainer processes (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+  command
+      ->add_option("--nproc", options->nproc,
+                   "trainer processes (default: one for each rank of parallel.*; fewer only with "
+                   "sp.reproducible)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "go on in a run directory whose configuration was another; without it changed "

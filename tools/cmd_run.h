@@ -1,5 +1,5 @@
-// `ringside run RECIPE... --run-dir DIR [key=value ...]`: starts the trainer ranks and the rollout workers on this machine,
-// watches them, and stops them all.
+// `ringside run RECIPE... --run-dir DIR [key=value ...]`: starts the trainer ranks and the rollout
+// workers on this machine, watches them, and stops them all.
 #pragma once
 
 #include "tools/command.h"

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "rl/config/batch_arithmetic.h"
-#include "rl/rollouts/live_source.h"
 #include "rl/report/log.h"
+#include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/run_directory.h"
@@ -34,19 +34,26 @@ struct TrainOptions {
   bool accept_changes = false;
 };
 
-// Whether the options and what the run opens are good; prints what is not. Of the processes that a launcher started, the
-// first looks for all. Workers may sit on other machines, so data.train and the rewards are theirs to check.
+// Whether the options and what the run opens are good; prints what is not. Of the processes that a
+// launcher started, the first looks for all. Workers may sit on other machines, so data.train and
+// the rewards are theirs to check.
 bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   if (const auto rank = rank_environment(); rank && rank->rank > 0) {
     return true;
   }
   const bool recorded = !options.rollouts.empty();
-  if (loaded.config.algorithm.name == rl::AlgorithmName::kSft && (recorded || !options.prime_rl.empty())) {
-    std::cerr << (recorded ? "--rollouts" : "--prime-rl") << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
+  if (loaded.config.algorithm.name == rl::AlgorithmName::kSft &&
+      (recorded || !options.prime_rl.empty())) {
+    std::cerr << (recorded ? "--rollouts" : "--prime-rl")
+              << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
     return false;
   }
   std::vector<std::string> notes;
-  const bool good = pass_preflight(loaded, {.workers_here = false, .brings_rollouts = recorded || !options.prime_rl.empty(), .rollouts = options.rollouts}, notes);
+  const bool good = pass_preflight(loaded,
+                                   {.workers_here = false,
+                                    .brings_rollouts = recorded || !options.prime_rl.empty(),
+                                    .rollouts = options.rollouts},
+                                   notes);
   for (const std::string& note : notes) {
     rl::log::info(note);
   }
@@ -67,7 +74,8 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
   if (!options.prime_rl.empty()) {
     return rl::make_prime_rl_source(options.prime_rl, config, steps);
   }
-  return rl::make_live_source(config, run.state().run_id, options.run_dir, run.state().weight_version, steps);
+  return rl::make_live_source(config, run.state().run_id, options.run_dir,
+                              run.state().weight_version, steps);
 }
 
 // Says what the start means and makes the directory this run's. On rank 0, which holds its lock.
@@ -129,20 +137,32 @@ int train(const TrainOptions& options, const CommandContext& context) {
 void add_train_command(CommandContext& context) {
   const auto options = std::make_shared<TrainOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "train", "Train on recorded or live rollouts, or on written examples; goes on where it stopped");
-  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")->required();
-  command->add_option("--run-dir", options->run_dir, "metrics, checkpoints and the bridge's journal go here")
+      "train",
+      "Train on recorded or live rollouts, or on written examples; goes on where it stopped");
+  command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
-  CLI::Option* recorded = command->add_option("--rollouts", options->rollouts,
-                                              "recorded rollouts (JSONL); without it, workers are waited for");
-  command->add_option("--prime-rl", options->prime_rl,
-                      "tcp://HOST:PORT where prime-rl's orchestrator publishes batches, in place of workers")
+  command
+      ->add_option("--run-dir", options->run_dir,
+                   "metrics, checkpoints and the bridge's journal go here")
+      ->required();
+  CLI::Option* recorded =
+      command->add_option("--rollouts", options->rollouts,
+                          "recorded rollouts (JSONL); without it, workers are waited for");
+  command
+      ->add_option(
+          "--prime-rl", options->prime_rl,
+          "tcp://HOST:PORT where prime-rl's orchestrator publishes batches, in place of workers")
       ->excludes(recorded);
-  command->add_option("--steps", options->steps,
-                      "stop after this many steps in all (default: train.steps). The learning-rate schedule ends at "
-                      "train.steps where a recipe or the command line sets it, else at --steps")
+  command
+      ->add_option("--steps", options->steps,
+                   "stop after this many steps in all (default: train.steps). The learning-rate "
+                   "schedule ends at "
+                   "train.steps where a recipe or the command line sets it, else at --steps")
       ->check(at_least_one());
-  command->add_option("--nproc", options->nproc, "processes to start (default: one for each rank of parallel.*; fewer only with sp.reproducible)")
+  command
+      ->add_option("--nproc", options->nproc,
+                   "processes to start (default: one for each rank of parallel.*; fewer only with "
+                   "sp.reproducible)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "go on in a run directory whose configuration was another; without it changed "

@@ -44,13 +44,15 @@ struct ConfigInputs {
 // is a mistake.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration and sets log.level of this process; when it has mistakes, prints them all to standard error and returns
-// nullopt, for the command to end with kExitUsage.
+// Loads the configuration and sets log.level of this process; when it has mistakes, prints them all
+// to standard error and returns nullopt, for the command to end with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
 
 // Opens what the configuration is going to open (rl/preflight). Prints all mistakes to standard
-// error, each with where its key was set; true when there are none. `notes` gets what the files hold.
-bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope, std::vector<std::string>& notes);
+// error, each with where its key was set; true when there are none. `notes` gets what the files
+// hold.
+bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope,
+                    std::vector<std::string>& notes);
 
 // What an exception says to a user: without the stack trace of LibTorch's errors and without the
 // labels of libraries.

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "rl/report/log.h"
-#include "rl/trainer/rank_work.h"
-#include "rl/setup/sequence_parallel.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/trainer/rank_work.h"
 #include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/group_scope.h"
 #include "tools/command.h"
@@ -30,7 +30,9 @@ sp::MeshShape mesh_shape(const rl::ParallelConfig& parallel) {
           parallel.ulysses_parallel_size};
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127."); }
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.");
+}
 
 // The configured number, or this machine's cores shared among its ranks.
 int threads_per_rank(const rl::Config& config, int ranks) {
@@ -68,9 +70,11 @@ sp::GroupScope group_scope(rl::GroupScope scope) {
   return scope == rl::GroupScope::kGlobal ? sp::GroupScope::kGlobal : sp::GroupScope::kLocalNode;
 }
 
-// Virtual ranks compute on one thread each whatever the number of processes: with more, sums would be cut differently.
+// Virtual ranks compute on one thread each whatever the number of processes: with more, sums would
+// be cut differently.
 int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
-  return config.sp.reproducible > 0 ? 1 : threads_per_rank(config, rendezvous.environment.world_size);
+  return config.sp.reproducible > 0 ? 1
+                                    : threads_per_rank(config, rendezvous.environment.world_size);
 }
 
 Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64_t rank) {
@@ -83,22 +87,27 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
   const auto& environment = rendezvous.environment;
   const auto store = rendezvous.in_process
                          ? rendezvous.in_process
-                         : sp::make_tcp_store(environment.master_addr, static_cast<uint16_t>(environment.master_port),
-                                              rank, shape.world_size(), rendezvous.timeout);
+                         : sp::make_tcp_store(environment.master_addr,
+                                              static_cast<uint16_t>(environment.master_port), rank,
+                                              shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
   const Ranks ranks{mesh, sp::connect_groups(mesh, store, host, rendezvous.timeout)};
-  const auto nodes = sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
-  const std::string warning = sp::check_group_scope(group_scope(config.parallel.group_scope), shape, nodes);
+  const auto nodes =
+      sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
+  const std::string warning =
+      sp::check_group_scope(group_scope(config.parallel.group_scope), shape, nodes);
   if (rank == 0 && !warning.empty()) {
     rl::log::warn(warning);
   }
   return ranks;
 }
 
-// The process's ranks as threads. They wait for each other in collectives, so when one fails the process ends.
+// The process's ranks as threads. They wait for each other in collectives, so when one fails the
+// process ends.
 void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
                        const std::function<void(const Ranks&)>& body) {
-  // c10d's flight recorder keeps one unlocked map for the whole process: the groups of several threads corrupt it.
+  // c10d's flight recorder keeps one unlocked map for the whole process: the groups of several
+  // threads corrupt it.
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   std::vector<std::jthread> threads;
   for (int64_t i = 0; i < rendezvous.ranks_here; ++i) {
@@ -135,11 +144,13 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
 int trainer_processes(const rl::Config& config, int nproc) {
   const auto ranks = static_cast<int>(config.parallel.world_size());
   const int processes = nproc == 0 ? ranks : nproc;
-  const bool virtual_ranks = config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
+  const bool virtual_ranks =
+      config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
   if (processes != ranks && !virtual_ranks) {
-    throw std::invalid_argument(std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
-                                std::to_string(ranks) + " ranks" +
-                                (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
+    throw std::invalid_argument(
+        std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
+        std::to_string(ranks) + " ranks" +
+        (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
   }
   return processes;
 }

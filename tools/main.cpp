@@ -1,6 +1,6 @@
 // The `ringside` executable: one subcommand a file, tools/cmd_<name>.cpp.
-#include <csignal>
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <exception>
 #include <iostream>
 
@@ -29,12 +29,14 @@ std::string unknown_subcommand(const CLI::App& app, const std::vector<std::strin
       return "";
     }
     const auto distance = ringside::rl::edit_distance(name, word);
-    if (distance <= 2 && (nearest.empty() || distance < ringside::rl::edit_distance(nearest, word))) {
+    if (distance <= 2 &&
+        (nearest.empty() || distance < ringside::rl::edit_distance(nearest, word))) {
       nearest = name;
     }
     list += (list.empty() ? "" : ", ") + name;
   }
-  return "'" + word + "' is no subcommand; " + (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "Expected one of " + list;
+  return "'" + word + "' is no subcommand; " +
+         (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "Expected one of " + list;
 }
 
 }  // namespace

@@ -14,14 +14,18 @@ struct ComputeContext {
   at::ScalarType reduce = at::kFloat;   // gradients are summed in it
 
   ComputeContext() = default;
-  // Everything that follows from a compute dtype: fp64 keeps masters and sums in fp64, all others in fp32. Implicit: a
-  // dtype alone names a context on the CPU.
-  // Throws: c10::Error unless compute_dtype is kFloat, kBFloat16 or kDouble.
-  ComputeContext(at::ScalarType compute_dtype,                     // NOLINT(google-explicit-constructor)
+  // Everything that follows from a compute dtype: fp64 keeps masters and sums in fp64, all others
+  // in fp32. Implicit: a dtype alone names a context on the CPU. Throws: c10::Error unless
+  // compute_dtype is kFloat, kBFloat16 or kDouble.
+  ComputeContext(at::ScalarType compute_dtype,  // NOLINT(google-explicit-constructor)
                  c10::Device compute_device = c10::Device(c10::kCPU));
 
-  at::TensorOptions compute_options() const { return at::TensorOptions().device(device).dtype(compute); }
-  at::TensorOptions master_options() const { return at::TensorOptions().device(device).dtype(master); }
+  at::TensorOptions compute_options() const {
+    return at::TensorOptions().device(device).dtype(compute);
+  }
+  at::TensorOptions master_options() const {
+    return at::TensorOptions().device(device).dtype(master);
+  }
 };
 
 }  // namespace ringside::engine

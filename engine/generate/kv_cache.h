@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/nn/attention_backend.h"
 #include "engine/models/model_config.h"
+#include "engine/nn/attention_backend.h"
 
 namespace ringside::engine {
 

@@ -39,7 +39,8 @@ constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.json",
 // What to do about weights that are there in another form.
 std::string other_form(const fs::path& dir) {
   if (fs::exists(dir / "pytorch_model.bin") || fs::exists(dir / "pytorch_model.bin.index.json")) {
-    return ", only pytorch_model.bin; convert it with transformers' save_pretrained(safe_serialization=True)";
+    return ", only pytorch_model.bin; convert it with transformers' "
+           "save_pretrained(safe_serialization=True)";
   }
   if (fs::exists(dir / "adapter_config.json")) {
     return ", only an adapter (adapter_config.json); merge it into its base model first";
@@ -145,28 +146,32 @@ class WeightFiles {
 };
 
 // What is wrong with the stored tensor of a parameter of this shape by its header; "" when it fits.
-std::string header_problem(const WeightFiles& files, const std::string& name, at::IntArrayRef shape) {
+std::string header_problem(const WeightFiles& files, const std::string& name,
+                           at::IntArrayRef shape) {
   const SafetensorsEntry& entry = files.entry(name);
   if (at::IntArrayRef(entry.shape) != shape) {
     return files.describe(name) + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
            ", the configuration asks for " + c10::str(shape);
   }
   if (!at::isFloatingType(entry.dtype)) {
-    return files.describe(name) + " has dtype " + c10::toString(entry.dtype) + ", expected a floating-point one";
+    return files.describe(name) + " has dtype " + c10::toString(entry.dtype) +
+           ", expected a floating-point one";
   }
   return "";
 }
 
 void fill(const at::Tensor& parameter, WeightFiles& files, const std::string& name) {
   const std::string where = files.contains(name) ? files.describe(name) : name;
-  const std::string wrong = files.contains(name) ? header_problem(files, name, parameter.sizes()) : "";
+  const std::string wrong =
+      files.contains(name) ? header_problem(files, name, parameter.sizes()) : "";
   if (!wrong.empty()) {
     throw std::runtime_error(wrong);
   }
   const at::Tensor stored = files.take(name);
   parameter.copy_(stored);
   if (!at::isfinite(parameter).all().item<bool>()) {
-    throw std::runtime_error(where + " holds values that are not finite (NaN or infinite); these weights are broken");
+    throw std::runtime_error(
+        where + " holds values that are not finite (NaN or infinite); these weights are broken");
   }
 }
 
@@ -301,15 +306,16 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
   std::set<std::string> expected;
   for (const ParamSpec& spec : decoder_specs(config)) {
     expected.insert(spec.name);
-    std::string problem = files.contains(spec.name)
-                              ? header_problem(files, spec.name, spec.shape)
-                              : dir.string() + ": tensor '" + spec.name + "' is in none of the weight files";
+    std::string problem = files.contains(spec.name) ? header_problem(files, spec.name, spec.shape)
+                                                    : dir.string() + ": tensor '" + spec.name +
+                                                          "' is in none of the weight files";
     if (!problem.empty()) {
       problems.push_back(std::move(problem));
     }
   }
   for (const std::string& name : files.names()) {
-    const bool tied_head = config.tie_word_embeddings && name == kHead;  // load_weights compares its values
+    const bool tied_head =
+        config.tie_word_embeddings && name == kHead;  // load_weights compares its values
     if (!expected.contains(name) && !tied_head && !is_old_buffer(name)) {
       problems.push_back(files.describe(name) + " belongs to no parameter of the model");
     }
@@ -319,7 +325,8 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
                   const SaveOptions& options) {
-  save_model(decoder.config(), tensors_to_write(decoder, storage_dtype), dir, storage_dtype, options);
+  save_model(decoder.config(), tensors_to_write(decoder, storage_dtype), dir, storage_dtype,
+             options);
 }
 
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "engine/models/decoder.h"
 #include "engine/io/model_config_json.h"
 #include "engine/io/safetensors.h"
+#include "engine/models/decoder.h"
 
 namespace ringside::engine {
 
@@ -19,15 +19,16 @@ Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dt
 // Fills every parameter of `decoder` from model.safetensors, or from the shards that
 // model.safetensors.index.json names, cast to the master dtype. Throws std::runtime_error that
 // names file and tensor when one is missing, comes twice, has another shape or no floating-point
-// dtype or a value that is not finite, or belongs to no parameter; only rotary_emb.inv_freq and, for tied embeddings, an
-// lm_head.weight equal to the embedding are passed over. The decoder is then partly filled. Reads
-// through a mapping, so that no second copy of the model exists.
+// dtype or a value that is not finite, or belongs to no parameter; only rotary_emb.inv_freq and,
+// for tied embeddings, an lm_head.weight equal to the embedding are passed over. The decoder is
+// then partly filled. Reads through a mapping, so that no second copy of the model exists.
 void load_weights(const std::filesystem::path& dir, Decoder& decoder);
 
-// What load_weights would refuse, as far as the files' headers tell: every tensor that is missing, has
-// another shape or no floating-point dtype, or belongs to no parameter, a sentence each. Reads no
-// values. Throws std::runtime_error when a file cannot be read or is none of safetensors.
-std::vector<std::string> check_weight_headers(const std::filesystem::path& dir, const ModelConfig& config);
+// What load_weights would refuse, as far as the files' headers tell: every tensor that is missing,
+// has another shape or no floating-point dtype, or belongs to no parameter, a sentence each. Reads
+// no values. Throws std::runtime_error when a file cannot be read or is none of safetensors.
+std::vector<std::string> check_weight_headers(const std::filesystem::path& dir,
+                                              const ModelConfig& config);
 
 struct SaveOptions {
   // A file's tensors take at most so many bytes (a single larger tensor has a file of its own);

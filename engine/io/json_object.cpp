@@ -13,7 +13,8 @@ JsonObject::JsonObject(std::string where, nlohmann::json json)
 JsonObject JsonObject::read(const std::filesystem::path& file) {
   nlohmann::json json = read_json_file(file);
   if (!json.is_object()) {
-    throw std::runtime_error(file.string() + ": holds " + kind_of(json) + ", expected a JSON object");
+    throw std::runtime_error(file.string() + ": holds " + kind_of(json) +
+                             ", expected a JSON object");
   }
   return JsonObject(file.string() + ": ", std::move(json));
 }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::string_view kLfsHead = "version https://git-lfs.github.com/spec/";
 
-// The library's sentence after its position, e.g. "unexpected end of input; expected string literal".
+// The library's sentence after its position, e.g. "unexpected end of input; expected string
+// literal".
 std::string syntax_problem(const std::string& what) {
   const std::size_t dash = what.find(" - ");
   return dash == std::string::npos ? what : what.substr(dash + 3);
@@ -24,12 +25,14 @@ std::string syntax_problem(const std::string& what) {
 bool is_lfs_pointer(std::string_view head) { return head.starts_with(kLfsHead); }
 
 std::string lfs_advice() {
-  return "is a git-lfs pointer, not the file itself; fetch it with `git lfs pull`, or download it again";
+  return "is a git-lfs pointer, not the file itself; fetch it with `git lfs pull`, or download it "
+         "again";
 }
 
 std::string json_problem(const nlohmann::json::exception& error) {
   const std::string text = error.what();
-  const std::size_t end = text.starts_with("[json.exception.") ? text.find("] ") : std::string::npos;
+  const std::size_t end =
+      text.starts_with("[json.exception.") ? text.find("] ") : std::string::npos;
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
@@ -50,12 +53,15 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, int64
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    const std::string_view before = text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));
+    const std::string_view before =
+        text.substr(0, std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0));
     const auto breaks = std::count(before.begin(), before.end(), '\n');
     const std::size_t column = before.size() - (breaks > 0 ? before.rfind('\n') + 1 : 0) + 1;
     const bool bytes = json_problem(error).find("UTF-8") != std::string::npos;
-    throw std::runtime_error(where + ":" + std::to_string(line > 0 ? line : breaks + 1) + ":" + std::to_string(column) + ": " +
-                             (bytes ? "the text is not UTF-8" : "not valid JSON: " + syntax_problem(json_problem(error))));
+    throw std::runtime_error(where + ":" + std::to_string(line > 0 ? line : breaks + 1) + ":" +
+                             std::to_string(column) + ": " +
+                             (bytes ? "the text is not UTF-8"
+                                    : "not valid JSON: " + syntax_problem(json_problem(error))));
   }
 }
 
@@ -81,6 +87,8 @@ std::string read_text_file(const fs::path& file) {
   return text.str();
 }
 
-nlohmann::json read_json_file(const fs::path& file) { return parse_json(read_text_file(file), file.string()); }
+nlohmann::json read_json_file(const fs::path& file) {
+  return parse_json(read_text_file(file), file.string());
+}
 
 }  // namespace ringside::engine

@@ -9,13 +9,13 @@
 namespace ringside::engine {
 
 // The value of one JSON text.
-// Throws: std::runtime_error "LINE:COLUMN: not valid JSON: ..." after `where`, which names the file. With line > 0
-// the text is that one line of a file, and LINE is it.
+// Throws: std::runtime_error "LINE:COLUMN: not valid JSON: ..." after `where`, which names the
+// file. With line > 0 the text is that one line of a file, and LINE is it.
 nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line = 0);
 
 // The value in a file.
-// Throws: std::runtime_error naming the file: it does not exist, is a directory, cannot be read, is a git-lfs
-// pointer, or is not JSON.
+// Throws: std::runtime_error naming the file: it does not exist, is a directory, cannot be read, is
+// a git-lfs pointer, or is not JSON.
 nlohmann::json read_json_file(const std::filesystem::path& file);
 
 // The whole file. Throws like read_json_file, but for what the text holds.

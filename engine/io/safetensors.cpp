@@ -177,9 +177,10 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     }
     std::memcpy(&header_bytes, file_->data(), kLengthBytes);
     if (header_bytes > kMaxHeaderBytes || header_bytes > file_->size() - kLengthBytes) {
-      throw std::runtime_error("is not a safetensors file: the header length is " + std::to_string(header_bytes) +
-                               " in a file of " + std::to_string(file_->size()) +
-                               " bytes (at most " + std::to_string(kMaxHeaderBytes) + ")");
+      throw std::runtime_error("is not a safetensors file: the header length is " +
+                               std::to_string(header_bytes) + " in a file of " +
+                               std::to_string(file_->size()) + " bytes (at most " +
+                               std::to_string(kMaxHeaderBytes) + ")");
     }
     data_begin_ = kLengthBytes + header_bytes;
     const uint64_t data_bytes = file_->size() - data_begin_;
@@ -199,7 +200,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     where.clear();
     sort_and_check_cover(entries_, data_bytes);
   } catch (const Json::exception& e) {
-    throw std::runtime_error(path_.string() + ": " + where + "the header is not that of safetensors: " + json_problem(e));
+    throw std::runtime_error(path_.string() + ": " + where +
+                             "the header is not that of safetensors: " + json_problem(e));
   } catch (const std::exception& e) {
     throw std::runtime_error(path_.string() + ": " + where + e.what());
   }

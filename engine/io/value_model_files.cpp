@@ -53,7 +53,8 @@ class StoredTensors {
       for (std::size_t i = 0; i < file.entries().size(); ++i) {
         const std::string& name = file.entries()[i].name;
         if (!tensors_.emplace(name, file.tensor(i)).second) {
-          throw std::runtime_error(path.string() + ": tensor '" + name + "' is in another file too");
+          throw std::runtime_error(path.string() + ": tensor '" + name +
+                                   "' is in another file too");
         }
       }
     }
@@ -68,7 +69,8 @@ class StoredTensors {
     }
     const at::Tensor& stored = found->second;
     if (stored.sizes() != parameter.sizes()) {
-      fail(name, c10::str("has shape ", stored.sizes(), ", the value model asks for ", parameter.sizes()));
+      fail(name, c10::str("has shape ", stored.sizes(), ", the value model asks for ",
+                          parameter.sizes()));
     }
     if (!stored.is_floating_point()) {
       fail(name, c10::str("has dtype ", stored.scalar_type(), ", expected a floating-point one"));
@@ -111,14 +113,17 @@ void load_head(StoredTensors& stored, const ParamUnit& head) {
   }
 }
 
-// The trunk's config.json, made a token classifier's: without dropout, with the one label that is the value.
+// The trunk's config.json, made a token classifier's: without dropout, with the one label that is
+// the value.
 std::string value_config_json(const Decoder& trunk) {
   const bool fp64 = trunk.compute_dtype() == at::kDouble;
-  auto json = nlohmann::ordered_json::parse(model_config_json(trunk.config(), fp64 ? "float64" : "float32"));
+  auto json = nlohmann::ordered_json::parse(
+      model_config_json(trunk.config(), fp64 ? "float64" : "float32"));
   std::string name = json.at("architectures").at(0);
   constexpr std::string_view kLanguageModel = "ForCausalLM";
   TORCH_CHECK(name.ends_with(kLanguageModel), "config.json names the class ", name);
-  name.replace(name.size() - kLanguageModel.size(), kLanguageModel.size(), "ForTokenClassification");
+  name.replace(name.size() - kLanguageModel.size(), kLanguageModel.size(),
+               "ForTokenClassification");
   json["architectures"] = {name};
   json["id2label"] = {{"0", "VALUE"}};
   json["label2id"] = {{"VALUE", 0}};
@@ -148,7 +153,8 @@ void save_value_model(const ValueModel& model, const fs::path& dir) {
       tensors.push_back({unit->specs()[i].name, unit->view(i), unit->flat().scalar_type()});
     }
   }
-  fs::remove(dir / kIndexFile);  // of an older, sharded model: the single file is what loads, but both would mislead
+  fs::remove(dir / kIndexFile);  // of an older, sharded model: the single file is what loads, but
+                                 // both would mislead
   write_safetensors(dir / kSingleFile, std::move(tensors));
 }
 

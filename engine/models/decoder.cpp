@@ -72,7 +72,8 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     : config_(std::move(config)), context_(context) {
   check_config(config_);
   rope_inverse_frequencies_d_ =
-      rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling).to(context_.device);
+      rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling)
+          .to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
     units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
@@ -135,14 +136,15 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
                             AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
-  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_,
-                                      overlapped != nullptr ? overlapped->positions_S() : positions_s, context_.compute);
+  const RopeTables rope = rope_tables(
+      rope_inverse_frequencies_d_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
+      context_.compute);
   at::Tensor hidden_sE = at::embedding(embedding().materialize(context_.compute)[0], ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0],
-                  config_.rms_norm_eps, config_.fp32_norms);
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
+                  config_.fp32_norms);
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,

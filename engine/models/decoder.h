@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "engine/nn/attention_backend.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
+#include "engine/nn/attention_backend.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
 
@@ -27,7 +27,8 @@ struct DecoderWeights {
   at::Tensor head_VE;
 };
 
-// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates no parameter.
+// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates no
+// parameter.
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 
 // Not thread-safe for writing; any number of threads may call the const functions while no one

@@ -16,25 +16,28 @@ std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::make_optional(bias) : std::nullopt;
 }
 
-// Norm and rotation of query and key heads; both treat them alike, so they go through one kernel launch. qk_norm: the rows
-// of the heads that are there.
-at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk, const at::Tensor& qk_norm,
-                           const RopeTables& rope) {
+// Norm and rotation of query and key heads; both treat them alike, so they go through one kernel
+// launch. qk_norm: the rows of the heads that are there.
+at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk,
+                           const at::Tensor& qk_norm, const RopeTables& rope) {
   const bool normed = qk_norm.defined();
-  return apply_rope(normed ? rms_norm(qk, qk_norm, config.rms_norm_eps, config.fp32_norms) : qk, rope);
+  return apply_rope(normed ? rms_norm(qk, qk_norm, config.rms_norm_eps, config.fp32_norms) : qk,
+                    rope);
 }
 
-// Self-attention whose projections run while heads are traded for tokens: this rank norms, rotates and attends its own
-// heads of more tokens.
+// Self-attention whose projections run while heads are traded for tokens: this rank norms, rotates
+// and attends its own heads of more tokens.
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
                                      const at::Tensor& normed_sE, const RopeTables& rope,
                                      OverlappedAttention& attention) {
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
   const auto weight = weights.qkv_weight.split_with_sizes(sizes);
-  const auto bias = weights.qkv_bias.defined() ? weights.qkv_bias.split_with_sizes(sizes) : std::vector<at::Tensor>{};
+  const auto bias = weights.qkv_bias.defined() ? weights.qkv_bias.split_with_sizes(sizes)
+                                               : std::vector<at::Tensor>{};
   const auto projection = [&](std::size_t i) {
-    return OverlappedAttention::Projection{weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
+    return OverlappedAttention::Projection{
+        weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
   };
   auto heads = attention.project(normed_sE, projection(0), projection(1), projection(2));
   const int64_t own_h = heads.q_ShD.size(1), own_k = heads.k_SkD.size(1);
@@ -46,7 +49,8 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
                        .split_with_sizes({own_h, own_k}, 1);
   heads.q_ShD = q_k[0];
   heads.k_SkD = q_k[1];
-  return attention.project_out(attention.attend_heads(heads), {weights.o_weight, if_defined(weights.o_bias)});
+  return attention.project_out(attention.attend_heads(heads),
+                               {weights.o_weight, if_defined(weights.o_bias)});
 }
 
 at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -59,7 +63,8 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   const at::Tensor qkv = at::linear(normed_sE, weights.qkv_weight, if_defined(weights.qkv_bias));
   const auto qk_v = qkv.view({s, h + 2 * k, d}).split_with_sizes({h + k, k}, 1);
-  const auto q_k = norm_and_rotate(config, qk_v[0], weights.qk_norm, rope).split_with_sizes({h, k}, 1);
+  const auto q_k =
+      norm_and_rotate(config, qk_v[0], weights.qk_norm, rope).split_with_sizes({h, k}, 1);
   const at::Tensor out_sHD = attention.attend(layer, q_k[0], q_k[1], qk_v[1]);
   return at::linear(out_sHD.reshape({s, h * d}), weights.o_weight, if_defined(weights.o_bias));
 }
@@ -152,10 +157,11 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
                          AttentionBackend& attention) {
   const at::Tensor attended_sE =
       hidden_sE + self_attention(config, weights, layer,
-                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps, config.fp32_norms), rope,
-                                 attention);
-  return attended_sE +
-         mlp(weights, rms_norm(attended_sE, weights.post_attention_norm, config.rms_norm_eps, config.fp32_norms));
+                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps,
+                                          config.fp32_norms),
+                                 rope, attention);
+  return attended_sE + mlp(weights, rms_norm(attended_sE, weights.post_attention_norm,
+                                             config.rms_norm_eps, config.fp32_norms));
 }
 
 }  // namespace ringside::engine

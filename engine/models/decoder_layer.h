@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/nn/attention_backend.h"
 #include "engine/models/model_config.h"
+#include "engine/nn/attention_backend.h"
 #include "engine/nn/rope.h"
 #include "engine/params/param_unit.h"
 

@@ -33,7 +33,8 @@ class HeadedModel {
   virtual Decoder& trunk() = 0;
   virtual const Decoder& trunk() const = 0;
 
-  // hidden_nE: the trunk's output at the entries' source tokens. Differentiable. Not collective. n may be 0.
+  // hidden_nE: the trunk's output at the entries' source tokens. Differentiable. Not collective. n
+  // may be 0.
   virtual HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const = 0;
 
   // All trained units: the trunk's in their order, then the head's own.

@@ -1,7 +1,7 @@
 // How a decoder layer attends. The decoder knows nothing of sharding or caches: training plugs in
 // sequence-parallel attention, generation a KV cache.
-// Shapes: s = tokens held by this rank, E = hidden size, H = query heads, K = key/value heads, D = head dim; S = tokens and
-// h, k = heads of this rank after heads were traded for tokens.
+// Shapes: s = tokens held by this rank, E = hidden size, H = query heads, K = key/value heads, D =
+// head dim; S = tokens and h, k = heads of this rank after heads were traded for tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@ class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
-  // Where this is not nullptr the layer leaves its projections to it, which are then computed while heads are traded for
-  // tokens, and calls its functions instead of attend().
+  // Where this is not nullptr the layer leaves its projections to it, which are then computed while
+  // heads are traded for tokens, and calls its functions instead of attend().
   virtual OverlappedAttention* overlapped() { return nullptr; }
 
   // Causal attention of one layer. q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied.
@@ -28,8 +28,9 @@ class AttentionBackend {
                             const at::Tensor& v_sKD) = 0;
 };
 
-// The projections around attention and the exchange of heads as one (asynchronous Ulysses). All functions are collective
-// over the sequence-parallel group, differentiable, and called in this order in each layer.
+// The projections around attention and the exchange of heads as one (asynchronous Ulysses). All
+// functions are collective over the sequence-parallel group, differentiable, and called in this
+// order in each layer.
 class OverlappedAttention {
  public:
   virtual ~OverlappedAttention() = default;

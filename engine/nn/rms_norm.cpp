@@ -19,7 +19,9 @@ at::Tensor mean_square(const at::Tensor& x, bool in_fp32) {
   }
   // One reduction kernel; the rest of the statistic is on one number a row.
   const double root_dim = std::sqrt(static_cast<double>(x.size(-1)));
-  return at::linalg_vector_norm(x, 2, at::IntArrayRef({-1}), /*keepdim=*/true).div_(root_dim).square_();
+  return at::linalg_vector_norm(x, 2, at::IntArrayRef({-1}), /*keepdim=*/true)
+      .div_(root_dim)
+      .square_();
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {

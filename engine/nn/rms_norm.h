@@ -12,6 +12,7 @@ namespace ringside::engine {
 // and rounded before the weight is applied, as transformers does. in_fp32 norms fp64 that way too,
 // operation for operation as transformers, for comparisons with it. Differentiable in both. Throws
 // c10::Error on a shape or dtype mismatch.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, bool in_fp32 = false);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                    bool in_fp32 = false);
 
 }  // namespace ringside::engine

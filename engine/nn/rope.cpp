@@ -54,7 +54,8 @@ struct Rope : torch::autograd::Function<Rope> {
 
 }  // namespace
 
-at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta, const std::optional<Llama3RopeScaling>& scaling) {
+at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
+                                    const std::optional<Llama3RopeScaling>& scaling) {
   const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(head_dim);
   const at::Tensor inv_freq = at::reciprocal(at::pow(theta, exponent));
   return scaling ? scale_llama3(inv_freq, *scaling) : inv_freq;

@@ -25,7 +25,8 @@ struct RopeTables {
 
 // Inverse frequencies [D/2] in fp32, with the same roundings as transformers'
 // compute_default_rope_parameters and _compute_llama3_parameters.
-at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta, const std::optional<Llama3RopeScaling>& scaling);
+at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
+                                    const std::optional<Llama3RopeScaling>& scaling);
 
 // Angles, cos and sin in fp32, then cast to compute_dtype: transformers rounds there for every
 // dtype, fp64 included, and a trained model expects those angles. positions_s: int64 [s], s may be

@@ -7,15 +7,17 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/sequence_parallel_attention.h"
-#include "engine/optim/grad_clip.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::engine {
 
-std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& batch, const sp::ProcessGroups& groups) {
-  sp::AttentionContext context{batch.plan, groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)};
+std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& batch,
+                                                        const sp::ProcessGroups& groups) {
+  sp::AttentionContext context{batch.plan, groups.tensors(sp::axes::kUlysses),
+                               groups.tensors(sp::axes::kRing)};
   if (batch.async_ulysses) {
     return std::make_unique<OverlappedUlysses>(std::move(context), batch.share_positions_S);
   }
@@ -87,7 +89,8 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   const double sent_before = sent_bytes();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const sp::MicroBatch& batch = *inputs[i].batch;
-    const auto attention = micro_batch_attention(batch, groups_);  // recomputed layers call it again in the backward
+    const auto attention =
+        micro_batch_attention(batch, groups_);  // recomputed layers call it again in the backward
     loss(i, forward(inputs[i], *attention)).backward();
     figures.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
     figures.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
@@ -116,8 +119,8 @@ double ModelRunner::step(double learning_rate, double max_grad_norm) {
   }
   optimizer().step(learning_rate);
   if (const std::string name = first_non_finite(units); !name.empty()) {
-    throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) + " made weights of " + name +
-                   " not finite");
+    throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
+                   " made weights of " + name + " not finite");
   }
   return grad_norm;
 }
@@ -126,13 +129,16 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<std::pair<std::string, at::Tensor>> ModelRunner::named_state() const { return optimizer().named_state(); }
+std::vector<std::pair<std::string, at::Tensor>> ModelRunner::named_state() const {
+  return optimizer().named_state();
+}
 
 void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {
   const at::NoGradGuard no_grad;
   const auto ours = model_->units();
   const auto theirs = other.model_->units();
-  TORCH_CHECK(ours.size() == theirs.size(), "model runner: ", ours.size(), " parameter units against ", theirs.size());
+  TORCH_CHECK(ours.size() == theirs.size(), "model runner: ", ours.size(),
+              " parameter units against ", theirs.size());
   for (std::size_t u = 0; u < ours.size(); ++u) {
     ours[u]->flat().lerp_(theirs[u]->flat(), mixup);
   }

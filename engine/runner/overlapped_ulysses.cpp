@@ -17,17 +17,18 @@ OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor po
   options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan->heads.head_dim));
 }
 
-at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                                     const at::Tensor& v_sKD) {
+at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
+                                     const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
   return sp::attention(q_sHD, k_sKD, v_sKD, context_, options_);
 }
 
-OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_sE, const Projection& q,
-                                                      const Projection& k, const Projection& v) {
+OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_sE,
+                                                      const Projection& q, const Projection& k,
+                                                      const Projection& v) {
   const sp::AttentionPlan& plan = *context_.plan;
-  auto [q_ShD, k_SkD, v_SkD] =
-      sp::async_ulysses_qkv_projection(hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias,
-                                       plan.heads.head_dim, context_.ulysses, plan.ulysses_rows);
+  auto [q_ShD, k_SkD, v_SkD] = sp::async_ulysses_qkv_projection(
+      hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, plan.heads.head_dim,
+      context_.ulysses, plan.ulysses_rows);
   return {q_ShD, k_SkD, v_SkD};
 }
 
@@ -36,7 +37,8 @@ at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
 }
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
-  return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses, context_.plan->ulysses_rows);
+  return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses,
+                                             context_.plan->ulysses_rows);
 }
 
 }  // namespace ringside::engine

@@ -1,5 +1,5 @@
-// The attention backend of training with asynchronous Ulysses: each projection runs while the exchange of the one before it
-// is in flight.
+// The attention backend of training with asynchronous Ulysses: each projection runs while the
+// exchange of the one before it is in flight.
 #pragma once
 
 #include <vector>
@@ -18,10 +18,12 @@ class OverlappedUlysses final : public AttentionBackend, public OverlappedAttent
   OverlappedAttention* overlapped() override { return this; }
 
   // For tensors that were projected already; the layers call the functions below instead.
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD) override;
+  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                    const at::Tensor& v_sKD) override;
 
   const at::Tensor& positions_S() const override { return positions_S_; }
-  Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k, const Projection& v) override;
+  Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,
+                const Projection& v) override;
   at::Tensor attend_heads(const Heads& heads) override;
   at::Tensor project_out(const at::Tensor& out_ShD, const Projection& o) override;
 

@@ -119,7 +119,8 @@ AddedTokenFinder make_finder(const std::vector<AddedToken>& tokens, bool normali
 
 const Json& required(const Json& json, const char* key) {
   if (!json.is_object() || !json.contains(key)) {
-    throw std::runtime_error(std::string("has no \"") + key + "\", expected a tokenizer as Hugging Face writes them");
+    throw std::runtime_error(std::string("has no \"") + key +
+                             "\", expected a tokenizer as Hugging Face writes them");
   }
   return json.at(key);
 }
@@ -177,7 +178,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   try {
     return Tokenizer(std::make_unique<const Parts>(json));
   } catch (const Json::exception& e) {
-    throw std::runtime_error(file.string() + ": is not a tokenizer as Hugging Face writes them: " + json_problem(e));
+    throw std::runtime_error(
+        file.string() + ": is not a tokenizer as Hugging Face writes them: " + json_problem(e));
   } catch (const std::exception& e) {
     throw std::runtime_error(file.string() + ": " + e.what());
   }

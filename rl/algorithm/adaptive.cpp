@@ -22,10 +22,12 @@ double next_kl_coef(double coef, double kl, int64_t samples, const AlgorithmConf
   }
   check_finite(kl, "next_kl_coef: the observed KL");
   if (samples < 0) {
-    throw std::invalid_argument("next_kl_coef: observed on " + std::to_string(samples) + " samples");
+    throw std::invalid_argument("next_kl_coef: observed on " + std::to_string(samples) +
+                                " samples");
   }
   const double error = std::clamp(kl / config.kl_target - 1.0, -0.2, 0.2);
-  const double share = std::min(1.0, static_cast<double>(samples) / static_cast<double>(config.kl_horizon));
+  const double share =
+      std::min(1.0, static_cast<double>(samples) / static_cast<double>(config.kl_horizon));
   return coef * (1.0 + error * share);
 }
 

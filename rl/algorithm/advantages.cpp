@@ -10,7 +10,8 @@ namespace ringside::rl {
 namespace {
 
 // One row per group.
-using Groups = Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+using Groups =
+    Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
 Groups as_groups(std::span<const double> rewards, int64_t group_size) {
   if (group_size < 1 || rewards.size() % static_cast<std::size_t>(group_size) != 0) {
@@ -30,7 +31,9 @@ double standard_deviation(const Eigen::ArrayXd& values, bool unbiased) {
 }
 
 // Compared themselves: the mean of equal numbers need not be the number.
-bool all_equal(const Eigen::ArrayXd& values) { return values.size() == 0 || (values == values[0]).all(); }
+bool all_equal(const Eigen::ArrayXd& values) {
+  return values.size() == 0 || (values == values[0]).all();
+}
 
 Eigen::ArrayXd without(const Eigen::ArrayXd& values, Eigen::Index i) {
   Eigen::ArrayXd others(values.size() - 1);
@@ -38,18 +41,22 @@ Eigen::ArrayXd without(const Eigen::ArrayXd& values, Eigen::Index i) {
   return others;
 }
 
-// What the numbers of one group are divided by. batch_std: standard deviation of all rewards of the step.
-Eigen::ArrayXd divisors(const Eigen::ArrayXd& group, double batch_std, const AdvantageConfig& config) {
+// What the numbers of one group are divided by. batch_std: standard deviation of all rewards of the
+// step.
+Eigen::ArrayXd divisors(const Eigen::ArrayXd& group, double batch_std,
+                        const AdvantageConfig& config) {
   switch (config.std) {
     case AdvantageStd::kGroup:
-      return Eigen::ArrayXd::Constant(group.size(), standard_deviation(group, config.unbiased) + config.eps);
+      return Eigen::ArrayXd::Constant(group.size(),
+                                      standard_deviation(group, config.unbiased) + config.eps);
     case AdvantageStd::kBatch:
       return Eigen::ArrayXd::Constant(group.size(), batch_std + config.eps);
     case AdvantageStd::kLeaveOneOut: {
       Eigen::ArrayXd result(group.size());
       for (Eigen::Index i = 0; i < group.size(); ++i) {
         const Eigen::ArrayXd others = without(group, i);
-        result[i] = all_equal(others) ? 1.0 : standard_deviation(others, config.unbiased) + config.eps;
+        result[i] =
+            all_equal(others) ? 1.0 : standard_deviation(others, config.unbiased) + config.eps;
       }
       return result;
     }
@@ -69,7 +76,8 @@ Eigen::ArrayXd lead_of_the_best(const Eigen::ArrayXd& group) {
 }
 
 // Of a group of at least two whose rewards are not all equal.
-Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std, const AdvantageConfig& config) {
+Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
+                             const AdvantageConfig& config) {
   const double mean = group.mean();
   const auto others = static_cast<double>(group.size() - 1);
   switch (config.estimator) {
@@ -94,8 +102,8 @@ std::string word(auto value) { return std::string(to_string(value)); }
 
 void check_std(const AdvantageConfig& config, bool any) {
   if (!any && config.std != AdvantageStd::kGroup && config.std != AdvantageStd::kNone) {
-    throw std::invalid_argument("advantages: estimator " + word(config.estimator) + " knows std group and none, got " +
-                                word(config.std));
+    throw std::invalid_argument("advantages: estimator " + word(config.estimator) +
+                                " knows std group and none, got " + word(config.std));
   }
 }
 
@@ -104,9 +112,10 @@ void check_std(const AdvantageConfig& config, bool any) {
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config) {
   const auto of = config.estimator;
-  if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce || of == AdvantageEstimator::kGae ||
-      of == AdvantageEstimator::kGiven) {
-    throw std::invalid_argument("group_advantages: estimator " + word(of) + " is not made of one reward a sample");
+  if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce ||
+      of == AdvantageEstimator::kGae || of == AdvantageEstimator::kGiven) {
+    throw std::invalid_argument("group_advantages: estimator " + word(of) +
+                                " is not made of one reward a sample");
   }
   check_std(config, of == AdvantageEstimator::kGrpo || of == AdvantageEstimator::kRloo);
   const Groups groups = as_groups(rewards, group_size);
@@ -122,11 +131,13 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
   return advantages;
 }
 
-std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards, std::span<const double> weights,
-                                    int64_t group_size, const AdvantageConfig& config) {
+std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards,
+                                    std::span<const double> weights, int64_t group_size,
+                                    const AdvantageConfig& config) {
   if (rewards.empty() || rewards.size() != weights.size()) {
-    throw std::invalid_argument("gdpo_advantages: " + std::to_string(rewards.size()) + " rewards with " +
-                                std::to_string(weights.size()) + " weights; expected at least one, and as many weights");
+    throw std::invalid_argument("gdpo_advantages: " + std::to_string(rewards.size()) +
+                                " rewards with " + std::to_string(weights.size()) +
+                                " weights; expected at least one, and as many weights");
   }
   AdvantageConfig each = config;
   each.estimator = AdvantageEstimator::kGrpo;
@@ -136,9 +147,9 @@ std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards
   for (std::size_t r = 0; r < rewards.size(); ++r) {
     const auto normalised = group_advantages(rewards[r], group_size, each);
     if (static_cast<Eigen::Index>(normalised.size()) != samples) {
-      throw std::invalid_argument("gdpo_advantages: reward " + std::to_string(r) + " is given for " +
-                                  std::to_string(normalised.size()) + " samples, the first for " +
-                                  std::to_string(samples));
+      throw std::invalid_argument("gdpo_advantages: reward " + std::to_string(r) +
+                                  " is given for " + std::to_string(normalised.size()) +
+                                  " samples, the first for " + std::to_string(samples));
     }
     sum += weights[r] * Eigen::Map<const Eigen::ArrayXd>(normalised.data(), samples);
   }

@@ -11,7 +11,9 @@ namespace {
 constexpr std::string_view kWho = "correction_weights";
 constexpr double kMaxLogRatio = 20.0;
 
-double bounded_exp(double log_ratio) { return std::exp(std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio)); }
+double bounded_exp(double log_ratio) {
+  return std::exp(std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio));
+}
 
 double mean(const std::vector<double>& values) {
   double sum = 0.0;
@@ -46,7 +48,8 @@ std::vector<Part> parts_of(const StepColumns& table) {
 }
 
 // The ratio of each token at that level, [N].
-std::vector<double> ratios_at(CorrectionLevel level, const StepColumns& table, const std::vector<Part>& parts) {
+std::vector<double> ratios_at(CorrectionLevel level, const StepColumns& table,
+                              const std::vector<Part>& parts) {
   std::vector<double> ratio;
   for (const Part& part : parts) {
     for (int64_t t = part.begin; t < part.end; ++t) {
@@ -101,7 +104,8 @@ std::vector<double> weights_of(const StepColumns& table, const std::vector<Part>
 }
 
 // How far the two policies are apart, whatever is done about it.
-void add_distances(const StepColumns& table, const std::vector<Part>& parts, CorrectionStatistics& s) {
+void add_distances(const StepColumns& table, const std::vector<Part>& parts,
+                   CorrectionStatistics& s) {
   std::vector<double> k1, k3, squares, errors;
   for (std::size_t t = 0; t < table.old.size(); ++t) {
     const double log_ratio = table.old[t] - table.rollout[t];
@@ -130,8 +134,8 @@ void add_distances(const StepColumns& table, const std::vector<Part>& parts, Cor
 }
 
 // Shares of tokens (level token) or samples (the others) whose ratio is out of bounds.
-void add_out_of_bounds(const std::vector<Part>& parts, const std::vector<double>& ratio, const CorrectionConfig& config,
-                       CorrectionStatistics& s) {
+void add_out_of_bounds(const std::vector<Part>& parts, const std::vector<double>& ratio,
+                       const CorrectionConfig& config, CorrectionStatistics& s) {
   const double low = config.low > 0 ? config.low : 1.0 / config.high;
   std::vector<double> high_share, low_share;
   for (const Part& part : parts) {
@@ -146,8 +150,8 @@ void add_out_of_bounds(const std::vector<Part>& parts, const std::vector<double>
 }
 
 // Of the weights, or of what tis would make them where they are no ratios.
-void add_weights(const std::vector<double>& ratio, const std::vector<double>& weight, const CorrectionConfig& config,
-                 CorrectionStatistics& s) {
+void add_weights(const std::vector<double>& ratio, const std::vector<double>& weight,
+                 const CorrectionConfig& config, CorrectionStatistics& s) {
   const bool ratios = config.mode != CorrectionMode::kNone && config.mode != CorrectionMode::kMask;
   std::vector<double> importance = ratios ? weight : ratio;
   std::vector<double> squares, masked;
@@ -169,12 +173,14 @@ CorrectionResult correction_weights(const StepColumns& table, const CorrectionCo
   check_column(table, table.old, "old", kWho);
   check_column(table, table.rollout, "rollout", kWho);
   if (!(config.low <= config.high) || !(config.high > 0)) {
-    throw std::invalid_argument("correction_weights: bounds " + std::to_string(config.low) + " to " +
-                                std::to_string(config.high) + " hold no ratio");
+    throw std::invalid_argument("correction_weights: bounds " + std::to_string(config.low) +
+                                " to " + std::to_string(config.high) + " hold no ratio");
   }
   if (config.mode == CorrectionMode::kSeqMaskTis && config.level != CorrectionLevel::kToken) {
-    throw std::invalid_argument("correction_weights: mode seq_mask_tis weighs tokens and masks by sequence; expected level "
-                                "token, got " + std::string(to_string(config.level)));
+    throw std::invalid_argument(
+        "correction_weights: mode seq_mask_tis weighs tokens and masks by sequence; expected level "
+        "token, got " +
+        std::string(to_string(config.level)));
   }
   const std::vector<Part> parts = parts_of(table);
   const std::vector<double> ratio = ratios_at(config.level, table, parts);

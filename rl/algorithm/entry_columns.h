@@ -1,5 +1,6 @@
 // One micro-batch's loss entries as tensors: what the losses read of StepColumns.
-// Shapes: n = loss entries of this rank. All but sample_n are fp32, or fp64 when the model computes in it.
+// Shapes: n = loss entries of this rank. All but sample_n are fp32, or fp64 when the model computes
+// in it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,7 +13,8 @@ std::vector<double> loss_weights(std::span<const int64_t> loss_tokens, LossAggre
                                 std::to_string(loss_divisor));
   }
   const auto sequences = static_cast<double>(loss_tokens.size());
-  const auto tokens = static_cast<double>(std::accumulate(loss_tokens.begin(), loss_tokens.end(), int64_t{0}));
+  const auto tokens =
+      static_cast<double>(std::accumulate(loss_tokens.begin(), loss_tokens.end(), int64_t{0}));
   std::vector<double> weights;
   for (const int64_t n : loss_tokens) {
     double denominator = 1.0;

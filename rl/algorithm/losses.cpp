@@ -20,7 +20,8 @@ LossSums token_sums(const at::Tensor& logprob_n, const at::Tensor& entropy_n) {
   return sums;
 }
 
-// How far the trainer's log-probs are from those the rollout was sampled with; named as TRL, verl and NeMo-RL do.
+// How far the trainer's log-probs are from those the rollout was sampled with; named as TRL, verl
+// and NeMo-RL do.
 void add_mismatch(LossSums& sums, const at::Tensor& logprob_n, const at::Tensor& rollout_n) {
   const at::Tensor log_rho = logprob_n - rollout_n;
   const at::Tensor rho = log_rho.exp();
@@ -35,8 +36,8 @@ void add_mismatch(LossSums& sums, const at::Tensor& logprob_n, const at::Tensor&
   }
 }
 
-void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n, const EntryColumns& entries,
-                     const AlgorithmConfig& config) {
+void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n,
+                     const EntryColumns& entries, const AlgorithmConfig& config) {
   const auto [low, high] = ratio_bounds(config);
   const at::Tensor ratio = log_ratio_n.exp();
   sums.ratio_clipped_low = total(at::logical_and(entries.advantage_n < 0, ratio < low));
@@ -45,14 +46,15 @@ void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Te
 }
 
 // 0 for the tokens of sequences that correction.opsm_delta leaves out, 1 for others.
-at::Tensor opsm_mask(const at::Tensor& logprob_n, const EntryColumns& entries, const AlgorithmConfig& config,
-                     const SequenceMeans& sequences) {
+at::Tensor opsm_mask(const at::Tensor& logprob_n, const EntryColumns& entries,
+                     const AlgorithmConfig& config, const SequenceMeans& sequences) {
   const at::Tensor drift = sequences.of({entries.rollout_logprob_n - logprob_n})[0];
-  const at::Tensor left_out = at::logical_and(entries.advantage_n < 0, drift > config.correction.opsm_delta);
+  const at::Tensor left_out =
+      at::logical_and(entries.advantage_n<0, drift> config.correction.opsm_delta);
   return left_out.logical_not().to(logprob_n.scalar_type());
 }
 
-constexpr double LossSums::* kAdditive[] = {
+constexpr double LossSums::*kAdditive[] = {
     &LossSums::loss,
     &LossSums::policy_loss,
     &LossSums::tokens,
@@ -97,8 +99,9 @@ LossSums& LossSums::operator+=(const LossSums& other) {
   return *this;
 }
 
-PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
-                     const AlgorithmConfig& config, const LossContext& context) {
+PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
+                                const EntryColumns& entries, const AlgorithmConfig& config,
+                                const LossContext& context) {
   const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
   const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
@@ -112,7 +115,8 @@ PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   const at::Tensor policy_loss = (entries.weight_n * per_token).sum();
   PolicyLoss result{policy_loss, {}};
   if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
-    const at::Tensor& other = config.kl_to == KlTo::kRollout ? entries.rollout_logprob_n : entries.reference_logprob_n;
+    const at::Tensor& other =
+        config.kl_to == KlTo::kRollout ? entries.rollout_logprob_n : entries.reference_logprob_n;
     const at::Tensor kl = kl_estimate(logprob_n, other, log_ratio, config, sequences);
     result.loss = result.loss + context.kl_coef * (entries.weight_n * kl).sum();
     sums.kl = total(kl.detach());
@@ -129,7 +133,8 @@ PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   return result;
 }
 
-PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const at::Tensor& weight_n) {
+PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
+                    const at::Tensor& weight_n) {
   PolicyLoss result{-(weight_n * logprob_n).sum(), {}};
   const at::NoGradGuard no_grad;
   result.sums = token_sums(logprob_n, entropy_n);

@@ -1,5 +1,5 @@
-// The policy loss per loss token, as pure functions of tensors, and the sums that its metrics are made of.
-// Shapes: n = loss entries of this rank.
+// The policy loss per loss token, as pure functions of tensors, and the sums that its metrics are
+// made of. Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 
 namespace ringside::rl {
 
-// Sums over loss entries. Adding the sums of all micro-batches and ranks, then taking the maximum of the last group,
-// gives those of the whole step.
+// Sums over loss entries. Adding the sums of all micro-batches and ranks, then taking the maximum
+// of the last group, gives those of the whole step.
 struct LossSums {
   // weighted by the entries' weights: add up to the step's loss
   double loss = 0.0;
@@ -49,23 +49,28 @@ struct PolicyLoss {
 
 // What the loss needs beside the entries.
 struct LossContext {
-  double kl_coef = 0.0;                  // the present value of an adaptive coefficient
-  double entropy_coef = 0.0;             // 0 = no bonus
-  int64_t loss_tokens = 1;               // of the whole mini-batch, over all ranks
-  int64_t num_sequences = 1;             // entries' samples lie in [0, num_sequences)
-  sp::Communicator* sequence = nullptr;  // of the ranks that share the sequences; nullptr = this rank alone
+  double kl_coef = 0.0;       // the present value of an adaptive coefficient
+  double entropy_coef = 0.0;  // 0 = no bonus
+  int64_t loss_tokens = 1;    // of the whole mini-batch, over all ranks
+  int64_t num_sequences = 1;  // entries' samples lie in [0, num_sequences)
+  sp::Communicator* sequence =
+      nullptr;  // of the ranks that share the sequences; nullptr = this rank alone
 };
 
-// The loss of a policy: per token L = correction * policy_objective + kl_coef * kl_estimate (policy_objective.h), the KL
-// term only where it is in the loss, and loss = sum of weight * L - entropy_coef * mean entropy of all loss tokens.
-// Sequences of A < 0 that have left the sampling policy too far behind lose their policy term (correction.opsm_delta;
-// DeepSeek-V3.2 2025, section 3.1, off-policy sequence masking). logprob_n carries the gradient, and entropy_n when there is
-// a bonus. n may be 0: the loss is then a zero that still has a gradient path, so that a rank without tokens takes part in
-// the backward's collectives. Collective over context.sequence where the configuration asks for figures of sequences.
-PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const EntryColumns& entries,
-                     const AlgorithmConfig& config, const LossContext& context);
+// The loss of a policy: per token L = correction * policy_objective + kl_coef * kl_estimate
+// (policy_objective.h), the KL term only where it is in the loss, and loss = sum of weight * L -
+// entropy_coef * mean entropy of all loss tokens. Sequences of A < 0 that have left the sampling
+// policy too far behind lose their policy term (correction.opsm_delta; DeepSeek-V3.2 2025,
+// section 3.1, off-policy sequence masking). logprob_n carries the gradient, and entropy_n when
+// there is a bonus. n may be 0: the loss is then a zero that still has a gradient path, so that a
+// rank without tokens takes part in the backward's collectives. Collective over context.sequence
+// where the configuration asks for figures of sequences.
+PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
+                                const EntryColumns& entries, const AlgorithmConfig& config,
+                                const LossContext& context);
 
 // Negative log-likelihood: loss = -sum of weight * logprob.
-PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n, const at::Tensor& weight_n);
+PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
+                    const at::Tensor& weight_n);
 
 }  // namespace ringside::rl

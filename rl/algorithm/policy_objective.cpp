@@ -14,7 +14,8 @@ at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
   return mean_n + token_n - token_n.detach();
 }
 
-at::Tensor ppo_clip(const at::Tensor& advantage, const at::Tensor& ratio, const AlgorithmConfig& config) {
+at::Tensor ppo_clip(const at::Tensor& advantage, const at::Tensor& ratio,
+                    const AlgorithmConfig& config) {
   const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
   const at::Tensor bounded = config.delta > 0 ? ratio.clamp_max(config.delta) : ratio;
   const at::Tensor loss = at::maximum(-advantage * bounded, -advantage * clipped);
@@ -29,22 +30,29 @@ at::Tensor cispo(const PolicyTerms& terms, const at::Tensor& ratio, const Algori
   return -ratio.detach().clamp(low, high) * terms.advantage_n * terms.logprob_n;
 }
 
-at::Tensor sapo(const at::Tensor& advantage, const at::Tensor& ratio, const AlgorithmConfig& config) {
-  const at::Tensor tau = at::where(advantage > 0, at::full_like(ratio, config.sapo_tau_positive).detach(),
-                                   at::full_like(ratio, config.sapo_tau_negative).detach());
+at::Tensor sapo(const at::Tensor& advantage, const at::Tensor& ratio,
+                const AlgorithmConfig& config) {
+  const at::Tensor tau =
+      at::where(advantage > 0, at::full_like(ratio, config.sapo_tau_positive).detach(),
+                at::full_like(ratio, config.sapo_tau_negative).detach());
   return -advantage * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
 }
 
-at::Tensor dppo_tv(const PolicyTerms& terms, const at::Tensor& ratio, const AlgorithmConfig& config) {
+at::Tensor dppo_tv(const PolicyTerms& terms, const at::Tensor& ratio,
+                   const AlgorithmConfig& config) {
   const at::Tensor moved = terms.logprob_n.detach().exp() - terms.old_n.exp();
-  const at::Tensor too_far = at::where(terms.advantage_n > 0, moved > config.clip_high, moved < -config.clip_low);
+  const at::Tensor too_far =
+      at::where(terms.advantage_n > 0, moved > config.clip_high, moved < -config.clip_low);
   return -terms.advantage_n * ratio * too_far.logical_not().to(ratio.scalar_type());
 }
 
-// What gmpo takes the mean of: the log ratio, not followed further than the clip in the direction that the advantage pulls.
-at::Tensor gmpo_log_ratio(const at::Tensor& log_ratio, const at::Tensor& advantage, const AlgorithmConfig& config) {
+// What gmpo takes the mean of: the log ratio, not followed further than the clip in the direction
+// that the advantage pulls.
+at::Tensor gmpo_log_ratio(const at::Tensor& log_ratio, const at::Tensor& advantage,
+                          const AlgorithmConfig& config) {
   const at::Tensor sign = advantage.sign();
-  return sign * at::minimum(sign * log_ratio, sign * log_ratio.clamp(-config.clip_low, config.clip_high));
+  return sign *
+         at::minimum(sign * log_ratio, sign * log_ratio.clamp(-config.clip_low, config.clip_high));
 }
 
 at::Tensor k3_of(const at::Tensor& difference) { return (-difference).exp() + difference - 1.0; }
@@ -60,7 +68,8 @@ at::Tensor k3_unbiased(const at::Tensor& k3, const at::Tensor& ratio, const Algo
 
 }  // namespace
 
-at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& config, const SequenceMeans& sequences) {
+at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& config,
+                            const SequenceMeans& sequences) {
   const at::Tensor of_token = (terms.logprob_n - terms.old_n).clamp(-kMaxLogRatio, kMaxLogRatio);
   if (config.loss == PolicyLossName::kGmpo) {
     const at::Tensor bounded = gmpo_log_ratio(of_token, terms.advantage_n, config);
@@ -79,7 +88,8 @@ std::pair<double, double> ratio_bounds(const AlgorithmConfig& config) {
   return {1.0 - config.clip_low, 1.0 + config.clip_high};
 }
 
-at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n, const AlgorithmConfig& config) {
+at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
+                            const AlgorithmConfig& config) {
   const at::Tensor ratio = log_ratio_n.exp();
   switch (config.loss) {
     case PolicyLossName::kPpoClip:
@@ -98,8 +108,9 @@ at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_rati
   throw std::invalid_argument("unknown algorithm.loss");
 }
 
-at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n, const at::Tensor& log_ratio_n,
-                       const AlgorithmConfig& config, const SequenceMeans& sequences) {
+at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n,
+                       const at::Tensor& log_ratio_n, const AlgorithmConfig& config,
+                       const SequenceMeans& sequences) {
   const at::Tensor difference = logprob_n - reference_n;
   // k2 minus its own value: adds a gradient and nothing else.
   const auto straight = [&](const at::Tensor& value) {

@@ -12,7 +12,8 @@ SequenceMeans::SequenceMeans(at::Tensor sample_n, int64_t num_sequences, sp::Com
 std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns) const {
   const at::NoGradGuard no_grad;
   // Rows: the sums of each column, then the counts. fp64, so that the order of ranks does not show.
-  at::Tensor sums = at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_}, at::kDouble);
+  at::Tensor sums =
+      at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_}, at::kDouble);
   for (std::size_t c = 0; c < columns.size(); ++c) {
     sums[static_cast<int64_t>(c)].index_add_(0, sample_n_, columns[c].detach().to(at::kDouble));
   }

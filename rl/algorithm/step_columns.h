@@ -1,5 +1,5 @@
-// The step's per-token numbers: one host table of columns, the only home of log-probs, advantages and weights of the loss
-// tokens. Torch-free.
+// The step's per-token numbers: one host table of columns, the only home of log-probs, advantages
+// and weights of the loss tokens. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace ringside::rl {
 
 // Samples one after the other, in the same order on every rank. A sample may have no loss token.
-// Shapes: B = samples, N = loss tokens. All log-probs are natural logarithms. A column that nothing asks for is empty.
-// What a pass over the micro-batches fills in (old, reference, value) holds this rank's own tokens and 0 elsewhere until
-// merge_columns() has been called.
+// Shapes: B = samples, N = loss tokens. All log-probs are natural logarithms. A column that nothing
+// asks for is empty. What a pass over the micro-batches fills in (old, reference, value) holds this
+// rank's own tokens and 0 elsewhere until merge_columns() has been called.
 struct StepColumns {
   std::vector<int64_t> begin;       // [B + 1] first loss token of each sample, and N
   std::vector<double> rollout;      // [N] log-prob under the policy that sampled
@@ -22,19 +22,22 @@ struct StepColumns {
   std::vector<double> given;        // [N] advantages that came with the rollouts
   std::vector<double> advantage;    // [N]
   std::vector<double> returns;      // [N] what the critic is fitted to
-  std::vector<double> correction;   // [N] factor of the policy term for the mismatch of trainer and rollout engine
-  std::vector<double> weight;       // [N] holds the aggregation and the global denominator; fixed before any backward
+  std::vector<double>
+      correction;  // [N] factor of the policy term for the mismatch of trainer and rollout engine
+  std::vector<double>
+      weight;  // [N] holds the aggregation and the global denominator; fixed before any backward
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }
 };
 
-// Throws std::invalid_argument unless begin starts at 0 and never falls. `who` begins the message here and below.
+// Throws std::invalid_argument unless begin starts at 0 and never falls. `who` begins the message
+// here and below.
 void check_samples(const StepColumns& table, std::string_view who);
 
-// Throws std::invalid_argument unless `column` has one finite number a loss token; names the column and the first sample at
-// fault.
-void check_column(const StepColumns& table, const std::vector<double>& column, std::string_view name,
-                  std::string_view who);
+// Throws std::invalid_argument unless `column` has one finite number a loss token; names the column
+// and the first sample at fault.
+void check_column(const StepColumns& table, const std::vector<double>& column,
+                  std::string_view name, std::string_view who);
 
 }  // namespace ringside::rl

@@ -17,26 +17,31 @@ constexpr std::string_view kAdvantages = "step_advantages";
 
 void check_length(std::size_t got, std::size_t samples, const std::string& what) {
   if (got != samples) {
-    throw std::invalid_argument(what + " for " + std::to_string(got) + " samples, expected " + std::to_string(samples));
+    throw std::invalid_argument(what + " for " + std::to_string(got) + " samples, expected " +
+                                std::to_string(samples));
   }
 }
 
 void check_finite(const std::vector<double>& of_samples, const std::string& what) {
   for (std::size_t i = 0; i < of_samples.size(); ++i) {
     if (!std::isfinite(of_samples[i])) {
-      throw std::invalid_argument(what + " of sample " + std::to_string(i) + " is " + std::to_string(of_samples[i]));
+      throw std::invalid_argument(what + " of sample " + std::to_string(i) + " is " +
+                                  std::to_string(of_samples[i]));
     }
   }
 }
 
-bool has_tokens(const StepColumns& table, int64_t sample) { return table.begin[sample + 1] > table.begin[sample]; }
+bool has_tokens(const StepColumns& table, int64_t sample) {
+  return table.begin[sample + 1] > table.begin[sample];
+}
 
 void check_rewards(const StepColumns& table, const SampleRewards& rewards) {
   const auto samples = static_cast<std::size_t>(table.samples());
   check_length(rewards.total.size(), samples, "step_advantages: total rewards");
   check_finite(rewards.total, "step_advantages: the total reward");
   for (const TurnReward& turn : rewards.turns) {
-    const std::string name = "step_advantages: the turn reward of sample " + std::to_string(turn.sample);
+    const std::string name =
+        "step_advantages: the turn reward of sample " + std::to_string(turn.sample);
     if (turn.sample < 0 || turn.sample >= table.samples()) {
       throw std::invalid_argument(name + ", but there are " + std::to_string(samples) + " samples");
     }
@@ -46,14 +51,16 @@ void check_rewards(const StepColumns& table, const SampleRewards& rewards) {
     const int64_t begin = table.begin[turn.sample];
     const int64_t end = table.begin[turn.sample + 1];
     if (has_tokens(table, turn.sample) && (turn.token < begin || turn.token >= end)) {
-      throw std::invalid_argument(name + " is at loss token " + std::to_string(turn.token) + ", outside its " +
-                                  std::to_string(begin) + " to " + std::to_string(end));
+      throw std::invalid_argument(name + " is at loss token " + std::to_string(turn.token) +
+                                  ", outside its " + std::to_string(begin) + " to " +
+                                  std::to_string(end));
     }
   }
 }
 
 // KL estimate of each token; empty when none is taken off here.
-std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& config, double kl_coef) {
+std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& config,
+                             double kl_coef) {
   if (config.kl_in == KlIn::kLoss || kl_coef == 0.0) {
     return {};
   }
@@ -69,7 +76,8 @@ std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& co
 }
 
 // x_t + decay_t x_t+1 + ..., over the tokens of each sample on its own.
-std::vector<double> discounted_sums(const StepColumns& table, const std::vector<double>& x, double decay) {
+std::vector<double> discounted_sums(const StepColumns& table, const std::vector<double>& x,
+                                    double decay) {
   std::vector<double> sums(x.size());
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
     double carried = 0.0;
@@ -98,8 +106,8 @@ std::vector<double> sample_scores(const StepColumns& table, const SampleRewards&
 }
 
 // kl_coef times the sum of a sample's KL, of kl_in reward.
-std::vector<double> kl_costs(const StepColumns& table, const std::vector<double>& kl, const AlgorithmConfig& config,
-                             double kl_coef) {
+std::vector<double> kl_costs(const StepColumns& table, const std::vector<double>& kl,
+                             const AlgorithmConfig& config, double kl_coef) {
   std::vector<double> costs(static_cast<std::size_t>(table.samples()), 0.0);
   if (config.kl_in == KlIn::kReward && !kl.empty()) {
     for (int64_t sample = 0; sample < table.samples(); ++sample) {
@@ -111,35 +119,42 @@ std::vector<double> kl_costs(const StepColumns& table, const std::vector<double>
   return costs;
 }
 
-std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& costs,
-                         int64_t group_size, const AlgorithmConfig& config) {
+std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards,
+                         const std::vector<double>& costs, int64_t group_size,
+                         const AlgorithmConfig& config) {
   if (config.reward.clip > 0) {
-    throw std::invalid_argument("step_advantages: algorithm.reward.clip " + std::to_string(config.reward.clip) +
-                                " bounds the total, but estimator gdpo adds up each reward on its own; expected 0");
+    throw std::invalid_argument(
+        "step_advantages: algorithm.reward.clip " + std::to_string(config.reward.clip) +
+        " bounds the total, but estimator gdpo adds up each reward on its own; expected 0");
   }
   std::vector<std::vector<double>> components = rewards.by_name;
   std::vector<double> weights = rewards.weight;
-  if (components.empty() || weights.size() != components.size() || rewards.names.size() != components.size()) {
-    throw std::invalid_argument("step_advantages: gdpo got " + std::to_string(components.size()) + " rewards, " +
-                                std::to_string(weights.size()) + " weights and " +
-                                std::to_string(rewards.names.size()) + " names; expected at least one of each, as many");
+  if (components.empty() || weights.size() != components.size() ||
+      rewards.names.size() != components.size()) {
+    throw std::invalid_argument("step_advantages: gdpo got " + std::to_string(components.size()) +
+                                " rewards, " + std::to_string(weights.size()) + " weights and " +
+                                std::to_string(rewards.names.size()) +
+                                " names; expected at least one of each, as many");
   }
   for (std::size_t r = 0; r < components.size(); ++r) {
-    check_length(components[r].size(), rewards.total.size(), "step_advantages: reward " + rewards.names[r]);
+    check_length(components[r].size(), rewards.total.size(),
+                 "step_advantages: reward " + rewards.names[r]);
     check_finite(components[r], "step_advantages: reward " + rewards.names[r]);
   }
   std::vector<double> rest = turn_sums(table, rewards);
   for (std::size_t i = 0; i < rest.size(); ++i) {
     rest[i] -= costs[i];
   }
-  components.push_back(std::move(rest));  // all 0 where there is neither turn nor KL: an advantage of 0
+  components.push_back(
+      std::move(rest));  // all 0 where there is neither turn nor KL: an advantage of 0
   weights.push_back(1.0);
   return gdpo_advantages(components, weights, group_size, config.advantage);
 }
 
 // One number a sample, given to each of its tokens.
-std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& kl,
-                              int64_t group_size, const AlgorithmConfig& config, double kl_coef) {
+std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rewards,
+                              const std::vector<double>& kl, int64_t group_size,
+                              const AlgorithmConfig& config, double kl_coef) {
   const auto costs = kl_costs(table, kl, config, kl_coef);
   std::vector<double> of_samples;
   if (config.advantage.estimator == AdvantageEstimator::kGdpo) {
@@ -153,14 +168,16 @@ std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rew
   }
   std::vector<double> advantage;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
-    advantage.insert(advantage.end(), table.begin[sample + 1] - table.begin[sample], of_samples[sample]);
+    advantage.insert(advantage.end(), table.begin[sample + 1] - table.begin[sample],
+                     of_samples[sample]);
   }
   return advantage;
 }
 
 // Of kl_in advantage, where the estimator knows no rewards of tokens.
-void take_off_later_kl(const StepColumns& table, const std::vector<double>& kl, const AlgorithmConfig& config,
-                       double kl_coef, std::vector<double>& advantage) {
+void take_off_later_kl(const StepColumns& table, const std::vector<double>& kl,
+                       const AlgorithmConfig& config, double kl_coef,
+                       std::vector<double>& advantage) {
   if (config.kl_in != KlIn::kAdvantage || kl.empty()) {
     return;
   }
@@ -174,14 +191,15 @@ std::vector<double> given(const StepColumns& table, const AlgorithmConfig& confi
   check_column(table, table.given, "given", kAdvantages);
   if (config.kl_in == KlIn::kReward && config.kl_coef > 0) {
     throw std::invalid_argument(
-        "step_advantages: algorithm.kl_in reward puts the KL into rewards, but estimator given takes advantages as they "
+        "step_advantages: algorithm.kl_in reward puts the KL into rewards, but estimator given "
+        "takes advantages as they "
         "come; expected kl_in loss or advantage");
   }
   return table.given;
 }
 
-std::vector<double> token_rewards(const StepColumns& table, const SampleRewards& rewards, const std::vector<double>& kl,
-                                  double kl_coef) {
+std::vector<double> token_rewards(const StepColumns& table, const SampleRewards& rewards,
+                                  const std::vector<double>& kl, double kl_coef) {
   std::vector<double> reward(static_cast<std::size_t>(table.tokens()), 0.0);
   for (std::size_t t = 0; t < kl.size(); ++t) {
     reward[t] = -kl_coef * kl[t];
@@ -217,14 +235,17 @@ void gae(const StepColumns& table, const std::vector<double>& reward, const Adva
   }
 }
 
-void whiten(const StepColumns& table, const AdvantageConfig& config, std::vector<double>& advantage) {
+void whiten(const StepColumns& table, const AdvantageConfig& config,
+            std::vector<double>& advantage) {
   Eigen::Map<Eigen::ArrayXd> tokens(advantage.data(), static_cast<Eigen::Index>(advantage.size()));
   Eigen::ArrayXd counted = tokens;
   if (config.whiten == Whiten::kSequences) {
     std::vector<double> means;
     for (int64_t sample = 0; sample < table.samples(); ++sample) {
       if (has_tokens(table, sample)) {
-        means.push_back(tokens.segment(table.begin[sample], table.begin[sample + 1] - table.begin[sample]).mean());
+        means.push_back(
+            tokens.segment(table.begin[sample], table.begin[sample + 1] - table.begin[sample])
+                .mean());
       }
     }
     counted = Eigen::Map<Eigen::ArrayXd>(means.data(), static_cast<Eigen::Index>(means.size()));
@@ -249,7 +270,8 @@ SampleRewards shape_rewards(SampleRewards rewards, std::span<const int64_t> comp
                             int64_t max_completion_tokens, const RewardShapingConfig& config) {
   const bool penalised = config.overlong_buffer_tokens > 0;
   if (penalised || !completion_tokens.empty()) {
-    check_length(completion_tokens.size(), rewards.total.size(), "shape_rewards: completion lengths");
+    check_length(completion_tokens.size(), rewards.total.size(),
+                 "shape_rewards: completion lengths");
   }
   for (double& weight : rewards.weight) {
     weight *= config.scale;
@@ -261,8 +283,8 @@ SampleRewards shape_rewards(SampleRewards rewards, std::span<const int64_t> comp
   if (penalised) {
     std::vector<double> penalties;
     for (std::size_t i = 0; i < rewards.total.size(); ++i) {
-      penalties.push_back(
-          overlong_penalty(completion_tokens[i], max_completion_tokens, config.overlong_buffer_tokens));
+      penalties.push_back(overlong_penalty(completion_tokens[i], max_completion_tokens,
+                                           config.overlong_buffer_tokens));
       rewards.total[i] += config.overlong_factor * penalties.back();
     }
     rewards.names.emplace_back("overlong_penalty");
@@ -291,16 +313,19 @@ double kl_value(KlEstimator estimator, double d) {
   throw std::invalid_argument("unknown algorithm.kl_estimator");
 }
 
-StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards, int64_t group_size,
-                               const AlgorithmConfig& config, double kl_coef) {
+StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
+                               int64_t group_size, const AlgorithmConfig& config, double kl_coef) {
   check_samples(table, kAdvantages);
   check_rewards(table, rewards);
   StepAdvantages result;
   result.sample_score = sample_scores(table, rewards);
   const std::vector<double> kl = token_kl(table, config, kl_coef);
-  result.kl = kl.empty() ? 0.0 : std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
+  result.kl = kl.empty()
+                  ? 0.0
+                  : std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
   if (config.advantage.estimator == AdvantageEstimator::kReinforce) {
-    result.advantage = discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);
+    result.advantage =
+        discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);
   } else if (config.advantage.estimator == AdvantageEstimator::kGae) {
     gae(table, token_rewards(table, rewards, kl, kl_coef), config.advantage, result);
   } else {

@@ -14,15 +14,17 @@ ValueSums& ValueSums::operator+=(const ValueSums& other) {
   return *this;
 }
 
-ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n, const at::Tensor& return_n,
-                     double token_weight, double value_clip) {
-  TORCH_CHECK(value_n.sizes() == return_n.sizes() && value_n.sizes() == old_value_n.sizes(), "value loss: ",
-              value_n.sizes(), " values, ", old_value_n.sizes(), " old values, ", return_n.sizes(), " returns");
+ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
+                     const at::Tensor& return_n, double token_weight, double value_clip) {
+  TORCH_CHECK(value_n.sizes() == return_n.sizes() && value_n.sizes() == old_value_n.sizes(),
+              "value loss: ", value_n.sizes(), " values, ", old_value_n.sizes(), " old values, ",
+              return_n.sizes(), " returns");
   TORCH_CHECK(value_clip >= 0.0, "value loss: value_clip must not be negative, got ", value_clip);
   ValueLoss result;
   at::Tensor error_n = (value_n - return_n).square();
   if (value_clip > 0.0) {
-    const at::Tensor clipped_n = at::clamp(value_n, old_value_n - value_clip, old_value_n + value_clip);
+    const at::Tensor clipped_n =
+        at::clamp(value_n, old_value_n - value_clip, old_value_n + value_clip);
     const at::Tensor clipped_error_n = (clipped_n - return_n).square();
     result.sums.clipped = (clipped_error_n > error_n).sum().item<double>();
     error_n = at::maximum(error_n, clipped_error_n);
@@ -56,7 +58,8 @@ Moments& Moments::operator+=(const Moments& other) {
 }
 
 ValueStatistics ValueStatistics::of(const at::Tensor& value_n, const at::Tensor& return_n) {
-  TORCH_CHECK(value_n.sizes() == return_n.sizes(), value_n.sizes(), " values, ", return_n.sizes(), " returns");
+  TORCH_CHECK(value_n.sizes() == return_n.sizes(), value_n.sizes(), " values, ", return_n.sizes(),
+              " returns");
   ValueStatistics result;
   if (value_n.numel() == 0) {
     return result;

@@ -1,5 +1,5 @@
-// The loss of PPO's value model per loss token, and what its metrics are made of, as pure functions of tensors.
-// Shapes: n = loss entries of this rank.
+// The loss of PPO's value model per loss token, and what its metrics are made of, as pure functions
+// of tensors. Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,16 +22,18 @@ struct ValueLoss {
   ValueSums sums;
 };
 
-// Per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c = value_clip, 0.5 (v - R)^2 for c = 0; the loss
-// is the sum times token_weight, one over the loss tokens of the mini-batch. Source: PPO2's value loss in OpenAI Baselines
-// (Schulman et al. 2017); verl, core_algos.compute_value_loss with token-mean. value_n carries the gradient; all three
-// are of one floating-point dtype. n may be 0: the loss is then a zero that still has a gradient path. Throws
+// Per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c = value_clip, 0.5 (v -
+// R)^2 for c = 0; the loss is the sum times token_weight, one over the loss tokens of the
+// mini-batch. Source: PPO2's value loss in OpenAI Baselines (Schulman et al. 2017); verl,
+// core_algos.compute_value_loss with token-mean. value_n carries the gradient; all three are of one
+// floating-point dtype. n may be 0: the loss is then a zero that still has a gradient path. Throws
 // c10::Error on columns of different lengths or a negative value_clip.
-ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n, const at::Tensor& return_n,
-                     double token_weight, double value_clip);
+ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
+                     const at::Tensor& return_n, double token_weight, double value_clip);
 
-// Count, mean and sum of squared deviations from the mean of numbers. Moments of parts merge with += by the formula of Chan,
-// Golub and LeVeque (1979), which subtracts no large sums: means far from 0 cost no digits of the variance.
+// Count, mean and sum of squared deviations from the mean of numbers. Moments of parts merge with
+// += by the formula of Chan, Golub and LeVeque (1979), which subtracts no large sums: means far
+// from 0 cost no digits of the variance.
 struct Moments {
   double count = 0.0;
   double mean = 0.0;
@@ -53,7 +55,8 @@ struct ValueStatistics {
   static ValueStatistics of(const at::Tensor& value_n, const at::Tensor& return_n);
   ValueStatistics& operator+=(const ValueStatistics& other);
 
-  // 1 - Var(R - V) / Var(R): 1 = foreseen, 0 = no better than a constant, below 0 = worse. 0 where returns do not vary.
+  // 1 - Var(R - V) / Var(R): 1 = foreseen, 0 = no better than a constant, below 0 = worse. 0 where
+  // returns do not vary.
   double explained_variance() const;
 };
 

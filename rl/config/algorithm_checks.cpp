@@ -1,7 +1,7 @@
-#include "rl/config/checks.h"
-
 #include <stdexcept>
 #include <utility>
+
+#include "rl/config/checks.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -21,38 +21,48 @@ std::string word(E value) {
 void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<Mistake>& mistakes) {
   const AdvantageEstimator estimator = a.advantage.estimator;
   if (uses_groups(estimator) && group_size < 2) {
-    mistakes.push_back({"rollout.group_size", "is 1, but algorithm.advantage.estimator " + word(estimator) +
-                                                  " measures each sample against its group; expected at least 2"});
+    mistakes.push_back(
+        {"rollout.group_size", "is 1, but algorithm.advantage.estimator " + word(estimator) +
+                                   " measures each sample against its group; expected at least 2"});
   }
   if (!uses_groups(estimator) && a.dynamic_sampling != DynamicSampling::kNone) {
-    mistakes.push_back({"algorithm.dynamic_sampling", "is " + word(a.dynamic_sampling) +
-                                                          ", which looks at groups, but algorithm.advantage.estimator " +
-                                                          word(estimator) + " has none; expected none"});
+    mistakes.push_back({"algorithm.dynamic_sampling",
+                        "is " + word(a.dynamic_sampling) +
+                            ", which looks at groups, but algorithm.advantage.estimator " +
+                            word(estimator) + " has none; expected none"});
   }
-  const bool divided = estimator == AdvantageEstimator::kGrpo || estimator == AdvantageEstimator::kRloo;
-  const bool plain = a.advantage.std == AdvantageStd::kGroup || a.advantage.std == AdvantageStd::kNone;
+  const bool divided =
+      estimator == AdvantageEstimator::kGrpo || estimator == AdvantageEstimator::kRloo;
+  const bool plain =
+      a.advantage.std == AdvantageStd::kGroup || a.advantage.std == AdvantageStd::kNone;
   if (!divided && !plain) {
-    mistakes.push_back({"algorithm.advantage.std", "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
-                                                       " does not use it; expected estimator grpo or rloo, or std group"});
+    mistakes.push_back({"algorithm.advantage.std",
+                        "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
+                            " does not use it; expected estimator grpo or rloo, or std group"});
   }
   if (estimator == AdvantageEstimator::kGdpo && a.reward.clip > 0) {
-    mistakes.push_back({"algorithm.reward.clip", "is " + text_of(a.reward.clip) +
-                                                     ", but estimator gdpo adds up the rewards one by one, so there is no "
-                                                     "total to clip; expected 0"});
+    mistakes.push_back({"algorithm.reward.clip",
+                        "is " + text_of(a.reward.clip) +
+                            ", but estimator gdpo adds up the rewards one by one, so there is no "
+                            "total to clip; expected 0"});
   }
   if (a.critic.warmup_steps > 0 && estimator != AdvantageEstimator::kGae) {
     mistakes.push_back({"algorithm.critic.warmup_steps",
-                        "is " + std::to_string(a.critic.warmup_steps) + ", but algorithm.advantage.estimator " +
-                            word(estimator) + " has no critic; expected 0, or estimator gae"});
+                        "is " + std::to_string(a.critic.warmup_steps) +
+                            ", but algorithm.advantage.estimator " + word(estimator) +
+                            " has no critic; expected 0, or estimator gae"});
   }
 }
 
-// Advantages that come with the rollouts are made of no reward here, so nothing that shapes rewards could act.
+// Advantages that come with the rollouts are made of no reward here, so nothing that shapes rewards
+// could act.
 void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   if (a.advantage.estimator != AdvantageEstimator::kGiven) {
     return;
   }
-  const std::string why = ", but algorithm.advantage.estimator given takes advantages as they come, not rewards; expected ";
+  const std::string why =
+      ", but algorithm.advantage.estimator given takes advantages as they come, not rewards; "
+      "expected ";
   if (a.reward.scale != 1) {
     mistakes.push_back({"algorithm.reward.scale", "is " + text_of(a.reward.scale) + why + "1"});
   }
@@ -71,45 +81,53 @@ void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
 void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const bool term = a.kl_coef > 0;
   if (a.kl_target > 0 && !term) {
-    mistakes.push_back({"algorithm.kl_target", "is " + text_of(a.kl_target) +
-                                                   ", but algorithm.kl_coef is 0; expected a positive kl_coef to start from"});
+    mistakes.push_back(
+        {"algorithm.kl_target",
+         "is " + text_of(a.kl_target) +
+             ", but algorithm.kl_coef is 0; expected a positive kl_coef to start from"});
   }
   if (a.reference_update_every > 0 && (!term || a.kl_to != KlTo::kReference)) {
-    mistakes.push_back({"algorithm.reference_update_every",
-                        "is " + std::to_string(a.reference_update_every) +
-                            ", but there is no reference policy; expected kl_coef above 0 and kl_to reference, or 0"});
+    mistakes.push_back(
+        {"algorithm.reference_update_every", "is " + std::to_string(a.reference_update_every) +
+                                                 ", but there is no reference policy; expected "
+                                                 "kl_coef above 0 and kl_to reference, or 0"});
   }
   if (a.entropy_target > 0 && a.entropy_step == 0) {
-    mistakes.push_back({"algorithm.entropy_target", "is " + text_of(a.entropy_target) +
-                                                        ", but algorithm.entropy_step is 0, so the bonus could not move; "
-                                                        "expected a positive entropy_step"});
+    mistakes.push_back({"algorithm.entropy_target",
+                        "is " + text_of(a.entropy_target) +
+                            ", but algorithm.entropy_step is 0, so the bonus could not move; "
+                            "expected a positive entropy_step"});
   }
 }
 
 void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const CorrectionConfig& c = a.correction;
   if (c.mode != CorrectionMode::kNone && a.old_logprobs == OldLogprobs::kRollout) {
-    mistakes.push_back({"algorithm.correction.mode", "is " + word(c.mode) +
-                                                         ", but algorithm.old_logprobs rollout takes the rollout's log-probs "
-                                                         "for the old ones, so there is nothing to correct; expected none"});
+    mistakes.push_back({"algorithm.correction.mode",
+                        "is " + word(c.mode) +
+                            ", but algorithm.old_logprobs rollout takes the rollout's log-probs "
+                            "for the old ones, so there is nothing to correct; expected none"});
   }
   if (c.mode == CorrectionMode::kSeqMaskTis && c.level != CorrectionLevel::kToken) {
-    mistakes.push_back({"algorithm.correction.level", "is " + word(c.level) +
-                                                          ", but mode seq_mask_tis uses both the token's ratio and its "
-                                                          "sequence's geometric mean; expected token"});
+    mistakes.push_back({"algorithm.correction.level",
+                        "is " + word(c.level) +
+                            ", but mode seq_mask_tis uses both the token's ratio and its "
+                            "sequence's geometric mean; expected token"});
   }
   if (c.low > c.high) {
-    mistakes.push_back({"algorithm.correction.low", "is " + text_of(c.low) + ", above algorithm.correction.high " +
-                                                        text_of(c.high) + "; expected at most that"});
+    mistakes.push_back(
+        {"algorithm.correction.low", "is " + text_of(c.low) + ", above algorithm.correction.high " +
+                                         text_of(c.high) + "; expected at most that"});
   }
 }
 
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
   if (a.loss_divisor != 0 && a.loss_aggregation != LossAggregation::kConstant) {
-    mistakes.push_back({"algorithm.loss_divisor", "is " + text_of(a.loss_divisor) + ", but algorithm.loss_aggregation " +
-                                                      word(a.loss_aggregation) +
-                                                      " does not use it; expected 0, or loss_aggregation constant"});
+    mistakes.push_back({"algorithm.loss_divisor",
+                        "is " + text_of(a.loss_divisor) + ", but algorithm.loss_aggregation " +
+                            word(a.loss_aggregation) +
+                            " does not use it; expected 0, or loss_aggregation constant"});
   }
   for (const auto& [key, value] :
        {std::pair{"algorithm.dual_clip", a.dual_clip}, std::pair{"algorithm.delta", a.delta}}) {
@@ -119,15 +137,17 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
     }
   }
   if (a.dual_clip != 0 && a.dual_clip <= 1) {
-    mistakes.push_back({"algorithm.dual_clip", "is " + text_of(a.dual_clip) +
-                                                   ", which would clip every loss; expected above 1, or 0"});
+    mistakes.push_back(
+        {"algorithm.dual_clip",
+         "is " + text_of(a.dual_clip) + ", which would clip every loss; expected above 1, or 0"});
   }
   const bool per_token = a.loss == PolicyLossName::kDppoTv || a.loss == PolicyLossName::kGmpo ||
                          a.loss == PolicyLossName::kReinforce;
   if (a.importance_level == ImportanceLevel::kSequence && per_token) {
-    mistakes.push_back({"algorithm.importance_level", "is sequence, but algorithm.loss " + word(a.loss) +
-                                                          " has its own form of the ratio; expected token, or loss ppo_clip, "
-                                                          "cispo or sapo"});
+    mistakes.push_back({"algorithm.importance_level",
+                        "is sequence, but algorithm.loss " + word(a.loss) +
+                            " has its own form of the ratio; expected token, or loss ppo_clip, "
+                            "cispo or sapo"});
   }
 }
 
@@ -164,7 +184,8 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back({"algorithm.reward.overlong_buffer_tokens",
                         "is " + std::to_string(c.algorithm.reward.overlong_buffer_tokens) +
                             ", more than rollout.max_completion_tokens " +
-                            std::to_string(c.rollout.max_completion_tokens) + "; expected at most that"});
+                            std::to_string(c.rollout.max_completion_tokens) +
+                            "; expected at most that"});
   }
   const auto samples =
       grpo ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;

@@ -58,12 +58,13 @@ std::vector<std::string> describe_batch(const Config& config) {
       "a micro-batch: " + count(config.train.tokens_per_micro_batch, "token") + ", " +
       count(ceil_div(config.train.tokens_per_micro_batch, batch.sequence_parallel_size), "token") +
       " a rank");
-  const std::string axes = parallel.context_parallel_size > 0
-                               ? std::to_string(parallel.context_parallel_size) + " context parallel"
-                               : "ring " + std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
-                                     std::to_string(parallel.ulysses_parallel_size);
-  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x " + axes + " = " +
-                  count(batch.world_size, "rank"));
+  const std::string axes =
+      parallel.context_parallel_size > 0
+          ? std::to_string(parallel.context_parallel_size) + " context parallel"
+          : "ring " + std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
+                std::to_string(parallel.ulysses_parallel_size);
+  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x " +
+                  axes + " = " + count(batch.world_size, "rank"));
   return lines;
 }
 

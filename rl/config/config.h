@@ -184,10 +184,13 @@ struct ParallelConfig {
 
   // Ranks that share a sequence, however context_parallel_size is going to be factored.
   std::int64_t sequence_parallel_size() const {
-    return context_parallel_size > 0 ? context_parallel_size : ringattn_parallel_size * ulysses_parallel_size;
+    return context_parallel_size > 0 ? context_parallel_size
+                                     : ringattn_parallel_size * ulysses_parallel_size;
   }
   // Ranks the mesh needs.
-  std::int64_t world_size() const { return data_parallel_replicate_size * sequence_parallel_size(); }
+  std::int64_t world_size() const {
+    return data_parallel_replicate_size * sequence_parallel_size();
+  }
 };
 
 struct SpConfig {

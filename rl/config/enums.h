@@ -1,4 +1,5 @@
-// The words of the configuration: every enumeration that a key can take, with its values as YAML writes them. Torch-free.
+// The words of the configuration: every enumeration that a key can take, with its values as YAML
+// writes them. Torch-free.
 #pragma once
 
 #include <array>
@@ -15,14 +16,29 @@ enum class DType { kFloat32, kBFloat16, kFloat64 };
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 enum class AlgorithmName { kGrpo, kSft };
-enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kAbsStraight, kK3Straight, kK3Score, kK3Unbiased };
+enum class KlEstimator {
+  kK1,
+  kAbs,
+  kK2,
+  kK3,
+  kK1Straight,
+  kAbsStraight,
+  kK3Straight,
+  kK3Score,
+  kK3Unbiased
+};
 enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce };
 enum class ImportanceLevel { kToken, kSequence };
 enum class CispoBounds { kRelative, kAbsolute };
 enum class KlTo { kReference, kRollout };
 enum class KlIn { kLoss, kReward, kAdvantage };
 enum class LossAggregation {
-  kTokenMean, kTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSum, kConstant, kMicroBatchTokenMean
+  kTokenMean,
+  kTokenSum,
+  kSeqMeanTokenMean,
+  kSeqMeanTokenSum,
+  kConstant,
+  kMicroBatchTokenMean
 };
 enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae, kGiven };
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
@@ -69,11 +85,13 @@ struct EnumNames<AlgorithmName> {
 template <>
 struct EnumNames<KlEstimator> {
   static constexpr std::array<std::string_view, 9> kNames = {
-      "k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"};
+      "k1",           "abs",         "k2",       "k3",         "k1_straight",
+      "abs_straight", "k3_straight", "k3_score", "k3_unbiased"};
 };
 template <>
 struct EnumNames<PolicyLossName> {
-  static constexpr std::array<std::string_view, 6> kNames = {"ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce"};
+  static constexpr std::array<std::string_view, 6> kNames = {"ppo_clip", "cispo", "sapo",
+                                                             "dppo_tv",  "gmpo",  "reinforce"};
 };
 template <>
 struct EnumNames<ImportanceLevel> {
@@ -94,16 +112,18 @@ struct EnumNames<CispoBounds> {
 template <>
 struct EnumNames<LossAggregation> {
   static constexpr std::array<std::string_view, 6> kNames = {
-      "token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "constant", "micro_batch_token_mean"};
+      "token_mean",         "token_sum", "seq_mean_token_mean",
+      "seq_mean_token_sum", "constant",  "micro_batch_token_mean"};
 };
 template <>
 struct EnumNames<AdvantageEstimator> {
-  static constexpr std::array<std::string_view, 8> kNames = {"grpo",      "rloo",   "reinforce", "gdpo",
-                                                             "pass_at_k", "max_rl", "gae",       "given"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "grpo", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {
-  static constexpr std::array<std::string_view, 4> kNames = {"group", "batch", "leave_one_out", "none"};
+  static constexpr std::array<std::string_view, 4> kNames = {"group", "batch", "leave_one_out",
+                                                             "none"};
 };
 template <>
 struct EnumNames<Whiten> {
@@ -115,7 +135,8 @@ struct EnumNames<OldLogprobs> {
 };
 template <>
 struct EnumNames<CorrectionMode> {
-  static constexpr std::array<std::string_view, 5> kNames = {"none", "tis", "icepop", "mask", "seq_mask_tis"};
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "tis", "icepop", "mask",
+                                                             "seq_mask_tis"};
 };
 template <>
 struct EnumNames<CorrectionLevel> {
@@ -131,11 +152,13 @@ struct EnumNames<LrSchedule> {
 };
 template <>
 struct EnumNames<RolloutServer> {
-  static constexpr std::array<std::string_view, 5> kNames = {"embedded", "vllm", "sglang", "llama_cpp", "python"};
+  static constexpr std::array<std::string_view, 5> kNames = {"embedded", "vllm", "sglang",
+                                                             "llama_cpp", "python"};
 };
 template <>
 struct EnumNames<ServerWeights> {
-  static constexpr std::array<std::string_view, 5> kNames = {"auto", "pull", "engine", "disk", "restart"};
+  static constexpr std::array<std::string_view, 5> kNames = {"auto", "pull", "engine", "disk",
+                                                             "restart"};
 };
 template <>
 struct EnumNames<ServerPause> {
@@ -155,7 +178,8 @@ struct EnumNames<SpMethod> {
 };
 template <>
 struct EnumNames<CpFsdpMode> {
-  static constexpr std::array<std::string_view, 4> kNames = {"all", "ulysses_only", "ring_only", "none"};
+  static constexpr std::array<std::string_view, 4> kNames = {"all", "ulysses_only", "ring_only",
+                                                             "none"};
 };
 template <>
 struct EnumNames<GroupScope> {
@@ -167,7 +191,8 @@ struct EnumNames<sp::RingImpl> {
 };
 template <>
 struct EnumNames<sp::Placement> {
-  static constexpr std::array<std::string_view, 3> kNames = {"document_aware", "zigzag", "contiguous"};
+  static constexpr std::array<std::string_view, 3> kNames = {"document_aware", "zigzag",
+                                                             "contiguous"};
 };
 template <>
 struct EnumNames<JournalFsync> {

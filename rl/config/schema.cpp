@@ -145,10 +145,12 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
 }
 
-void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConfig& advantage, CriticConfig& critic) {
+void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConfig& advantage,
+                   CriticConfig& critic) {
   fields.real("algorithm.reward.scale", reward.scale, {});
   fields.real("algorithm.reward.clip", reward.clip, at_least(0));
-  fields.integer("algorithm.reward.overlong_buffer_tokens", reward.overlong_buffer_tokens, at_least(0));
+  fields.integer("algorithm.reward.overlong_buffer_tokens", reward.overlong_buffer_tokens,
+                 at_least(0));
   fields.real("algorithm.reward.overlong_factor", reward.overlong_factor, at_least(0));
   fields.choice("algorithm.advantage.estimator", advantage.estimator);
   fields.choice("algorithm.advantage.std", advantage.std);
@@ -177,7 +179,8 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.correction.high", algorithm.correction.high, above(0));
   fields.real("algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0));
   fields.choice("algorithm.dynamic_sampling", algorithm.dynamic_sampling);
-  fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds, at_least(1));
+  fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds,
+                 at_least(1));
   fields.integer("algorithm.num_iterations", algorithm.num_iterations, at_least(1));
   fields.integer("algorithm.max_staleness", algorithm.max_staleness, at_least(0));
   fields.flag("algorithm.mask_truncated", algorithm.mask_truncated);
@@ -207,7 +210,8 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
                  size);
   fields.integer("parallel.ringattn_parallel_size", parallel.ringattn_parallel_size, size);
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
-  fields.integer("parallel.context_parallel_size", parallel.context_parallel_size, between(0, 65536));
+  fields.integer("parallel.context_parallel_size", parallel.context_parallel_size,
+                 between(0, 65536));
   fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
   fields.choice("parallel.group_scope", parallel.group_scope);
   fields.real("parallel.collective_timeout_s", parallel.collective_timeout_s, above(0));
@@ -228,8 +232,10 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights)
   fields.text("bridge.weights_address", bridge.weights_address);
   fields.real("bridge.heartbeat_s", bridge.heartbeat_s, above(0));
   fields.real("bridge.worker_timeout_s", bridge.worker_timeout_s, above(0));
-  fields.real("bridge.pause_timeout_s", bridge.pause_timeout_s, Range{.low = 0, .high = 1e9, .above = true});
-  fields.real("bridge.assignment_timeout_s", bridge.assignment_timeout_s, Range{.low = 0.001, .high = 1e9});
+  fields.real("bridge.pause_timeout_s", bridge.pause_timeout_s,
+              Range{.low = 0, .high = 1e9, .above = true});
+  fields.real("bridge.assignment_timeout_s", bridge.assignment_timeout_s,
+              Range{.low = 0.001, .high = 1e9});
   fields.integer("bridge.max_queued_mb", bridge.max_queued_mb, between(1, 1e9));
   fields.choice("bridge.journal_fsync", bridge.journal_fsync);
   fields.integer("bridge.journal_max_mb", bridge.journal_max_mb, between(0, 1e9));

@@ -162,21 +162,28 @@ struct Absent {
   std::string_view sentence;
 };
 
-constexpr std::string_view kLora = "LoRA and other adapters are not supported; all parameters are trained";
+constexpr std::string_view kLora =
+    "LoRA and other adapters are not supported; all parameters are trained";
 constexpr std::string_view kSharding =
-    "parameters are not sharded: every rank holds the whole model; model.recompute_activations and parallel.* save memory "
+    "parameters are not sharded: every rank holds the whole model; model.recompute_activations and "
+    "parallel.* save memory "
     "of activations";
 constexpr std::string_view kLogging =
-    "experiment trackers are not supported; metrics are in RUN_DIR/metrics.jsonl and RUN_DIR/tensorboard";
+    "experiment trackers are not supported; metrics are in RUN_DIR/metrics.jsonl and "
+    "RUN_DIR/tensorboard";
 constexpr std::string_view kServer =
-    "Ringside does not start the inference server; give this option to the server itself (rollout.server_options.url says "
+    "Ringside does not start the inference server; give this option to the server itself "
+    "(rollout.server_options.url says "
     "where it listens)";
-constexpr std::string_view kAttention = "there is one attention implementation a device, and it is always used";
+constexpr std::string_view kAttention =
+    "there is one attention implementation a device, and it is always used";
 constexpr std::string_view kTensorParallel =
-    "tensor parallelism does not exist here; parallel.ulysses_parallel_size and parallel.ringattn_parallel_size split the "
+    "tensor parallelism does not exist here; parallel.ulysses_parallel_size and "
+    "parallel.ringattn_parallel_size split the "
     "sequence, not the weights";
 constexpr std::string_view kEpochs =
-    "there are no epochs; train.steps counts steps, each of rollout.prompts_per_step prompts (sft: train.batch_size documents)";
+    "there are no epochs; train.steps counts steps, each of rollout.prompts_per_step prompts (sft: "
+    "train.batch_size documents)";
 
 constexpr std::array kAbsent = {
     Absent{"lora", kLora},
@@ -205,7 +212,8 @@ constexpr std::array kAbsent = {
     Absent{"epochs", kEpochs},
     Absent{"load_in_4bit", "quantized training is not supported"},
     Absent{"load_in_8bit", "quantized training is not supported"},
-    Absent{"allgather_logits", "logits are never gathered; each rank scores its own tokens exactly without"},
+    Absent{"allgather_logits",
+           "logits are never gathered; each rank scores its own tokens exactly without"},
 };
 
 bool ends_at_dot(std::string_view key, std::string_view suffix) {
@@ -277,7 +285,8 @@ std::string suggestion(std::string_view unknown) {
     text += "; \"" + std::string(last_component(unknown)) + "\" of other systems is " + translated;
     if (translated.starts_with("derived")) return text;
   }
-  const bool exact = known_keys().end() != std::find(known_keys().begin(), known_keys().end(), translated);
+  const bool exact =
+      known_keys().end() != std::find(known_keys().begin(), known_keys().end(), translated);
   if (!nearest.empty() && !exact && !translated.starts_with(nearest)) {
     text += "; did you mean " + nearest + "?";
   }

@@ -17,8 +17,8 @@ std::string nearest_key(std::string_view unknown);
 // word is none of theirs.
 std::string translate(std::string_view unknown);
 
-// What to say about a key of a feature that Ringside does not have ("LoRA and other adapters are not supported; ..."), ""
-// when it names none.
+// What to say about a key of a feature that Ringside does not have ("LoRA and other adapters are
+// not supported; ..."), "" when it names none.
 std::string absent_feature(std::string_view unknown);
 
 // The sentence that these make: "unknown key; did you mean optimizer.learning_rate?".

@@ -5,8 +5,10 @@ namespace ringside::rl {
 // TRL 1.16.0. A loss type of its name divides as said; epsilon_high None means epsilon.
 std::vector<Preset> trl_presets() {
   return {
-      // The defaults of GRPOConfig. Its loss_type "dapo" divides by the completion tokens of the whole batch over all
-      // processes, which is token_mean here. Its correction of vLLM's log-probs (use_vllm, off by default) is
+      // The defaults of GRPOConfig. Its loss_type "dapo" divides by the completion tokens of the
+      // whole batch over all
+      // processes, which is token_mean here. Its correction of vLLM's log-probs (use_vllm, off by
+      // default) is
       // algorithm.correction.{mode: icepop, level: sequence, high: 3}.
       {"trl",
        {"grpo"},
@@ -33,7 +35,8 @@ std::vector<Preset> trl_presets() {
       {"trl_bnpo", {"trl"}, {{"algorithm.loss_aggregation", "micro_batch_token_mean"}}},
       // The loss type alone; TRL leaves its scale_rewards at "group".
       {"trl_dr_grpo", {"trl"}, {{"algorithm.loss_aggregation", "constant"}}},
-      // clamp(max = epsilon_high), absolute, and epsilon_high is 0.2 unless set: TRL's documentation advises 5.
+      // clamp(max = epsilon_high), absolute, and epsilon_high is 0.2 unless set: TRL's
+      // documentation advises 5.
       {"trl_cispo",
        {"trl"},
        {{"algorithm.loss", "cispo"},
@@ -49,14 +52,18 @@ std::vector<Preset> trl_presets() {
       // importance_sampling_level "sequence" with the epsilons of TRL's page on GSPO.
       {"trl_gspo",
        {"trl_grpo"},
-       {{"algorithm.importance_level", "sequence"}, {"algorithm.clip_low", "3e-4"}, {"algorithm.clip_high", "4e-4"}}},
+       {{"algorithm.importance_level", "sequence"},
+        {"algorithm.clip_low", "3e-4"},
+        {"algorithm.clip_high", "4e-4"}}},
   };
 }
 
-// What neighbouring systems run when asked for GRPO: default or example, and version, stand at each.
+// What neighbouring systems run when asked for GRPO: default or example, and version, stand at
+// each.
 std::vector<Preset> system_presets() {
   return {
-      // verl 0.9.0, defaults of ppo_trainer with adv_estimator grpo: dual clip always on, no KL term unless switched on.
+      // verl 0.9.0, defaults of ppo_trainer with adv_estimator grpo: dual clip always on, no KL
+      // term unless switched on.
       {"verl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -64,7 +71,8 @@ std::vector<Preset> system_presets() {
         {"algorithm.advantage.eps", "1e-6"},
         {"algorithm.loss_aggregation", "token_mean"},
         {"optimizer.learning_rate", "1e-6"}}},
-      // OpenRLHF 0.10, defaults with advantage_estimator group_norm: k1 penalty taken off each token's return after the group
+      // OpenRLHF 0.10, defaults with advantage_estimator group_norm: k1 penalty taken off each
+      // token's return after the group
       // statistics.
       {"openrlhf",
        {"grpo"},
@@ -73,7 +81,8 @@ std::vector<Preset> system_presets() {
         {"algorithm.kl_in", "advantage"},
         {"algorithm.advantage.eps", "1e-9"},
         {"algorithm.loss_aggregation", "token_mean"}}},
-      // NeMo-RL 0.7.0, defaults of its GRPO recipe: mean and standard deviation of the others, 32 prompts x 16.
+      // NeMo-RL 0.7.0, defaults of its GRPO recipe: mean and standard deviation of the others, 32
+      // prompts x 16.
       {"nemo_rl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.01"},
@@ -86,14 +95,16 @@ std::vector<Preset> system_presets() {
         {"rollout.group_size", "16"}}},
       // slime 0.3.1, defaults with advantage_estimator grpo: mean over each sample's tokens.
       {"slime", {"grpo"}, {{"algorithm.kl_coef", "0.0"}, {"algorithm.advantage.eps", "1e-6"}}},
-      // SkyRL, defaults of its trainer configuration (commit 0012761) with advantage_estimator grpo.
+      // SkyRL, defaults of its trainer configuration (commit 0012761) with advantage_estimator
+      // grpo.
       {"skyrl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.001"},
         {"algorithm.kl_estimator", "k3"},
         {"algorithm.advantage.eps", "1e-6"},
         {"algorithm.loss_aggregation", "token_mean"}}},
-      // AReaL 1.0.4, its GRPO example: rewards clipped at 20 and normalised by group, advantages by batch, clip 0.4, decoupled
+      // AReaL 1.0.4, its GRPO example: rewards clipped at 20 and normalised by group, advantages by
+      // batch, clip 0.4, decoupled
       // objective (the ratio is taken against recomputed log-probs), two versions of staleness.
       {"areal",
        {"grpo"},
@@ -110,9 +121,11 @@ std::vector<Preset> system_presets() {
         {"algorithm.correction.level", "token"},
         {"algorithm.correction.high", "5.0"},
         {"algorithm.max_staleness", "2"}}},
-      // ROLL (commit 090ac94), defaults with adv_estimator grpo: means of sequence means, no dual clip, no KL in the loss.
+      // ROLL (commit 090ac94), defaults with adv_estimator grpo: means of sequence means, no dual
+      // clip, no KL in the loss.
       {"roll", {"grpo"}, {{"algorithm.kl_coef", "0.0"}, {"algorithm.advantage.eps", "1e-6"}}},
-      // PipelineRL (commit 005a1f1), defaults of its RL configuration: less the mean of the others over the whole group's
+      // PipelineRL (commit 005a1f1), defaults of its RL configuration: less the mean of the others
+      // over the whole group's
       // standard deviation, summed tokens over the batch size, ratio against the behaviour policy.
       {"pipeline_rl",
        {"grpo"},
@@ -123,7 +136,8 @@ std::vector<Preset> system_presets() {
         {"algorithm.advantage.eps", "1e-4"},
         {"algorithm.loss_aggregation", "seq_mean_token_sum"},
         {"algorithm.old_logprobs", "rollout"}}},
-      // prime-rl 0.8.1, defaults: total-variation mask at 0.2, rewards less their mean, 1e-3 log^2(pi / mu) towards the
+      // prime-rl 0.8.1, defaults: total-variation mask at 0.2, rewards less their mean, 1e-3
+      // log^2(pi / mu) towards the
       // sampling policy, ratio against it, up to 8 versions of staleness.
       {"prime_rl",
        {"grpo"},

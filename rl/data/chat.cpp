@@ -10,10 +10,13 @@ constexpr const char* kAssistant = "assistant";
 std::string trimmed(const std::string& text) {
   constexpr const char* kSpace = " \t\n\r\v\f";
   const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+  return begin == std::string::npos ? ""
+                                    : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-ChatPiece marker(const char* text, bool learned = false) { return {text, learned ? 0 : std::string::npos, true}; }
+ChatPiece marker(const char* text, bool learned = false) {
+  return {text, learned ? 0 : std::string::npos, true};
+}
 
 void add_chatml(const ChatMessage& message, std::vector<ChatPiece>& pieces) {
   const bool learned = message.role == kAssistant;
@@ -35,7 +38,8 @@ void add_llama3(const ChatMessage& message, std::vector<ChatPiece>& pieces) {
 
 }  // namespace
 
-std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages, ChatTemplate chat_template) {
+std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages,
+                                   ChatTemplate chat_template) {
   std::vector<ChatPiece> pieces;
   if (chat_template == ChatTemplate::kLlama3) {
     pieces.push_back(marker("<|begin_of_text|>"));
@@ -52,7 +56,8 @@ std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages, Cha
         add_llama3(message, pieces);
         break;
       case ChatTemplate::kNone:
-        throw std::invalid_argument("chat messages, but data.chat_template is none; expected chatml or llama3");
+        throw std::invalid_argument(
+            "chat messages, but data.chat_template is none; expected chatml or llama3");
     }
   }
   return pieces;
@@ -63,8 +68,9 @@ std::string chat_prompt(const std::vector<ChatMessage>& messages, ChatTemplate c
   for (const ChatPiece& piece : chat_pieces(messages, chat_template)) {
     text += piece.text;
   }
-  return text + (chat_template == ChatTemplate::kLlama3 ? "<|start_header_id|>assistant<|end_header_id|>\n\n"
-                                                        : "<|im_start|>assistant\n");
+  return text + (chat_template == ChatTemplate::kLlama3
+                     ? "<|start_header_id|>assistant<|end_header_id|>\n\n"
+                     : "<|im_start|>assistant\n");
 }
 
 }  // namespace ringside::rl

@@ -13,7 +13,8 @@ struct ChatMessage {
   std::string content;
 };
 
-// A piece of a rendered chat that is tokenized by itself, because markers of the tokenizer's own stand on both sides.
+// A piece of a rendered chat that is tokenized by itself, because markers of the tokenizer's own
+// stand on both sides.
 struct ChatPiece {
   std::string text;
   // The bytes of `text` from here on are the model's to learn; npos: none.
@@ -22,15 +23,19 @@ struct ChatPiece {
 };
 
 // The whole conversation in pieces; joined, they are
-//   chatml  <|im_start|>ROLE LF CONTENT <|im_end|> LF for each message (Qwen's templates, without a system message of their
+//   chatml  <|im_start|>ROLE LF CONTENT <|im_end|> LF for each message (Qwen's templates, without a
+//   system message of their
 //           own and without reasoning or tool sections);
-//   llama3  <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|> LF LF CONTENT <|eot_id|> for each message,
+//   llama3  <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|> LF LF CONTENT
+//   <|eot_id|> for each message,
 //           CONTENT without white space around it.
-// Learned are CONTENT and the end marker of every message of role assistant. Throws std::invalid_argument for
-// ChatTemplate::kNone and a message without a role.
-std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages, ChatTemplate chat_template);
+// Learned are CONTENT and the end marker of every message of role assistant. Throws
+// std::invalid_argument for ChatTemplate::kNone and a message without a role.
+std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages,
+                                   ChatTemplate chat_template);
 
-// The same as one text, followed by the head of an assistant's message: a prompt to be completed. Throws like chat_pieces.
+// The same as one text, followed by the head of an assistant's message: a prompt to be completed.
+// Throws like chat_pieces.
 std::string chat_prompt(const std::vector<ChatMessage>& messages, ChatTemplate chat_template);
 
 }  // namespace ringside::rl

@@ -8,7 +8,8 @@
 
 namespace ringside::rl {
 
-DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle) : size_(size), seed_(seed), shuffle_(shuffle) {
+DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle)
+    : size_(size), seed_(seed), shuffle_(shuffle) {
   if (size < 1) {
     throw std::invalid_argument("data order of " + std::to_string(size) + " items");
   }
@@ -23,7 +24,8 @@ const std::vector<int64_t>& DataOrder::order_of(int64_t pass) {
   }
   std::vector<int64_t> order(size_);
   std::iota(order.begin(), order.end(), 0);
-  // Fisher-Yates by hand: std::shuffle may differ between standard libraries. The modulo's bias is below 2^-40.
+  // Fisher-Yates by hand: std::shuffle may differ between standard libraries. The modulo's bias is
+  // below 2^-40.
   std::mt19937_64 rng(mix_seed({seed_, static_cast<uint64_t>(pass)}));
   for (int64_t i = size_ - 1; i > 0; --i) {
     std::swap(order[i], order[rng() % static_cast<uint64_t>(i + 1)]);

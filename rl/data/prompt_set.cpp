@@ -7,9 +7,13 @@
 namespace ringside::rl {
 namespace {
 
-std::string tokens_of(int64_t count) { return std::to_string(count) + (count == 1 ? " token" : " tokens"); }
+std::string tokens_of(int64_t count) {
+  return std::to_string(count) + (count == 1 ? " token" : " tokens");
+}
 
-std::string limit_text(const PromptLimit& limit) { return "rollout.max_prompt_tokens = " + std::to_string(limit.max_tokens); }
+std::string limit_text(const PromptLimit& limit) {
+  return "rollout.max_prompt_tokens = " + std::to_string(limit.max_tokens);
+}
 
 // Whether any prompt was rendered by the template: its first marker stands in the text.
 const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate chat_template) {
@@ -17,8 +21,9 @@ const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate ch
     return nullptr;
   }
   const std::string marker = chat_pieces({{"user", ""}}, chat_template).front().text;
-  const auto found = std::find_if(prompts.begin(), prompts.end(),
-                                  [&](const Prompt& prompt) { return prompt.prompt.starts_with(marker); });
+  const auto found = std::find_if(prompts.begin(), prompts.end(), [&](const Prompt& prompt) {
+    return prompt.prompt.starts_with(marker);
+  });
   return found == prompts.end() ? nullptr : &*found;
 }
 
@@ -28,21 +33,26 @@ std::string place(const std::filesystem::path& path, const Prompt& prompt) {
 
 }  // namespace
 
-PromptLimit prompt_limit(const Config& config) { return {config.rollout.max_prompt_tokens, config.data.on_overlong}; }
+PromptLimit prompt_limit(const Config& config) {
+  return {config.rollout.max_prompt_tokens, config.data.on_overlong};
+}
 
 std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& tokenizer) {
   if (chat_template == ChatTemplate::kNone) {
     return "";
   }
   for (const ChatPiece& piece : chat_pieces({{"user", ""}}, chat_template)) {
-    if (piece.marker && (!tokenizer.token_id(piece.text) || tokenizer.encode(piece.text).size() != 1)) {
-      return "data.chat_template writes " + piece.text + ", which is not one token of the tokenizer";
+    if (piece.marker &&
+        (!tokenizer.token_id(piece.text) || tokenizer.encode(piece.text).size() != 1)) {
+      return "data.chat_template writes " + piece.text +
+             ", which is not one token of the tokenizer";
     }
   }
   return "";
 }
 
-PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& config, const engine::Tokenizer& tokenizer) {
+PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& config,
+                          const engine::Tokenizer& tokenizer) {
   const PromptLimit limit = prompt_limit(config);
   auto data = scan_prompts(path, config.data);
   PromptSet set;
@@ -64,11 +74,13 @@ PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& confi
       continue;
     }
     if (length == 0) {
-      set.problems.push_back(place(path, prompt) + ": the prompt has 0 tokens, expected at least 1");
+      set.problems.push_back(place(path, prompt) +
+                             ": the prompt has 0 tokens, expected at least 1");
       continue;
     }
     if (length > limit.max_tokens) {
-      first_overlong += set.overlong++ == 0 ? place(path, prompt) + " has " + tokens_of(length) : "";
+      first_overlong +=
+          set.overlong++ == 0 ? place(path, prompt) + " has " + tokens_of(length) : "";
       if (limit.on_overlong != OnOverlong::kTruncate) {
         continue;
       }
@@ -77,15 +89,17 @@ PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& confi
     set.prompts.push_back(std::move(prompt));
   }
   if (set.overlong > 0 && limit.on_overlong == OnOverlong::kError) {
-    set.problems.push_back(path.string() + ": " + describe_overlong(set, limit) + " (the first at " + first_overlong +
-                           "); expected a higher rollout.max_prompt_tokens, or data.on_overlong drop or truncate");
+    set.problems.push_back(
+        path.string() + ": " + describe_overlong(set, limit) + " (the first at " + first_overlong +
+        "); expected a higher rollout.max_prompt_tokens, or data.on_overlong drop or truncate");
   } else if (set.prompts.empty() && set.problems.empty()) {
     set.problems.push_back(path.string() + ": no prompt is left: " + describe_overlong(set, limit));
   }
   return set;
 }
 
-PromptSet load_prompt_set(const std::filesystem::path& path, const Config& config, const engine::Tokenizer& tokenizer) {
+PromptSet load_prompt_set(const std::filesystem::path& path, const Config& config,
+                          const engine::Tokenizer& tokenizer) {
   PromptSet set = scan_prompt_set(path, config, tokenizer);
   if (!set.problems.empty()) {
     throw std::runtime_error(set.problems.front());
@@ -97,8 +111,9 @@ std::string describe_overlong(const PromptSet& set, const PromptLimit& limit) {
   if (set.overlong == 0) {
     return "";
   }
-  const std::string text = std::to_string(set.overlong) + " of " + std::to_string(set.lines) + " prompts " +
-                           (set.overlong == 1 ? "is" : "are") + " longer than " + limit_text(limit);
+  const std::string text = std::to_string(set.overlong) + " of " + std::to_string(set.lines) +
+                           " prompts " + (set.overlong == 1 ? "is" : "are") + " longer than " +
+                           limit_text(limit);
   switch (limit.on_overlong) {
     case OnOverlong::kError:
       return text;
@@ -110,12 +125,14 @@ std::string describe_overlong(const PromptSet& set, const PromptLimit& limit) {
   throw std::invalid_argument("unknown data.on_overlong");
 }
 
-std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit, const engine::Tokenizer& tokenizer) {
+std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit,
+                                const engine::Tokenizer& tokenizer) {
   auto ids = tokenizer.encode(prompt.prompt);
   const auto length = static_cast<int64_t>(ids.size());
   const bool cut = length > limit.max_tokens && limit.on_overlong == OnOverlong::kTruncate;
   if (length < 1 || (length > limit.max_tokens && !cut)) {
-    throw std::runtime_error("prompt " + prompt.id + " has " + tokens_of(length) + ", expected 1 to " + limit_text(limit));
+    throw std::runtime_error("prompt " + prompt.id + " has " + tokens_of(length) +
+                             ", expected 1 to " + limit_text(limit));
   }
   if (cut) {
     ids.erase(ids.begin(), ids.end() - limit.max_tokens);

@@ -148,7 +148,7 @@ json parse_line(const std::string& text) {
 std::string group_label(const json& line) {
   std::string label = field(line, "group_id").dump();
   return line.contains("logged_in_term") ? label + " of start " + line["logged_in_term"].dump()
-                                        : label;
+                                         : label;
 }
 
 // Numbers groups and samples as lines come in, and holds them to group_size.
@@ -174,8 +174,9 @@ class GroupNumbering {
 
   void finish() {
     if (group_ >= 0 && in_group_ != group_size_) {
-      throw std::runtime_error("group " + label_ + " ends after " + std::to_string(in_group_) +
-                               " lines, expected rollout.group_size = " + std::to_string(group_size_));
+      throw std::runtime_error(
+          "group " + label_ + " ends after " + std::to_string(in_group_) +
+          " lines, expected rollout.group_size = " + std::to_string(group_size_));
     }
     in_group_ = 0;
   }
@@ -220,12 +221,14 @@ std::vector<bridge::Rollout> read_rollout_file(
     }
     numbering.finish();
   } catch (const json::exception& error) {
-    throw std::runtime_error(path.string() + ":" + std::to_string(line_number) + ": a member has another type than expected: " +
-                             engine::json_problem(error));
+    throw std::runtime_error(
+        path.string() + ":" + std::to_string(line_number) +
+        ": a member has another type than expected: " + engine::json_problem(error));
   } catch (const std::exception& error) {
     const std::string what = error.what();
     const bool placed = what.starts_with(path.string() + ":");
-    throw std::runtime_error(placed ? what : path.string() + ":" + std::to_string(line_number) + ": " + what);
+    throw std::runtime_error(
+        placed ? what : path.string() + ":" + std::to_string(line_number) + ": " + what);
   }
   if (rollouts.empty()) {
     throw std::runtime_error(path.string() + " holds no rollout");

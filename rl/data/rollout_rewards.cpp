@@ -10,9 +10,12 @@
 namespace ringside::rl {
 namespace {
 
-// Fills the gaps of failed samples with the mean of their group, to the bit where the others are equal.
-void fill_unscored(std::vector<double>& values, std::span<const bridge::Rollout> rollouts, int64_t group_size) {
-  for (std::size_t first = 0; first < rollouts.size(); first += static_cast<std::size_t>(group_size)) {
+// Fills the gaps of failed samples with the mean of their group, to the bit where the others are
+// equal.
+void fill_unscored(std::vector<double>& values, std::span<const bridge::Rollout> rollouts,
+                   int64_t group_size) {
+  for (std::size_t first = 0; first < rollouts.size();
+       first += static_cast<std::size_t>(group_size)) {
     const std::size_t end = std::min(rollouts.size(), first + static_cast<std::size_t>(group_size));
     double mean = 0.0;
     int64_t scored = 0;
@@ -28,8 +31,10 @@ void fill_unscored(std::vector<double>& values, std::span<const bridge::Rollout>
   }
 }
 
-// The names of all rollouts' rewards in alphabetical order, with their values; a rollout without one has 0 there.
-void fill_by_name(SampleRewards& rewards, std::span<const bridge::Rollout> rollouts, const Config& config) {
+// The names of all rollouts' rewards in alphabetical order, with their values; a rollout without
+// one has 0 there.
+void fill_by_name(SampleRewards& rewards, std::span<const bridge::Rollout> rollouts,
+                  const Config& config) {
   std::map<std::string, std::vector<double>> by_name;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     for (const auto& [name, value] : rollouts[r].rewards) {
@@ -37,18 +42,20 @@ void fill_by_name(SampleRewards& rewards, std::span<const bridge::Rollout> rollo
     }
   }
   const auto recipe = parse_rewards(config.rollout.reward);
-  const bool own_names =
-      std::any_of(recipe.begin(), recipe.end(), [&](const auto& part) { return by_name.contains(part.name); });
+  const bool own_names = std::any_of(recipe.begin(), recipe.end(),
+                                     [&](const auto& part) { return by_name.contains(part.name); });
   for (auto& [name, values] : by_name) {
     fill_unscored(values, rollouts, config.rollout.group_size);
-    const auto part = std::find_if(recipe.begin(), recipe.end(), [&](const auto& p) { return p.name == name; });
+    const auto part =
+        std::find_if(recipe.begin(), recipe.end(), [&](const auto& p) { return p.name == name; });
     rewards.names.push_back(name);
     rewards.weight.push_back(part != recipe.end() ? part->weight : own_names ? 0.0 : 1.0);
     rewards.by_name.push_back(std::move(values));
   }
 }
 
-// The table's index of the last loss token before completion position `end`, or the sample's first; -1 when it has none.
+// The table's index of the last loss token before completion position `end`, or the sample's first;
+// -1 when it has none.
 int64_t token_of_turn(const std::vector<bool>& mask, int64_t end, int64_t first_token) {
   int64_t before = std::count(mask.begin(), mask.begin() + end, true);
   const bool any = before > 0 || std::count(mask.begin() + end, mask.end(), true) > 0;
@@ -66,12 +73,14 @@ namespace {
 // The weighted sum of the rewards of the whole sample.
 double sample_total(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe) {
   const bool judged_otherwise = !rollout.turn_rewards.empty() || !rollout.advantages.empty();
-  return rollout.rewards.empty() && judged_otherwise ? 0.0 : weighted_total(rollout.rewards, recipe);
+  return rollout.rewards.empty() && judged_otherwise ? 0.0
+                                                     : weighted_total(rollout.rewards, recipe);
 }
 
 // reward(rollout) of each, the gaps of failed samples filled. Errors name the rollout.
 template <class RewardOf>
-std::vector<double> one_a_rollout(std::span<const bridge::Rollout> rollouts, const Config& config, RewardOf reward) {
+std::vector<double> one_a_rollout(std::span<const bridge::Rollout> rollouts, const Config& config,
+                                  RewardOf reward) {
   const auto recipe = parse_rewards(config.rollout.reward);
   std::vector<double> totals;
   for (const bridge::Rollout& rollout : rollouts) {
@@ -88,35 +97,41 @@ std::vector<double> one_a_rollout(std::span<const bridge::Rollout> rollouts, con
 }  // namespace
 
 double total_reward(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe) {
-  return std::accumulate(rollout.turn_rewards.begin(), rollout.turn_rewards.end(), sample_total(rollout, recipe));
+  return std::accumulate(rollout.turn_rewards.begin(), rollout.turn_rewards.end(),
+                         sample_total(rollout, recipe));
 }
 
 std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, const Config& config) {
   return one_a_rollout(rollouts, config, total_reward);
 }
 
-SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                             const StepColumns& table, const Config& config) {
+SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
+                             const std::vector<std::vector<bool>>& masks, const StepColumns& table,
+                             const Config& config) {
   SampleRewards rewards;
   fill_by_name(rewards, rollouts, config);
-  rewards.total = one_a_rollout(rollouts, config, sample_total);  // those of turns stand by themselves
+  rewards.total =
+      one_a_rollout(rollouts, config, sample_total);  // those of turns stand by themselves
   std::vector<int64_t> lengths;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const bridge::Rollout& rollout = rollouts[r];
     const auto length = static_cast<int64_t>(rollout.completion_ids.size());
     lengths.push_back(length);
     for (std::size_t t = 0; t < rollout.turn_rewards.size(); ++t) {
-      const int64_t end = t + 1 < rollout.turn_offsets.size() ? rollout.turn_offsets[t + 1] : length;
+      const int64_t end =
+          t + 1 < rollout.turn_offsets.size() ? rollout.turn_offsets[t + 1] : length;
       const double value = rollout.turn_rewards[t] * config.algorithm.reward.scale;
       const int64_t token = token_of_turn(masks[r], end, table.begin[r]);
       if (token >= 0) {
         rewards.turns.push_back({static_cast<int64_t>(r), token, value});
       } else {
-        rewards.total[r] += rollout.turn_rewards[t];  // no token to stand at, but the group's statistics count it
+        rewards.total[r] +=
+            rollout.turn_rewards[t];  // no token to stand at, but the group's statistics count it
       }
     }
   }
-  return shape_rewards(std::move(rewards), lengths, config.rollout.max_completion_tokens, config.algorithm.reward);
+  return shape_rewards(std::move(rewards), lengths, config.rollout.max_completion_tokens,
+                       config.algorithm.reward);
 }
 
 }  // namespace ringside::rl

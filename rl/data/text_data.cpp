@@ -34,7 +34,9 @@ std::ifstream open_lines(const std::filesystem::path& path) {
   }
   if (head.starts_with("\x1f\x8b") || head.starts_with("PAR1") || engine::is_lfs_pointer(head)) {
     const std::string form = head.starts_with("PAR1") ? "a Parquet file" : "compressed by gzip";
-    throw std::runtime_error(path.string() + (engine::is_lfs_pointer(head) ? " " + engine::lfs_advice() : " is " + form + ", " + kJsonLines));
+    throw std::runtime_error(path.string() + (engine::is_lfs_pointer(head)
+                                                  ? " " + engine::lfs_advice()
+                                                  : " is " + form + ", " + kJsonLines));
   }
   file.clear();
   file.seekg(0);
@@ -50,19 +52,23 @@ const json& member(const json& line, const std::string& key, const std::string& 
   for (const auto& [name, value] : line.items()) {
     names += (names.empty() ? "\"" : ", \"") + name + "\"";
   }
-  throw std::runtime_error("has no \"" + key + "\" (" + meaning + "); it has " + (names.empty() ? "nothing" : names));
+  throw std::runtime_error("has no \"" + key + "\" (" + meaning + "); it has " +
+                           (names.empty() ? "nothing" : names));
 }
 
 std::string text_member(const json& line, const std::string& key, const std::string& meaning) {
   const json& value = member(line, key, meaning);
   if (!value.is_string()) {
-    throw std::runtime_error("\"" + key + "\" is " + engine::kind_of(value) + ", expected a string");
+    throw std::runtime_error("\"" + key + "\" is " + engine::kind_of(value) +
+                             ", expected a string");
   }
   return value.get<std::string>();
 }
 
-// Calls visit(object, line number) for every line that is not empty; what it throws becomes a problem of the line.
-std::vector<std::string> scan_lines(const std::filesystem::path& path, const std::function<void(const json&, int64_t)>& visit) {
+// Calls visit(object, line number) for every line that is not empty; what it throws becomes a
+// problem of the line.
+std::vector<std::string> scan_lines(const std::filesystem::path& path,
+                                    const std::function<void(const json&, int64_t)>& visit) {
   std::ifstream file = open_lines(path);
   std::vector<std::string> problems;
   std::string text;
@@ -83,7 +89,8 @@ std::vector<std::string> scan_lines(const std::filesystem::path& path, const std
       continue;
     }
     if (!line.is_object()) {
-      problems.push_back(where + ": holds " + engine::kind_of(line) + ", expected an object (" + kJsonLines + ")");
+      problems.push_back(where + ": holds " + engine::kind_of(line) + ", expected an object (" +
+                         kJsonLines + ")");
       continue;
     }
     try {
@@ -104,7 +111,9 @@ template <class Item>
 std::vector<Item> all_or_throw(DataFile<Item> file) {
   if (!file.problems.empty()) {
     const std::size_t more = file.problems.size() - 1;
-    throw std::runtime_error(file.problems.front() + (more > 0 ? " (and " + std::to_string(more) + " more lines like it)" : ""));
+    throw std::runtime_error(
+        file.problems.front() +
+        (more > 0 ? " (and " + std::to_string(more) + " more lines like it)" : ""));
   }
   return std::move(file.items);
 }
@@ -116,24 +125,29 @@ std::string text_of(const json& value) {
 
 std::vector<ChatMessage> messages_of(const json& list, const DataConfig& config) {
   if (config.chat_template == ChatTemplate::kNone) {
-    throw std::invalid_argument("messages, but data.chat_template is none; expected chatml or llama3");
+    throw std::invalid_argument(
+        "messages, but data.chat_template is none; expected chatml or llama3");
   }
   if (!list.is_array() || list.empty()) {
-    throw std::invalid_argument("messages are " + std::string(list.is_array() ? "empty" : list.type_name()) +
+    throw std::invalid_argument("messages are " +
+                                std::string(list.is_array() ? "empty" : list.type_name()) +
                                 ", expected an array of {\"role\", \"content\"}");
   }
   std::vector<ChatMessage> messages;
   for (const json& message : list) {
     if (!message.is_object()) {
-      throw std::invalid_argument("a message is " + engine::kind_of(message) + ", expected {\"role\", \"content\"}");
+      throw std::invalid_argument("a message is " + engine::kind_of(message) +
+                                  ", expected {\"role\", \"content\"}");
     }
     for (const auto& [key, value] : message.items()) {
       // A tool call that is not rendered would be missing from the text without a word.
       if (key != "role" && key != "content" && !value.is_null()) {
-        throw std::invalid_argument("a message has \"" + key + "\"; expected role and content alone");
+        throw std::invalid_argument("a message has \"" + key +
+                                    "\"; expected role and content alone");
       }
     }
-    messages.push_back({text_member(message, "role", "of a chat message"), text_member(message, "content", "of a chat message")});
+    messages.push_back({text_member(message, "role", "of a chat message"),
+                        text_member(message, "content", "of a chat message")});
   }
   return messages;
 }
@@ -156,7 +170,8 @@ DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfi
   return data;
 }
 
-DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
+DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path,
+                                       const DataConfig& config) {
   DataFile<SftExample> data;
   data.problems = scan_lines(path, [&](const json& line, int64_t number) {
     SftExample example;
@@ -177,7 +192,8 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataCo
   return all_or_throw(scan_prompts(path, config));
 }
 
-std::vector<SftExample> read_sft_examples(const std::filesystem::path& path, const DataConfig& config) {
+std::vector<SftExample> read_sft_examples(const std::filesystem::path& path,
+                                          const DataConfig& config) {
   return all_or_throw(scan_sft_examples(path, config));
 }
 

@@ -14,8 +14,10 @@ namespace ringside::rl {
 namespace {
 
 // Which completion tokens of a rollout carry loss.
-std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained, const AlgorithmConfig& config) {
-  const bool truncated = config.mask_truncated && rollout.finish_reason == bridge::FinishReason::kLength;
+std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained,
+                               const AlgorithmConfig& config) {
+  const bool truncated =
+      config.mask_truncated && rollout.finish_reason == bridge::FinishReason::kLength;
   std::vector<bool> mask(rollout.completion_ids.size(), trained && !truncated);
   for (std::size_t i = 0; i < rollout.loss_mask.size(); ++i) {
     mask[i] = mask[i] && rollout.loss_mask[i] != 0;
@@ -25,9 +27,10 @@ std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained, con
 
 void check_rollout(const bridge::Rollout& rollout) {
   if (rollout.top_p != 1.0F || rollout.top_k != 0) {
-    throw std::invalid_argument("rollout " + rollout.rollout_id + " was sampled with top_p " +
-                                std::to_string(rollout.top_p) + " and top_k " + std::to_string(rollout.top_k) +
-                                ": its log-probs cannot be reproduced without the sampler's support mask");
+    throw std::invalid_argument(
+        "rollout " + rollout.rollout_id + " was sampled with top_p " +
+        std::to_string(rollout.top_p) + " and top_k " + std::to_string(rollout.top_k) +
+        ": its log-probs cannot be reproduced without the sampler's support mask");
   }
 }
 
@@ -35,13 +38,16 @@ void check_rollout(const bridge::Rollout& rollout) {
 void check_judged(const bridge::Rollout& rollout, AdvantageEstimator estimator) {
   const bool given = estimator == AdvantageEstimator::kGiven;
   if (given && is_scored(rollout) && rollout.advantages.empty()) {
-    throw std::invalid_argument("rollout " + rollout.rollout_id +
-                                " brings no advantages, but algorithm.advantage.estimator is given");
+    throw std::invalid_argument(
+        "rollout " + rollout.rollout_id +
+        " brings no advantages, but algorithm.advantage.estimator is given");
   }
-  if (!given && rollout.rewards.empty() && rollout.turn_rewards.empty() && !rollout.advantages.empty()) {
-    throw std::invalid_argument("rollout " + rollout.rollout_id +
-                                " brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
-                                std::string(to_string(estimator)));
+  if (!given && rollout.rewards.empty() && rollout.turn_rewards.empty() &&
+      !rollout.advantages.empty()) {
+    throw std::invalid_argument(
+        "rollout " + rollout.rollout_id +
+        " brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
+        std::string(to_string(estimator)));
   }
 }
 
@@ -59,13 +65,14 @@ void check_groups(std::span<const bridge::Rollout> rollouts, int64_t group_size)
 std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::BranchPath& path) {
   std::vector<int64_t> ids = rollout.prompt_ids;
   for (const bridge::TokenRange& range : path.ranges) {
-    ids.insert(ids.end(), rollout.completion_ids.begin() + range.begin, rollout.completion_ids.begin() + range.end);
+    ids.insert(ids.end(), rollout.completion_ids.begin() + range.begin,
+               rollout.completion_ids.begin() + range.end);
   }
   return ids;
 }
 
-sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path, const std::vector<bool>& mask,
-                           int64_t index) {
+sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path,
+                           const std::vector<bool>& mask, int64_t index) {
   const bridge::TokenRange own = path.own();
   sp::Document document;
   document.ids = ids_of(rollout, path);
@@ -79,8 +86,9 @@ sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchP
   return document;
 }
 
-StepColumns make_columns(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                      AdvantageEstimator estimator) {
+StepColumns make_columns(std::span<const bridge::Rollout> rollouts,
+                         const std::vector<std::vector<bool>>& masks,
+                         AdvantageEstimator estimator) {
   StepColumns columns;
   columns.begin.push_back(0);
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
@@ -98,8 +106,10 @@ StepColumns make_columns(std::span<const bridge::Rollout> rollouts, const std::v
   return columns;
 }
 
-// Sets the weight of each loss token of a mini-batch's rollouts. Rollouts that are not trained on count in no denominator.
-void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& trained, const Config& config) {
+// Sets the weight of each loss token of a mini-batch's rollouts. Rollouts that are not trained on
+// count in no denominator.
+void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& trained,
+                 const Config& config) {
   std::vector<int64_t> loss_tokens;
   for (int64_t r = part.begin; r < part.end; ++r) {
     if (trained[r]) {
@@ -107,8 +117,9 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
     }
   }
   // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
-  const double divisor = config.algorithm.loss_divisor > 0 ? config.algorithm.loss_divisor
-                                                           : static_cast<double>(config.rollout.max_completion_tokens);
+  const double divisor = config.algorithm.loss_divisor > 0
+                             ? config.algorithm.loss_divisor
+                             : static_cast<double>(config.rollout.max_completion_tokens);
   const auto of_trained = loss_weights(loss_tokens, config.algorithm.loss_aggregation, divisor);
   std::size_t next = 0;
   for (int64_t r = part.begin; r < part.end; ++r) {
@@ -117,8 +128,9 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
   }
 }
 
-MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts, const std::vector<std::vector<bool>>& masks,
-                          const StepColumns& columns, sp::Range part) {
+MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
+                          const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
+                          sp::Range part) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
   batch.loss_tokens = columns.begin[part.end] - batch.first_token;
@@ -131,7 +143,8 @@ MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts, const std::
   return batch;
 }
 
-// Whether each sample is trained on: those that failed are not, and groups without variance teach nothing.
+// Whether each sample is trained on: those that failed are not, and groups without variance teach
+// nothing.
 std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, const Config& config) {
   std::vector<bool> trained;
   for (const bridge::Rollout& rollout : rollouts) {
@@ -164,7 +177,8 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
   const int64_t num_mini_batches = config.train.num_mini_batches;
   for (int64_t b = 0; b < num_mini_batches; ++b) {
-    const sp::Range part = sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
+    const sp::Range part =
+        sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
     batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, part));
   }

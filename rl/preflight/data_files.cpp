@@ -5,9 +5,9 @@
 
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_file.h"
+#include "rl/data/sft_examples.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
-#include "rl/data/sft_examples.h"
 #include "rl/sampling/prompt_scorer.h"
 
 namespace ringside::rl {

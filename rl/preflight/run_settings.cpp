@@ -6,10 +6,10 @@
 
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
-#include "rl/worker/make_server.h"
 #include "rl/sampling/prompt_scorer.h"
-#include "rollout_bridge/transport/curve_keys.h"
+#include "rl/worker/make_server.h"
 #include "rollout_bridge/servers/http_json.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/transport/zmq_io.h"
 
 namespace ringside::rl {

@@ -13,7 +13,8 @@ JobThread::~JobThread() {
 
 void JobThread::loop(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [&] { return waiting_.has_value(); }) && !stop.stop_requested()) {
+  while (changed_.wait(lock, stop, [&] { return waiting_.has_value(); }) &&
+         !stop.stop_requested()) {
     const auto job = *std::exchange(waiting_, std::nullopt);
     running_ = true;
     changed_.notify_all();  // there is room again
@@ -50,7 +51,8 @@ void JobThread::submit(std::function<void()> job) {
 
 bool JobThread::wait_idle(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const bool idle = changed_.wait_for(lock, timeout, [&] { return failure_ || (!running_ && !waiting_); });
+  const bool idle =
+      changed_.wait_for(lock, timeout, [&] { return failure_ || (!running_ && !waiting_); });
   check();
   return idle;
 }

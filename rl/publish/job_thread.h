@@ -11,7 +11,8 @@
 
 namespace ringside::rl {
 
-// Thread-safe. What a job throws ends the thread and is rethrown by every later call but the destructor.
+// Thread-safe. What a job throws ends the thread and is rethrown by every later call but the
+// destructor.
 class JobThread {
  public:
   JobThread();
@@ -20,7 +21,8 @@ class JobThread {
   JobThread(const JobThread&) = delete;
   JobThread& operator=(const JobThread&) = delete;
 
-  // Blocks while another job waits already: whoever gives jobs faster than they are done is slowed down, none is left out.
+  // Blocks while another job waits already: whoever gives jobs faster than they are done is slowed
+  // down, none is left out.
   void submit(std::function<void()> job);
 
   // Blocks until no job is under way or waits, at most `timeout`; whether that is so.

@@ -21,7 +21,8 @@ sockaddr_in address_of(const std::string& host, uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   if (::inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) {
-    throw std::invalid_argument("'" + host + "' is no numeric IPv4 address to bind a weight group's store to");
+    throw std::invalid_argument("'" + host +
+                                "' is no numeric IPv4 address to bind a weight group's store to");
   }
   return address;
 }
@@ -34,12 +35,14 @@ GroupStore::GroupStore(const std::string& host, uint16_t port) : host_(host) {
   const int reuse = 1;
   socklen_t length = sizeof address;
   auto* plain = reinterpret_cast<sockaddr*>(&address);
-  if (listener_ < 0 || ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) != 0 ||
+  if (listener_ < 0 ||
+      ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) != 0 ||
       ::bind(listener_, plain, length) != 0 || ::listen(listener_, kBacklog) != 0 ||
       ::getsockname(listener_, plain, &length) != 0) {
     const int error = errno;
     if (listener_ >= 0) ::close(listener_);
-    throw std::system_error(error, std::generic_category(), "weight group's store at " + host + ":" + std::to_string(port));
+    throw std::system_error(error, std::generic_category(),
+                            "weight group's store at " + host + ":" + std::to_string(port));
   }
   port_ = ntohs(address.sin_port);
 }
@@ -48,7 +51,8 @@ GroupStore::~GroupStore() {
   if (listener_ >= 0) ::close(listener_);
 }
 
-c10::intrusive_ptr<c10d::Store> GroupStore::open(int64_t world_size, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> GroupStore::open(int64_t world_size,
+                                                 std::chrono::milliseconds timeout) {
   if (listener_ < 0) {
     throw std::logic_error("the weight group's store is open already");
   }
@@ -66,7 +70,8 @@ void announce_vllm_id(c10d::Store& store, std::span<const uint8_t, kNcclIdBytes>
   store.set(kVllmIdKey, pickled_nccl_id(id));
 }
 
-c10::intrusive_ptr<c10d::Store> custom_group_store(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group_name,
+c10::intrusive_ptr<c10d::Store> custom_group_store(const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const std::string& group_name,
                                                    const std::string& device) {
   auto of_function = c10::make_intrusive<c10d::PrefixStore>(group_name, store);
   auto of_group = c10::make_intrusive<c10d::PrefixStore>(group_name + "/", std::move(of_function));

@@ -1,6 +1,8 @@
-// What vLLM and SGLang expect of a trainer that joins their NCCL weight groups, as far as it is bytes and integers. Torch-free, pure,
-// thread-safe. Written from vLLM 0.24 (distributed/device_communicators/{pynccl,pynccl_wrapper}.py, distributed/utils.py,
-// distributed/weight_transfer/packed_tensor.py) and checked against it (tests/rl/nccl/nccl_wire_test.py).
+// What vLLM and SGLang expect of a trainer that joins their NCCL weight groups, as far as it is
+// bytes and integers. Torch-free, pure, thread-safe. Written from vLLM 0.24
+// (distributed/device_communicators/{pynccl,pynccl_wrapper}.py, distributed/utils.py,
+// distributed/weight_transfer/packed_tensor.py) and checked against it
+// (tests/rl/nccl/nccl_wire_test.py).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +18,8 @@ inline constexpr std::size_t kNcclIdBytes = 128;
 // Where the ranks of a vLLM StatelessProcessGroup wait for the first object that rank 0 broadcasts.
 inline constexpr const char* kVllmIdKey = "broadcast_from/0/0";
 
-// Python's pickle (protocol 4) of vLLM's ncclUniqueId that holds `id`: a fixed text around the 128 bytes. Only ever written:
-// nothing here reads a pickle.
+// Python's pickle (protocol 4) of vLLM's ncclUniqueId that holds `id`: a fixed text around the 128
+// bytes. Only ever written: nothing here reads a pickle.
 std::vector<uint8_t> pickled_nccl_id(std::span<const uint8_t, kNcclIdBytes> id);
 
 // Tensors [first, last) that travel as one run of bytes.
@@ -31,8 +33,8 @@ struct Bucket {
 // vLLM's default of packed_buffer_size_bytes; its receiver must be told the same number.
 inline constexpr int64_t kVllmBucketBytes = int64_t{1} << 30;
 
-// The cuts that vLLM's packed receiver makes, from sizes in bytes: a bucket ends with the tensor that takes it above `limit`. Throws
-// std::invalid_argument for a limit or a size below 0.
+// The cuts that vLLM's packed receiver makes, from sizes in bytes: a bucket ends with the tensor
+// that takes it above `limit`. Throws std::invalid_argument for a limit or a size below 0.
 std::vector<Bucket> vllm_buckets(std::span<const int64_t> tensor_bytes, int64_t limit);
 
 }  // namespace ringside::rl

@@ -26,14 +26,20 @@ int64_t step_of(const std::string& name) {
   int64_t step = -1;
   const std::string digits = name.starts_with(kStep) ? name.substr(std::string(kStep).size()) : "";
   const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  return !digits.empty() && parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() ? step : -1;
+  return !digits.empty() && parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size()
+             ? step
+             : -1;
 }
 
 }  // namespace
 
 PrimeRlBroadcast::PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
-                                   std::filesystem::path tokenizer_from, std::chrono::milliseconds patience)
-    : root_(std::move(root)), storage_(storage), tokenizer_from_(std::move(tokenizer_from)), patience_(patience) {}
+                                   std::filesystem::path tokenizer_from,
+                                   std::chrono::milliseconds patience)
+    : root_(std::move(root)),
+      storage_(storage),
+      tokenizer_from_(std::move(tokenizer_from)),
+      patience_(patience) {}
 
 void PrimeRlBroadcast::publish(const engine::Decoder& decoder, int64_t version) const {
   const auto directory = root_ / (kStep + std::to_string(version));
@@ -53,8 +59,8 @@ void PrimeRlBroadcast::wait_for(const std::filesystem::path& marker) const {
   const auto deadline = std::chrono::steady_clock::now() + patience_;
   while (!std::filesystem::exists(marker)) {
     if (std::chrono::steady_clock::now() > deadline) {
-      throw std::runtime_error("prime-rl's orchestrator did not answer within " + std::to_string(patience_.count()) +
-                               " ms: no " + marker.string());
+      throw std::runtime_error("prime-rl's orchestrator did not answer within " +
+                               std::to_string(patience_.count()) + " ms: no " + marker.string());
     }
     std::this_thread::sleep_for(kLook);
   }

@@ -9,18 +9,20 @@
 
 namespace ringside::rl {
 
-// Filesystem broadcast of PrimeIntellect-ai/prime-rl at commit 114f3ca4 (src/prime_rl/transports/weights/base.py): ROOT/step_N is made
-// anew, marked .sender_ready; the orchestrator answers .receiver_ready; then .started, a Hugging Face directory's files, .finished.
+// Filesystem broadcast of PrimeIntellect-ai/prime-rl at commit 114f3ca4
+// (src/prime_rl/transports/weights/base.py): ROOT/step_N is made anew, marked .sender_ready; the
+// orchestrator answers .receiver_ready; then .started, a Hugging Face directory's files, .finished.
 // Versions before N - 1 are removed. (Earlier versions of prime-rl look for a file STABLE instead.)
 class PrimeRlBroadcast {
  public:
-  // root: prime-rl's OUTPUT_DIR/broadcasts. storage: kFloat, kDouble or kBFloat16. tokenizer_from: directory whose tokenizer
-  // files go along, may be empty.
-  PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage, std::filesystem::path tokenizer_from,
-                   std::chrono::milliseconds patience);
+  // root: prime-rl's OUTPUT_DIR/broadcasts. storage: kFloat, kDouble or kBFloat16. tokenizer_from:
+  // directory whose tokenizer files go along, may be empty.
+  PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
+                   std::filesystem::path tokenizer_from, std::chrono::milliseconds patience);
 
-  // Blocks for the orchestrator's answer, at most `patience`, and for the disk. Throws std::runtime_error naming the marker
-  // when no answer comes, and std::filesystem::filesystem_error or std::runtime_error when the disk fails.
+  // Blocks for the orchestrator's answer, at most `patience`, and for the disk. Throws
+  // std::runtime_error naming the marker when no answer comes, and
+  // std::filesystem::filesystem_error or std::runtime_error when the disk fails.
   void publish(const engine::Decoder& decoder, int64_t version) const;
 
  private:

@@ -14,32 +14,40 @@ namespace {
 // e0001-v000012, and nothing that somebody else put beside it.
 bool is_version_name(const std::string& name) {
   const auto digits = [&](std::size_t begin, std::size_t end) {
-    return begin < end && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin), name.begin() + static_cast<std::ptrdiff_t>(end),
+    return begin < end && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      name.begin() + static_cast<std::ptrdiff_t>(end),
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
   };
   const std::size_t middle = name.find("-v");
-  return middle != std::string::npos && name[0] == 'e' && digits(1, middle) && digits(middle + 2, name.size());
+  return middle != std::string::npos && name[0] == 'e' && digits(1, middle) &&
+         digits(middle + 2, name.size());
 }
 
 }  // namespace
 
-VersionDirectories::VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage,
-                                       std::filesystem::path tokenizer_from)
-    : root_(std::move(root)), keep_(keep), storage_(storage), tokenizer_from_(std::move(tokenizer_from)) {}
+VersionDirectories::VersionDirectories(std::filesystem::path root, int64_t keep,
+                                       at::ScalarType storage, std::filesystem::path tokenizer_from)
+    : root_(std::move(root)),
+      keep_(keep),
+      storage_(storage),
+      tokenizer_from_(std::move(tokenizer_from)) {}
 
 std::filesystem::path VersionDirectories::path_of(int64_t trainer_term, int64_t version) const {
   char name[64];
-  std::snprintf(name, sizeof name, "e%04lld-v%06lld", static_cast<long long>(trainer_term), static_cast<long long>(version));
+  std::snprintf(name, sizeof name, "e%04lld-v%06lld", static_cast<long long>(trainer_term),
+                static_cast<long long>(version));
   return root_ / name;
 }
 
-std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder, int64_t trainer_term, int64_t version) const {
-  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), trainer_term, version);
+std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder,
+                                                int64_t trainer_term, int64_t version) const {
+  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), trainer_term,
+               version);
 }
 
 std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
-                                                const std::vector<engine::TensorToWrite>& tensors, int64_t trainer_term,
-                                                int64_t version) const {
+                                                const std::vector<engine::TensorToWrite>& tensors,
+                                                int64_t trainer_term, int64_t version) const {
   const auto target = path_of(trainer_term, version);
   engine::AtomicDirectory directory(target);
   engine::SaveOptions options;

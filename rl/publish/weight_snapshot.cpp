@@ -38,23 +38,27 @@ at::ScalarType dtype_of(const Named& tensor) {
 }
 
 // The bytes of parameter i in a flat buffer of the unit's layout, which it holds alive.
-bridge::Buffer view_bytes(const engine::ParamUnit& unit, const std::shared_ptr<const at::Tensor>& flat,
-                    std::size_t i) {
+bridge::Buffer view_bytes(const engine::ParamUnit& unit,
+                          const std::shared_ptr<const at::Tensor>& flat, std::size_t i) {
   const auto element = flat->element_size();
   const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
   const auto [offset, numel] = unit.range(i);
-  return {flat, {begin + static_cast<std::size_t>(offset) * element, static_cast<std::size_t>(numel) * element}};
+  return {flat,
+          {begin + static_cast<std::size_t>(offset) * element,
+           static_cast<std::size_t>(numel) * element}};
 }
 
-// A unit's values in one dtype after another, converted once for all its parameters: a model has a dozen small ones to
-// each large one, and a conversion of its own costs each of them more than its elements do.
+// A unit's values in one dtype after another, converted once for all its parameters: a model has a
+// dozen small ones to each large one, and a conversion of its own costs each of them more than its
+// elements do.
 class Converted {
  public:
   Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
   bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
     auto& flat = flats_[dtype];
     if (!flat) {
-      flat = std::make_shared<const at::Tensor>(unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
+      flat = std::make_shared<const at::Tensor>(
+          unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
     return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
@@ -75,17 +79,22 @@ void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& 
               manifest.tensors.size(), " tensors, the model has ", count);
 }
 
-// Installs the snapshot's tensors from `first` on, one for each parameter of the unit. Those that follow one another in one
-// dtype, which is all of them as a rule, are gathered first and converted together.
-void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapshot, std::size_t first) {
-  const auto entry = [&](std::size_t i) -> const bridge::TensorEntry& { return snapshot.manifest.tensors[first + i]; };
+// Installs the snapshot's tensors from `first` on, one for each parameter of the unit. Those that
+// follow one another in one dtype, which is all of them as a rule, are gathered first and converted
+// together.
+void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapshot,
+                  std::size_t first) {
+  const auto entry = [&](std::size_t i) -> const bridge::TensorEntry& {
+    return snapshot.manifest.tensors[first + i];
+  };
   const std::size_t count = unit.specs().size();
   for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
     int64_t numel = 0;
     for (end = begin; end < count && entry(end).dtype == entry(begin).dtype; ++end) {
       numel += unit.range(end).numel;
     }
-    const at::Tensor gathered = at::empty({numel}, at::TensorOptions().dtype(dtype_of(entry(begin))));
+    const at::Tensor gathered =
+        at::empty({numel}, at::TensorOptions().dtype(dtype_of(entry(begin))));
     auto* to = static_cast<std::byte*>(gathered.mutable_data_ptr());
     for (std::size_t i = begin; i < end; ++i) {
       const auto bytes = snapshot.tensors[first + i].bytes;
@@ -97,7 +106,8 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
 
 }  // namespace
 
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype) {
+std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder,
+                                              at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
   for (const engine::ParamUnit* unit : decoder.units()) {
     Converted values(*unit, /*copy=*/true);
@@ -111,14 +121,15 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block) {
   if (block->bytes().size() != weight_bytes(decoder, dtype)) {
-    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) + " bytes for a block of " +
-                                std::to_string(block->bytes().size()));
+    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) +
+                                " bytes for a block of " + std::to_string(block->bytes().size()));
   }
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
   for (const engine::ParamUnit* unit : decoder.units()) {
     const at::Tensor values = unit->flat().detach();
-    const at::Tensor copy = at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
+    const at::Tensor copy =
+        at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
     copy.copy_(values);
     for (const engine::ParamSpec& spec : unit->specs()) {
       const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
@@ -137,7 +148,8 @@ std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuf
     void* bytes = const_cast<std::byte*>(copy.data.bytes.data());
     tensors.push_back({copy.name,
                        at::from_blob(
-                           bytes, copy.shape, [owner = copy.data.owner](void*) {}, at::TensorOptions().dtype(dtype)),
+                           bytes, copy.shape, [owner = copy.data.owner](void*) {},
+                           at::TensorOptions().dtype(dtype)),
                        dtype});
   }
   return tensors;
@@ -154,7 +166,8 @@ std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
-                                                               int64_t trainer_term, int64_t version) {
+                                                               int64_t trainer_term,
+                                                               int64_t version) {
   return bridge::make_snapshot(run_id, trainer_term, version, copy_weights(decoder, dtype));
 }
 
@@ -164,8 +177,9 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   std::size_t i = 0;
   for (const engine::ParamUnit* unit : decoder.units()) {
     for (const engine::ParamSpec& spec : unit->specs()) {
-      TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape, "weights: tensor ", i, " is ",
-                  entries[i].name, " ", entries[i].shape, ", the model expects ", spec.name, " ", spec.shape);
+      TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape,
+                  "weights: tensor ", i, " is ", entries[i].name, " ", entries[i].shape,
+                  ", the model expects ", spec.name, " ", spec.shape);
       dtype_of(entries[i++]);
     }
   }

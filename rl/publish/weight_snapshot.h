@@ -1,5 +1,5 @@
-// Between the model's parameters and the bridge's torch-free snapshots: what the trainer publishes, what a worker installs
-// and proves to have installed.
+// Between the model's parameters and the bridge's torch-free snapshots: what the trainer publishes,
+// what a worker installs and proves to have installed.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/decoder.h"
 #include "engine/io/safetensors.h"
+#include "engine/models/decoder.h"
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/weights/shared_block.h"
 #include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::rl {
 
-// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order. It is independent of the
-// decoder, which may be trained on at once. Throws c10::Error on another dtype.
+// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order.
+// It is independent of the decoder, which may be trained on at once. Throws c10::Error on another
+// dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
 
-// The same in memory that workers on this machine can read. Throws std::invalid_argument unless the block is of
-// weight_bytes().
+// The same in memory that workers on this machine can read. Throws std::invalid_argument unless the
+// block is of weight_bytes().
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block);
 
@@ -34,14 +35,15 @@ std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
-                                                               int64_t trainer_term, int64_t version);
+                                                               int64_t trainer_term,
+                                                               int64_t version);
 
-// Writes a verified snapshot into the decoder. Throws c10::Error, before anything is written, when its tensors are not
-// exactly the decoder's parameters by name, order and shape.
+// Writes a verified snapshot into the decoder. Throws c10::Error, before anything is written, when
+// its tensors are not exactly the decoder's parameters by name, order and shape.
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
 
-// The root hash of what the decoder holds now, read back in the manifest's dtypes: equal to the manifest's root hash
-// exactly when the installation was complete.
+// The root hash of what the decoder holds now, read back in the manifest's dtypes: equal to the
+// manifest's root hash exactly when the installation was complete.
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
 
 }  // namespace ringside::rl

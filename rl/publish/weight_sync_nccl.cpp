@@ -20,10 +20,12 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kLook{1};
 
-// A communicator in NCCL's non-blocking mode, in which calls return before they are done: so that each can have a deadline.
+// A communicator in NCCL's non-blocking mode, in which calls return before they are done: so that
+// each can have a deadline.
 class BoundedComm {
  public:
-  BoundedComm(const ncclUniqueId& id, int64_t world_size, milliseconds timeout) : timeout_(timeout) {
+  BoundedComm(const ncclUniqueId& id, int64_t world_size, milliseconds timeout)
+      : timeout_(timeout) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     check(ncclCommInitRankConfig(&comm_, static_cast<int>(world_size), id, 0, &config), "init");
@@ -85,8 +87,9 @@ class BoundedComm {
 };
 
 void check_tensor(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.is_cuda() && tensor.is_contiguous(), "NCCL weight group: expected contiguous CUDA tensors, got ",
-              tensor.sizes(), " on ", tensor.device());
+  TORCH_CHECK(tensor.is_cuda() && tensor.is_contiguous(),
+              "NCCL weight group: expected contiguous CUDA tensors, got ", tensor.sizes(), " on ",
+              tensor.device());
 }
 
 class VllmGroup final : public WeightGroup {
@@ -97,7 +100,9 @@ class VllmGroup final : public WeightGroup {
         comm_(announced_id(*store_), world_size, timeout) {
     at::Tensor warm_up = at::zeros({1}, at::TensorOptions().device(at::kCUDA).dtype(at::kFloat));
     void* data = warm_up.data_ptr();
-    comm_.taken(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, comm_.get(), at::cuda::getCurrentCUDAStream()), "warm-up");
+    comm_.taken(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, comm_.get(),
+                              at::cuda::getCurrentCUDAStream()),
+                "warm-up");
     comm_.wait_for_stream("warm-up");
   }
 
@@ -110,12 +115,14 @@ class VllmGroup final : public WeightGroup {
     for (const Bucket& bucket : vllm_buckets(bytes, bucket_bytes_)) {
       std::vector<at::Tensor> parts;
       for (std::size_t i = bucket.first; i < bucket.last; ++i) {
-        // As bytes, flat first: the view of a tensor without dims as bytes has no last dim to stretch.
+        // As bytes, flat first: the view of a tensor without dims as bytes has no last dim to
+        // stretch.
         parts.push_back(tensors[i].reshape({-1}).view(at::kByte));
       }
       at::Tensor packed = at::cat(parts);
-      comm_.taken(ncclBroadcast(packed.data_ptr(), packed.data_ptr(), static_cast<std::size_t>(bucket.bytes), ncclUint8, 0,
-                                comm_.get(), at::cuda::getCurrentCUDAStream()),
+      comm_.taken(ncclBroadcast(packed.data_ptr(), packed.data_ptr(),
+                                static_cast<std::size_t>(bucket.bytes), ncclUint8, 0, comm_.get(),
+                                at::cuda::getCurrentCUDAStream()),
                   "broadcast");
       comm_.wait_for_stream("broadcast");  // `packed` lives until it is sent
     }
@@ -125,10 +132,12 @@ class VllmGroup final : public WeightGroup {
   static ncclUniqueId announced_id(c10d::Store& store) {
     ncclUniqueId id;
     if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) {
-      throw std::runtime_error(std::string("NCCL weight group: unique id: ") + ncclGetErrorString(result));
+      throw std::runtime_error(std::string("NCCL weight group: unique id: ") +
+                               ncclGetErrorString(result));
     }
     static_assert(sizeof id.internal == kNcclIdBytes);
-    announce_vllm_id(store, std::span<const uint8_t, kNcclIdBytes>(reinterpret_cast<const uint8_t*>(id.internal), kNcclIdBytes));
+    announce_vllm_id(store, std::span<const uint8_t, kNcclIdBytes>(
+                                reinterpret_cast<const uint8_t*>(id.internal), kNcclIdBytes));
     return id;
   }
 
@@ -139,12 +148,13 @@ class VllmGroup final : public WeightGroup {
 
 class SglangGroup final : public WeightGroup {
  public:
-  SglangGroup(GroupStore& store, const std::string& group_name, int64_t world_size, milliseconds timeout)
+  SglangGroup(GroupStore& store, const std::string& group_name, int64_t world_size,
+              milliseconds timeout)
       : timeout_(timeout), store_(store.open(world_size, timeout)) {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = timeout;
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(custom_group_store(store_, group_name, "cuda"), 0,
-                                                         static_cast<int>(world_size), options);
+    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        custom_group_store(store_, group_name, "cuda"), 0, static_cast<int>(world_size), options);
   }
 
   // c10d makes the communicator with the first broadcast, on both sides.
@@ -157,8 +167,8 @@ class SglangGroup final : public WeightGroup {
       while (!work->isCompleted()) {
         if (steady_clock::now() > deadline) {
           group_->abort();
-          throw std::runtime_error("NCCL weight group: broadcast did not finish within " + std::to_string(timeout_.count()) +
-                                   " ms; the group was aborted");
+          throw std::runtime_error("NCCL weight group: broadcast did not finish within " +
+                                   std::to_string(timeout_.count()) + " ms; the group was aborted");
         }
         std::this_thread::sleep_for(kLook);
       }
@@ -174,12 +184,13 @@ class SglangGroup final : public WeightGroup {
 
 }  // namespace
 
-std::unique_ptr<WeightGroup> make_vllm_group(GroupStore& store, int64_t world_size, milliseconds timeout, int64_t bucket_bytes) {
+std::unique_ptr<WeightGroup> make_vllm_group(GroupStore& store, int64_t world_size,
+                                             milliseconds timeout, int64_t bucket_bytes) {
   return std::make_unique<VllmGroup>(store, world_size, timeout, bucket_bytes);
 }
 
-std::unique_ptr<WeightGroup> make_sglang_group(GroupStore& store, const std::string& group_name, int64_t world_size,
-                                               milliseconds timeout) {
+std::unique_ptr<WeightGroup> make_sglang_group(GroupStore& store, const std::string& group_name,
+                                               int64_t world_size, milliseconds timeout) {
   return std::make_unique<SglangGroup>(store, group_name, world_size, timeout);
 }
 

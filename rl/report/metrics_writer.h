@@ -31,9 +31,9 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   // Writes one line in a single write(2), so that a reader sees whole lines. `updates`: the numbers
-  // of each optimizer step of the step, written as a last field "updates", a list of objects. Throws
-  // std::invalid_argument for a name that is empty, "step", "updates", "non_finite" or given twice,
-  // std::runtime_error when the disk is full.
+  // of each optimizer step of the step, written as a last field "updates", a list of objects.
+  // Throws std::invalid_argument for a name that is empty, "step", "updates", "non_finite" or given
+  // twice, std::runtime_error when the disk is full.
   void write(std::int64_t step, const Metrics& metrics, const std::vector<Metrics>& updates = {});
 
  private:

@@ -97,12 +97,17 @@ Tests read_case_list(const nlohmann::json& list) {
 // {"inputs": [...], "outputs": [...]}
 Tests read_case_object(const nlohmann::json& object) {
   Tests tests;
-  const auto list = [&](const char* key) { return object.contains(key) && object[key].is_array() ? object[key] : nlohmann::json::array(); };
+  const auto list = [&](const char* key) {
+    return object.contains(key) && object[key].is_array() ? object[key] : nlohmann::json::array();
+  };
   const auto inputs = list("inputs"), outputs = list("outputs");
   if (object.contains("fn_name") && !object["fn_name"].is_null()) {
-    tests.problem = "calls the function \"fn_name\"; expected tests of standard input and output, or test code";
+    tests.problem =
+        "calls the function \"fn_name\"; expected tests of standard input and output, or test code";
   } else if (inputs.empty() || inputs.size() != outputs.size()) {
-    tests.problem = "is a JSON object, expected {\"inputs\": [...], \"outputs\": [...]} of equal length, not empty";
+    tests.problem =
+        "is a JSON object, expected {\"inputs\": [...], \"outputs\": [...]} of equal length, not "
+        "empty";
   }
   for (std::size_t i = 0; i < inputs.size() && tests.problem.empty(); ++i) {
     tests = add_case(std::move(tests), inputs[i], outputs[i]);
@@ -130,7 +135,8 @@ Tests read_tests(std::string_view answer) {
   if (parsed.is_object()) {
     return read_case_object(parsed);
   }
-  tests.problem = std::string("is a JSON ") + parsed.type_name() + ", which tests nothing; expected cases or test code";
+  tests.problem = std::string("is a JSON ") + parsed.type_name() +
+                  ", which tests nothing; expected cases or test code";
   return tests;
 }
 
@@ -145,7 +151,8 @@ std::string without_trailing_space(std::string_view text) {
   return result.substr(0, result.find_last_not_of('\n') + 1);
 }
 
-double share_of_cases(const Runner& runner, std::string_view program, const std::vector<Case>& cases) {
+double share_of_cases(const Runner& runner, std::string_view program,
+                      const std::vector<Case>& cases) {
   std::size_t right = 0;
   for (const Case& test : cases) {
     const SandboxResult result = runner.run(program, test.input);
@@ -173,16 +180,19 @@ double run_with_tests(const Runner& runner, std::string_view program, std::strin
     return passed(runner.run(text, "")) ? 1.0 : 0.0;
   }
   const std::string word = fresh_word();
-  text.append("\nimport sys as _sys, os as _os\n_sys.stdout.flush()\n_os.write(1, b'").append(word).append("')\n");
+  text.append("\nimport sys as _sys, os as _os\n_sys.stdout.flush()\n_os.write(1, b'")
+      .append(word)
+      .append("')\n");
   const SandboxResult result = runner.run(text, "");
   return passed(result) && result.output_end.find(word) != std::string::npos ? 1.0 : 0.0;
 }
 
 Runner make_runner(const RewardOptions& options) {
-  if (!(options.code_timeout_s > 0) || !(options.code_timeout_s < 1e6) || options.code_memory_mb < 1 ||
-      options.code_memory_mb > (int64_t{1} << 40)) {
-    throw std::invalid_argument("code_tests: code_timeout_s " + std::to_string(options.code_timeout_s) +
-                                ", code_memory_mb " + std::to_string(options.code_memory_mb) +
+  if (!(options.code_timeout_s > 0) || !(options.code_timeout_s < 1e6) ||
+      options.code_memory_mb < 1 || options.code_memory_mb > (int64_t{1} << 40)) {
+    throw std::invalid_argument("code_tests: code_timeout_s " +
+                                std::to_string(options.code_timeout_s) + ", code_memory_mb " +
+                                std::to_string(options.code_memory_mb) +
                                 "; expected more than 0 and less than 1e6 s, 1 to 2^40 MiB");
   }
   Runner runner;
@@ -194,7 +204,8 @@ Runner make_runner(const RewardOptions& options) {
   runner.python = std::filesystem::path(name).filename().string().starts_with("python");
   runner.limits.seconds = options.code_timeout_s;
   runner.limits.memory_bytes = options.code_memory_mb << 20;
-  // The first on PATH that runs an empty program: an interpreter in root's home is out of the programs' reach.
+  // The first on PATH that runs an empty program: an interpreter in root's home is out of the
+  // programs' reach.
   const auto candidates = find_executables(name);
   bool usable = false;
   try {
@@ -206,9 +217,11 @@ Runner make_runner(const RewardOptions& options) {
     throw std::invalid_argument(std::string("code_tests cannot be used here: ") + error.what());
   }
   if (!usable) {
-    throw std::invalid_argument("code_tests: rollout.reward_options.code_command '" + options.code_command + "' is " +
-                                (candidates.empty() ? "not found; expected an interpreter on PATH or its path"
-                                                    : "out of reach of the user that programs run as: " + candidates.front()));
+    throw std::invalid_argument(
+        "code_tests: rollout.reward_options.code_command '" + options.code_command + "' is " +
+        (candidates.empty()
+             ? "not found; expected an interpreter on PATH or its path"
+             : "out of reach of the user that programs run as: " + candidates.front()));
   }
   return runner;
 }
@@ -227,7 +240,8 @@ Reward code_tests_reward(const RewardOptions& options) {
       return 0.0;
     }
     const Tests tests = read_tests(input.answer);
-    return tests.cases.empty() ? run_with_tests(runner, program, input.answer) : share_of_cases(runner, program, tests.cases);
+    return tests.cases.empty() ? run_with_tests(runner, program, input.answer)
+                               : share_of_cases(runner, program, tests.cases);
   };
 }
 

@@ -46,14 +46,17 @@ Target parse_target(const RewardOptions& options) {
   target.path = path.empty() ? "/" : path;
   if (!(options.http_timeout_s > 0) || !(options.http_timeout_s < 1e6)) {
     throw std::invalid_argument("http: rollout.reward_options.http_timeout_s is " +
-                                std::to_string(options.http_timeout_s) + "; expected more than 0 and less than 1e6");
+                                std::to_string(options.http_timeout_s) +
+                                "; expected more than 0 and less than 1e6");
   }
-  target.timeout = std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(options.http_timeout_s * 1000)));
+  target.timeout = std::chrono::milliseconds(
+      std::max<int64_t>(1, static_cast<int64_t>(options.http_timeout_s * 1000)));
   return target;
 }
 
 std::string request_body(const RewardInput& input) {
-  const json body{{"prompt", input.prompt}, {"completion", input.completion}, {"answer", input.answer}};
+  const json body{
+      {"prompt", input.prompt}, {"completion", input.completion}, {"answer", input.answer}};
   return body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -67,11 +70,13 @@ std::optional<double> read_reward(const std::string& text, std::string& trouble)
   const json* value = nullptr;
   if (answer.is_object() && answer.contains("reward")) {
     value = &answer["reward"];
-  } else if (answer.is_object() && answer.contains("rewards") && answer["rewards"].is_array() && answer["rewards"].size() == 1) {
+  } else if (answer.is_object() && answer.contains("rewards") && answer["rewards"].is_array() &&
+             answer["rewards"].size() == 1) {
     value = &answer["rewards"][0];
   }
   if (value == nullptr || !value->is_number() || !std::isfinite(value->get<double>())) {
-    trouble = "the answer holds no finite \"reward\": " + json(text.substr(0, 200)).dump(-1, ' ', true, json::error_handler_t::replace);
+    trouble = "the answer holds no finite \"reward\": " +
+              json(text.substr(0, 200)).dump(-1, ' ', true, json::error_handler_t::replace);
     return std::nullopt;
   }
   return value->get<double>();
@@ -97,8 +102,9 @@ std::optional<double> ask(const Target& target, const std::string& body, std::st
   };
   const httplib::Result result = client.send(request);
   if (!result) {
-    trouble = text.size() > kMostBytes ? "the answer is longer than " + std::to_string(kMostBytes) + " bytes"
-                                       : httplib::to_string(result.error());
+    trouble = text.size() > kMostBytes
+                  ? "the answer is longer than " + std::to_string(kMostBytes) + " bytes"
+                  : httplib::to_string(result.error());
     return std::nullopt;
   }
   if (result->status != 200) {
@@ -124,7 +130,8 @@ Reward http_reward(const RewardOptions& options) {
         return *reward;
       }
     }
-    throw RewardUnavailable("no reward from " + target.url + " in " + std::to_string(kTries) + " tries: " + trouble);
+    throw RewardUnavailable("no reward from " + target.url + " in " + std::to_string(kTries) +
+                            " tries: " + trouble);
   };
 }
 

@@ -40,7 +40,8 @@ bool all_different(const json& array) {
     items.push_back(&item);
   }
   std::sort(items.begin(), items.end(), [](const json* a, const json* b) { return *a < *b; });
-  return std::adjacent_find(items.begin(), items.end(), [](const json* a, const json* b) { return *a == *b; }) == items.end();
+  return std::adjacent_find(items.begin(), items.end(),
+                            [](const json* a, const json* b) { return *a == *b; }) == items.end();
 }
 
 class Validation {
@@ -61,8 +62,10 @@ class Validation {
       return false;  // a $ref may lead to what is no schema
     }
     ++depth_;
-    const bool result = plain(schema, value) && combined(schema, value) && (!value.is_number() || number(schema, value)) &&
-                        (!value.is_string() || string(schema, value)) && (!value.is_array() || array(schema, value)) &&
+    const bool result = plain(schema, value) && combined(schema, value) &&
+                        (!value.is_number() || number(schema, value)) &&
+                        (!value.is_string() || string(schema, value)) &&
+                        (!value.is_array() || array(schema, value)) &&
                         (!value.is_object() || object(schema, value));
     --depth_;
     return result;
@@ -79,22 +82,44 @@ class Validation {
   }
 
   bool plain(const json& schema, const json& value) {
-    return with(schema, "type", [&](const json& type) {
-             return type.is_string() ? has_type(value, type.get<std::string>())
-                                     : std::any_of(type.begin(), type.end(), [&](const json& t) { return has_type(value, t.get<std::string>()); });
-           }) &&
-           with(schema, "enum", [&](const json& values) { return std::find(values.begin(), values.end(), value) != values.end(); }) &&
+    return with(schema, "type",
+                [&](const json& type) {
+                  return type.is_string()
+                             ? has_type(value, type.get<std::string>())
+                             : std::any_of(type.begin(), type.end(), [&](const json& t) {
+                                 return has_type(value, t.get<std::string>());
+                               });
+                }) &&
+           with(schema, "enum",
+                [&](const json& values) {
+                  return std::find(values.begin(), values.end(), value) != values.end();
+                }) &&
            with(schema, "const", [&](const json& only) { return only == value; });
   }
 
   bool combined(const json& schema, const json& value) {
     const auto accepts = [&](const json& part) { return valid(part, value); };
-    return with(schema, "$ref", [&](const json& name) { const json* part = resolve_reference(root_, name); return part != nullptr && valid(*part, value); }) &&
-           with(schema, "allOf", [&](const json& parts) { return std::all_of(parts.begin(), parts.end(), accepts); }) &&
-           with(schema, "anyOf", [&](const json& parts) { return std::any_of(parts.begin(), parts.end(), accepts); }) &&
-           with(schema, "oneOf", [&](const json& parts) { return std::count_if(parts.begin(), parts.end(), accepts) == 1; }) &&
+    return with(schema, "$ref",
+                [&](const json& name) {
+                  const json* part = resolve_reference(root_, name);
+                  return part != nullptr && valid(*part, value);
+                }) &&
+           with(schema, "allOf",
+                [&](const json& parts) {
+                  return std::all_of(parts.begin(), parts.end(), accepts);
+                }) &&
+           with(schema, "anyOf",
+                [&](const json& parts) {
+                  return std::any_of(parts.begin(), parts.end(), accepts);
+                }) &&
+           with(schema, "oneOf",
+                [&](const json& parts) {
+                  return std::count_if(parts.begin(), parts.end(), accepts) == 1;
+                }) &&
            with(schema, "not", [&](const json& part) { return !valid(part, value); }) &&
-           with(schema, "if", [&](const json& part) { return with(schema, valid(part, value) ? "then" : "else", accepts); });
+           with(schema, "if", [&](const json& part) {
+             return with(schema, valid(part, value) ? "then" : "else", accepts);
+           });
   }
 
   static bool number(const json& schema, const json& value) {
@@ -105,29 +130,37 @@ class Validation {
            with(schema, "exclusiveMaximum", [&](const json& bound) { return value < bound; }) &&
            with(schema, "multipleOf", [&](const json& unit) {
              const double times = x / unit.get<double>();
-             return std::isfinite(times) && std::abs(times - std::round(times)) <= 1e-9 * std::max(1.0, std::abs(times));
+             return std::isfinite(times) &&
+                    std::abs(times - std::round(times)) <= 1e-9 * std::max(1.0, std::abs(times));
            });
   }
 
   static bool string(const json& schema, const json& value) {
     const auto& text = value.get_ref<const std::string&>();
-    return with(schema, "minLength", [&](const json& n) { return code_points(text) >= n.get<int64_t>(); }) &&
-           with(schema, "maxLength", [&](const json& n) { return code_points(text) <= n.get<int64_t>(); }) &&
-           with(schema, "pattern", [&](const json& pattern) { return is_match(text, pattern.get<std::string>()); });
+    return with(schema, "minLength",
+                [&](const json& n) { return code_points(text) >= n.get<int64_t>(); }) &&
+           with(schema, "maxLength",
+                [&](const json& n) { return code_points(text) <= n.get<int64_t>(); }) &&
+           with(schema, "pattern",
+                [&](const json& pattern) { return is_match(text, pattern.get<std::string>()); });
   }
 
   bool array(const json& schema, const json& value) {
     const std::size_t size = value.size();
     return with(schema, "minItems", [&](const json& n) { return size >= n.get<std::size_t>(); }) &&
            with(schema, "maxItems", [&](const json& n) { return size <= n.get<std::size_t>(); }) &&
-           with(schema, "uniqueItems", [&](const json& on) { return !on.get<bool>() || all_different(value); }) &&
-           with(schema, "contains", [&](const json& part) {
-             return std::any_of(value.begin(), value.end(), [&](const json& item) { return valid(part, item); });
-           }) &&
+           with(schema, "uniqueItems",
+                [&](const json& on) { return !on.get<bool>() || all_different(value); }) &&
+           with(schema, "contains",
+                [&](const json& part) {
+                  return std::any_of(value.begin(), value.end(),
+                                     [&](const json& item) { return valid(part, item); });
+                }) &&
            items(schema, value);
   }
 
-  // prefixItems, or items as an array in the older drafts, go by place; items alone is for all the rest.
+  // prefixItems, or items as an array in the older drafts, go by place; items alone is for all the
+  // rest.
   bool items(const json& schema, const json& value) {
     const auto prefix = schema.find("prefixItems");
     const auto rest = schema.find("items");
@@ -135,7 +168,8 @@ class Validation {
     const json* places = old ? &*rest : prefix != schema.end() ? &*prefix : nullptr;
     const std::size_t placed = places == nullptr ? 0 : places->size();
     for (std::size_t i = 0; i < value.size(); ++i) {
-      if (i < placed ? !valid((*places)[i], value[i]) : !old && rest != schema.end() && !valid(*rest, value[i])) {
+      if (i < placed ? !valid((*places)[i], value[i])
+                     : !old && rest != schema.end() && !valid(*rest, value[i])) {
         return false;
       }
     }
@@ -144,17 +178,25 @@ class Validation {
 
   bool object(const json& schema, const json& value) {
     const auto has = [&](const json& name) { return value.contains(name.get<std::string>()); };
-    return with(schema, "required", [&](const json& names) { return std::all_of(names.begin(), names.end(), has); }) &&
-           with(schema, "minProperties", [&](const json& n) { return value.size() >= n.get<std::size_t>(); }) &&
-           with(schema, "maxProperties", [&](const json& n) { return value.size() <= n.get<std::size_t>(); }) &&
-           with(schema, "dependentRequired", [&](const json& dependent) {
-             return std::all_of(dependent.items().begin(), dependent.items().end(), [&](const auto& item) {
-               return !value.contains(item.key()) || std::all_of(item.value().begin(), item.value().end(), has);
-             });
-           }) &&
-           with(schema, "propertyNames", [&](const json& part) {
-             return std::all_of(value.items().begin(), value.items().end(), [&](const auto& item) { return valid(part, item.key()); });
-           }) &&
+    return with(schema, "required",
+                [&](const json& names) { return std::all_of(names.begin(), names.end(), has); }) &&
+           with(schema, "minProperties",
+                [&](const json& n) { return value.size() >= n.get<std::size_t>(); }) &&
+           with(schema, "maxProperties",
+                [&](const json& n) { return value.size() <= n.get<std::size_t>(); }) &&
+           with(schema, "dependentRequired",
+                [&](const json& dependent) {
+                  return std::all_of(
+                      dependent.items().begin(), dependent.items().end(), [&](const auto& item) {
+                        return !value.contains(item.key()) ||
+                               std::all_of(item.value().begin(), item.value().end(), has);
+                      });
+                }) &&
+           with(schema, "propertyNames",
+                [&](const json& part) {
+                  return std::all_of(value.items().begin(), value.items().end(),
+                                     [&](const auto& item) { return valid(part, item.key()); });
+                }) &&
            properties(schema, value);
   }
 

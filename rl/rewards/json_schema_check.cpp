@@ -1,4 +1,5 @@
-// What makes a schema usable: every keyword known and of the right kind, before any document is looked at.
+// What makes a schema usable: every keyword known and of the right kind, before any document is
+// looked at.
 #include <re2/re2.h>
 
 #include <array>
@@ -13,8 +14,22 @@ namespace {
 using nlohmann::json;
 
 enum class Kind {
-  kAnnotation, kType, kArray, kAny, kSchema, kSchemas, kSchemaMap, kPatternMap, kStrings, kStringsMap, kCount, kNumber,
-  kFlag, kPattern, kReference, kItems
+  kAnnotation,
+  kType,
+  kArray,
+  kAny,
+  kSchema,
+  kSchemas,
+  kSchemaMap,
+  kPatternMap,
+  kStrings,
+  kStringsMap,
+  kCount,
+  kNumber,
+  kFlag,
+  kPattern,
+  kReference,
+  kItems
 };
 
 struct Keyword {
@@ -23,20 +38,53 @@ struct Keyword {
 };
 
 constexpr std::array<Keyword, 48> kKeywords = {{
-    {"type", Kind::kType}, {"enum", Kind::kArray}, {"const", Kind::kAny}, {"properties", Kind::kSchemaMap},
-    {"required", Kind::kStrings}, {"additionalProperties", Kind::kSchema}, {"patternProperties", Kind::kPatternMap},
-    {"propertyNames", Kind::kSchema}, {"minProperties", Kind::kCount}, {"maxProperties", Kind::kCount},
-    {"dependentRequired", Kind::kStringsMap}, {"items", Kind::kItems}, {"prefixItems", Kind::kSchemas},
-    {"contains", Kind::kSchema}, {"minItems", Kind::kCount}, {"maxItems", Kind::kCount}, {"uniqueItems", Kind::kFlag},
-    {"minimum", Kind::kNumber}, {"maximum", Kind::kNumber}, {"exclusiveMinimum", Kind::kNumber},
-    {"exclusiveMaximum", Kind::kNumber}, {"multipleOf", Kind::kNumber}, {"minLength", Kind::kCount},
-    {"maxLength", Kind::kCount}, {"pattern", Kind::kPattern}, {"allOf", Kind::kSchemas}, {"anyOf", Kind::kSchemas},
-    {"oneOf", Kind::kSchemas}, {"not", Kind::kSchema}, {"if", Kind::kSchema}, {"then", Kind::kSchema},
-    {"else", Kind::kSchema}, {"$ref", Kind::kReference}, {"$defs", Kind::kSchemaMap}, {"definitions", Kind::kSchemaMap},
-    {"title", Kind::kAnnotation}, {"description", Kind::kAnnotation}, {"default", Kind::kAnnotation},
-    {"examples", Kind::kAnnotation}, {"format", Kind::kAnnotation}, {"$schema", Kind::kAnnotation},
-    {"$id", Kind::kAnnotation}, {"$comment", Kind::kAnnotation}, {"deprecated", Kind::kAnnotation},
-    {"readOnly", Kind::kAnnotation}, {"writeOnly", Kind::kAnnotation}, {"discriminator", Kind::kAnnotation},
+    {"type", Kind::kType},
+    {"enum", Kind::kArray},
+    {"const", Kind::kAny},
+    {"properties", Kind::kSchemaMap},
+    {"required", Kind::kStrings},
+    {"additionalProperties", Kind::kSchema},
+    {"patternProperties", Kind::kPatternMap},
+    {"propertyNames", Kind::kSchema},
+    {"minProperties", Kind::kCount},
+    {"maxProperties", Kind::kCount},
+    {"dependentRequired", Kind::kStringsMap},
+    {"items", Kind::kItems},
+    {"prefixItems", Kind::kSchemas},
+    {"contains", Kind::kSchema},
+    {"minItems", Kind::kCount},
+    {"maxItems", Kind::kCount},
+    {"uniqueItems", Kind::kFlag},
+    {"minimum", Kind::kNumber},
+    {"maximum", Kind::kNumber},
+    {"exclusiveMinimum", Kind::kNumber},
+    {"exclusiveMaximum", Kind::kNumber},
+    {"multipleOf", Kind::kNumber},
+    {"minLength", Kind::kCount},
+    {"maxLength", Kind::kCount},
+    {"pattern", Kind::kPattern},
+    {"allOf", Kind::kSchemas},
+    {"anyOf", Kind::kSchemas},
+    {"oneOf", Kind::kSchemas},
+    {"not", Kind::kSchema},
+    {"if", Kind::kSchema},
+    {"then", Kind::kSchema},
+    {"else", Kind::kSchema},
+    {"$ref", Kind::kReference},
+    {"$defs", Kind::kSchemaMap},
+    {"definitions", Kind::kSchemaMap},
+    {"title", Kind::kAnnotation},
+    {"description", Kind::kAnnotation},
+    {"default", Kind::kAnnotation},
+    {"examples", Kind::kAnnotation},
+    {"format", Kind::kAnnotation},
+    {"$schema", Kind::kAnnotation},
+    {"$id", Kind::kAnnotation},
+    {"$comment", Kind::kAnnotation},
+    {"deprecated", Kind::kAnnotation},
+    {"readOnly", Kind::kAnnotation},
+    {"writeOnly", Kind::kAnnotation},
+    {"discriminator", Kind::kAnnotation},
     {"example", Kind::kAnnotation},
 }};
 
@@ -45,13 +93,16 @@ constexpr std::array<Keyword, 48> kKeywords = {{
 }
 
 bool is_strings(const json& value) {
-  return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
+  return value.is_array() &&
+         std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
 }
 
 bool is_type(const json& value) {
-  constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "object", "array", "number", "string", "integer"};
+  constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "object", "array",
+                                                      "number", "string",  "integer"};
   const auto known = [&](const json& name) {
-    return name.is_string() && std::find(kTypes.begin(), kTypes.end(), name.get<std::string>()) != kTypes.end();
+    return name.is_string() &&
+           std::find(kTypes.begin(), kTypes.end(), name.get<std::string>()) != kTypes.end();
   };
   return value.is_array() ? std::all_of(value.begin(), value.end(), known) : known(value);
 }
@@ -75,7 +126,8 @@ class SchemaCheck {
       refuse(place, "expected an object, true or false");
     }
     for (const auto& [name, value] : node.items()) {
-      const auto found = std::find_if(kKeywords.begin(), kKeywords.end(), [&, &key = name](const Keyword& k) { return k.name == key; });
+      const auto found = std::find_if(kKeywords.begin(), kKeywords.end(),
+                                      [&, &key = name](const Keyword& k) { return k.name == key; });
       if (found == kKeywords.end()) {
         refuse(place, "keyword '" + name + "' is not supported");
       }
@@ -99,13 +151,15 @@ class SchemaCheck {
       case Kind::kStrings:
         return expect(is_strings(value), "an array of strings");
       case Kind::kStringsMap:
-        expect(value.is_object() && std::all_of(value.begin(), value.end(), is_strings), "an object of arrays of strings");
+        expect(value.is_object() && std::all_of(value.begin(), value.end(), is_strings),
+               "an object of arrays of strings");
         return;
       case Kind::kCount:
         return expect(value.is_number_unsigned(), "an integer from 0 on");
       case Kind::kNumber:
         expect(value.is_number(), "a number");
-        return expect(!place.ends_with("/multipleOf") || value.get<double>() > 0, "a number above 0");
+        return expect(!place.ends_with("/multipleOf") || value.get<double>() > 0,
+                      "a number above 0");
       case Kind::kFlag:
         return expect(value.is_boolean(), "true or false");
       case Kind::kPattern:

@@ -68,11 +68,13 @@ std::string json_schema_answer_problem(std::string_view answer, const RewardOpti
 
 Reward json_schema_reward(const RewardOptions& options) {
   if (!options.json_schema.empty()) {
-    return [schema = read_schema(options.json_schema), stop = options.stop](const RewardInput& input) {
-      return satisfies(input.completion, stop, *schema) ? 1.0 : 0.0;
-    };
+    return
+        [schema = read_schema(options.json_schema), stop = options.stop](const RewardInput& input) {
+          return satisfies(input.completion, stop, *schema) ? 1.0 : 0.0;
+        };
   }
-  return [stop = options.stop](const RewardInput& input) {  // the answer has passed json_schema_answer_problem
+  return [stop = options.stop](
+             const RewardInput& input) {  // the answer has passed json_schema_answer_problem
     return satisfies(input.completion, stop, parse_schema(input.answer)) ? 1.0 : 0.0;
   };
 }

@@ -12,7 +12,8 @@ namespace ringside::rl {
 // std::invalid_argument unless 0 < buffer_tokens <= max_tokens and completion_tokens >= 0.
 double overlong_penalty(int64_t completion_tokens, int64_t max_tokens, int64_t buffer_tokens);
 
-// -(completion_tokens / max_completion_tokens), kept within -1 and 0; 0 when the limit is not known.
+// -(completion_tokens / max_completion_tokens), kept within -1 and 0; 0 when the limit is not
+// known.
 Reward length_reward(const RewardOptions& options);
 
 }  // namespace ringside::rl

@@ -17,7 +17,8 @@ constexpr std::size_t kMostUnordered = 64;
 
 // "x = 5", "f(x)=5" and "x \in [0,1]" name what they are about on the left.
 std::string_view without_name(std::string_view text) {
-  static const RE2 form(R"((?:[A-Za-z]|\\[a-z]{2,8})(?:_\{?\w{1,4}\}?)?'?(?: ?\([A-Za-z, ]{1,8}\))? ?(?:=|\\in\b) ?([^=]*))");
+  static const RE2 form(
+      R"((?:[A-Za-z]|\\[a-z]{2,8})(?:_\{?\w{1,4}\}?)?'?(?: ?\([A-Za-z, ]{1,8}\))? ?(?:=|\\in\b) ?([^=]*))");
   re2::StringPiece right;
   if (RE2::FullMatch(re2::StringPiece(text.data(), text.size()), form, &right)) {
     return {right.data(), right.size()};
@@ -54,8 +55,13 @@ std::vector<std::string_view> cut(std::string_view text) {
 
 // A bracketed or bare list of two elements or more; one element without brackets otherwise.
 Collection as_collection(std::string_view text) {
-  for (const auto& [open, close] : {std::pair<std::string_view, std::string_view>{"\\{", "\\}"}, {"(", ")"}, {"(", "]"}, {"[", ")"}, {"[", "]"}}) {
-    if (text.size() > open.size() + close.size() && text.starts_with(open) && text.ends_with(close)) {
+  for (const auto& [open, close] : {std::pair<std::string_view, std::string_view>{"\\{", "\\}"},
+                                    {"(", ")"},
+                                    {"(", "]"},
+                                    {"[", ")"},
+                                    {"[", "]"}}) {
+    if (text.size() > open.size() + close.size() && text.starts_with(open) &&
+        text.ends_with(close)) {
       auto elements = cut(text.substr(open.size(), text.size() - open.size() - close.size()));
       if (elements.size() > 1 || open == "\\{") {
         return {std::string(open), std::string(close), std::move(elements)};
@@ -164,9 +170,12 @@ bool same_math(std::string_view a, std::string_view b, double tolerance) {
 std::string math_answer_problem(std::string_view answer, const RewardOptions& options) {
   const std::string_view right = right_answer(answer, options.separator);
   if (right.size() > kLongest) {
-    return "has " + std::to_string(right.size()) + " bytes, expected at most " + std::to_string(kLongest);
+    return "has " + std::to_string(right.size()) + " bytes, expected at most " +
+           std::to_string(kLongest);
   }
-  return plain_math(right, false).empty() ? "is missing or blank; there is no answer to compare with" : "";
+  return plain_math(right, false).empty()
+             ? "is missing or blank; there is no answer to compare with"
+             : "";
 }
 
 Reward math_answer_reward(const RewardOptions& options) {
@@ -177,7 +186,8 @@ Reward math_answer_reward(const RewardOptions& options) {
   return [separator = options.separator, stop = options.stop,
           tolerance = options.tolerance](const RewardInput& input) {
     const std::string_view right = right_answer(input.answer, separator);
-    return same_math(math_answer_of(input.completion, separator, stop), right, tolerance) ? 1.0 : 0.0;
+    return same_math(math_answer_of(input.completion, separator, stop), right, tolerance) ? 1.0
+                                                                                          : 0.0;
   };
 }
 

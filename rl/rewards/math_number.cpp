@@ -17,7 +17,8 @@ constexpr std::size_t kLongestNumber = 256;
 re2::StringPiece piece(std::string_view text) { return {text.data(), text.size()}; }
 std::string_view view(re2::StringPiece text) { return {text.data(), text.size()}; }
 
-// Plain digits, sign, point and exponent; thousands separators are taken out. Not "inf", "nan" or hexadecimal.
+// Plain digits, sign, point and exponent; thousands separators are taken out. Not "inf", "nan" or
+// hexadecimal.
 std::optional<double> parse_decimal(std::string_view text) {
   static const RE2 form(R"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)");
   if (text.empty() || text.size() > kLongestNumber || !RE2::FullMatch(piece(text), form)) {
@@ -71,7 +72,8 @@ std::optional<double> parse_mixed(std::string_view text) {
 
 // 1.2*10^{5} and 10^5; an exponent of any size, which pow turns into 0 or infinity.
 std::optional<double> parse_power_of_ten(std::string_view text) {
-  static const RE2 form(R"((?:([+-]?[\d.,]+) ?\* ?|([+-]?))10 ?\^ ?(?:\{ ?([+-]?\d+) ?\}|([+-]?\d+)))");
+  static const RE2 form(
+      R"((?:([+-]?[\d.,]+) ?\* ?|([+-]?))10 ?\^ ?(?:\{ ?([+-]?\d+) ?\}|([+-]?\d+)))");
   std::array<re2::StringPiece, 4> part;
   if (!RE2::FullMatch(piece(text), form, &part[0], &part[1], &part[2], &part[3])) {
     return std::nullopt;
@@ -84,7 +86,8 @@ std::optional<double> parse_power_of_ten(std::string_view text) {
 
 // Without words behind a number that can only be its unit. "5 x" and "2 pi" are no numbers.
 std::string_view without_unit(std::string_view text) {
-  static const RE2 spaced(R"((.*[\d.})]%?) ([A-Za-z]{2,}(?:[ /][A-Za-z]+)*(?:\^(?:\{\d\}|\d))?)[.]?)");
+  static const RE2 spaced(
+      R"((.*[\d.})]%?) ([A-Za-z]{2,}(?:[ /][A-Za-z]+)*(?:\^(?:\{\d\}|\d))?)[.]?)");
   static const RE2 joined(
       R"((.*\d)(?:mm|cm|dm|km|ft|in|mg|kg|ml|lb|lbs|oz|hr|hrs|min|mins|sec|mph|kmh|km/h|m/s)(?:\^(?:\{\d\}|\d))?)");
   static const RE2 not_a_unit(
@@ -128,8 +131,10 @@ void simplify(std::string& text) {
       {RE2(R"(\\(?:times|cdot)\b|×|·)"), "*"},
       {RE2(R"(−|–)"), "-"},
       // Behind something a \text is its unit, with the unit's power; alone it is the answer.
-      {RE2(R"(([\d})%]) *\\(?:text|mathrm|textrm|mbox|operatorname)(?:bf|it)? ?\{[^{}]*\}(?:\^(?:\{\d\}|\d))?)"), "\\1"},
-      {RE2(R"(\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname|emph) ?\{([^{}]*)\})"), "\\1"},
+      {RE2(R"(([\d})%]) *\\(?:text|mathrm|textrm|mbox|operatorname)(?:bf|it)? ?\{[^{}]*\}(?:\^(?:\{\d\}|\d))?)"),
+       "\\1"},
+      {RE2(R"(\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname|emph) ?\{([^{}]*)\})"),
+       "\\1"},
       {RE2(R"(([\^_])\{([A-Za-z0-9])\})"), "\\1\\2"},
   }};
   for (const Step& step : steps) {
@@ -151,7 +156,8 @@ std::string plain_math(std::string_view text, bool with_spaces) {
       result.push_back(' ');
     }
   }
-  while (!result.empty() && (result.back() == ' ' || result.back() == '.' || result.back() == ',')) {
+  while (!result.empty() &&
+         (result.back() == ' ' || result.back() == '.' || result.back() == ',')) {
     result.pop_back();
   }
   return result;
@@ -184,7 +190,8 @@ std::optional<MathNumber> parse_math_number(std::string_view plain) {
 bool same_number(const MathNumber& a, const MathNumber& b, double tolerance) {
   const auto near = [tolerance](double x, double y) {
     // Two finite values may be infinitely far apart; that compares false.
-    return std::abs(x - y) <= tolerance * std::max({1.0, std::abs(x), std::abs(y)}) && std::isfinite(x - y);
+    return std::abs(x - y) <= tolerance * std::max({1.0, std::abs(x), std::abs(y)}) &&
+           std::isfinite(x - y);
   };
   if (near(a.value, b.value)) {
     return true;
@@ -204,12 +211,14 @@ std::optional<std::string_view> last_number(std::string_view text) {
   const re2::StringPiece whole = piece(text);
   std::array<re2::StringPiece, 1> match;
   std::optional<std::string_view> found;
-  for (std::size_t begin = 0; number.Match(whole, begin, whole.size(), RE2::UNANCHORED, match.data(), 1);) {
+  for (std::size_t begin = 0;
+       number.Match(whole, begin, whole.size(), RE2::UNANCHORED, match.data(), 1);) {
     std::string_view hit = view(match[0]);
     const auto at = static_cast<std::size_t>(hit.data() - text.data());
     begin = at + hit.size();
     // In "7-5" the hyphen is no sign.
-    if (at > 0 && (hit.front() == '-' || hit.front() == '+') && std::isalnum(static_cast<unsigned char>(text[at - 1]))) {
+    if (at > 0 && (hit.front() == '-' || hit.front() == '+') &&
+        std::isalnum(static_cast<unsigned char>(text[at - 1]))) {
       hit.remove_prefix(1);
     }
     found = hit;

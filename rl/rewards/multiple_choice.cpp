@@ -14,15 +14,18 @@ constexpr std::size_t kSearchedTail = 64 << 10;
 
 char upper(char letter) { return static_cast<char>(letter >= 'a' ? letter - 'a' + 'A' : letter); }
 
-// Whole text: one letter, as it may be written alone. Lower case counts here, but not in sentences, where "a" is a word.
+// Whole text: one letter, as it may be written alone. Lower case counts here, but not in sentences,
+// where "a" is a word.
 const RE2& alone() {
-  static const RE2 pattern(R"(\s*[*_$]*\(?\s*(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Za-z])\)?\s*\}?\s*\)?[.:]?[*_$]*[.]?\s*)");
+  static const RE2 pattern(
+      R"(\s*[*_$]*\(?\s*(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Za-z])\)?\s*\}?\s*\)?[.:]?[*_$]*[.]?\s*)");
   return pattern;
 }
 
 const std::array<const RE2*, 3>& patterns() {
   static const RE2 in_parentheses(R"(\(\s*[*_]*([A-Za-z])[*_]*\s*\))");
-  static const RE2 at_line_start(R"((?m)^[ \t]*[*_]*([A-Z])(?:[*_]*[.):][*_]*(?:\s|$)|[*_]*[ \t\r]*$))");
+  static const RE2 at_line_start(
+      R"((?m)^[ \t]*[*_]*([A-Z])(?:[*_]*[.):][*_]*(?:\s|$)|[*_]*[ \t\r]*$))");
   static const RE2 in_sentence(
       R"((?i:\banswer|\bchoice|\boption)(?i:\s+is|\s+would\s+be)?[*_]*\s*[:=]?[\s*_]*(?i:(?:choice|option)\s+)?[("'$]*([A-Z])(?:[^A-Za-z0-9']|$))");
   static const std::array<const RE2*, 3> all = {&in_parentheses, &at_line_start, &in_sentence};
@@ -76,7 +79,9 @@ std::optional<char> chosen_letter(std::string_view text, std::string_view separa
 }
 
 std::string multiple_choice_answer_problem(std::string_view answer, const RewardOptions& options) {
-  return chosen_letter(answer, options.separator) ? "" : "names no letter; expected one like \"B\" or \"(B) Paris\"";
+  return chosen_letter(answer, options.separator)
+             ? ""
+             : "names no letter; expected one like \"B\" or \"(B) Paris\"";
 }
 
 Reward multiple_choice_reward(const RewardOptions& options) {

@@ -7,7 +7,8 @@ namespace ringside::rl {
 namespace {
 
 constexpr std::string_view kSpace = " \t\n\r\v\f";
-constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;  // odd, so that no word's part is lost in a product
+constexpr uint64_t kBase =
+    0x9E3779B97F4A7C15ULL;  // odd, so that no word's part is lost in a product
 
 std::vector<uint64_t> word_hashes(std::string_view text) {
   std::vector<uint64_t> words;
@@ -45,11 +46,14 @@ double repeated_share(const std::vector<uint64_t>& words, std::size_t n) {
 
 Reward repetition_reward(const RewardOptions& options) {
   if (options.repetition_ngram < 1) {
-    throw std::invalid_argument("repetition: n-grams of " + std::to_string(options.repetition_ngram) +
+    throw std::invalid_argument("repetition: n-grams of " +
+                                std::to_string(options.repetition_ngram) +
                                 " words; expected at least 1");
   }
   const auto n = static_cast<std::size_t>(options.repetition_ngram);
-  return [n](const RewardInput& input) { return 0.0 - repeated_share(word_hashes(input.completion), n); };
+  return [n](const RewardInput& input) {
+    return 0.0 - repeated_share(word_hashes(input.completion), n);
+  };
 }
 
 }  // namespace ringside::rl

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "rl/rewards/code_tests.h"
+#include "rl/rewards/edit_distance.h"
 #include "rl/rewards/exact_match.h"
 #include "rl/rewards/http_reward.h"
 #include "rl/rewards/json_schema_reward.h"
@@ -12,7 +13,6 @@
 #include "rl/rewards/multiple_choice.h"
 #include "rl/rewards/regex_reward.h"
 #include "rl/rewards/repetition.h"
-#include "rl/rewards/edit_distance.h"
 
 namespace ringside::rl {
 namespace {
@@ -50,13 +50,15 @@ const RewardKind& kind_of(std::string_view name) {
 
 }  // namespace
 
-std::string answer_problem(std::string_view name, std::string_view answer, const RewardOptions& options) {
+std::string answer_problem(std::string_view name, std::string_view answer,
+                           const RewardOptions& options) {
   return kind_of(name).answer_problem(answer, options);
 }
 
 Reward make_reward(std::string_view name, const RewardOptions& options) {
   const RewardKind& kind = kind_of(name);
-  return [name = std::string(name), reward = kind.make(options), check = kind.answer_problem, options](const RewardInput& input) {
+  return [name = std::string(name), reward = kind.make(options), check = kind.answer_problem,
+          options](const RewardInput& input) {
     const std::string problem = check(input.answer, options);
     if (!problem.empty()) {
       throw RewardUnavailable("the answer of the data set " + problem + " (reward " + name + ")");
@@ -76,8 +78,9 @@ std::vector<std::string_view> reward_names() {
 std::string unknown_reward(std::string_view name) {
   const std::string_view shown = name.substr(0, 64);
   const auto names = reward_names();
-  const auto nearest = *std::min_element(
-      names.begin(), names.end(), [&](auto a, auto b) { return edit_distance(a, shown) < edit_distance(b, shown); });
+  const auto nearest = *std::min_element(names.begin(), names.end(), [&](auto a, auto b) {
+    return edit_distance(a, shown) < edit_distance(b, shown);
+  });
   std::string text = "reward '" + std::string(shown) + "' is unknown";
   if (edit_distance(nearest, shown) <= std::max<std::size_t>(2, shown.size() / 3)) {
     text.append("; did you mean ").append(nearest).append("?");

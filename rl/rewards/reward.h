@@ -43,12 +43,12 @@ struct RewardOptions {
   double tolerance = 1e-6;  // math_answer, times the larger of 1 and the numbers' magnitudes
   std::string regex;        // regex: RE2 syntax
   std::string json_schema;  // json_schema: file of the schema; "" = the answer is the schema
-  int64_t repetition_ngram = 20;        // repetition: words
+  int64_t repetition_ngram = 20;         // repetition: words
   std::string code_command = "python3";  // code_tests: interpreter and its arguments
-  double code_timeout_s = 5.0;          // code_tests: seconds per program
-  int64_t code_memory_mb = 1024;        // code_tests: MiB of address space per process
-  std::string http_url;                 // http: http://host[:port][/path]
-  double http_timeout_s = 30.0;         // http: seconds per try
+  double code_timeout_s = 5.0;           // code_tests: seconds per program
+  int64_t code_memory_mb = 1024;         // code_tests: MiB of address space per process
+  std::string http_url;                  // http: http://host[:port][/path]
+  double http_timeout_s = 30.0;          // http: seconds per try
 };
 
 // The reward of that name. Throws std::invalid_argument on a name that is unknown (listing those
@@ -56,8 +56,10 @@ struct RewardOptions {
 Reward make_reward(std::string_view name, const RewardOptions& options);
 
 // Why the reward of that name cannot compare with this answer of a data set, "" when it can: "is no
-// usable schema: ...". Rewards that look at no answer take any. Throws like make_reward on the name.
-std::string answer_problem(std::string_view name, std::string_view answer, const RewardOptions& options);
+// usable schema: ...". Rewards that look at no answer take any. Throws like make_reward on the
+// name.
+std::string answer_problem(std::string_view name, std::string_view answer,
+                           const RewardOptions& options);
 
 // In alphabetical order; the views live as long as the program.
 std::vector<std::string_view> reward_names();

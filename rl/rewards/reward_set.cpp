@@ -9,7 +9,8 @@
 
 namespace ringside::rl {
 
-RewardSet::RewardSet(std::string_view spec, const RewardOptions& options) : recipe_(parse_rewards(spec)) {
+RewardSet::RewardSet(std::string_view spec, const RewardOptions& options)
+    : recipe_(parse_rewards(spec)) {
   if (recipe_.empty()) {
     throw std::invalid_argument(
         "rollout.reward is worker: rewards come from workers that have their own, and Ringside's "
@@ -35,7 +36,8 @@ RewardScores RewardSet::score(const RewardInput& input) const {
   return scores;
 }
 
-std::vector<RewardScores> RewardSet::score_all(std::span<const RewardInput> inputs, int64_t threads) const {
+std::vector<RewardScores> RewardSet::score_all(std::span<const RewardInput> inputs,
+                                               int64_t threads) const {
   std::vector<RewardScores> scores(inputs.size());
   std::atomic<std::size_t> next{0};
   std::exception_ptr trouble;

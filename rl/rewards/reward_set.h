@@ -1,4 +1,5 @@
-// The rewards of a recipe together: each one's raw value and the weighted total, for a batch of completions at a time.
+// The rewards of a recipe together: each one's raw value and the weighted total, for a batch of
+// completions at a time.
 #pragma once
 
 #include <span>
@@ -25,8 +26,9 @@ class RewardSet {
   // Blocks for as long as the rewards do; never throws for what a completion holds.
   RewardScores score(const RewardInput& input) const;
 
-  // The same for each input, by up to `threads` threads; rewards may wait for programs and servers. The inputs' views must
-  // live until it returns. An exception of a thread is rethrown after all have ended.
+  // The same for each input, by up to `threads` threads; rewards may wait for programs and servers.
+  // The inputs' views must live until it returns. An exception of a thread is rethrown after all
+  // have ended.
   std::vector<RewardScores> score_all(std::span<const RewardInput> inputs, int64_t threads) const;
 
   const std::vector<WeightedReward>& recipe() const { return recipe_; }

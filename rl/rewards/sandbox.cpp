@@ -108,13 +108,18 @@ bool are_mapped(uint32_t first) {
 
 // The user of the next program: one of its own for each when root may choose, else the caller's.
 uint32_t next_user() {
-  static const uint32_t first = ::geteuid() != 0 ? 0 : are_mapped(kFirstUser) ? kFirstUser : are_mapped(kFewUsers) ? kFewUsers : 0;
+  static const uint32_t first = ::geteuid() != 0         ? 0
+                                : are_mapped(kFirstUser) ? kFirstUser
+                                : are_mapped(kFewUsers)  ? kFewUsers
+                                                         : 0;
   static std::atomic<uint32_t> count{0};
   // Two processes of one machine start at different places.
-  return first == 0 ? ::geteuid() : first + (static_cast<uint32_t>(::getpid()) * 977 + count++) % kUsers;
+  return first == 0 ? ::geteuid()
+                    : first + (static_cast<uint32_t>(::getpid()) * 977 + count++) % kUsers;
 }
 
-constexpr int kMostBlocks = 16;  // at once, so that a program that never stops writing does not hold the reader
+constexpr int kMostBlocks =
+    16;  // at once, so that a program that never stops writing does not hold the reader
 
 // Takes what is there; false at the end of the stream.
 bool take_output(int fd, const SandboxLimits& limits, SandboxResult& result) {
@@ -129,14 +134,17 @@ bool take_output(int fd, const SandboxLimits& limits, SandboxResult& result) {
     result.output.append(bytes.substr(0, kept));
     result.output_cut |= kept < bytes.size();
     result.output_end.append(bytes.substr(bytes.size() - std::min(bytes.size(), kEndBytes)));
-    result.output_end.erase(0, result.output_end.size() - std::min(result.output_end.size(), kEndBytes));
+    result.output_end.erase(
+        0, result.output_end.size() - std::min(result.output_end.size(), kEndBytes));
   }
   return true;
 }
 
 // Reads output until the keeper's report (or its death) comes; kills the keeper when it is overdue.
-ChildReport watch(pid_t keeper, int output, int report_fd, const SandboxLimits& limits, SandboxResult& result) {
-  const auto overdue = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(limits.seconds * 1000) + 2000);
+ChildReport watch(pid_t keeper, int output, int report_fd, const SandboxLimits& limits,
+                  SandboxResult& result) {
+  const auto overdue =
+      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(limits.seconds * 1000) + 2000);
   ChildReport report{1, 0};
   bool killed = false;
   bool open = true;
@@ -151,7 +159,8 @@ ChildReport watch(pid_t keeper, int output, int report_fd, const SandboxLimits& 
       if (::read(report_fd, &read, sizeof read) == static_cast<ssize_t>(sizeof read)) {
         report = read;
       } else if (!killed) {
-        report = {0, SIGKILL};  // the keeper was killed with its program: nobody can say how that ended
+        report = {
+            0, SIGKILL};  // the keeper was killed with its program: nobody can say how that ended
       }
       break;
     }
@@ -181,7 +190,8 @@ SandboxDirectory::SandboxDirectory(const std::string& name, std::string_view con
   stream.close();
   bool ready = stream.good();
   if (user_ != ::geteuid()) {
-    ready = ready && ::chown(path_.c_str(), user_, user_) == 0 && ::chown(file.c_str(), user_, user_) == 0;
+    ready = ready && ::chown(path_.c_str(), user_, user_) == 0 &&
+            ::chown(file.c_str(), user_, user_) == 0;
   }
   if (!ready) {
     std::error_code ignored;
@@ -197,7 +207,8 @@ SandboxDirectory::~SandboxDirectory() {
     return;
   }
   // A program may take its own folders' permissions away.
-  for (auto it = fs::recursive_directory_iterator(path_, fs::directory_options::skip_permission_denied, error);
+  for (auto it = fs::recursive_directory_iterator(
+           path_, fs::directory_options::skip_permission_denied, error);
        !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
     std::error_code ignored;
     if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
@@ -231,8 +242,12 @@ SandboxResult run_sandboxed(const std::vector<std::string>& argv, const SandboxD
                             std::string_view input, const SandboxLimits& limits) {
   std::vector<std::string> words = argv;
   const std::string home = directory.path().string();
-  std::vector<std::string> environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "TMPDIR=" + home,
-                                          "LANG=C.UTF-8", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"};
+  std::vector<std::string> environment = {"PATH=/usr/local/bin:/usr/bin:/bin",
+                                          "HOME=" + home,
+                                          "TMPDIR=" + home,
+                                          "LANG=C.UTF-8",
+                                          "OMP_NUM_THREADS=1",
+                                          "OPENBLAS_NUM_THREADS=1"};
   const auto argv_pointers = pointers(words);
   const auto environment_pointers = pointers(environment);
   const Descriptor stdin_file = memory_file(input);
@@ -255,8 +270,10 @@ SandboxResult run_sandboxed(const std::vector<std::string>& argv, const SandboxD
   plan.milliseconds = std::max<int64_t>(1, static_cast<int64_t>(limits.seconds * 1000));
   const pid_t keeper = start_keeper(plan);
   if (keeper < 0) {
-    fail("sandbox: no process in a namespace of its own (user namespaces, or root), without which a program could start "
-         "processes without limit and signal ours");
+    fail(
+        "sandbox: no process in a namespace of its own (user namespaces, or root), without which a "
+        "program could start "
+        "processes without limit and signal ours");
   }
   output.write.close();
   report.write.close();

@@ -22,7 +22,8 @@ namespace {
 
 // fork without the C library's handlers, which take locks that another thread may have held.
 pid_t raw_clone(uint64_t flags) {
-  return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  return static_cast<pid_t>(
+      ::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
 void limit(int resource, int64_t value) {
@@ -32,7 +33,8 @@ void limit(int resource, int64_t value) {
 
 // Ids by system call: the C library's functions would first ask all threads, which are not here.
 bool become(uint32_t user) {
-  return ::syscall(SYS_setgroups, 0, nullptr) == 0 && ::syscall(SYS_setresgid, user, user, user) == 0 &&
+  return ::syscall(SYS_setgroups, 0, nullptr) == 0 &&
+         ::syscall(SYS_setresgid, user, user, user) == 0 &&
          ::syscall(SYS_setresuid, user, user, user) == 0;
 }
 
@@ -48,7 +50,8 @@ void reset_signals() {
 
 [[noreturn]] void run_program(const ChildPlan& plan) {
   ::setsid();
-  const bool wired = ::dup2(plan.input, 0) >= 0 && ::dup2(plan.output, 1) >= 0 && ::dup2(plan.null, 2) >= 0;
+  const bool wired =
+      ::dup2(plan.input, 0) >= 0 && ::dup2(plan.output, 1) >= 0 && ::dup2(plan.null, 2) >= 0;
   ::syscall(SYS_close_range, 3U, ~0U, 0U);
   if (!wired || ::chdir(plan.directory) != 0) {
     ::_exit(kSandboxCannotStart);
@@ -74,8 +77,8 @@ int64_t now_ms() {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-// Kills each present child by its number in /proc. Those whose parent dies become ours (PR_SET_CHILD_SUBREAPER), so calls
-// until no child is left reach all descendants.
+// Kills each present child by its number in /proc. Those whose parent dies become ours
+// (PR_SET_CHILD_SUBREAPER), so calls until no child is left reach all descendants.
 void kill_children() {
   const int file = ::open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
   if (file < 0) {
@@ -95,8 +98,8 @@ void kill_children() {
   }
 }
 
-// A process of the program's own user may signal all that user's processes at once, which hunting one by one may lose to a
-// program that forks as fast.
+// A process of the program's own user may signal all that user's processes at once, which hunting
+// one by one may lose to a program that forks as fast.
 void kill_user(uint32_t user) {
   const pid_t killer = raw_clone(0);
   if (killer == 0) {
@@ -107,7 +110,8 @@ void kill_user(uint32_t user) {
   }
 }
 
-// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are hunted for a moment.
+// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are
+// hunted for a moment.
 void kill_descendants(const ChildPlan& plan) {
   const int64_t until = now_ms() + 1500;
   const struct timespec pause = {0, 1000000};
@@ -161,7 +165,8 @@ void kill_descendants(const ChildPlan& plan) {
 
 pid_t start_keeper(const ChildPlan& plan) {
   const uint64_t user = plan.change_user ? 0 : CLONE_NEWUSER;
-  const std::array<uint64_t, 3> tries = {CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET, CLONE_NEWPID, 0};
+  const std::array<uint64_t, 3> tries = {CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET, CLONE_NEWPID,
+                                         0};
   pid_t keeper = -1;
   for (const uint64_t apart : tries) {
     if (apart == 0 && !plan.change_user) {

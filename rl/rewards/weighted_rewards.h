@@ -1,5 +1,6 @@
-// The text of rollout.reward: which rewards, and with which weights they add up. Torch-free; used by the worker that
-// computes rewards, the trainer that adds them up again, and the checks of a configuration.
+// The text of rollout.reward: which rewards, and with which weights they add up. Torch-free; used
+// by the worker that computes rewards, the trainer that adds them up again, and the checks of a
+// configuration.
 #pragma once
 
 #include <span>

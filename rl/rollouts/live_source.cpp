@@ -12,22 +12,22 @@
 
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_rewards.h"
-#include "rl/setup/endpoint_file.h"
-#include "rl/rollouts/restart_log.h"
-#include "rl/report/event_log.h"
-#include "rl/rollouts/granted_prompts.h"
 #include "rl/publish/job_thread.h"
-#include "rl/report/log.h"
-#include "rl/rollouts/rollout_admission.h"
-#include "rl/rollouts/rollout_intake.h"
-#include "rl/setup/shared_settings.h"
-#include "rl/rollouts/trainer_options.h"
-#include "rl/setup/model_setup.h"
 #include "rl/publish/version_directories.h"
 #include "rl/publish/weight_snapshot.h"
+#include "rl/report/event_log.h"
+#include "rl/report/log.h"
+#include "rl/rollouts/granted_prompts.h"
+#include "rl/rollouts/restart_log.h"
+#include "rl/rollouts/rollout_admission.h"
+#include "rl/rollouts/rollout_intake.h"
+#include "rl/rollouts/trainer_options.h"
 #include "rl/sampling/prompt_scorer.h"
-#include "rollout_bridge/transport/bind_error.h"
+#include "rl/setup/endpoint_file.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/shared_settings.h"
 #include "rollout_bridge/trainer/trainer_term.h"
+#include "rollout_bridge/transport/bind_error.h"
 #include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::rl {
@@ -38,13 +38,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
 constexpr milliseconds kBetweenEvents{200};
-constexpr milliseconds kFinish{30000};      // for a version that is being encoded
+constexpr milliseconds kFinish{30000};  // for a version that is being encoded
 
 std::optional<VersionDirectories> version_directories(const Config& config) {
   if (config.weights.directory.empty()) {
     return std::nullopt;
   }
-  return VersionDirectories(config.weights.directory, config.weights.keep, scalar_type(published_dtype(config)), config.model.path);
+  return VersionDirectories(config.weights.directory, config.weights.keep,
+                            scalar_type(published_dtype(config)), config.model.path);
 }
 
 QueueRules queue_rules(const Config& config, int64_t trainer_term, int64_t restored_version,
@@ -58,9 +59,10 @@ QueueRules queue_rules(const Config& config, int64_t trainer_term, int64_t resto
   rules.newest_of_term = record_start(directory, trainer_term, restored_version);
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
-    rules.total_reward = [recipe = parse_rewards(config.rollout.reward)](const bridge::Rollout& rollout) {
-      return is_scored(rollout) ? std::optional(total_reward(rollout, recipe)) : std::nullopt;
-    };
+    rules.total_reward =
+        [recipe = parse_rewards(config.rollout.reward)](const bridge::Rollout& rollout) {
+          return is_scored(rollout) ? std::optional(total_reward(rollout, recipe)) : std::nullopt;
+        };
   }
   return rules;
 }
@@ -71,17 +73,18 @@ std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
                                        : std::nullopt;
 }
 
-// The prompts that groups stand for, where this machine has them and can tell which are sampled: workers may be elsewhere,
-// with the data.
-std::vector<Prompt> known_prompts(const Config& config, const std::optional<engine::Tokenizer>& tokenizer) {
+// The prompts that groups stand for, where this machine has them and can tell which are sampled:
+// workers may be elsewhere, with the data.
+std::vector<Prompt> known_prompts(const Config& config,
+                                  const std::optional<engine::Tokenizer>& tokenizer) {
   const std::string& path = config.data.train;
   const bool here = !path.empty() && std::filesystem::exists(path);
   if (here && tokenizer) {
     return load_prompt_set(path, config, *tokenizer).prompts;
   }
   log::info(std::string(path.empty() ? "data.train is empty"
-                        : here     ? "model.path has no tokenizer.json"
-                                   : "data.train is not on this machine") +
+                        : here       ? "model.path has no tokenizer.json"
+                                     : "data.train is not on this machine") +
             ": prompts of rollouts are judged by their length alone");
   return {};
 }
@@ -125,7 +128,8 @@ class Durations {
   // E.g. "copying took 1.25 ms on average and 3.50 ms at most for each of 100 versions".
   std::string sentence(const std::string& what) const {
     char figures[96];
-    std::snprintf(figures, sizeof figures, " %.2f ms on average and %.2f ms at most for each of %lld versions",
+    std::snprintf(figures, sizeof figures,
+                  " %.2f ms on average and %.2f ms at most for each of %lld versions",
                   total_ms_ / static_cast<double>(std::max<int64_t>(count_, 1)), longest_ms_,
                   static_cast<long long>(count_));
     return what + figures;
@@ -174,8 +178,9 @@ class EventReporter {
   std::jthread thread_;  // last: it uses all of the above
 };
 
-// Thread: what follows the copy runs on one thread of its own (writing directories, hashing, comparing, compressing).
-// Blocks on: the disk, and mutex_ for a publish; unblocked by: publish() handing it a version, or destruction.
+// Thread: what follows the copy runs on one thread of its own (writing directories, hashing,
+// comparing, compressing). Blocks on: the disk, and mutex_ for a publish; unblocked by: publish()
+// handing it a version, or destruction.
 class LiveSource final : public RolloutSource {
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
@@ -199,8 +204,8 @@ class LiveSource final : public RolloutSource {
     const auto begin = Clock::now();
     auto block = shared_block(weight_bytes(decoder, dtype_));
     auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
-    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors), block = std::move(block), version,
-                  next_step]() mutable {
+    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors),
+                  block = std::move(block), version, next_step]() mutable {
       if (directories_) {  // it is there before anybody hears of the version
         directories_->write(config, tensors_of(tensors), trainer_term_, version);
       }
@@ -213,7 +218,8 @@ class LiveSource final : public RolloutSource {
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
     for (;;) {
-      const auto left = std::max(milliseconds::zero(), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+      const auto left = std::max(milliseconds::zero(),
+                                 std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
       const bool encoded = jobs_.wait_idle(milliseconds::zero());
       {
         const std::lock_guard lock(mutex_);
@@ -249,8 +255,8 @@ class LiveSource final : public RolloutSource {
 
  private:
   void write_addresses(bool ended) const {
-    write_endpoint_file(endpoint_file_,
-                        {intake_.rollout_address(), intake_.weights_address(), run_id_, trainer_term_, ended});
+    write_endpoint_file(endpoint_file_, {intake_.rollout_address(), intake_.weights_address(),
+                                         run_id_, trainer_term_, ended});
   }
 
   // Null where none is wanted or the kernel gives none: then everything goes over the wire.
@@ -268,14 +274,14 @@ class LiveSource final : public RolloutSource {
     }
   }
 
-  // On the thread: hashing, comparing and compressing must hold up neither the training nor the endpoint. Versions go out
-  // in order, each of them, and its groups are granted after it: what is sampled under which weights does not depend on
-  // how fast this is.
-  void offer(std::vector<bridge::NamedBuffer> tensors, std::shared_ptr<const bridge::SharedBlock> block, int64_t version,
-             int64_t next_step) {
+  // On the thread: hashing, comparing and compressing must hold up neither the training nor the
+  // endpoint. Versions go out in order, each of them, and its groups are granted after it: what is
+  // sampled under which weights does not depend on how fast this is.
+  void offer(std::vector<bridge::NamedBuffer> tensors,
+             std::shared_ptr<const bridge::SharedBlock> block, int64_t version, int64_t next_step) {
     const auto begin = Clock::now();
-    auto snapshot = chain_.extend(
-        bridge::make_snapshot(run_id_, trainer_term_, version, std::move(tensors), std::move(block)));
+    auto snapshot = chain_.extend(bridge::make_snapshot(run_id_, trainer_term_, version,
+                                                        std::move(tensors), std::move(block)));
     const auto took = Clock::now() - begin;
     const std::lock_guard lock(mutex_);
     encoding_.add(took);
@@ -289,7 +295,8 @@ class LiveSource final : public RolloutSource {
   int64_t last_step_;
   std::filesystem::path endpoint_file_;
   std::optional<VersionDirectories> directories_;
-  bridge::DeltaChain chain_;  // the thread's; holds the newest published version: one copy in host memory
+  bridge::DeltaChain
+      chain_;  // the thread's; holds the newest published version: one copy in host memory
   bridge::SharedBlocks blocks_;
   bool not_shared_logged_ = false;
   Durations stalls_;

@@ -5,12 +5,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/report/event_log.h"
-#include "rl/rollouts/live_source.h"
-#include "rl/report/log.h"
 #include "rl/publish/prime_rl_broadcast.h"
-#include "rl/setup/model_setup.h"
+#include "rl/report/event_log.h"
+#include "rl/report/log.h"
+#include "rl/rollouts/live_source.h"
 #include "rl/rollouts/rollout_admission.h"
+#include "rl/setup/model_setup.h"
 #include "rollout_bridge/prime_rl/codec.h"
 #include "rollout_bridge/prime_rl/stream.h"
 
@@ -36,7 +36,8 @@ std::optional<PrimeRlBroadcast> broadcast_of(const Config& config) {
   }
   // Half of what the other ranks wait in their collective meanwhile.
   const milliseconds patience(static_cast<int64_t>(config.parallel.collective_timeout_s * 500));
-  return PrimeRlBroadcast(config.weights.directory, scalar_type(published_dtype(config)), config.model.path, patience);
+  return PrimeRlBroadcast(config.weights.directory, scalar_type(published_dtype(config)),
+                          config.model.path, patience);
 }
 
 class PrimeRlSource final : public RolloutSource {
@@ -80,7 +81,8 @@ class PrimeRlSource final : public RolloutSource {
 
  private:
   std::optional<std::vector<bridge::Rollout>> accept(const zmq::message_t& message, int64_t step) {
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.data()), message.size());
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.data()),
+                                           message.size());
     auto decoded = prime::decode_step(bytes, {step, next_group_, 0, version_}, limits());
     if (!decoded) {
       return refuse(decoded.error().detail);
@@ -93,9 +95,9 @@ class PrimeRlSource final : public RolloutSource {
     }
     const auto samples = static_cast<int64_t>(batch.rollouts.size());
     if (samples < least_samples_) {
-      return refuse("prime-rl batch: " + std::to_string(samples) + " samples with a token to train on, " +
-                    std::to_string(batch.without_loss) + " without; train.num_mini_batches needs " +
-                    std::to_string(least_samples_));
+      return refuse("prime-rl batch: " + std::to_string(samples) +
+                    " samples with a token to train on, " + std::to_string(batch.without_loss) +
+                    " without; train.num_mini_batches needs " + std::to_string(least_samples_));
     }
     next_group_ += samples;
     counters_.accepted += samples;
@@ -153,12 +155,15 @@ class PrimeRlSource final : public RolloutSource {
 
 }  // namespace
 
-std::unique_ptr<RolloutSource> make_prime_rl_source(const std::string& address, const Config& config, int64_t last_step) {
-  if (config.algorithm.advantage.estimator != AdvantageEstimator::kGiven || config.rollout.group_size != 1) {
+std::unique_ptr<RolloutSource> make_prime_rl_source(const std::string& address,
+                                                    const Config& config, int64_t last_step) {
+  if (config.algorithm.advantage.estimator != AdvantageEstimator::kGiven ||
+      config.rollout.group_size != 1) {
     throw std::invalid_argument(
-        "prime-rl sends advantages and neither rewards nor groups: expected algorithm.advantage.estimator given, got " +
-        std::string(to_string(config.algorithm.advantage.estimator)) + ", and rollout.group_size 1, got " +
-        std::to_string(config.rollout.group_size));
+        "prime-rl sends advantages and neither rewards nor groups: expected "
+        "algorithm.advantage.estimator given, got " +
+        std::string(to_string(config.algorithm.advantage.estimator)) +
+        ", and rollout.group_size 1, got " + std::to_string(config.rollout.group_size));
   }
   return std::make_unique<PrimeRlSource>(address, config, last_step);
 }

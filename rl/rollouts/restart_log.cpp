@@ -27,7 +27,8 @@ Starts read_starts(const std::filesystem::path& path) {
     int64_t epoch = 0, version = 0;
     const bool is_pair = static_cast<bool>(fields >> epoch >> version) && (fields >> std::ws).eof();
     if (!is_pair || (!starts.empty() && epoch <= starts.back().first)) {
-      throw std::runtime_error(path.string() + ":" + std::to_string(starts.size() + 1) + ": \"" + line +
+      throw std::runtime_error(path.string() + ":" + std::to_string(starts.size() + 1) + ": \"" +
+                               line +
                                "\", expected a rising trainer_term and the version it began with");
     }
     starts.emplace_back(epoch, version);
@@ -54,14 +55,14 @@ void write_starts(const std::filesystem::path& path, const Starts& starts) {
 
 }  // namespace
 
-std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory, int64_t trainer_term,
-                                        int64_t restored_version) {
+std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory,
+                                        int64_t trainer_term, int64_t restored_version) {
   std::filesystem::create_directories(directory);
   const auto path = directory / "trainer_terms";
   Starts starts = read_starts(path);
   if (!starts.empty() && trainer_term <= starts.back().first) {
-    throw std::runtime_error(path.string() + ": trainer_term " + std::to_string(trainer_term) + " after " +
-                             std::to_string(starts.back().first));
+    throw std::runtime_error(path.string() + ": trainer_term " + std::to_string(trainer_term) +
+                             " after " + std::to_string(starts.back().first));
   }
   std::map<int64_t, int64_t> newest;
   int64_t lowest = restored_version;

@@ -13,8 +13,8 @@
 #include "engine/models/model_config.h"
 #include "rl/config/config.h"
 #include "rl/rollouts/granted_prompts.h"
-#include "rollout_bridge/trainer/admission.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/trainer/admission.h"
 
 namespace ringside::rl {
 

@@ -42,18 +42,21 @@ RolloutIntake::RolloutIntake(bridge::TrainerOptions options, QueueRules rules, i
       consumed_to_step_(rules.restored_version),
       endpoint_(with_rules(std::move(options), rules)) {
   if (last_step > kRoundStride / rules.prompts_per_step) {
-    throw std::invalid_argument(std::to_string(last_step) + " steps of " + std::to_string(rules.prompts_per_step) +
-                                " prompts, limit " + std::to_string(kRoundStride) + " prompts");
+    throw std::invalid_argument(std::to_string(last_step) + " steps of " +
+                                std::to_string(rules.prompts_per_step) + " prompts, limit " +
+                                std::to_string(kRoundStride) + " prompts");
   }
 }
 
-void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step) {
+void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot,
+                            int64_t next_step) {
   const int64_t version = snapshot->manifest.version;
   endpoint_.publish(std::move(snapshot));
   queue_.published(version);
   // What is being trained on now stays until it is done: a version may be published late.
-  const auto trained = std::find_if(unrestorable_.begin(), unrestorable_.end(),
-                                    [&](int64_t slot) { return queue_.step_of(slot) >= next_step; });
+  const auto trained = std::find_if(unrestorable_.begin(), unrestorable_.end(), [&](int64_t slot) {
+    return queue_.step_of(slot) >= next_step;
+  });
   if (trained != unrestorable_.begin()) {
     endpoint_.mark_consumed(all_rounds({unrestorable_.begin(), trained}));
     unrestorable_.erase(unrestorable_.begin(), trained);
@@ -61,7 +64,8 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
   grant_to_step(std::min(last_step_, next_step + queue_.rules().max_staleness));
 }
 
-std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, milliseconds timeout) {
+std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step,
+                                                                milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     const int64_t kept_before = queue_.counters().kept_zero_variance;
@@ -70,7 +74,8 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step, mi
       note_unrestorable(*rollouts);
       return rollouts;
     }
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left <= milliseconds::zero()) {
       return std::nullopt;
     }
@@ -91,21 +96,25 @@ void RolloutIntake::log_where_refill_gave_up(int64_t step, int64_t slots) {
       "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }
 
-// A restart goes back to the last checkpoint, or to one of this step or a later one, which consumes the group. Behind the
-// first, versions that this start has made since are lost, and with one such rollout its whole group.
+// A restart goes back to the last checkpoint, or to one of this step or a later one, which consumes
+// the group. Behind the first, versions that this start has made since are lost, and with one such
+// rollout its whole group.
 void RolloutIntake::note_unrestorable(const std::vector<bridge::Rollout>& step) {
   for (const bridge::Rollout& rollout : step) {
     const int64_t slot = slot_of(rollout.group_id);
     const bool lost = rollout.trainer_term == queue_.rules().trainer_term &&
                       std::any_of(rollout.versions.begin(), rollout.versions.end(),
-                                  [&](const bridge::VersionSpan& span) { return span.version > consumed_to_step_; });
+                                  [&](const bridge::VersionSpan& span) {
+                                    return span.version > consumed_to_step_;
+                                  });
     if (lost && (unrestorable_.empty() || unrestorable_.back() != slot)) {
       unrestorable_.push_back(slot);
     }
   }
 }
 
-// Every round of every slot, granted or not: one contiguous range a round is what the journal keeps cheaply.
+// Every round of every slot, granted or not: one contiguous range a round is what the journal keeps
+// cheaply.
 std::vector<int64_t> RolloutIntake::all_rounds(const std::vector<int64_t>& slots) const {
   std::vector<int64_t> groups;
   for (int64_t round = 0; round < queue_.rules().refill_rounds; ++round) {
@@ -133,8 +142,8 @@ void RolloutIntake::grant_to_step(int64_t step) {
 }
 
 void RolloutIntake::admit(bridge::Rollout rollout) {
-  const std::string what = "rollout " + rollout.rollout_id + " of group " + std::to_string(rollout.group_id) + ", " +
-                           versions_of(rollout);
+  const std::string what = "rollout " + rollout.rollout_id + " of group " +
+                           std::to_string(rollout.group_id) + ", " + versions_of(rollout);
   const int64_t step = queue_.step_of(rollout.group_id);
   const int32_t group_size = rollout.group_size;
   switch (queue_.add(std::move(rollout))) {
@@ -147,7 +156,8 @@ void RolloutIntake::admit(bridge::Rollout rollout) {
           std::to_string(queue_.rules().group_size) + "; its whole group is sampled again");
       break;
     case Admission::kTooEarly:
-      say("dropped " + what + ": from before the restart, step " + std::to_string(step) + " is not near yet");
+      say("dropped " + what + ": from before the restart, step " + std::to_string(step) +
+          " is not near yet");
       break;
     case Admission::kUnasked:
       say("dropped " + what + ": nobody waits for this round of its slot");

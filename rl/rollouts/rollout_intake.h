@@ -1,6 +1,7 @@
-// The live side of a run on trainer rank 0 but for the weights themselves: owns the bridge's endpoint, grants each step's
-// groups when the weights that they may be sampled under are published, queues what comes back, and has groups sampled
-// again, or others in their place, where the queue asks for it. Torch-free; not thread-safe (the endpoint's threads apart).
+// The live side of a run on trainer rank 0 but for the weights themselves: owns the bridge's
+// endpoint, grants each step's groups when the weights that they may be sampled under are
+// published, queues what comes back, and has groups sampled again, or others in their place, where
+// the queue asks for it. Torch-free; not thread-safe (the endpoint's threads apart).
 #pragma once
 
 #include <chrono>
@@ -18,28 +19,31 @@ namespace ringside::rl {
 
 class RolloutIntake {
  public:
-  // rules.restored_version: version of the weights the trainer starts with, training step rules.restored_version + 1 next.
-  // last_step: no group is granted beyond it. Throws what RolloutQueue and bridge::TrainerEndpoint throw, and
-  // std::invalid_argument when last_step has more groups than group ids can tell.
+  // rules.restored_version: version of the weights the trainer starts with, training step
+  // rules.restored_version + 1 next. last_step: no group is granted beyond it. Throws what
+  // RolloutQueue and bridge::TrainerEndpoint throw, and std::invalid_argument when last_step has
+  // more groups than group ids can tell.
   RolloutIntake(bridge::TrainerOptions options, QueueRules rules, int64_t last_step);
 
   const std::string& rollout_address() const { return endpoint_.rollout_address(); }
   const std::string& weights_address() const { return endpoint_.weights_address(); }
 
-  // Offers the weights and grants the groups of the steps up to next_step + max_staleness: with a staleness of one or
-  // more, workers sample the steps after next_step while it is trained. Does not wait. What the steps before next_step were
-  // trained on leaves the journal where no restart could use it, so that this grows with what is between two checkpoints
-  // only as far as staleness lets it.
+  // Offers the weights and grants the groups of the steps up to next_step + max_staleness: with a
+  // staleness of one or more, workers sample the steps after next_step while it is trained. Does
+  // not wait. What the steps before next_step were trained on leaves the journal where no restart
+  // could use it, so that this grows with what is between two checkpoints only as far as staleness
+  // lets it.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
-  // All rollouts of `step`, whole groups in order, or nothing when they are not there within `timeout`. Blocks up to
-  // timeout. Throws when the endpoint has failed.
+  // All rollouts of `step`, whole groups in order, or nothing when they are not there within
+  // `timeout`. Blocks up to timeout. Throws when the endpoint has failed.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
 
   // What happened since the last call, one sentence each. Thread-safe: beside any other method.
   std::vector<std::string> drain_messages();
 
-  // The checkpoint of `step` is on disk: the rollouts up to it, those of every round, need not be kept.
+  // The checkpoint of `step` is on disk: the rollouts up to it, those of every round, need not be
+  // kept.
   void checkpointed(int64_t step);
 
   // The run is over: tells the workers. Blocks for a few seconds at most.

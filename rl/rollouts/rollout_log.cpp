@@ -25,13 +25,15 @@ Json by_token(const bridge::Rollout& rollout, std::span<const double> advantage)
     next += masked_in ? 1 : 0;
   }
   if (!advantage.empty() && next != advantage.size()) {
-    throw std::invalid_argument("rollout " + rollout.rollout_id + ": " + std::to_string(advantage.size()) +
-                                " advantages for " + std::to_string(next) + " loss tokens");
+    throw std::invalid_argument("rollout " + rollout.rollout_id + ": " +
+                                std::to_string(advantage.size()) + " advantages for " +
+                                std::to_string(next) + " loss tokens");
   }
   return values;
 }
 
-Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step, int64_t logged_in_term) {
+Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step,
+             int64_t logged_in_term) {
   Json versions = Json::array();
   for (const bridge::VersionSpan& span : rollout.versions) {
     versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
@@ -97,12 +99,13 @@ RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t logged_in_term
   }
 }
 
-void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts, std::span<const int64_t> begin,
-                       std::span<const double> advantage) {
-  if (begin.size() != rollouts.size() + 1 || begin.back() != static_cast<int64_t>(advantage.size())) {
-    throw std::invalid_argument("rollout log: " + std::to_string(advantage.size()) + " advantages in " +
-                                std::to_string(begin.size()) + " - 1 ranges for " + std::to_string(rollouts.size()) +
-                                " rollouts");
+void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts,
+                       std::span<const int64_t> begin, std::span<const double> advantage) {
+  if (begin.size() != rollouts.size() + 1 ||
+      begin.back() != static_cast<int64_t>(advantage.size())) {
+    throw std::invalid_argument("rollout log: " + std::to_string(advantage.size()) +
+                                " advantages in " + std::to_string(begin.size()) +
+                                " - 1 ranges for " + std::to_string(rollouts.size()) + " rollouts");
   }
   std::string text;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {

@@ -26,12 +26,14 @@ RolloutQueue::RolloutQueue(QueueRules rules, int64_t next_step)
   constexpr int64_t kMaxRounds = bridge::kMaxGroupId / kRoundStride;
   require(rules_.prompts_per_step >= 1 && rules_.group_size >= 1 && rules_.max_staleness >= 0,
           std::to_string(rules_.prompts_per_step) + " prompts a step, groups of " +
-              std::to_string(rules_.group_size) + ", staleness " + std::to_string(rules_.max_staleness) +
-              "; expected at least 1, 1 and 0");
+              std::to_string(rules_.group_size) + ", staleness " +
+              std::to_string(rules_.max_staleness) + "; expected at least 1, 1 and 0");
   require(rules_.refill_rounds >= 1 && rules_.refill_rounds <= kMaxRounds,
-          std::to_string(rules_.refill_rounds) + " rounds of refill, expected 1 to " + std::to_string(kMaxRounds));
+          std::to_string(rules_.refill_rounds) + " rounds of refill, expected 1 to " +
+              std::to_string(kMaxRounds));
   require(rules_.refill_rounds == 1 || rules_.total_reward != nullptr,
-          std::to_string(rules_.refill_rounds) + " rounds of refill without a total_reward to judge groups by");
+          std::to_string(rules_.refill_rounds) +
+              " rounds of refill without a total_reward to judge groups by");
 }
 
 int64_t RolloutQueue::min_version(int64_t group_id) const {
@@ -49,9 +51,10 @@ bool RolloutQueue::is_stale(const bridge::Rollout& rollout) const {
     newest = known->second;
   }
   newest = std::min(newest, trained_at);
-  return std::any_of(rollout.versions.begin(), rollout.versions.end(), [&](const bridge::VersionSpan& span) {
-    return span.version > newest || trained_at - span.version > rules_.max_staleness;
-  });
+  return std::any_of(
+      rollout.versions.begin(), rollout.versions.end(), [&](const bridge::VersionSpan& span) {
+        return span.version > newest || trained_at - span.version > rules_.max_staleness;
+      });
 }
 
 int64_t RolloutQueue::current_round(int64_t slot) const {
@@ -73,10 +76,11 @@ Admission RolloutQueue::add(bridge::Rollout rollout) {
   const int64_t group_id = rollout.group_id;
   const int64_t slot = slot_of(group_id);
   const int64_t step = step_of(group_id);
-  if (step < next_step_ || step > next_step_ + rules_.max_staleness || round_of(group_id) >= rules_.refill_rounds) {
+  if (step < next_step_ || step > next_step_ + rules_.max_staleness ||
+      round_of(group_id) >= rules_.refill_rounds) {
     ++counters_.dropped_out_of_window;
     requests_.forget.push_back(group_id);
-    return step < next_step_                            ? Admission::kFinished
+    return step < next_step_                          ? Admission::kFinished
            : step > next_step_ + rules_.max_staleness ? Admission::kTooEarly
                                                       : Admission::kUnasked;
   }
@@ -124,13 +128,15 @@ bool RolloutQueue::has_equal_rewards(const Group& group) const {
   return true;
 }
 
-// Moves a slot on for as long as its group is whole and teaches nothing: after a restart the next rounds may be here already.
+// Moves a slot on for as long as its group is whole and teaches nothing: after a restart the next
+// rounds may be here already.
 void RolloutQueue::resolve(int64_t slot) {
   for (;;) {
     const int64_t group_id = current_group(slot);
     const auto found = groups_.find(group_id);
     const bool is_last = round_of(group_id) + 1 == rules_.refill_rounds;
-    if (found == groups_.end() || is_last || !is_complete(found->second) || !has_equal_rewards(found->second)) {
+    if (found == groups_.end() || is_last || !is_complete(found->second) ||
+        !has_equal_rewards(found->second)) {
       return;
     }
     counters_.dropped_zero_variance += erase(group_id);

@@ -27,7 +27,8 @@ class FileSource final : public RolloutSource {
 
   void publish(const engine::Decoder&, int64_t, int64_t) override {}
 
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds) override {
+  std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
+                                                   std::chrono::milliseconds) override {
     std::vector<bridge::Rollout> chosen;
     const int64_t first = (step - 1) * per_step_;
     for (int64_t i = first; i < first + per_step_; ++i) {
@@ -86,7 +87,8 @@ std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& pat
 NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
                                 std::chrono::milliseconds round,
                                 const std::function<int()>& stop_signal) {
-  TORCH_CHECK((source != nullptr) == (world.rank() == 0), "rank 0, and only it, has a rollout source");
+  TORCH_CHECK((source != nullptr) == (world.rank() == 0),
+              "rank 0, and only it, has a rollout source");
   for (;;) {
     std::vector<uint8_t> encoded;
     if (source != nullptr) {

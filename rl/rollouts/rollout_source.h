@@ -1,5 +1,5 @@
-// Where a step's rollouts come from, seen from trainer rank 0: a live bridge or a recorded file. The other ranks get them
-// from rank 0 by broadcast_rollouts().
+// Where a step's rollouts come from, seen from trainer rank 0: a live bridge or a recorded file.
+// The other ranks get them from rank 0 by broadcast_rollouts().
 #pragma once
 
 #include <chrono>
@@ -23,12 +23,13 @@ class RolloutSource {
  public:
   virtual ~RolloutSource() = default;
 
-  // Called once before the first step, with the version of the loaded weights, and after every update with the new one.
-  // `next_step` is the step whose rollouts are wanted next. Does not wait for workers.
+  // Called once before the first step, with the version of the loaded weights, and after every
+  // update with the new one. `next_step` is the step whose rollouts are wanted next. Does not wait
+  // for workers.
   virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
 
-  // All rollouts of `step`, whole groups in order, or nothing when they are not there within `timeout`. Blocks up to
-  // timeout. Throws when the source has failed.
+  // All rollouts of `step`, whole groups in order, or nothing when they are not there within
+  // `timeout`. Blocks up to timeout. Throws when the source has failed.
   virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                            std::chrono::milliseconds timeout) = 0;
 
@@ -42,10 +43,12 @@ class RolloutSource {
   virtual void finish() {}
 };
 
-// Steps through a recorded file, repeating it when it ends; knows no weights. It cannot sample other prompts: dynamic_sampling
-// = refill trains on its groups as drop does. Throws std::runtime_error naming file and line when it is unusable (see
-// read_rollout_file) or a rollout breaks a rule of check_recorded().
-std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path, const Config& config);
+// Steps through a recorded file, repeating it when it ends; knows no weights. It cannot sample
+// other prompts: dynamic_sampling = refill trains on its groups as drop does. Throws
+// std::runtime_error naming file and line when it is unusable (see read_rollout_file) or a rollout
+// breaks a rule of check_recorded().
+std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
+                                                const Config& config);
 
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;

@@ -22,12 +22,15 @@ bridge::FsyncPolicy fsync_policy(JournalFsync policy) {
   throw std::invalid_argument("unknown journal fsync policy");
 }
 
-milliseconds from_seconds(double seconds) { return milliseconds(static_cast<int64_t>(seconds * 1000)); }
+milliseconds from_seconds(double seconds) {
+  return milliseconds(static_cast<int64_t>(seconds * 1000));
+}
 uint64_t from_mebibytes(int64_t count) { return static_cast<uint64_t>(count) << 20; }
 
 }  // namespace
 
-bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id, int64_t trainer_term,
+bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id,
+                                       int64_t trainer_term,
                                        const std::filesystem::path& journal_directory) {
   bridge::TrainerOptions options;
   options.rollout_address = config.rollout_address;

@@ -1,5 +1,5 @@
-// Samples completions of prompts from our own decoder and scores them: what the embedded worker, the trainer's evaluation and
-// `ringside generate` share.
+// Samples completions of prompts from our own decoder and scores them: what the embedded worker,
+// the trainer's evaluation and `ringside generate` share.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,13 @@ class PromptSampler {
 
   const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
 
-  // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths. temperature 0 is greedy.
-  // Rewards are computed by several threads at a time. Blocks until all are there. Throws what
-  // PromptScorer::encode throws.
-  std::vector<ScoredCompletion> sample(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
-                                       const std::vector<uint64_t>& seeds, double temperature) const;
+  // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths.
+  // temperature 0 is greedy. Rewards are computed by several threads at a time. Blocks until all
+  // are there. Throws what PromptScorer::encode throws.
+  std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
+                                       const std::vector<Prompt>& prompts,
+                                       const std::vector<uint64_t>& seeds,
+                                       double temperature) const;
 
   const std::vector<int64_t>& stops() const { return scorer_.stops(); }
 

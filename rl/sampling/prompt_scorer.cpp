@@ -21,19 +21,22 @@ engine::Tokenizer load_tokenizer(const Config& config, const engine::ModelConfig
 }
 
 // The text of the stop token: it ends the completion and is no part of the answer.
-std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer, const std::vector<int64_t>& stops) {
+std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer,
+                      const std::vector<int64_t>& stops) {
   return config.rollout.stop.empty() ? tokenizer.decode(std::vector<int64_t>{stops.front()}, false)
                                      : config.rollout.stop;
 }
 
 }  // namespace
 
-std::string vocabulary_problem(const engine::Tokenizer& tokenizer, const engine::ModelConfig& model) {
+std::string vocabulary_problem(const engine::Tokenizer& tokenizer,
+                               const engine::ModelConfig& model) {
   if (tokenizer.id_bound() <= model.vocab_size) {
     return "";
   }
-  return "has token ids up to " + std::to_string(tokenizer.id_bound() - 1) + ", but vocab_size in config.json is " +
-         std::to_string(model.vocab_size) + ": the model has no embedding for them; resize it (resize_token_embeddings), or " +
+  return "has token ids up to " + std::to_string(tokenizer.id_bound() - 1) +
+         ", but vocab_size in config.json is " + std::to_string(model.vocab_size) +
+         ": the model has no embedding for them; resize it (resize_token_embeddings), or " +
          "use the model's own tokenizer";
 }
 
@@ -41,14 +44,15 @@ std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& m
                               const engine::Tokenizer& tokenizer) {
   if (config.rollout.stop.empty()) {
     if (model.eos_token_ids.empty()) {
-      throw std::runtime_error("the model names no end-of-sequence token and rollout.stop is empty");
+      throw std::runtime_error(
+          "the model names no end-of-sequence token and rollout.stop is empty");
     }
     return model.eos_token_ids;
   }
   const auto ids = tokenizer.encode(config.rollout.stop);
   if (ids.size() != 1) {
-    throw std::runtime_error("rollout.stop \"" + config.rollout.stop + "\" is " + std::to_string(ids.size()) +
-                             " tokens, expected exactly one");
+    throw std::runtime_error("rollout.stop \"" + config.rollout.stop + "\" is " +
+                             std::to_string(ids.size()) + " tokens, expected exactly one");
   }
   return ids;
 }
@@ -75,15 +79,16 @@ PromptScorer::PromptScorer(const Config& config, const engine::ModelConfig& mode
       limit_(prompt_limit(config)),
       tokenizer_(load_tokenizer(config, model)),
       stop_ids_(stop_ids(config, model, tokenizer_)),
-      rewards_(config.rollout.reward, reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
+      rewards_(config.rollout.reward,
+               reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
 
 std::vector<int64_t> PromptScorer::encode(const Prompt& prompt) const {
   return prompt_ids(prompt, limit_, tokenizer_);
 }
 
-std::vector<ScoredCompletion> PromptScorer::score(const std::vector<Prompt>& prompts,
-                                                  std::vector<std::vector<int64_t>> prompt_ids,
-                                                  std::vector<engine::Completion> completions) const {
+std::vector<ScoredCompletion> PromptScorer::score(
+    const std::vector<Prompt>& prompts, std::vector<std::vector<int64_t>> prompt_ids,
+    std::vector<engine::Completion> completions) const {
   std::vector<ScoredCompletion> scored;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     ScoredCompletion s{std::move(prompt_ids[i]), std::move(completions[i]), {}, {}};
@@ -93,8 +98,9 @@ std::vector<ScoredCompletion> PromptScorer::score(const std::vector<Prompt>& pro
   std::vector<RewardInput> inputs;  // views of texts that stay where they are from here on
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const engine::Completion& completion = scored[i].completion;
-    inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer, static_cast<int64_t>(completion.ids.size()),
-                      config_.max_completion_tokens, completion.finish == engine::FinishReason::kLength});
+    inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer,
+                      static_cast<int64_t>(completion.ids.size()), config_.max_completion_tokens,
+                      completion.finish == engine::FinishReason::kLength});
   }
   auto scores = rewards_.score_all(inputs, kRewardThreads);
   for (std::size_t i = 0; i < scored.size(); ++i) {

@@ -32,7 +32,8 @@ std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path&
   try {
     const auto content = nlohmann::json::parse(file);
     return EndpointAddresses{content.at("rollout_address"), content.at("weights_address"),
-                             content.at("run_id"), content.at("trainer_term"), content.value("ended", false)};
+                             content.at("run_id"), content.at("trainer_term"),
+                             content.value("ended", false)};
   } catch (const nlohmann::json::exception& error) {
     throw std::runtime_error(path.string() + ": " + error.what());
   }

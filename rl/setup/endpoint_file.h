@@ -1,4 +1,5 @@
-// Where a run's bridge listens, on disk: how workers that are started beside a trainer find its ports. Torch-free.
+// Where a run's bridge listens, on disk: how workers that are started beside a trainer find its
+// ports. Torch-free.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   return model;
 }
 
-std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path) {
+std::unique_ptr<engine::Decoder> load_starting_model(const Config& config,
+                                                     const std::string& path) {
   const auto dtype = scalar_type(config.model.dtype);
   auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), dtype);
   if (config.model.init == ModelInit::kRandom) {

@@ -20,7 +20,9 @@ sp::MethodQuery typical_micro_batch(const Config& config) {
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
   query.placement = config.sp.placement;
-  query.element_bytes = config.model.dtype == DType::kFloat64 ? 8 : config.model.dtype == DType::kFloat32 ? 4 : 2;
+  query.element_bytes = config.model.dtype == DType::kFloat64   ? 8
+                        : config.model.dtype == DType::kFloat32 ? 4
+                                                                : 2;
   query.speed = sp::kCpuLoopback;
   return query;
 }
@@ -53,7 +55,8 @@ void factor_context_parallel(Config& config) {
       return;
     }
   }
-  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " + std::to_string(size) +
+  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " +
+                              std::to_string(size) +
                               " exceeds the model's query heads; expected sp.method auto or ring");
 }
 
@@ -66,8 +69,9 @@ std::vector<std::string> describe_sequence_parallel(const Config& config) {
   factor_context_parallel(factored);
   for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config))) {
     const bool used = cost.ulysses == factored.parallel.ulysses_parallel_size;
-    lines.push_back(std::string(used ? "context parallel, used:     " : "context parallel, not used: ") +
-                    sp::describe(cost));
+    lines.push_back(
+        std::string(used ? "context parallel, used:     " : "context parallel, not used: ") +
+        sp::describe(cost));
   }
   return lines;
 }

@@ -23,9 +23,10 @@ at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, 
   return at::tensor(values, at::kDouble).to(dtype);
 }
 
-void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token, const at::Tensor& values_n) {
-  TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(), "column: ", values_n.sizes(),
-              " values for ", batch.num_entries(), " loss entries");
+void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
+         const at::Tensor& values_n) {
+  TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(),
+              "column: ", values_n.sizes(), " values for ", batch.num_entries(), " loss entries");
   const at::Tensor values = values_n.to(at::kCPU, at::kDouble).contiguous();
   const double* next = values.const_data_ptr<double>();
   for (const int64_t entry : batch.entry_index) {
@@ -33,8 +34,8 @@ void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first
   }
 }
 
-EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch, int64_t first_token,
-                          at::ScalarType dtype) {
+EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
+                          int64_t first_token, at::ScalarType dtype) {
   const auto of = [&](const std::vector<double>& column, double otherwise) {
     return take(column, batch, first_token, dtype, otherwise);
   };

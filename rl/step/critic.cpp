@@ -11,8 +11,8 @@
 #include "engine/io/atomic_directory.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/value_model_files.h"
-#include "rl/setup/optimizer_options.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/optimizer_options.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::rl {
@@ -29,7 +29,8 @@ ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
   return {sums[0], sums[1], sums[2]};
 }
 
-// Every rank's moments stand in slots of their own, so that the sum gathers them; all ranks then merge in the same order.
+// Every rank's moments stand in slots of their own, so that the sum gathers them; all ranks then
+// merge in the same order.
 ValueStatistics reduce(const ValueStatistics& local, sp::Communicator& world) {
   constexpr std::size_t kSlots = 9;
   std::vector<double> slots(static_cast<std::size_t>(world.size()) * kSlots, 0.0);
@@ -82,7 +83,8 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
 std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
   const bool own_path = !config.algorithm.critic.model_path.empty();
   const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
-  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), scalar_type(config.model.dtype));
+  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path),
+                                                    scalar_type(config.model.dtype));
   if (config.model.init == ModelInit::kRandom && !own_path) {
     model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
   } else {
@@ -95,24 +97,27 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
 Critic::Critic(const Config& config, const sp::ProcessGroups& comms)
     : Critic(config, load_starting_critic(config), comms) {}
 
-Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model, const sp::ProcessGroups& comms)
+Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model,
+               const sp::ProcessGroups& comms)
     : config_(config.algorithm.critic),
       model_(model.get()),
       runner_(std::move(model), comms, adamw_options(config.optimizer)),
       control_(comms.control(sp::axes::kLoss)) {}
 
-CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens,
-                            double learning_rate) {
+CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& columns,
+                            double loss_tokens, double learning_rate) {
   TORCH_CHECK(loss_tokens >= 0.0, "critic: loss_tokens must not be negative, got ", loss_tokens);
   const double token_weight = loss_tokens > 0.0 ? 1.0 / loss_tokens : 0.0;
   const at::ScalarType dtype = column_dtype(runner_.decoder().compute_dtype());
   ValueSums sums;
   ValueStatistics statistics;
-  runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i, const engine::HeadOutput& output) {
+  runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i,
+                                                              const engine::HeadOutput& output) {
     const sp::MicroBatch& batch = mini_batch.micro_batches[i];
     const at::Tensor old_value_n = take(columns.value, batch, mini_batch.first_token, dtype);
     const at::Tensor return_n = take(columns.returns, batch, mini_batch.first_token, dtype);
-    const ValueLoss result = value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
+    const ValueLoss result =
+        value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
     sums += result.sums;
     statistics += ValueStatistics::of(old_value_n, return_n);
     return result.loss;
@@ -147,7 +152,8 @@ void Critic::load(const fs::path& dir) {
   for (const auto& [name, target] : wanted) {
     const auto found = stored.find(name);
     if (found == stored.end() || found->second.sizes() != target.sizes()) {
-      throw std::runtime_error(file.path().string() + " lacks tensor " + name + " of the value model's shape");
+      throw std::runtime_error(file.path().string() + " lacks tensor " + name +
+                               " of the value model's shape");
     }
     at::Tensor(target).copy_(found->second);
   }

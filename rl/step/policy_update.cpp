@@ -9,23 +9,26 @@ namespace {
 
 double ratio(double whole, double part) { return part > 0 ? whole / part : 1.0; }
 
-// Numbers of this rank -> of the world. Sequence-parallel ranks hold disjoint entries, so nothing is counted twice.
-UpdateResult reduce(const LossSums& local, const engine::SequenceWork& work, sp::Communicator& control) {
+// Numbers of this rank -> of the world. Sequence-parallel ranks hold disjoint entries, so nothing
+// is counted twice.
+UpdateResult reduce(const LossSums& local, const engine::SequenceWork& work,
+                    sp::Communicator& control) {
   const auto sums = sp::sum_scalars(local.additive(), control);
-  const auto done = sp::sum_scalars({work.raw_tokens, work.unique_tokens, work.raw_pairs, work.unique_pairs,
-                                     work.predicted_bytes, work.sent_bytes},
+  const auto done = sp::sum_scalars({work.raw_tokens, work.unique_tokens, work.raw_pairs,
+                                     work.unique_pairs, work.predicted_bytes, work.sent_bytes},
                                     control);
   const auto highest = sp::max_scalars(
       {local.sampling_difference_max, work.balance_tokens_max, work.balance_pairs_max}, control);
   UpdateResult result;
   result.sums = LossSums::from(sums, highest[0]);
-  result.sequence = {ratio(done[0], done[1]), ratio(done[2], done[3]), done[4], done[5], highest[1], highest[2]};
+  result.sequence = {
+      ratio(done[0], done[1]), ratio(done[2], done[3]), done[4], done[5], highest[1], highest[2]};
   return result;
 }
 
 }  // namespace
 
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum) {
+double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum) {
   double total = 0.0;
   double tokens = 0.0;
   for (const UpdateResult& update : updates) {

@@ -1,5 +1,5 @@
-// One optimizer step of the policy over the micro-batches of a mini-batch. Used by every algorithm; the loss is handed in.
-// Shapes: n = loss entries of this rank.
+// One optimizer step of the policy over the micro-batches of a mini-batch. Used by every algorithm;
+// the loss is handed in. Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,13 @@ struct SequenceFigures {
 };
 
 struct UpdateResult {
-  LossSums sums;           // over all ranks
+  LossSums sums;  // over all ranks
   SequenceFigures sequence;
   double grad_norm = 0.0;  // of the summed gradient, before the clip
 };
 
 // Mean over the loss tokens of all updates together; 0 without one.
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::* sum);
+double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum);
 
 struct StepSize {
   double learning_rate = 0.0;

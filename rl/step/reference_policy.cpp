@@ -11,7 +11,8 @@ ReferencePolicy::ReferencePolicy(const Config& config, const sp::ProcessGroups& 
     : update_every_(config.algorithm.reference_update_every),
       mixup_(config.algorithm.reference_mixup),
       runner_(std::make_unique<engine::LanguageModel>(load_starting_model(
-                  config, config.model.reference_path.empty() ? config.model.path : config.model.reference_path)),
+                  config, config.model.reference_path.empty() ? config.model.path
+                                                              : config.model.reference_path)),
               comms) {}
 
 void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
@@ -26,9 +27,12 @@ void ReferencePolicy::save(const std::filesystem::path& dir) const {
   engine::save_decoder(runner_.decoder(), dir, fp64 ? at::kDouble : at::kFloat, {});
 }
 
-void ReferencePolicy::load(const std::filesystem::path& dir) { engine::load_weights(dir, runner_.decoder()); }
+void ReferencePolicy::load(const std::filesystem::path& dir) {
+  engine::load_weights(dir, runner_.decoder());
+}
 
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const sp::ProcessGroups& comms) {
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
+                                                const sp::ProcessGroups& comms) {
   const bool wanted = config.algorithm.kl_coef > 0.0 && config.algorithm.kl_to == KlTo::kReference;
   return wanted ? std::make_unique<ReferencePolicy>(config, comms) : nullptr;
 }

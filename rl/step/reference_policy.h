@@ -1,4 +1,5 @@
-// The reference policy of the KL penalty: a frozen copy of the starting weights, or one that follows the trained policy.
+// The reference policy of the KL penalty: a frozen copy of the starting weights, or one that
+// follows the trained policy.
 #pragma once
 
 #include <filesystem>
@@ -11,13 +12,15 @@ namespace ringside::rl {
 
 class ReferencePolicy {
  public:
-  // Loads model.reference_path, or model.path when that is empty. Throws std::runtime_error when it cannot be loaded.
+  // Loads model.reference_path, or model.path when that is empty. Throws std::runtime_error when it
+  // cannot be loaded.
   ReferencePolicy(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
 
-  // After step `step` (from 1): every algorithm.reference_update_every steps reference = mixup x policy + (1 - mixup) x
-  // reference, in master weights (TRL's sync_ref_model; TR-DPO, Gorbatovski et al. 2024). Same on every rank.
+  // After step `step` (from 1): every algorithm.reference_update_every steps reference = mixup x
+  // policy + (1 - mixup) x reference, in master weights (TRL's sync_ref_model; TR-DPO, Gorbatovski
+  // et al. 2024). Same on every rank.
   void follow(const engine::ModelRunner& policy, int64_t step);
 
   // Whether a checkpoint must hold it: one that never moves is read from its own directory again.
@@ -32,6 +35,7 @@ class ReferencePolicy {
 };
 
 // The reference that the configuration asks for, or nullptr.
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const sp::ProcessGroups& comms);
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
+                                                const sp::ProcessGroups& comms);
 
 }  // namespace ringside::rl

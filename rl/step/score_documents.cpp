@@ -8,7 +8,8 @@ namespace ringside::rl {
 
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+                                                 const sp::Mesh& mesh,
+                                                 const sp::ProcessGroups& comms,
                                                  const ScoreOptions& options) {
   const auto& config = model.decoder().config();
   const sp::CollatorOptions collator{

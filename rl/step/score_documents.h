@@ -16,11 +16,12 @@ struct ScoreOptions {
   sp::SequenceOptions sequence;
 };
 
-// For each document the log-probs of its loss entries, in order. Without autograd. Collective over the world: every rank
-// passes the same documents and gets the same result.
+// For each document the log-probs of its loss entries, in order. Without autograd. Collective over
+// the world: every rank passes the same documents and gets the same result.
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+                                                 const sp::Mesh& mesh,
+                                                 const sp::ProcessGroups& comms,
                                                  const ScoreOptions& options);
 
 }  // namespace ringside::rl

@@ -19,8 +19,8 @@ bool reads_old(const AlgorithmConfig& config) {
 using Figure = at::Tensor engine::HeadOutput::*;
 
 // One forward pass of the model over every mini-batch, its figure into the column.
-void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure figure, const StepColumns& columns,
-          const std::vector<LocalBatch>& mini_batches) {
+void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure figure,
+          const StepColumns& columns, const std::vector<LocalBatch>& mini_batches) {
   std::vector<double> filled(columns.rollout.size(), 0.0);
   for (const LocalBatch& local : mini_batches) {
     const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
@@ -35,11 +35,12 @@ void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure 
 
 bool needs_old_pass(const Config& config) {
   return config.algorithm.old_logprobs == OldLogprobs::kRecompute &&
-         (config.train.num_mini_batches * config.algorithm.num_iterations > 1 || reads_old(config.algorithm));
+         (config.train.num_mini_batches * config.algorithm.num_iterations > 1 ||
+          reads_old(config.algorithm));
 }
 
-void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batches, const ScoringModels& models,
-                const Config& config, const sp::ProcessGroups& comms) {
+void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batches,
+                const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms) {
   const AlgorithmConfig& algorithm = config.algorithm;
   std::vector<std::vector<double>*> of_all_ranks;
   if (algorithm.old_logprobs == OldLogprobs::kRollout) {
@@ -51,7 +52,8 @@ void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batche
     }
   }
   if (models.reference != nullptr) {
-    fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns, mini_batches);
+    fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns,
+         mini_batches);
     if (kl_before_updates(algorithm)) {
       of_all_ranks.push_back(&columns.reference);
     }
@@ -65,8 +67,8 @@ void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batche
   merge_columns(of_all_ranks, *comms.control(sp::axes::kLoss));
 }
 
-void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch, LossAggregation aggregation,
-                            const sp::ProcessGroups& comms) {
+void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch,
+                            LossAggregation aggregation, const sp::ProcessGroups& comms) {
   if (aggregation != LossAggregation::kMicroBatchTokenMean) {
     return;
   }
@@ -74,13 +76,14 @@ void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch, 
   for (const sp::MicroBatch& batch : mini_batch.micro_batches) {
     entries.push_back(static_cast<double>(batch.num_entries()));
   }
-  at::Tensor tokens = at::tensor(entries, at::kDouble);  // of each micro-batch of this data-parallel rank
+  at::Tensor tokens =
+      at::tensor(entries, at::kDouble);  // of each micro-batch of this data-parallel rank
   comms.control(sp::axes::kSp)->all_reduce_sum(tokens, "micro_batch_tokens");
   at::Tensor micro_batches = tokens.gt(0).sum(at::kDouble).view({1});
   comms.control(sp::axes::kBatch)->all_reduce_sum(micro_batches, "micro_batches");
   for (std::size_t m = 0; m < mini_batch.micro_batches.size(); ++m) {
-    const double divisor =
-        std::max(1.0, tokens[static_cast<int64_t>(m)].item<double>() * micro_batches.item<double>());
+    const double divisor = std::max(
+        1.0, tokens[static_cast<int64_t>(m)].item<double>() * micro_batches.item<double>());
     for (const int64_t entry : mini_batch.micro_batches[m].entry_index) {
       columns.weight[mini_batch.first_token + entry] /= divisor;
     }

@@ -55,15 +55,21 @@ TrainingState read_state(const fs::path& path) {
   std::ifstream file(path);
   try {
     const auto content = nlohmann::json::parse(file);
-    return {content.at("step"), content.at("optimizer_step"), content.at("weight_version"),
-            content.at("seed"), content.at("run_id"), content.value("kl_coef", 0.0), content.value("entropy_coef", 0.0),
+    return {content.at("step"),
+            content.at("optimizer_step"),
+            content.at("weight_version"),
+            content.at("seed"),
+            content.at("run_id"),
+            content.value("kl_coef", 0.0),
+            content.value("entropy_coef", 0.0),
             content.value("entropy", 0.0)};
   } catch (const nlohmann::json::exception& error) {
     throw std::runtime_error(path.string() + ": " + error.what());
   }
 }
 
-void read_tensors(const fs::path& path, const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
+void read_tensors(const fs::path& path,
+                  const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
   const engine::SafetensorsFile file(path);
   std::map<std::string, std::size_t> by_name;
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
@@ -77,7 +83,8 @@ void read_tensors(const fs::path& path, const std::vector<std::pair<std::string,
     }
     const at::Tensor source = file.tensor(found->second);
     if (source.sizes() != target.sizes()) {
-      throw std::runtime_error(path.string() + ": tensor " + name + " does not have the model's shape");
+      throw std::runtime_error(path.string() + ": tensor " + name +
+                               " does not have the model's shape");
     }
     at::Tensor(target).copy_(source);
   }
@@ -111,12 +118,14 @@ std::map<int64_t, fs::path> intermediate_checkpoints(const fs::path& run_dir) {
 
 }  // namespace
 
-void save_checkpoint(const fs::path& dir, const engine::ModelRunner& policy, const TrainingState& state,
-                     const fs::path& tokenizer_from, const std::vector<CheckpointPart>& parts) {
+void save_checkpoint(const fs::path& dir, const engine::ModelRunner& policy,
+                     const TrainingState& state, const fs::path& tokenizer_from,
+                     const std::vector<CheckpointPart>& parts) {
   engine::AtomicDirectory directory(dir);
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from;
-  engine::save_decoder(policy.decoder(), directory.path(), policy.decoder().compute_dtype(), options);
+  engine::save_decoder(policy.decoder(), directory.path(), policy.decoder().compute_dtype(),
+                       options);
   fs::create_directories(directory.path() / "trainer");
   std::vector<engine::TensorToWrite> tensors;
   for (const auto& [name, tensor] : trainer_tensors(policy)) {

@@ -32,7 +32,8 @@ HeldOutPrompts::HeldOutPrompts(const Config& config, const engine::ModelConfig& 
     : temperature_(config.eval.temperature),
       sampler_(config, model),
       prompts_(load_prompt_set(config.data.eval, config, sampler_.tokenizer()).prompts) {
-  if (config.eval.max_prompts > 0 && config.eval.max_prompts < static_cast<int64_t>(prompts_.size())) {
+  if (config.eval.max_prompts > 0 &&
+      config.eval.max_prompts < static_cast<int64_t>(prompts_.size())) {
     prompts_.resize(config.eval.max_prompts);
   }
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -61,7 +62,8 @@ double HeldOutPrompts::mean_reward(const engine::Decoder& decoder) const {
     throw std::runtime_error("evaluation: no completion could be scored: " + failure);
   }
   if (!failure.empty()) {
-    log::warn("evaluation: " + std::to_string(prompts_.size() - count) + " of " + std::to_string(prompts_.size()) +
+    log::warn("evaluation: " + std::to_string(prompts_.size() - count) + " of " +
+              std::to_string(prompts_.size()) +
               " completions have no reward and are left out: " + failure);
   }
   return sum / static_cast<double>(count);

@@ -12,7 +12,8 @@ constexpr const char* kCriticPart = "critic";
 
 }  // namespace
 
-Learner::Learner(TrainingRun& run) : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
+Learner::Learner(TrainingRun& run)
+    : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
   const auto& resumed = run.resumed_parts();
   if (reference_ && reference_->moves()) {
     if (resumed) {
@@ -33,7 +34,8 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
   std::vector<LocalBatch> mini_batches;
   for (const MiniBatch& mini_batch : batch.mini_batches) {
     mini_batches.push_back({run_.collate(mini_batch.documents), mini_batch.first_token});
-    apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation, run_.comms());
+    apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,
+                           run_.comms());
   }
   return mini_batches;
 }
@@ -45,10 +47,12 @@ void Learner::score(const std::vector<LocalBatch>& mini_batches, StepBatch& batc
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
-  StepAdvantages advantages = step_advantages(batch.columns, batch.rewards, config_.rollout.group_size,
-                                              config_.algorithm, run_.state().kl_coef);
+  StepAdvantages advantages =
+      step_advantages(batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm,
+                      run_.state().kl_coef);
   const bool corrected = config_.algorithm.correction.mode != CorrectionMode::kNone;
-  correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction) : CorrectionResult{};
+  correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction)
+                          : CorrectionResult{};
   batch.columns.advantage = advantages.advantage;
   batch.columns.returns = advantages.returns;
   batch.columns.correction = correction_.weight;
@@ -64,18 +68,20 @@ void Learner::observe_entropy(const UpdateResult& update) {
 LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini_batch,
                                   const StepColumns& columns) const {
   const TrainingState& state = run_.state();
-  const LossContext context{state.kl_coef,
-                            acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
-                            mini_batch.loss_tokens,
-                            static_cast<int64_t>(mini_batch.documents.size()),
-                            run_.comms().tensors(sp::axes::kSp).get()};
+  const LossContext context{
+      state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
+      mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
+      run_.comms().tensors(sp::axes::kSp).get()};
   const at::ScalarType dtype = column_dtype(run_.decoder().compute_dtype());
-  return [this, context, dtype, &local, &columns](std::size_t input, const engine::HeadOutput& output) {
-    EntryColumns entries = take_entries(columns, local.micro_batches[input], local.first_token, dtype);
+  return [this, context, dtype, &local, &columns](std::size_t input,
+                                                  const engine::HeadOutput& output) {
+    EntryColumns entries =
+        take_entries(columns, local.micro_batches[input], local.first_token, dtype);
     if (!entries.old_logprob_n.defined()) {  // no pass of their own: the old policy is this one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
-    return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm, context);
+    return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,
+                                context);
   };
 }
 
@@ -90,15 +96,16 @@ StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const S
       if (critic_) {
         const double rate = algorithm.critic.learning_rate * run_.learning_rate_factor();
         try {
-          updates.critic.push_back(
-              critic_->update(mini_batches[b], batch.columns, static_cast<double>(mini_batch.loss_tokens), rate));
+          updates.critic.push_back(critic_->update(
+              mini_batches[b], batch.columns, static_cast<double>(mini_batch.loss_tokens), rate));
         } catch (const engine::Diverged& error) {
           run_.diverged(engine::Diverged(std::string("critic: ") + error.what()));
         }
       }
       if (policy_learns) {
         updates.policy.push_back(
-            run_.update(mini_batches[b], batch.columns, policy_loss(mini_batches[b], mini_batch, batch.columns)));
+            run_.update(mini_batches[b], batch.columns,
+                        policy_loss(mini_batches[b], mini_batch, batch.columns)));
         observe_entropy(updates.policy.back());
       }
     }
@@ -109,9 +116,10 @@ StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const S
 void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages) {
   TrainingState& state = run_.adaptive_state();
   const AlgorithmConfig& algorithm = config_.algorithm;
-  const double kl = algorithm.kl_in == KlIn::kLoss ? token_mean(updates.policy, &LossSums::kl) : advantages.kl;
-  state.kl_coef =
-      next_kl_coef(state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
+  const double kl =
+      algorithm.kl_in == KlIn::kLoss ? token_mean(updates.policy, &LossSums::kl) : advantages.kl;
+  state.kl_coef = next_kl_coef(
+      state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
   if (reference_) {
     reference_->follow(run_.policy(), state.step + 1);
   }

@@ -15,11 +15,11 @@
 #include <string_view>
 #include <system_error>
 
-#include "rl/trainer/checkpoint.h"
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 #include "rl/config/yaml_source.h"
 #include "rl/report/metrics_writer.h"
+#include "rl/trainer/checkpoint.h"
 #include "rollout_bridge/base/posix_file.h"
 
 namespace ringside::rl {

@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "engine/tokenizer/tokenizer.h"
-#include "rl/step/column_tensors.h"
 #include "rl/data/data_order.h"
 #include "rl/data/sft_examples.h"
+#include "rl/step/column_tensors.h"
 #include "rl/trainer/step_metrics.h"
 #include "sp/layout/range.h"
 
@@ -36,7 +36,8 @@ UpdateResult update(TrainingRun& run, const SftBatch& batch) {
   const LocalBatch local{run.collate(batch.documents), 0};
   const at::ScalarType dtype = column_dtype(run.decoder().compute_dtype());
   return run.update(local, batch.columns, [&](std::size_t input, const engine::HeadOutput& output) {
-    const at::Tensor weight_n = take(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
+    const at::Tensor weight_n =
+        take(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
     return sft_loss(output.logprobs_n, output.entropy_n, weight_n);
   });
 }
@@ -47,10 +48,12 @@ void train_sft(TrainingRun& run) {
   const Config& config = run.config();
   std::vector<TokenizedExample> examples;
   run.on_every_rank([&] {
-    const auto tokenizer = engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+    const auto tokenizer =
+        engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
     examples = tokenize_examples(config, tokenizer, run.decoder().config().eos_token_ids);
   });
-  DataOrder order(static_cast<int64_t>(examples.size()), static_cast<uint64_t>(config.seed), config.data.shuffle);
+  DataOrder order(static_cast<int64_t>(examples.size()), static_cast<uint64_t>(config.seed),
+                  config.data.shuffle);
   const int64_t batch_size = config.train.batch_size;
   while (!run.is_over()) {
     std::vector<UpdateResult> updates;

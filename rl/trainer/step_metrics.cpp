@@ -26,9 +26,10 @@ double mean_over(const std::vector<UpdateResult>& updates,
 double share_of(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 // Means and standard deviations of each reward by its name, as TRL logs them.
-void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards, const StepAdvantages& advantages,
-                           const Config& config) {
-  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() && rewards.turns.empty()) {
+void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards,
+                           const StepAdvantages& advantages, const Config& config) {
+  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() &&
+      rewards.turns.empty()) {
     return;  // advantages came without rewards
   }
   const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
@@ -37,7 +38,8 @@ void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards, const
   metrics.emplace_back("frac_reward_zero_std", stats.frac_reward_zero_std);
   for (std::size_t k = 0; k < rewards.names.size(); ++k) {
     // One group of all samples: its statistics are the step's.
-    const auto all = reward_statistics(rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()));
+    const auto all =
+        reward_statistics(rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()));
     metrics.emplace_back("rewards/" + rewards.names[k] + "/mean", all.reward);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/std", all.reward_std);
   }
@@ -77,16 +79,20 @@ void append_correction_metrics(Metrics& metrics, const CorrectionResult& correct
   }
   const CorrectionStatistics& s = correction.statistics;
   metrics.emplace_back("rollout_corr/chi2_seq", s.chi2_seq);
-  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_high", s.rollout_is_ratio_fraction_high);
-  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_low", s.rollout_is_ratio_fraction_low);
+  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_high",
+                       s.rollout_is_ratio_fraction_high);
+  metrics.emplace_back("rollout_corr/rollout_is_ratio_fraction_low",
+                       s.rollout_is_ratio_fraction_low);
   metrics.emplace_back("rollout_corr/rollout_rs_masked_fraction", s.rollout_rs_masked_fraction);
   metrics.emplace_back("rollout_corr/training_ppl", s.training_ppl);
   metrics.emplace_back("rollout_corr/rollout_ppl", s.rollout_ppl);
   metrics.emplace_back("rollout_corr/ppl_ratio", s.ppl_ratio);
 }
 
-// Staleness by each token's own version, so that a completion that went on under newer weights counts for what it is.
-void append_staleness_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts, int64_t weight_version) {
+// Staleness by each token's own version, so that a completion that went on under newer weights
+// counts for what it is.
+void append_staleness_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts,
+                              int64_t weight_version) {
   double oldest = 0.0, summed = 0.0, tokens = 0.0, spans = 0.0;
   for (const bridge::Rollout& rollout : rollouts) {
     for (const bridge::VersionSpan& span : rollout.versions) {
@@ -99,7 +105,8 @@ void append_staleness_metrics(Metrics& metrics, std::span<const bridge::Rollout>
   }
   metrics.emplace_back("staleness/max", oldest);
   metrics.emplace_back("staleness/mean", share_of(summed, tokens));
-  metrics.emplace_back("staleness/spans_mean", share_of(spans, static_cast<double>(rollouts.size())));
+  metrics.emplace_back("staleness/spans_mean",
+                       share_of(spans, static_cast<double>(rollouts.size())));
 }
 
 void append_completion_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts) {
@@ -127,7 +134,8 @@ void append_completion_metrics(Metrics& metrics, std::span<const bridge::Rollout
 }
 
 double* find(Metrics& metrics, const std::string& name) {
-  const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+  const auto found =
+      std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
   return found == metrics.end() ? nullptr : &found->second;
 }
 
@@ -146,25 +154,29 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
-  return {{"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
-          {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
-          {"kl", token_mean(updates, &LossSums::kl)},
-          {"entropy", token_mean(updates, &LossSums::entropy)},
-          {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
+  return {
+      {"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
+      {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
+      {"kl", token_mean(updates, &LossSums::kl)},
+      {"entropy", token_mean(updates, &LossSums::entropy)},
+      {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
 }
 
 Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-                          const StepAdvantages& advantages, const StepUpdates& updates, const TrainingState& state,
-                          const Config& config) {
+                        const StepAdvantages& advantages, const StepUpdates& updates,
+                        const TrainingState& state, const Config& config) {
   const AlgorithmConfig& algorithm = config.algorithm;
   Metrics metrics = updates.policy.empty() ? Metrics{} : update_metrics(updates.policy);
   append_reward_metrics(metrics, batch.rewards, advantages, config);
   append_advantage_metrics(metrics, advantages.advantage);
   if (!updates.policy.empty()) {
-    metrics.emplace_back("clip_ratio/low_mean", token_mean(updates.policy, &LossSums::ratio_clipped_low));
-    metrics.emplace_back("clip_ratio/high_mean", token_mean(updates.policy, &LossSums::ratio_clipped_high));
-    metrics.emplace_back("clip_ratio/region_mean", token_mean(updates.policy, &LossSums::ratio_clipped_low) +
-                                                       token_mean(updates.policy, &LossSums::ratio_clipped_high));
+    metrics.emplace_back("clip_ratio/low_mean",
+                         token_mean(updates.policy, &LossSums::ratio_clipped_low));
+    metrics.emplace_back("clip_ratio/high_mean",
+                         token_mean(updates.policy, &LossSums::ratio_clipped_high));
+    metrics.emplace_back("clip_ratio/region_mean",
+                         token_mean(updates.policy, &LossSums::ratio_clipped_low) +
+                             token_mean(updates.policy, &LossSums::ratio_clipped_high));
     metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
     append_mismatch_metrics(metrics, updates.policy.front());
   }
@@ -201,8 +213,9 @@ std::vector<std::string> add_alarms(Metrics& metrics) {
   if (staleness != nullptr && *staleness > 0) {
     return sentences;  // other weights, other log-probs: nothing can be told apart
   }
-  for (const Alarm& alarm : {Alarm{"token_mult_prob_error", "alarm/mult_prob_error", kMaxMultProbError},
-                             Alarm{"rollout_corr/k3_kl", "alarm/mismatch_kl", kMaxMismatchKl}}) {
+  for (const Alarm& alarm :
+       {Alarm{"token_mult_prob_error", "alarm/mult_prob_error", kMaxMultProbError},
+        Alarm{"rollout_corr/k3_kl", "alarm/mismatch_kl", kMaxMismatchKl}}) {
     const double* value = find(metrics, alarm.watched);
     if (value == nullptr) {
       continue;
@@ -212,8 +225,10 @@ std::vector<std::string> add_alarms(Metrics& metrics) {
     metrics.emplace_back(alarm.name, rings ? 1.0 : 0.0);
     if (rings) {
       char text[160];
-      std::snprintf(text, sizeof text, "%s is %.3g, above %.3g: trainer and rollout engine do not compute the same policy",
-                    alarm.watched, seen, alarm.limit);
+      std::snprintf(
+          text, sizeof text,
+          "%s is %.3g, above %.3g: trainer and rollout engine do not compute the same policy",
+          alarm.watched, seen, alarm.limit);
       sentences.emplace_back(text);
     }
   }

@@ -5,22 +5,23 @@
 //            unblocked by: publish() of the version that the next groups need
 //   loop:    consumes: the step's groups   produces: new weights, metrics, checkpoints
 //            waits for: rank 0's broadcast, then the collectives of its mesh axes
-//   workers: consume: weights and grants   produce: rollouts       wait for: COMMIT of a version, then grants
+//   workers: consume: weights and grants   produce: rollouts       wait for: COMMIT of a version,
+//   then grants
 //
-// Every rank runs this same loop on the same rollouts, so that plans, advantages and loss weights agree without talking;
-// what differs is only the part that collate() cuts out.
+// Every rank runs this same loop on the same rollouts, so that plans, advantages and loss weights
+// agree without talking; what differs is only the part that collate() cuts out.
 #include "rl/trainer/trainer.h"
 
 #include <optional>
 
 #include "rl/data/training_batch.h"
-#include "rl/trainer/evaluation.h"
 #include "rl/report/log.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/report/reward_alarms.h"
 #include "rl/rollouts/rollout_log.h"
-#include "rl/trainer/step_metrics.h"
+#include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
+#include "rl/trainer/rank_work.h"
+#include "rl/trainer/step_metrics.h"
 
 namespace ringside::rl {
 namespace {
@@ -82,8 +83,9 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   evaluate_before_training(run, evaluation);
   RewardAlarms reward_alarms;
   while (!run.is_over()) {
-    const auto next = broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
-                                         waiting_round(config), [&] { return run.signal_here(); });
+    const auto next =
+        broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
+                           waiting_round(config), [&] { return run.signal_here(); });
     if (next.stop_signal != 0) {
       run.agree_to_stop(next.stop_signal);
       break;
@@ -102,8 +104,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
     warn_of(add_alarms(metrics), run);
-    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score,
-                              advantages.advantage, config.rollout.group_size),
+    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
+                              config.rollout.group_size),
             run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());

@@ -11,12 +11,12 @@
 #include <span>
 #include <stdexcept>
 
-#include "engine/optim/lr_schedule.h"
 #include "engine/io/hf_directory.h"
+#include "engine/optim/lr_schedule.h"
 #include "rl/report/log.h"
 #include "rl/setup/optimizer_options.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/trainer/rank_work.h"
 #include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
 #include "sp/mesh/control.h"
@@ -50,8 +50,9 @@ std::string new_run_id() {
   return text;
 }
 
-// Drawn at a run's first start and kept in RUN_DIR/run_id: a start that finds no checkpoint yet must still know the journal
-// of the one before as its own. Renamed into place, so that a crash leaves no id or a whole one.
+// Drawn at a run's first start and kept in RUN_DIR/run_id: a start that finds no checkpoint yet
+// must still know the journal of the one before as its own. Renamed into place, so that a crash
+// leaves no id or a whole one.
 std::string kept_run_id(const std::filesystem::path& run_dir) {
   const auto path = run_dir / "run_id";
   std::string id;
@@ -93,8 +94,9 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   }
   auto decoder = load_starting_model(config(), config().model.path);
   decoder->set_recompute_activations(config().model.recompute_activations);
-  policy_ = std::make_unique<engine::ModelRunner>(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
-                                                  adamw_options(config().optimizer));
+  policy_ = std::make_unique<engine::ModelRunner>(
+      std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
+      adamw_options(config().optimizer));
   resume_or_start();
   if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
     throw std::runtime_error(
@@ -164,8 +166,8 @@ void TrainingRun::on_main_rank(const std::function<void()>& work) const {
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
   const auto& model = decoder().config();
   const int64_t budget = config().train.tokens_per_micro_batch;
-  const auto packing =
-      sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget, config().sp.shared_prefix);
+  const auto packing = sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget,
+                                              config().sp.shared_prefix);
   sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
   return sp::collate(documents, packing, mesh_,
                      {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
@@ -187,9 +189,11 @@ double TrainingRun::learning_rate_factor() const {
 UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns& columns,
                                  const LossFunction& loss) {
   const auto inputs = model_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
-  const StepSize size{config().optimizer.learning_rate * learning_rate_factor(), config().optimizer.max_grad_norm};
+  const StepSize size{config().optimizer.learning_rate * learning_rate_factor(),
+                      config().optimizer.max_grad_norm};
   try {
-    const UpdateResult result = update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
+    const UpdateResult result =
+        update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
     if (!std::isfinite(result.sums.loss)) {
       throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
     }
@@ -223,7 +227,8 @@ bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& 
 
 void TrainingRun::write_step(Metrics metrics, const std::vector<UpdateResult>& updates) {
   const auto now = std::chrono::steady_clock::now();
-  const double step_time = std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
+  const double step_time =
+      std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
   for (auto& metric : sequence_metrics(updates)) {
     metrics.push_back(std::move(metric));
   }

@@ -1,5 +1,6 @@
-// What every training algorithm shares: the model and its optimizer on this rank, the run directory with metrics and
-// checkpoints, and the counters that a resumed run takes up. Collective methods are called by all ranks in step.
+// What every training algorithm shares: the model and its optimizer on this rank, the run directory
+// with metrics and checkpoints, and the counters that a resumed run takes up. Collective methods
+// are called by all ranks in step.
 #pragma once
 
 #include <chrono>
@@ -13,14 +14,14 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/trainer/checkpoint.h"
-#include "rl/step/column_tensors.h"
 #include "rl/config/config.h"
 #include "rl/report/metrics_writer.h"
+#include "rl/report/progress.h"
 #include "rl/report/tensorboard_writer.h"
 #include "rl/setup/model_setup.h"
+#include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
-#include "rl/report/progress.h"
+#include "rl/trainer/checkpoint.h"
 #include "rl/trainer/run_directory.h"
 #include "sp/mesh/process_groups.h"
 
@@ -46,7 +47,6 @@ class TrainingRun {
   // directory's lock from here on. Not collective. Throws std::runtime_error when neither can be
   // loaded or weights are not finite, and what RunDirectoryLock throws.
   TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms);
-
 
   const Config& config() const { return options_.config; }
   const std::filesystem::path& run_dir() const { return options_.run_dir; }
@@ -74,19 +74,21 @@ class TrainingRun {
   // The coefficients that a run adapts; they travel in its checkpoints.
   TrainingState& adaptive_state() { return state_; }
 
-  // The folder of the checkpoint that this run went on from, where parts added by add_checkpoint_part lie; nothing for a
-  // run from the start.
+  // The folder of the checkpoint that this run went on from, where parts added by
+  // add_checkpoint_part lie; nothing for a run from the start.
   const std::optional<std::filesystem::path>& resumed_parts() const { return resumed_parts_; }
   void add_checkpoint_part(CheckpointPart part) { checkpoint_parts_.push_back(std::move(part)); }
 
   // The learning rate of the next optimizer step over its peak: warm-up and decay alone.
   double learning_rate_factor() const;
 
-  // This rank's micro-batches of one optimizer step's documents. Collective: the plan's hash is compared first.
+  // This rank's micro-batches of one optimizer step's documents. Collective: the plan's hash is
+  // compared first.
   std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
 
   // One optimizer step of the policy. Collective. Throws what diverged() throws.
-  UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns, const LossFunction& loss);
+  UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns,
+                      const LossFunction& loss);
 
   // Throws TrainingFailed: names the step that is being trained, what the error says and the
   // checkpoint that is left.

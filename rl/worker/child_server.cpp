@@ -19,7 +19,8 @@ namespace {
 constexpr std::chrono::seconds kGrace{10};
 
 void replace_all(std::string& text, const std::string& what, const std::string& by) {
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+  for (std::size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + by.size())) {
     text.replace(at, what.size(), by);
   }
 }
@@ -78,8 +79,10 @@ ChildServer::ChildServer(const std::string& command) {
 
 std::optional<std::string> ChildServer::ended() {
   siginfo_t info{};
-  // The zombie is kept: its number must not become somebody else's group before the destructor has signalled it.
-  if (!ended_ && waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+  // The zombie is kept: its number must not become somebody else's group before the destructor has
+  // signalled it.
+  if (!ended_ && waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid != 0) {
     ended_ = info.si_code == CLD_EXITED ? "exited with status " + std::to_string(info.si_status)
                                         : "was killed by signal " + std::to_string(info.si_status);
   }

@@ -16,9 +16,13 @@ constexpr milliseconds kGather{2};  // the trainer may say what it grants in sev
 
 }  // namespace
 
-EmbeddedLoop::EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler, WorkerSettings settings,
-                           std::size_t batch_samples, Now now)
-    : link_(link), sampler_(sampler), events_(std::move(settings)), batch_samples_(batch_samples), now_(std::move(now)) {}
+EmbeddedLoop::EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler,
+                           WorkerSettings settings, std::size_t batch_samples, Now now)
+    : link_(link),
+      sampler_(sampler),
+      events_(std::move(settings)),
+      batch_samples_(batch_samples),
+      now_(std::move(now)) {}
 
 milliseconds EmbeddedLoop::turn() {
   for (const std::string& refused : queue_.deliver(link_)) {

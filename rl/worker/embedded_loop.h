@@ -21,21 +21,26 @@ class BatchSampler {
   // Returns the root hash computed anew from the installed bytes.
   virtual std::string install(const bridge::WeightSnapshot& snapshot) = 0;
   // One rollout for each sample, under the installed `version`.
-  virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples, int64_t version) = 0;
+  virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
+                                              int64_t version) = 0;
 };
 
-// Weights change between batches only, so no completion spans two versions. After an installation whose root hash is not the
-// published one nothing is sampled: the trainer is told the hash, and offers the weights again.
+// Weights change between batches only, so no completion spans two versions. After an installation
+// whose root hash is not the published one nothing is sampled: the trainer is told the hash, and
+// offers the weights again.
 class EmbeddedLoop {
  public:
   using Clock = std::chrono::steady_clock;
   using Now = std::function<Clock::time_point()>;
 
-  // Batches are of `batch_samples` where so many are granted. `link` and `sampler` must outlive this.
-  EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler, WorkerSettings settings, std::size_t batch_samples, Now now);
+  // Batches are of `batch_samples` where so many are granted. `link` and `sampler` must outlive
+  // this.
+  EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler, WorkerSettings settings,
+               std::size_t batch_samples, Now now);
 
-  // Handles every event, then delivers, or samples one batch. Returns how long to wait for the link before the next turn.
-  // Throws what the sampler throws, and std::runtime_error when the trainer refuses this worker.
+  // Handles every event, then delivers, or samples one batch. Returns how long to wait for the link
+  // before the next turn. Throws what the sampler throws, and std::runtime_error when the trainer
+  // refuses this worker.
   std::chrono::milliseconds turn();
 
   bool is_over() const { return events_.is_over(); }

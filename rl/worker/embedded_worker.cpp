@@ -3,11 +3,11 @@
 #include <chrono>
 #include <utility>
 
+#include "rl/publish/weight_snapshot.h"
+#include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/shared_settings.h"
-#include "rl/publish/weight_snapshot.h"
 #include "rl/worker/embedded_loop.h"
-#include "rl/sampling/prompt_sampler.h"
 #include "rl/worker/run_loop.h"
 
 namespace ringside::rl {
@@ -27,7 +27,8 @@ class DecoderSampler final : public BatchSampler {
     return installed_root_hash(decoder_, snapshot.manifest);
   }
 
-  std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples, int64_t version) override {
+  std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
+                                      int64_t version) override {
     std::vector<SampleJob> jobs;
     std::vector<Prompt> prompts;
     std::vector<uint64_t> seeds;
@@ -40,7 +41,8 @@ class DecoderSampler final : public BatchSampler {
     std::vector<bridge::Rollout> rollouts;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
-      rollouts.push_back(make_rollout(config_, worker_id_, jobs[i], scored[i], {{version, 0, tokens}}));
+      rollouts.push_back(
+          make_rollout(config_, worker_id_, jobs[i], scored[i], {{version, 0, tokens}}));
     }
     return rollouts;
   }
@@ -63,7 +65,8 @@ class DecoderSampler final : public BatchSampler {
 void run_embedded_worker(const Config& config, const WorkerSettings& settings) {
   DecoderSampler sampler(config, settings.worker_id);
   bridge::WorkerEndpoint endpoint(worker_options(config, settings, sampler.shared_settings()));
-  EmbeddedLoop loop(endpoint, sampler, settings, static_cast<std::size_t>(samples_per_batch(config)), settings.now);
+  EmbeddedLoop loop(endpoint, sampler, settings,
+                    static_cast<std::size_t>(samples_per_batch(config)), settings.now);
   run_loop(loop, endpoint, settings);
   leave(endpoint, loop.ended());
 }

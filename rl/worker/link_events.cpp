@@ -3,19 +3,21 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/setup/endpoint_file.h"
 #include "rl/report/log.h"
+#include "rl/setup/endpoint_file.h"
 
 namespace ringside::rl {
 
 LinkEvents::LinkEvents(WorkerSettings settings) : settings_(std::move(settings)) {}
 
 void LinkEvents::handle(const bridge::Connected& connected) const {
-  log::info("connected to run " + connected.run_id + ", epoch " + std::to_string(connected.trainer_term));
+  log::info("connected to run " + connected.run_id + ", epoch " +
+            std::to_string(connected.trainer_term));
 }
 
 void LinkEvents::handle(const bridge::RolloutRejected& rejected) const {
-  log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " + rejected.detail);
+  log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " +
+            rejected.detail);
 }
 
 void LinkEvents::handle(const bridge::Ended& ended) {
@@ -24,12 +26,15 @@ void LinkEvents::handle(const bridge::Ended& ended) {
 }
 
 void LinkEvents::handle(const bridge::Failed& failed) const {
-  throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " + failed.detail);
+  throw std::runtime_error("the trainer refuses this worker: " + failed.reason + ", " +
+                           failed.detail);
 }
 
 void LinkEvents::handle(const bridge::Disconnected& disconnected) {
-  // The END of a trainer that is gone may have been lost with the connection; its endpoint file says it too.
-  const auto found = settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
+  // The END of a trainer that is gone may have been lost with the connection; its endpoint file
+  // says it too.
+  const auto found =
+      settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
   ended_ = found && found->ended;
   log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
 }

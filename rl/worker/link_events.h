@@ -1,5 +1,5 @@
-// What every rollout worker does with the events of its link that are not work: it logs them, and knows when the run is over.
-// Torch-free.
+// What every rollout worker does with the events of its link that are not work: it logs them, and
+// knows when the run is over. Torch-free.
 #pragma once
 
 #include <chrono>

@@ -19,7 +19,8 @@ std::string read_key(const std::string& path) {
   std::ifstream file(path);
   std::string key;
   if (!std::getline(file, key) || key.empty()) {
-    throw std::runtime_error("rollout.server_options.api_key_file " + path + " holds no key in its first line");
+    throw std::runtime_error("rollout.server_options.api_key_file " + path +
+                             " holds no key in its first line");
   }
   return key;
 }
@@ -48,10 +49,10 @@ std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64
   const bridge::ServerOptions options = server_options(config, vocab_size);
   switch (config.rollout.server) {
     case RolloutServer::kVllm:
-      return std::make_unique<bridge::VllmServer>(options, from.model.empty() ? config.model.path : from.model,
-                                                  from.weights == ServerWeights::kEngine
-                                                      ? bridge::VllmWeights::kEngine
-                                                      : bridge::VllmWeights::kReload);
+      return std::make_unique<bridge::VllmServer>(
+          options, from.model.empty() ? config.model.path : from.model,
+          from.weights == ServerWeights::kEngine ? bridge::VllmWeights::kEngine
+                                                 : bridge::VllmWeights::kReload);
     case RolloutServer::kSglang:
       return std::make_unique<bridge::SglangServer>(options);
     case RolloutServer::kLlamaCpp:

@@ -6,7 +6,8 @@ namespace ringside::rl {
 namespace {
 
 // One request on a connection that is made, or made again, when there is none.
-bridge::Result<bridge::GenerateResult> ask(const ServerFactory& make_server, std::unique_ptr<bridge::InferenceServer>& server,
+bridge::Result<bridge::GenerateResult> ask(const ServerFactory& make_server,
+                                           std::unique_ptr<bridge::InferenceServer>& server,
                                            const bridge::GenerateRequest& request) {
   try {
     if (!server) {
@@ -29,7 +30,8 @@ bridge::Result<bridge::GenerateResult> ask(const ServerFactory& make_server, std
 
 }  // namespace
 
-RequestPool::RequestPool(ServerFactory make_server, std::size_t threads) : make_server_(std::move(make_server)) {
+RequestPool::RequestPool(ServerFactory make_server, std::size_t threads)
+    : make_server_(std::move(make_server)) {
   for (std::size_t i = 0; i < threads; ++i) {
     threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
   }
@@ -56,7 +58,8 @@ std::vector<ServedAnswer> RequestPool::take_all() {
 
 std::vector<PoolRequest> RequestPool::withdraw() {
   const std::lock_guard lock(mutex_);
-  std::vector<PoolRequest> out(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end()));
+  std::vector<PoolRequest> out(std::make_move_iterator(waiting_.begin()),
+                               std::make_move_iterator(waiting_.end()));
   waiting_.clear();
   return out;
 }

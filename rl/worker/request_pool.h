@@ -1,4 +1,5 @@
-// Requests to an inference server, several at a time: threads of its own, each with a connection of its own.
+// Requests to an inference server, several at a time: threads of its own, each with a connection of
+// its own.
 #pragma once
 
 #include <condition_variable>
@@ -24,8 +25,8 @@ struct PoolRequest {
 
 using ServerFactory = std::function<std::unique_ptr<bridge::InferenceServer>()>;
 
-// Thread-safe. The owner submits and takes; what is running is only ever between the two, so that when running() is 0 and
-// take_all() returns nothing, no request made before is under way.
+// Thread-safe. The owner submits and takes; what is running is only ever between the two, so that
+// when running() is 0 and take_all() returns nothing, no request made before is under way.
 class RequestPool {
  public:
   // Each thread makes and connects a server of its own when its first request comes.

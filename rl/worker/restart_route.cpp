@@ -35,12 +35,15 @@ class RestartRoute final : public WeightRoute {
 
   bool restarts_server() const override { return true; }
 
-  Status load(bridge::InferenceServer& server, const std::shared_ptr<const bridge::WeightSnapshot>& snapshot,
+  Status load(bridge::InferenceServer& server,
+              const std::shared_ptr<const bridge::WeightSnapshot>& snapshot,
               const ShadowModel& shadow) override {
     child_.reset();  // first of all: from here on nothing answers under the old weights
     if (server.health()) {
-      return Error{Reason::kUnsupported, options_.url + " answers although the server of this worker is stopped: another one "
-                                                        "has its port"};
+      return Error{Reason::kUnsupported,
+                   options_.url +
+                       " answers although the server of this worker is stopped: another one "
+                       "has its port"};
     }
     const auto path = directories_.write(shadow, snapshot->manifest);
     child_.emplace(filled_command(options_.start_command, path.string(), port_));
@@ -53,14 +56,16 @@ class RestartRoute final : public WeightRoute {
     Status status = server.connect();
     while (!status && Clock::now() < until) {
       if (const auto how = child_->ended()) {
-        return Error{Reason::kClosed, "rollout.server_options.start_command " + *how + ": " + options_.start_command};
+        return Error{Reason::kClosed, "rollout.server_options.start_command " + *how + ": " +
+                                          options_.start_command};
       }
       std::this_thread::sleep_for(kPoll);
       status = server.connect();
     }
     if (!status) {
-      return Error{Reason::kTimeout, "the server did not come up within rollout.server_options.load_timeout_s: " +
-                                         status.error().detail};
+      return Error{Reason::kTimeout,
+                   "the server did not come up within rollout.server_options.load_timeout_s: " +
+                       status.error().detail};
     }
     return server.check_sampling(sampling_);
   }
@@ -74,6 +79,8 @@ class RestartRoute final : public WeightRoute {
 
 }  // namespace
 
-std::unique_ptr<WeightRoute> make_restart_route(const Config& config) { return std::make_unique<RestartRoute>(config); }
+std::unique_ptr<WeightRoute> make_restart_route(const Config& config) {
+  return std::make_unique<RestartRoute>(config);
+}
 
 }  // namespace ringside::rl

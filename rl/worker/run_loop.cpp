@@ -9,13 +9,15 @@ constexpr std::chrono::milliseconds kByeTimeout{5000};
 
 }  // namespace
 
-void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings, WaitNotice& notice) {
+void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings,
+                    WaitNotice& notice) {
   if (report.joined) {
     notice.reset();
     return;
   }
   if (notice.is_due(settings.now())) {
-    const std::string source = settings.endpoint_file.empty() ? "" : " (from " + settings.endpoint_file.string() + ")";
+    const std::string source =
+        settings.endpoint_file.empty() ? "" : " (from " + settings.endpoint_file.string() + ")";
     log::warn("waiting for the trainer at " + report.address + source + ": " + report.why);
   }
 }

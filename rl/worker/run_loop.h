@@ -1,4 +1,5 @@
-// How a worker's loop is run over a WorkerEndpoint until the run is over, with a word in the log while it waits for a trainer.
+// How a worker's loop is run over a WorkerEndpoint until the run is over, with a word in the log
+// while it waits for a trainer.
 #pragma once
 
 #include "rl/worker/trainer_address.h"
@@ -7,7 +8,8 @@
 namespace ringside::rl {
 
 // Logs for whom an endpoint without a session waits, and why, when the notice is due.
-void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings, WaitNotice& notice);
+void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings,
+                    WaitNotice& notice);
 
 // Says BYE to the trainer.
 void leave(bridge::WorkerEndpoint& endpoint, bool run_has_ended);

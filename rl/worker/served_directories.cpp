@@ -11,7 +11,8 @@
 namespace ringside::rl {
 namespace {
 
-constexpr int64_t kDirectoriesKept = 2;  // the one in use and the one before, which a server may still have open
+constexpr int64_t kDirectoriesKept =
+    2;  // the one in use and the one before, which a server may still have open
 
 std::filesystem::path make_scratch() {
   std::string name = (std::filesystem::temp_directory_path() / "ringside-weights-XXXXXX").string();
@@ -28,7 +29,8 @@ ServedDirectories::ServedDirectories(const Config& config) {
   if (root.empty()) {
     root = scratch_ = make_scratch();
   }
-  directories_.emplace(std::filesystem::absolute(root), kDirectoriesKept, scalar_type(config.model.dtype), config.model.path);
+  directories_.emplace(std::filesystem::absolute(root), kDirectoriesKept,
+                       scalar_type(config.model.dtype), config.model.path);
 }
 
 ServedDirectories::~ServedDirectories() {
@@ -38,7 +40,8 @@ ServedDirectories::~ServedDirectories() {
   }
 }
 
-std::filesystem::path ServedDirectories::write(const ShadowModel& shadow, const bridge::Manifest& manifest) const {
+std::filesystem::path ServedDirectories::write(const ShadowModel& shadow,
+                                               const bridge::Manifest& manifest) const {
   return directories_->write(shadow.decoder(), manifest.trainer_term, manifest.version);
 }
 

@@ -13,14 +13,15 @@ namespace ringside::rl {
 
 class ServedDirectories {
  public:
-  // Under rollout.server_options.weights_directory, or a directory of this process's own that goes with it.
+  // Under rollout.server_options.weights_directory, or a directory of this process's own that goes
+  // with it.
   explicit ServedDirectories(const Config& config);
   ~ServedDirectories();
   ServedDirectories(const ServedDirectories&) = delete;
   ServedDirectories& operator=(const ServedDirectories&) = delete;
 
-  // The absolute path of a directory with what `shadow` holds; the newest two are kept. Blocks for the disk. Throws what
-  // VersionDirectories::write throws.
+  // The absolute path of a directory with what `shadow` holds; the newest two are kept. Blocks for
+  // the disk. Throws what VersionDirectories::write throws.
   std::filesystem::path write(const ShadowModel& shadow, const bridge::Manifest& manifest) const;
 
  private:

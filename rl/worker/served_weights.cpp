@@ -14,16 +14,19 @@ using bridge::Reason;
 using bridge::Status;
 using bridge::Success;
 
-// Any text will do as long as it is the same on both sides; random ids touch more of the embedding than words would.
+// Any text will do as long as it is the same on both sides; random ids touch more of the embedding
+// than words would.
 std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < tokens; ++i) {
-    ids.push_back(static_cast<int64_t>(mix_seed({uint64_t{17}, static_cast<uint64_t>(i)}) % static_cast<uint64_t>(vocab_size)));
+    ids.push_back(static_cast<int64_t>(mix_seed({uint64_t{17}, static_cast<uint64_t>(i)}) %
+                                       static_cast<uint64_t>(vocab_size)));
   }
   return ids;
 }
 
-constexpr std::size_t kSampledRounds = 4;  // at most, through the probe, where samples come without log-probs
+constexpr std::size_t kSampledRounds =
+    4;  // at most, through the probe, where samples come without log-probs
 
 double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -35,8 +38,9 @@ double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 void check_pause(const ServerConfig& options, const bridge::Capabilities& can) {
   if (options.pause == ServerPause::kKeep && !(can.pause_keep && can.version_spans)) {
-    throw std::runtime_error("rollout.server_options.pause = keep: the server at " + options.url +
-                             " does not say which token was sampled under which weights; use drain or abort");
+    throw std::runtime_error(
+        "rollout.server_options.pause = keep: the server at " + options.url +
+        " does not say which token was sampled under which weights; use drain or abort");
   }
   if (options.pause == ServerPause::kAbort && !can.pause_abort) {
     throw std::runtime_error("rollout.server_options.pause = abort: the server at " + options.url +
@@ -84,7 +88,8 @@ Status ServedWeights::install(const std::shared_ptr<const bridge::WeightSnapshot
   return resumed ? verify() : resumed;
 }
 
-Status ServedWeights::load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
+Status ServedWeights::load_and_probe(
+    const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
   try {
     root_hash_ = shadow_.install(*snapshot);
     if (root_hash_ != snapshot->manifest.root_hash) {
@@ -108,9 +113,11 @@ bridge::Result<double> ServedWeights::distance_by_scores() {
 }
 
 bridge::Result<double> ServedWeights::distance_by_samples() {
-  // One token after each beginning of the probe's text: a longer sample without any part of a character may never come.
+  // One token after each beginning of the probe's text: a longer sample without any part of a
+  // character may never come.
   std::vector<float> given, expected;
-  for (std::size_t i = 0; i < kSampledRounds * probe_ids_.size() && given.size() < probe_ids_.size(); ++i) {
+  for (std::size_t i = 0;
+       i < kSampledRounds * probe_ids_.size() && given.size() < probe_ids_.size(); ++i) {
     const auto length = static_cast<std::ptrdiff_t>(1 + i % probe_ids_.size());
     bridge::GenerateRequest request;
     request.prompt_ids.assign(probe_ids_.begin(), probe_ids_.begin() + length);
@@ -144,7 +151,8 @@ Status ServedWeights::verify() {
   if (distance.value() <= options_.probe_tolerance) {
     return Success{};
   }
-  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " + std::to_string(distance.value()) +
+  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " +
+                                      std::to_string(distance.value()) +
                                       " from those of the published weights on average, allowed " +
                                       std::to_string(options_.probe_tolerance)};
 }

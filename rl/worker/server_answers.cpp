@@ -6,10 +6,12 @@ namespace ringside::rl {
 namespace {
 
 engine::FinishReason finish_of(bridge::FinishReason reason) {
-  return reason == bridge::FinishReason::kStop ? engine::FinishReason::kStop : engine::FinishReason::kLength;
+  return reason == bridge::FinishReason::kStop ? engine::FinishReason::kStop
+                                               : engine::FinishReason::kLength;
 }
 
-std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std::size_t tokens, int64_t version) {
+std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std::size_t tokens,
+                                       int64_t version) {
   std::vector<bridge::VersionSpan> out;
   for (const bridge::LabelSpan& span : result.versions) {
     out.push_back({*bridge::version_of_label(span.label), span.begin, span.end});
@@ -22,9 +24,14 @@ std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std
 
 }  // namespace
 
-ServerAnswers::ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served,
-                             const PromptScorer& scorer, SampleJobs& jobs)
-    : config_(config), worker_id_(std::move(worker_id)), served_(served), scorer_(scorer), jobs_(jobs) {}
+ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
+                             const ServedWeights& served, const PromptScorer& scorer,
+                             SampleJobs& jobs)
+    : config_(config),
+      worker_id_(std::move(worker_id)),
+      served_(served),
+      scorer_(scorer),
+      jobs_(jobs) {}
 
 bool ServerAnswers::complete(ServedAnswer& answer) const {
   bridge::GenerateResult& result = answer.result.value();
@@ -32,17 +39,20 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
     return true;
   }
   const RolloutConfig& rollout = config_.rollout;
-  if (rollout.top_p != 1 || rollout.top_k != 0 || rollout.server_options.pause == ServerPause::kKeep) {
+  if (rollout.top_p != 1 || rollout.top_k != 0 ||
+      rollout.server_options.pause == ServerPause::kKeep) {
     return false;
   }
   std::vector<int64_t> ids = answer.prompt_ids;
   ids.insert(ids.end(), result.completion_ids.begin(), result.completion_ids.end());
   const auto scores = served_.shadow().score(ids, rollout.temperature);
-  result.logprobs.assign(scores.end() - static_cast<std::ptrdiff_t>(result.completion_ids.size()), scores.end());
+  result.logprobs.assign(scores.end() - static_cast<std::ptrdiff_t>(result.completion_ids.size()),
+                         scores.end());
   return true;
 }
 
-std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> answers, int64_t version) const {
+std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> answers,
+                                                     int64_t version) const {
   std::vector<bridge::Rollout> out;
   std::vector<SampleJob> jobs;
   std::vector<Prompt> prompts;
@@ -59,7 +69,8 @@ std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> a
     prompts.push_back(jobs.back().prompt);
     prompt_ids.push_back(std::move(answer.prompt_ids));
     versions.push_back(spans(result, result.completion_ids.size(), version));
-    completions.push_back({std::move(result.completion_ids), std::move(result.logprobs), finish_of(result.finish_reason)});
+    completions.push_back({std::move(result.completion_ids), std::move(result.logprobs),
+                           finish_of(result.finish_reason)});
   }
   const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
   for (std::size_t i = 0; i < scored.size(); ++i) {

@@ -1,4 +1,5 @@
-// What an inference server answered, made into rollouts: log-probs completed, versions stated, rewards computed.
+// What an inference server answered, made into rollouts: log-probs completed, versions stated,
+// rewards computed.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,13 @@ namespace ringside::rl {
 // Not thread-safe. `served`, `scorer` and `jobs` must outlive it.
 class ServerAnswers {
  public:
-  ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served, const PromptScorer& scorer,
-                SampleJobs& jobs);
+  ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served,
+                const PromptScorer& scorer, SampleJobs& jobs);
 
-  // One rollout for each answer, sampled under `version` where it has no spans. Computes the rewards; blocks until all are
-  // there. Log-probs the server could not give are recomputed where our decoder can: the sampled distribution is the model's
-  // at some temperature, all of the completion under one version. Where it cannot, the sample has failed.
+  // One rollout for each answer, sampled under `version` where it has no spans. Computes the
+  // rewards; blocks until all are there. Log-probs the server could not give are recomputed where
+  // our decoder can: the sampled distribution is the model's at some temperature, all of the
+  // completion under one version. Where it cannot, the sample has failed.
   std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) const;
 
   // A sample that could not be made under `version`.

@@ -19,11 +19,13 @@ constexpr milliseconds kRetryInstall{1000};
 constexpr milliseconds kTrustedSilence{2000};  // a server is not started anew and loaded within it
 constexpr int kTriesAtTrouble = 3;             // of one sample whose request found no server
 
-// Whether the answer says itself that it is of other weights than `version`. One without labels says nothing.
+// Whether the answer says itself that it is of other weights than `version`. One without labels
+// says nothing.
 bool denies_version(const bridge::GenerateResult& result, int64_t version) {
   if (!result.versions.empty()) {  // any versions, as long as they are some
-    return std::any_of(result.versions.begin(), result.versions.end(),
-                       [](const bridge::LabelSpan& span) { return !bridge::version_of_label(span.label); });
+    return std::any_of(
+        result.versions.begin(), result.versions.end(),
+        [](const bridge::LabelSpan& span) { return !bridge::version_of_label(span.label); });
   }
   return result.label && bridge::version_of_label(*result.label) != version;
 }
@@ -41,9 +43,13 @@ void warn(const bridge::Status& status) {
 
 }  // namespace
 
-ServerLoop::ServerLoop(bridge::TrainerLink& link, ServedPolicy& policy, WorkerSettings settings, const ServerConfig& options,
-                       Now now)
-    : link_(link), policy_(policy), events_(std::move(settings)), options_(options), now_(std::move(now)) {}
+ServerLoop::ServerLoop(bridge::TrainerLink& link, ServedPolicy& policy, WorkerSettings settings,
+                       const ServerConfig& options, Now now)
+    : link_(link),
+      policy_(policy),
+      events_(std::move(settings)),
+      options_(options),
+      now_(std::move(now)) {}
 
 milliseconds ServerLoop::load_timeout() const {
   return milliseconds(static_cast<int64_t>(options_.load_timeout_s * 1000));
@@ -109,7 +115,8 @@ void ServerLoop::try_install() {
   warn(status);
   next_try_ = now_() + kRetryInstall;
   if (now_() > wanted_since_ + 2 * load_timeout()) {
-    throw std::runtime_error("the server did not take version " + std::to_string(wanted_->manifest.version) + ": " +
+    throw std::runtime_error("the server did not take version " +
+                             std::to_string(wanted_->manifest.version) + ": " +
                              status.error().detail);
   }
 }
@@ -121,7 +128,8 @@ void ServerLoop::interrupt_if_due() {
   }
   interrupted_ = true;
   if (late) {
-    log::warn("requests still run " + std::to_string(load_timeout().count() / 1000) + " s after new weights came; aborting them");
+    log::warn("requests still run " + std::to_string(load_timeout().count() / 1000) +
+              " s after new weights came; aborting them");
   }
   warn(policy_.interrupt());
 }
@@ -158,7 +166,8 @@ void ServerLoop::feed() {
 }
 
 void ServerLoop::distrust(const std::string& why) {
-  log::warn(why + "; loading version " + std::to_string(version()) + " anew before anything is sampled");
+  log::warn(why + "; loading version " + std::to_string(version()) +
+            " anew before anything is sampled");
   in_doubt_ = true;
   link_.pause();  // no new work until the server is back, and no hurry
   want(current_);
@@ -191,11 +200,13 @@ bool ServerLoop::is_ours(const bridge::GenerateResult& result) {
   }
   if (denies_version(result, version())) {
     if (!wanted_) {
-      distrust("the server answers under other weights" + (result.label ? ", " + *result.label : ""));
+      distrust("the server answers under other weights" +
+               (result.label ? ", " + *result.label : ""));
     }
     return false;
   }
-  // While the server is in doubt, whoever answers may be another process than the one that was verified.
+  // While the server is in doubt, whoever answers may be another process than the one that was
+  // verified.
   return !in_doubt_ || names_version(result, version());
 }
 
@@ -210,7 +221,8 @@ void ServerLoop::failed(const ServedAnswer& answer) {
     queue_.put_back(answer.sample);
     return;
   }
-  log::warn("no sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) + ": " + error.detail);
+  log::warn("no sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) +
+            ": " + error.detail);
   tries_.erase(key);
   finish(policy_.failed(answer, version()));
 }

@@ -1,5 +1,6 @@
-// The loop of a worker that drives an inference server: when to load weights, when to trust the server, what to do with its
-// answers. Torch-free: the server, the model beside it and the rewards are behind ServedPolicy.
+// The loop of a worker that drives an inference server: when to load weights, when to trust the
+// server, what to do with its answers. Torch-free: the server, the model beside it and the rewards
+// are behind ServedPolicy.
 #pragma once
 
 #include <chrono>
@@ -49,27 +50,31 @@ class ServedPolicy {
   // Of the installed version.
   virtual std::string root_hash() const = 0;
 
-  // Rollouts of answers that came under `version`, scored; one for each answer. What lacks its log-probs for good becomes
-  // a failed sample.
-  virtual std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) = 0;
+  // Rollouts of answers that came under `version`, scored; one for each answer. What lacks its
+  // log-probs for good becomes a failed sample.
+  virtual std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers,
+                                                int64_t version) = 0;
   // A sample that could not be made under `version`.
   virtual bridge::Rollout failed(const ServedAnswer& answer, int64_t version) = 0;
 };
 
-// Nothing is sampled from weights that were not verified: after each loading, after any trouble with a connection and after
-// an idle time, the server must first give the probe's log-probs. `options` say how what runs is dealt with when new weights
-// come, how many requests run at a time, and how long a server may take to load.
+// Nothing is sampled from weights that were not verified: after each loading, after any trouble
+// with a connection and after an idle time, the server must first give the probe's log-probs.
+// `options` say how what runs is dealt with when new weights come, how many requests run at a time,
+// and how long a server may take to load.
 class ServerLoop {
  public:
   using Clock = std::chrono::steady_clock;
   using Now = std::function<Clock::time_point()>;
 
   // `link` and `policy` must outlive this.
-  ServerLoop(bridge::TrainerLink& link, ServedPolicy& policy, WorkerSettings settings, const ServerConfig& options, Now now);
+  ServerLoop(bridge::TrainerLink& link, ServedPolicy& policy, WorkerSettings settings,
+             const ServerConfig& options, Now now);
 
-  // Handles every event, delivers answers, then installs weights or submits requests. Returns how long to wait for the link
-  // before the next turn. Throws std::runtime_error when the trainer refuses this worker, or when the server stays wrong for
-  // longer than twice options.load_timeout_s.
+  // Handles every event, delivers answers, then installs weights or submits requests. Returns how
+  // long to wait for the link before the next turn. Throws std::runtime_error when the trainer
+  // refuses this worker, or when the server stays wrong for longer than twice
+  // options.load_timeout_s.
   std::chrono::milliseconds turn();
 
   bool is_over() const { return events_.is_over(); }
@@ -108,8 +113,8 @@ class ServerLoop {
   Now now_;
   bridge::WorkerQueue queue_;
   std::map<std::pair<int64_t, int32_t>, int> tries_;  // of samples that found no server
-  Snapshot current_;  // what is sampled from; null before the first
-  Snapshot wanted_;   // to be installed; while there is one, nothing is begun
+  Snapshot current_;                                  // what is sampled from; null before the first
+  Snapshot wanted_;  // to be installed; while there is one, nothing is begun
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};
   bool interrupted_ = false;
   bool in_doubt_ = false;    // since some trouble, until the next installation

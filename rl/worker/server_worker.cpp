@@ -30,15 +30,19 @@ void warn(const bridge::Status& status) {
   }
 }
 
-std::unique_ptr<bridge::InferenceServer> connected_server(const Config& config, const WorkerSettings& settings,
+std::unique_ptr<bridge::InferenceServer> connected_server(const Config& config,
+                                                          const WorkerSettings& settings,
                                                           int64_t vocab_size) {
   auto server = make_server(config, vocab_size);
   if (starts_server(config, *server)) {
     return server;  // there is none before the first weights
   }
-  const auto until = settings.now() + milliseconds(static_cast<int64_t>(config.rollout.server_options.load_timeout_s * 1000));
+  const auto until =
+      settings.now() +
+      milliseconds(static_cast<int64_t>(config.rollout.server_options.load_timeout_s * 1000));
   auto status = server->connect();
-  while (!status && status.error().reason == Reason::kClosed && settings.now() < until && !settings.should_stop()) {
+  while (!status && status.error().reason == Reason::kClosed && settings.now() < until &&
+         !settings.should_stop()) {
     std::this_thread::sleep_for(kRetryConnect);  // it may still be starting
     status = server->connect();
   }
@@ -84,10 +88,13 @@ class PooledPolicy final : public ServedPolicy {
   bridge::Status verify() override { return weights_.verify(); }
   bridge::Status interrupt() override { return weights_.interrupt(); }
   std::string root_hash() const override { return weights_.root_hash(); }
-  std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) override {
+  std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers,
+                                        int64_t version) override {
     return answers_.rollouts(std::move(answers), version);
   }
-  bridge::Rollout failed(const ServedAnswer& answer, int64_t version) override { return answers_.failed(answer, version); }
+  bridge::Rollout failed(const ServedAnswer& answer, int64_t version) override {
+    return answers_.failed(answer, version);
+  }
 
   // What the trainer must agree to.
   bridge::Settings shared_settings() const {
@@ -111,9 +118,10 @@ class PooledPolicy final : public ServedPolicy {
     request.sampling = sampling_settings(config_.rollout);
     request.stop_ids = scorer_.stops();
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers take it as a signed number
-    const std::string version = std::to_string(weights.trainer_term) + "." + std::to_string(weights.version);
-    request.request_id = std::to_string(job.sample.group_id) + "-" + std::to_string(job.sample.sample_index) + "-" + version +
-                         "-" + worker_id_;
+    const std::string version =
+        std::to_string(weights.trainer_term) + "." + std::to_string(weights.version);
+    request.request_id = std::to_string(job.sample.group_id) + "-" +
+                         std::to_string(job.sample.sample_index) + "-" + version + "-" + worker_id_;
     request.cache_salt = weights.run_id + "." + version;
     return request;
   }

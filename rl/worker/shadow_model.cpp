@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "engine/generate/kv_cache.h"
-#include "rl/setup/model_setup.h"
 #include "rl/publish/weight_snapshot.h"
+#include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
 
@@ -25,7 +25,8 @@ std::vector<float> ShadowModel::score(const std::vector<int64_t>& ids, double te
   const at::Tensor ids_s = at::tensor(ids, at::kLong);
   const at::Tensor hidden_sE = decoder_.forward(ids_s, at::arange(count, at::kLong), attention);
   const at::Tensor temperature_n = at::full({count - 1}, temperature, at::kFloat);
-  const auto scores = decoder_.score(hidden_sE.narrow(0, 0, count - 1), ids_s.narrow(0, 1, count - 1), temperature_n);
+  const auto scores = decoder_.score(hidden_sE.narrow(0, 0, count - 1),
+                                     ids_s.narrow(0, 1, count - 1), temperature_n);
   const at::Tensor logprobs = scores.logprobs_n.to(at::kFloat).contiguous();
   const float* values = logprobs.const_data_ptr<float>();
   return {values, values + count - 1};

@@ -25,15 +25,19 @@ bool WaitNotice::is_due(TimePoint now) {
   return true;
 }
 
-std::string why_no_trainer(const std::filesystem::path& endpoint_file, const std::optional<EndpointAddresses>& found) {
+std::string why_no_trainer(const std::filesystem::path& endpoint_file,
+                           const std::optional<EndpointAddresses>& found) {
   const std::filesystem::path run_dir = endpoint_file.parent_path().parent_path();
   if (found) {
-    return "run " + found->run_id + " in " + run_dir.string() + " has ended; waiting for a trainer to start it again";
+    return "run " + found->run_id + " in " + run_dir.string() +
+           " has ended; waiting for a trainer to start it again";
   }
   if (!std::filesystem::exists(run_dir)) {
-    return "the run directory " + run_dir.string() + " does not exist; waiting for a trainer to make it";
+    return "the run directory " + run_dir.string() +
+           " does not exist; waiting for a trainer to make it";
   }
-  return "no trainer has started in " + run_dir.string() + "; waiting for it to write " + endpoint_file.string();
+  return "no trainer has started in " + run_dir.string() + "; waiting for it to write " +
+         endpoint_file.string();
 }
 
 EndpointAddresses wait_for_trainer(const WorkerSettings& settings) {

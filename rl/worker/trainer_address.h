@@ -1,4 +1,5 @@
-// Where a worker finds its trainer: the run's endpoint file, awaited with a word in the log. Torch-free.
+// Where a worker finds its trainer: the run's endpoint file, awaited with a word in the log.
+// Torch-free.
 #pragma once
 
 #include <chrono>
@@ -24,11 +25,14 @@ class WaitNotice {
   std::optional<TimePoint> next_;
 };
 
-// Why `found`, which was read from RUN_DIR/bridge/endpoint.json, names no trainer to go to: for the log.
-std::string why_no_trainer(const std::filesystem::path& endpoint_file, const std::optional<EndpointAddresses>& found);
+// Why `found`, which was read from RUN_DIR/bridge/endpoint.json, names no trainer to go to: for the
+// log.
+std::string why_no_trainer(const std::filesystem::path& endpoint_file,
+                           const std::optional<EndpointAddresses>& found);
 
-// Blocks until the endpoint file names a trainer whose run has not ended. Throws std::runtime_error when settings.should_stop
-// says so before, when the file does not parse, or when the run directory is no directory.
+// Blocks until the endpoint file names a trainer whose run has not ended. Throws std::runtime_error
+// when settings.should_stop says so before, when the file does not parse, or when the run directory
+// is no directory.
 EndpointAddresses wait_for_trainer(const WorkerSettings& settings);
 
 }  // namespace ringside::rl

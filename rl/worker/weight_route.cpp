@@ -8,9 +8,9 @@
 #include "rl/worker/restart_route.h"
 #include "rl/worker/served_directories.h"
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/weights/weight_server.h"
-#include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/manifest_codec.h"
+#include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/weight_server.h"
 
 namespace ringside::rl {
 namespace {
@@ -24,7 +24,8 @@ using Snapshot = std::shared_ptr<const bridge::WeightSnapshot>;
 // pull: the server's process fetches the verified bytes from a weight socket of this worker.
 class PullRoute final : public WeightRoute {
  public:
-  Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& /*shadow*/) override {
+  Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
+              const ShadowModel& /*shadow*/) override {
     const bridge::Manifest& manifest = snapshot->manifest;
     if (!publisher_ || manifest.run_id != run_id_ || manifest.trainer_term != trainer_term_) {
       run_id_ = manifest.run_id;
@@ -34,16 +35,18 @@ class PullRoute final : public WeightRoute {
       publisher_.emplace(context_, "tcp://127.0.0.1:*", run_id_, trainer_term_, bridge::Limits{});
     }
     publisher_->hold(snapshot);
-    const auto root = server.pull_weights({publisher_->address(), bridge::encode_manifest(bridge::dense_manifest(manifest)), run_id_,
-                                           trainer_term_, manifest.version, manifest.root_hash});
+    const auto root = server.pull_weights(
+        {publisher_->address(), bridge::encode_manifest(bridge::dense_manifest(manifest)), run_id_,
+         trainer_term_, manifest.version, manifest.root_hash});
     if (!root) {
       return root.error();
     }
     if (root.value() == manifest.root_hash) {
       return Success{};
     }
-    return Error{Reason::kChecksum, "the server staged weights of root " + root.value() + ", version " +
-                                        std::to_string(manifest.version) + " has " + manifest.root_hash};
+    return Error{Reason::kChecksum, "the server staged weights of root " + root.value() +
+                                        ", version " + std::to_string(manifest.version) + " has " +
+                                        manifest.root_hash};
   }
 
  private:
@@ -58,7 +61,8 @@ class DiskRoute final : public WeightRoute {
  public:
   explicit DiskRoute(const Config& config) : directories_(config) {}
 
-  Status load(bridge::InferenceServer& server, const Snapshot& snapshot, const ShadowModel& shadow) override {
+  Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
+              const ShadowModel& shadow) override {
     const auto path = directories_.write(shadow, snapshot->manifest);
     return server.load_weights_from_disk(path.string(), snapshot->manifest.version);
   }
@@ -73,25 +77,30 @@ bool starts_server(const Config& config, const bridge::InferenceServer& server) 
   const ServerConfig& options = config.rollout.server_options;
   const bridge::Capabilities can = server.capabilities();
   return options.weights == ServerWeights::kRestart ||
-         (options.weights == ServerWeights::kAuto && !options.start_command.empty() && !can.pull && !can.hot_weights);
+         (options.weights == ServerWeights::kAuto && !options.start_command.empty() && !can.pull &&
+          !can.hot_weights);
 }
 
-std::unique_ptr<WeightRoute> make_weight_route(const Config& config, const bridge::InferenceServer& server) {
+std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
+                                               const bridge::InferenceServer& server) {
   const ServerConfig& options = config.rollout.server_options;
   const bridge::Capabilities can = server.capabilities();
   const bool any = options.weights == ServerWeights::kAuto;
   if (starts_server(config, server)) {
     return make_restart_route(config);
   }
-  if (can.pull && (any || options.weights == ServerWeights::kPull || options.weights == ServerWeights::kEngine)) {
+  if (can.pull && (any || options.weights == ServerWeights::kPull ||
+                   options.weights == ServerWeights::kEngine)) {
     return std::make_unique<PullRoute>();
   }
   if (can.hot_weights && (any || options.weights == ServerWeights::kDisk)) {
     return std::make_unique<DiskRoute>(config);
   }
-  throw std::runtime_error("the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
-                           std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +
-                           ", disk " + (can.hot_weights ? "works" : "does not work") + ", restart needs a start_command");
+  throw std::runtime_error(
+      "the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
+      std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +
+      ", disk " + (can.hot_weights ? "works" : "does not work") +
+      ", restart needs a start_command");
 }
 
 }  // namespace ringside::rl

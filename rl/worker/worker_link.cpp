@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/setup/endpoint_file.h"
 #include "rl/report/log.h"
+#include "rl/setup/endpoint_file.h"
 #include "rl/worker/trainer_address.h"
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -24,10 +24,12 @@ bridge::FinishReason wire_reason(engine::FinishReason reason) {
   throw std::invalid_argument("unknown finish reason");
 }
 
-bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, const SampleJob& job, int64_t version) {
+bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, const SampleJob& job,
+                           int64_t version) {
   bridge::Rollout r;
-  r.rollout_id = std::to_string(job.sample.group_id) + "/" + std::to_string(job.sample.sample_index) + "/v" +
-                 std::to_string(version) + "/" + std::to_string(job.sample.attempt) + "/" + worker_id;
+  r.rollout_id = std::to_string(job.sample.group_id) + "/" +
+                 std::to_string(job.sample.sample_index) + "/v" + std::to_string(version) + "/" +
+                 std::to_string(job.sample.attempt) + "/" + worker_id;
   r.attempt = job.sample.attempt;
   r.group_id = job.sample.group_id;
   r.group_size = job.sample.group_size;
@@ -41,7 +43,8 @@ bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, c
 
 // The same in every worker: what the trainer's group indices stand for.
 std::vector<Prompt> sampled_prompts(const Config& config) {
-  const auto tokenizer = engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+  const auto tokenizer =
+      engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (set.overlong > 0) {
     log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
@@ -53,7 +56,8 @@ std::vector<Prompt> sampled_prompts(const Config& config) {
 
 int64_t samples_per_batch(const Config& config) {
   const int64_t groups = config.rollout.prompts_per_step;
-  return (groups + config.rollout.num_workers - 1) / config.rollout.num_workers * config.rollout.group_size;
+  return (groups + config.rollout.num_workers - 1) / config.rollout.num_workers *
+         config.rollout.group_size;
 }
 
 int64_t wanted_samples(const Config& config) {
@@ -76,7 +80,8 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
     options.curve = bridge::CurveClient{bridge::read_secret_key(curve.worker_secret),
                                         bridge::read_public_key(curve.trainer_public)};
     if (options.curve->server_key == options.curve->own.secret_key) {
-      throw std::runtime_error("bridge.curve.trainer_public: " + curve.trainer_public + " holds this worker's secret key");
+      throw std::runtime_error("bridge.curve.trainer_public: " + curve.trainer_public +
+                               " holds this worker's secret key");
     }
   }
   if (settings.endpoint_file.empty()) {
@@ -100,13 +105,16 @@ SampleJobs::SampleJobs(const Config& config)
 
 SampleJob SampleJobs::of(const bridge::GrantedSample& sample) {
   return {sample, prompts_[order_.at(sample.group_id)],
-          mix_seed({seed_, static_cast<uint64_t>(sample.group_id), static_cast<uint64_t>(sample.sample_index),
+          mix_seed({seed_, static_cast<uint64_t>(sample.group_id),
+                    static_cast<uint64_t>(sample.sample_index),
                     static_cast<uint64_t>(sample.attempt)})};
 }
 
-bridge::Rollout make_rollout(const Config& config, const std::string& worker_id, const SampleJob& job,
-                             const ScoredCompletion& scored, std::vector<bridge::VersionSpan> versions) {
-  bridge::Rollout r = rollout_of(config, worker_id, job, versions.empty() ? -1 : versions.front().version);
+bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
+                             const SampleJob& job, const ScoredCompletion& scored,
+                             std::vector<bridge::VersionSpan> versions) {
+  bridge::Rollout r =
+      rollout_of(config, worker_id, job, versions.empty() ? -1 : versions.front().version);
   r.prompt_ids = scored.prompt_ids;
   r.completion_ids = scored.completion.ids;
   r.logprobs = scored.completion.logprobs;
@@ -121,8 +129,9 @@ bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
   return r;
 }
 
-bridge::Rollout failed_rollout(const Config& config, const std::string& worker_id, const SampleJob& job,
-                               const std::vector<int64_t>& prompt_ids, int64_t version) {
+bridge::Rollout failed_rollout(const Config& config, const std::string& worker_id,
+                               const SampleJob& job, const std::vector<int64_t>& prompt_ids,
+                               int64_t version) {
   bridge::Rollout r = rollout_of(config, worker_id, job, version);
   r.prompt_ids = prompt_ids;
   r.finish_reason = bridge::FinishReason::kError;

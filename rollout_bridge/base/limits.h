@@ -7,17 +7,17 @@
 namespace ringside::bridge {
 
 struct Limits {
-  std::size_t max_header_bytes = 64 * 1024;                 // frame 0
-  std::size_t max_frames = 16;                              // frames 1..n
-  std::size_t max_frame_bytes = 64u * 1024 * 1024;          // one frame; also ZMQ_MAXMSGSIZE
-  std::size_t max_message_bytes = 128u * 1024 * 1024;       // all frames of a message
-  std::size_t max_string_bytes = 4096;                      // ids, names, addresses, details
-  std::size_t max_list_items = 16 * 1024;                   // any array or map inside frame 0
-  std::size_t max_tokens = 4u * 1024 * 1024;                // prompt and completion, each
-  std::size_t max_turns = 16 * 1024;                        // turns of a completion
-  std::size_t max_branches = 1024;                          // forks of a completion
-  int32_t max_group_size = 4096;                            // samples of a group
-  int64_t max_capacity_samples = int64_t{1} << 24;          // samples in flight at one worker
+  std::size_t max_header_bytes = 64 * 1024;            // frame 0
+  std::size_t max_frames = 16;                         // frames 1..n
+  std::size_t max_frame_bytes = 64u * 1024 * 1024;     // one frame; also ZMQ_MAXMSGSIZE
+  std::size_t max_message_bytes = 128u * 1024 * 1024;  // all frames of a message
+  std::size_t max_string_bytes = 4096;                 // ids, names, addresses, details
+  std::size_t max_list_items = 16 * 1024;              // any array or map inside frame 0
+  std::size_t max_tokens = 4u * 1024 * 1024;           // prompt and completion, each
+  std::size_t max_turns = 16 * 1024;                   // turns of a completion
+  std::size_t max_branches = 1024;                     // forks of a completion
+  int32_t max_group_size = 4096;                       // samples of a group
+  int64_t max_capacity_samples = int64_t{1} << 24;     // samples in flight at one worker
   std::size_t max_worker_id_bytes = 128;
   std::size_t max_dims = 8;                                 // of a frame's shape
   std::size_t max_manifest_bytes = 16u * 1024 * 1024;       // the manifest frame

@@ -48,7 +48,8 @@ const char* reason_name(Reason reason);
 Reason reason_from_name(const std::string& name);
 
 // `text` as it may stand in a log line or travel in a message: a peer's words may be in it. Control
-// characters and bytes that are no UTF-8 become '?'; what is longer than `limit` bytes is cut, never within a UTF-8 character.
+// characters and bytes that are no UTF-8 become '?'; what is longer than `limit` bytes is cut,
+// never within a UTF-8 character.
 std::string clip_text(const std::string& text, std::size_t limit = 1024);
 
 struct Error {

@@ -21,7 +21,7 @@ struct MicroBatch {
   std::vector<int64_t> position_ids;      // [T]
   std::vector<int64_t> sequence_lengths;  // [S]
   std::vector<float> temperatures;        // [T]
-  std::vector<uint8_t> is_named;          // [T] whether the token has an environment; padding has none
+  std::vector<uint8_t> is_named;  // [T] whether the token has an environment; padding has none
   std::vector<std::string> environments;  // [S] that of the first token
   std::vector<std::string> trace_ids;     // [S], or empty
   std::vector<int64_t> branch_indices;    // [S], or empty
@@ -29,10 +29,12 @@ struct MicroBatch {
 
 std::string str(std::size_t n) { return std::to_string(n); }
 
-// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is undefined.
+// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is
+// undefined.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
-  return std::abs(value) > kMax ? std::numeric_limits<float>::infinity() : static_cast<float>(value);
+  return std::abs(value) > kMax ? std::numeric_limits<float>::infinity()
+                                : static_cast<float>(value);
 }
 
 // Reads one message's fields in order; every error names micro-batch and field.
@@ -52,7 +54,9 @@ class Reader {
         throw Refused(where_ + ": " + refused.what());
       }
     }
-    if (!cursor_.done()) throw Refused("bytes after the last micro-batch, from byte " + str(cursor_.position()) + " on");
+    if (!cursor_.done())
+      throw Refused("bytes after the last micro-batch, from byte " + str(cursor_.position()) +
+                    " on");
     return batches;
   }
 
@@ -60,7 +64,8 @@ class Reader {
   MicroBatch micro_batch() {
     fields_ = cursor_.array(std::numeric_limits<uint32_t>::max());
     if (fields_ < kRequiredFields || fields_ > kFields) {
-      throw Refused(str(fields_) + " fields, expected " + str(kRequiredFields) + " to " + str(kFields));
+      throw Refused(str(fields_) + " fields, expected " + str(kRequiredFields) + " to " +
+                    str(kFields));
     }
     MicroBatch b;
     const std::string batch = where_;
@@ -90,7 +95,8 @@ class Reader {
     return b;
   }
 
-  // Whether the next field is there: neither left out at the end nor nil. Fields are asked for in their order.
+  // Whether the next field is there: neither left out at the end nor nil. Fields are asked for in
+  // their order.
   bool has(std::size_t field) { return field < fields_ && !cursor_.take_nil(); }
 
   template <class At>
@@ -110,15 +116,20 @@ class Reader {
     at("ref_kl_weights");
     if (has(15)) weights(tokens, 0.0, b, false);
     at("sampling_mask");
-    if (has(16)) throw Refused("its log-probs are of a cut distribution (top-p, top-k); expected nil");
+    if (has(16))
+      throw Refused("its log-probs are of a cut distribution (top-p, top-k); expected nil");
     const std::size_t sequences = b.sequence_lengths.size();
     at("trace_ids");
-    if (has(17)) b.trace_ids = column<std::string>(sequences, [&] { return cursor_.text(limits_.max_string_bytes); });
+    if (has(17))
+      b.trace_ids =
+          column<std::string>(sequences, [&] { return cursor_.text(limits_.max_string_bytes); });
     at("branch_indices");
     if (has(18)) b.branch_indices = column<int64_t>(sequences, [&] { return cursor_.integer(); });
     at("payload");
     if (has(19) && cursor_.array(std::numeric_limits<uint32_t>::max()) > 0) {
-      throw Refused("expert routing or sampling masks by handle, which this trainer does not replay; expected nil");
+      throw Refused(
+          "expert routing or sampling masks by handle, which this trainer does not replay; "
+          "expected nil");
     }
   }
 
@@ -152,7 +163,8 @@ class Reader {
     const auto out = values<int64_t>(count, [&] {
       const int64_t length = cursor_.integer();
       if (length < 1 || static_cast<std::size_t>(length) > tokens - sum) {
-        throw Refused("a length of " + std::to_string(length) + " with " + str(tokens - sum) + " tokens left");
+        throw Refused("a length of " + std::to_string(length) + " with " + str(tokens - sum) +
+                      " tokens left");
       }
       sum += static_cast<std::size_t>(length);
       return length;
@@ -180,8 +192,8 @@ class Reader {
       const float value = finite();
       const bool counts = !trained_only || b.loss_mask[token] != 0;
       if (counts && value != static_cast<float>(only)) {
-        throw Refused("token " + str(token) + " has " + std::to_string(value) + "; this trainer knows " +
-                      std::to_string(only) + " alone");
+        throw Refused("token " + str(token) + " has " + std::to_string(value) +
+                      "; this trainer knows " + std::to_string(only) + " alone");
       }
       ++token;
       return value;
@@ -197,7 +209,8 @@ class Reader {
 
 std::string prompt_id(const MicroBatch& b, std::size_t sequence) {
   std::string id = b.environments[sequence];
-  if (!b.trace_ids.empty() && !b.trace_ids[sequence].empty()) id.append("/").append(b.trace_ids[sequence]);
+  if (!b.trace_ids.empty() && !b.trace_ids[sequence].empty())
+    id.append("/").append(b.trace_ids[sequence]);
   if (!b.branch_indices.empty() && b.branch_indices[sequence] >= 0) {
     id.append("/").append(std::to_string(b.branch_indices[sequence]));
   }
@@ -206,26 +219,32 @@ std::string prompt_id(const MicroBatch& b, std::size_t sequence) {
 
 // The one temperature of the trained tokens of [begin, end).
 float temperature_of(const MicroBatch& b, int64_t begin, int64_t end) {
-  const auto first = std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
+  const auto first =
+      std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
   for (int64_t i = first; i < end; ++i) {
     if (b.loss_mask[i] != 0 && b.temperatures[i] != b.temperatures[first]) {
-      throw Refused("temperatures " + std::to_string(b.temperatures[first]) + " and " + std::to_string(b.temperatures[i]) +
+      throw Refused("temperatures " + std::to_string(b.temperatures[first]) + " and " +
+                    std::to_string(b.temperatures[i]) +
                     " in one sequence; this trainer knows one a sequence");
     }
   }
   return b.temperatures[first];
 }
 
-// Sequence `sequence`, which has a token to train on and without its padding is tokens [begin, end).
-Rollout rollout_of(const MicroBatch& b, std::size_t sequence, int64_t begin, int64_t end, const StepLabel& label,
-                   std::size_t index) {
+// Sequence `sequence`, which has a token to train on and without its padding is tokens [begin,
+// end).
+Rollout rollout_of(const MicroBatch& b, std::size_t sequence, int64_t begin, int64_t end,
+                   const StepLabel& label, std::size_t index) {
   for (int64_t i = begin; i < end; ++i) {
     if (b.position_ids[i] != i - begin) {
-      throw Refused("position " + std::to_string(b.position_ids[i]) + " at token " + std::to_string(i - begin));
+      throw Refused("position " + std::to_string(b.position_ids[i]) + " at token " +
+                    std::to_string(i - begin));
     }
   }
-  const int64_t split = std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
-  if (split == begin) throw Refused("the first token is to be trained on, but nothing comes before it");
+  const int64_t split =
+      std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
+  if (split == begin)
+    throw Refused("the first token is to be trained on, but nothing comes before it");
   Rollout r;
   r.rollout_id = "prime-rl-" + std::to_string(label.step) + "-" + str(index);
   r.group_id = label.first_group + static_cast<int64_t>(index);
@@ -267,7 +286,8 @@ void append(const MicroBatch& b, const StepLabel& label, const Limits& limits, S
 
 }  // namespace
 
-Result<StepRollouts> decode_step(std::span<const std::byte> message, const StepLabel& label, const Limits& limits) {
+Result<StepRollouts> decode_step(std::span<const std::byte> message, const StepLabel& label,
+                                 const Limits& limits) {
   try {
     StepRollouts step;
     const std::vector<MicroBatch> batches = Reader(message, limits).read();

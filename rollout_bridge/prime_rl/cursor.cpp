@@ -28,7 +28,8 @@ enum Head : uint8_t {
 };
 
 const char* type_name(uint8_t head) {
-  if (head < kFixMap || head >= kNegative || (head >= kUint8 && head <= kInt64)) return "an integer";
+  if (head < kFixMap || head >= kNegative || (head >= kUint8 && head <= kInt64))
+    return "an integer";
   if (head < kFixArray || head > kArray32) return "a map";
   if (head < kFixStr || head >= kArray16) return "an array";
   if (head < kNil || head >= kStr8) return "a string";
@@ -43,7 +44,11 @@ bool is_utf8(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
     const auto lead = static_cast<uint8_t>(text[i++]);
-    const int more = lead < 0x80 ? 0 : lead >= 0xc2 && lead < 0xe0 ? 1 : (lead & 0xf0) == 0xe0 ? 2 : lead >= 0xf0 && lead < 0xf5 ? 3 : -1;
+    const int more = lead < 0x80                   ? 0
+                     : lead >= 0xc2 && lead < 0xe0 ? 1
+                     : (lead & 0xf0) == 0xe0       ? 2
+                     : lead >= 0xf0 && lead < 0xf5 ? 3
+                                                   : -1;
     if (more < 0 || text.size() - i < static_cast<std::size_t>(more)) return false;
     for (int k = 0; k < more; ++k) {
       const auto next = static_cast<uint8_t>(text[i++]);
@@ -58,12 +63,14 @@ bool is_utf8(std::string_view text) {
 }  // namespace
 
 uint8_t Cursor::peek() const {
-  if (done()) throw Refused("the message ends at byte " + std::to_string(position_) + " within a value");
+  if (done())
+    throw Refused("the message ends at byte " + std::to_string(position_) + " within a value");
   return static_cast<uint8_t>(bytes_[position_]);
 }
 
 void Cursor::refuse_type(const char* expected) const {
-  throw Refused(std::string(type_name(peek())) + " at byte " + std::to_string(position_) + ", expected " + expected);
+  throw Refused(std::string(type_name(peek())) + " at byte " + std::to_string(position_) +
+                ", expected " + expected);
 }
 
 // The number in the bytes after the head, which is taken too.
@@ -72,7 +79,8 @@ uint64_t Cursor::big_endian(std::size_t bytes) {
     throw Refused("the message ends at byte " + std::to_string(bytes_.size()) + " within a value");
   }
   uint64_t value = 0;
-  for (std::size_t i = 1; i <= bytes; ++i) value = value << 8 | static_cast<uint64_t>(bytes_[position_ + i]);
+  for (std::size_t i = 1; i <= bytes; ++i)
+    value = value << 8 | static_cast<uint64_t>(bytes_[position_ + i]);
   position_ += 1 + bytes;
   return value;
 }
@@ -115,7 +123,8 @@ double Cursor::real() {
   const uint8_t head = peek();
   if (head == kFloat64) return std::bit_cast<double>(big_endian(8));
   if (head == kFloat32) return std::bit_cast<float>(static_cast<uint32_t>(big_endian(4)));
-  if (head >= kFixMap && head < kNegative && (head < kUint8 || head > kInt64)) refuse_type("a float");
+  if (head >= kFixMap && head < kNegative && (head < kUint8 || head > kInt64))
+    refuse_type("a float");
   return static_cast<double>(integer());
 }
 
@@ -131,11 +140,13 @@ std::string_view Cursor::text(std::size_t max_bytes) {
     refuse_type("a string");
   }
   if (length > max_bytes || length > bytes_.size() - position_) {
-    throw Refused("a string of " + std::to_string(length) + " bytes at byte " + std::to_string(position_) + ", limit " +
-                  std::to_string(max_bytes) + ", left " + std::to_string(bytes_.size() - position_));
+    throw Refused("a string of " + std::to_string(length) + " bytes at byte " +
+                  std::to_string(position_) + ", limit " + std::to_string(max_bytes) + ", left " +
+                  std::to_string(bytes_.size() - position_));
   }
   const auto* first = reinterpret_cast<const char*>(bytes_.data() + position_);
-  if (!is_utf8({first, length})) throw Refused("a string at byte " + std::to_string(position_) + " that is not UTF-8");
+  if (!is_utf8({first, length}))
+    throw Refused("a string at byte " + std::to_string(position_) + " that is not UTF-8");
   position_ += length;
   return {first, length};
 }
@@ -153,8 +164,9 @@ std::size_t Cursor::array(std::size_t max_items) {
   }
   const std::size_t left = bytes_.size() - position_;
   if (items > max_items || items > left) {
-    throw Refused("an array of " + std::to_string(items) + " values at byte " + std::to_string(position_) + ", limit " +
-                  std::to_string(max_items) + ", bytes left " + std::to_string(left));
+    throw Refused("an array of " + std::to_string(items) + " values at byte " +
+                  std::to_string(position_) + ", limit " + std::to_string(max_items) +
+                  ", bytes left " + std::to_string(left));
   }
   return items;
 }

@@ -1,6 +1,6 @@
-// Reads a MessagePack message from front to back without building a tree of it: a message of columns with one number a
-// token would take several times its size as objects. Nothing is allocated for a length before that many bytes are known to
-// be there.
+// Reads a MessagePack message from front to back without building a tree of it: a message of
+// columns with one number a token would take several times its size as objects. Nothing is
+// allocated for a length before that many bytes are known to be there.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Every method but the constructor and done() throws Refused when the next value is cut off, or of another type than asked
-// for; the position is then undefined. Not thread-safe.
+// Every method but the constructor and done() throws Refused when the next value is cut off, or of
+// another type than asked for; the position is then undefined. Not thread-safe.
 class Cursor {
  public:
   // The bytes must outlive the cursor.
@@ -31,7 +31,8 @@ class Cursor {
   // A float of either width, or an integer: Python writes 0 where a list of floats holds an int.
   double real();
   std::string_view text(std::size_t max_bytes);  // UTF-8, in the message's bytes
-  // The head of an array: how many values follow. At most as many as there are bytes left, and at most max_items.
+  // The head of an array: how many values follow. At most as many as there are bytes left, and at
+  // most max_items.
   std::size_t array(std::size_t max_items);
 
   std::size_t position() const { return position_; }

@@ -29,7 +29,9 @@ std::string next_port(const std::string& address) {
     port = parsed.ec == std::errc() && parsed.ptr == end ? port : 0;
   }
   if (port < 1 || port > 65534) {
-    throw std::invalid_argument("prime-rl: '" + address + "' is no address of a publisher; expected tcp://HOST:PORT with PORT in [1, 65534]");
+    throw std::invalid_argument(
+        "prime-rl: '" + address +
+        "' is no address of a publisher; expected tcp://HOST:PORT with PORT in [1, 65534]");
   }
   return address.substr(0, colon + 1) + std::to_string(port + 1);
 }
@@ -54,7 +56,8 @@ StepStream::StepStream(StreamOptions options)
   data_.set(zmq::sockopt::maxmsgsize, options_.max_message_bytes);
   data_.set(zmq::sockopt::rcvhwm, options_.high_water_mark);
   data_.set(zmq::sockopt::subscribe, topic_);
-  if (zmq_socket_monitor(data_.handle(), kEvents, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0) {
+  if (zmq_socket_monitor(data_.handle(), kEvents,
+                         ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0) {
     throw zmq::error_t();
   }
   events_.set(zmq::sockopt::linger, 0);
@@ -93,10 +96,12 @@ void StepStream::announce() {
   }
 }
 
-// ZeroMQ comes back by itself from a connection that ended, but not from one that it ended for a message over the limit.
+// ZeroMQ comes back by itself from a connection that ended, but not from one that it ended for a
+// message over the limit.
 void StepStream::renew() {
   if (std::exchange(renew_, false)) {
-    zmq_disconnect(data_.handle(), options_.address.c_str());  // which knows nothing of the latter any more
+    zmq_disconnect(data_.handle(),
+                   options_.address.c_str());  // which knows nothing of the latter any more
     data_.connect(options_.address);
   }
 }
@@ -130,7 +135,8 @@ std::optional<zmq::message_t> StepStream::receive(milliseconds timeout) {
     renew();  // only now: what had come in before is read
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return std::nullopt;
-    std::vector<zmq::pollitem_t> items = {{data_.handle(), 0, ZMQ_POLLIN, 0}, {events_.handle(), 0, ZMQ_POLLIN, 0}};
+    std::vector<zmq::pollitem_t> items = {{data_.handle(), 0, ZMQ_POLLIN, 0},
+                                          {events_.handle(), 0, ZMQ_POLLIN, 0}};
     if (announce_) items.push_back({ready_.handle(), 0, ZMQ_POLLOUT, 0});
     zmq::poll(items, left);
   }

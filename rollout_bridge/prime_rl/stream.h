@@ -1,9 +1,11 @@
-// The receiving end of prime-rl's batch transport (src/prime_rl/transports/batch/zmq.py, see codec.h for the commit).
+// The receiving end of prime-rl's batch transport (src/prime_rl/transports/batch/zmq.py, see
+// codec.h for the commit).
 //
-// The orchestrator binds a PUB socket at the given port and a PULL socket at the next one. A receiver subscribes to
-// "data_rank|N|", then pushes its rank in decimal to the PULL socket; the orchestrator publishes nothing before every data rank has
-// done so. A message is two frames: the topic with its closing bar, and the step's micro-batches. The connection is plain: prime-rl
-// has no keys, so whoever can answer at the address feeds the trainer.
+// The orchestrator binds a PUB socket at the given port and a PULL socket at the next one. A
+// receiver subscribes to "data_rank|N|", then pushes its rank in decimal to the PULL socket; the
+// orchestrator publishes nothing before every data rank has done so. A message is two frames: the
+// topic with its closing bar, and the step's micro-batches. The connection is plain: prime-rl has
+// no keys, so whoever can answer at the address feeds the trainer.
 #pragma once
 
 #include <chrono>
@@ -18,7 +20,8 @@ struct StreamOptions {
   std::string address;  // tcp://HOST:PORT of the PUB socket
   int data_rank = 0;
   int64_t max_message_bytes = int64_t{1} << 30;  // a peer that sends more is disconnected
-  int high_water_mark = 16;  // messages held for us; the publisher drops what goes beyond its own mark of 10
+  int high_water_mark =
+      16;  // messages held for us; the publisher drops what goes beyond its own mark of 10
 };
 
 struct StreamCounters {
@@ -31,15 +34,16 @@ struct StreamCounters {
 // One receiver of one data rank. Not thread-safe.
 class StepStream {
  public:
-  // Connects and returns at once, whether or not a publisher is there. Throws std::invalid_argument for an address that is
-  // not tcp://HOST:PORT with PORT in [1, 65534].
+  // Connects and returns at once, whether or not a publisher is there. Throws std::invalid_argument
+  // for an address that is not tcp://HOST:PORT with PORT in [1, 65534].
   explicit StepStream(StreamOptions options);
   ~StepStream();
   StepStream(const StepStream&) = delete;
   StepStream& operator=(const StepStream&) = delete;
 
-  // The next message's second frame, or nothing within `timeout`, for which it blocks at most. READY goes out in here,
-  // once the subscription's connection stands, and again after each reconnection: a publisher that was started anew waits for it.
+  // The next message's second frame, or nothing within `timeout`, for which it blocks at most.
+  // READY goes out in here, once the subscription's connection stands, and again after each
+  // reconnection: a publisher that was started anew waits for it.
   std::optional<zmq::message_t> receive(std::chrono::milliseconds timeout);
 
   // Whether READY went out on the present connection.

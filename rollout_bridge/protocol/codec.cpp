@@ -16,7 +16,8 @@ std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
-// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is undefined.
+// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is
+// undefined.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   if (value > kMax || value < -kMax) return std::numeric_limits<float>::infinity();

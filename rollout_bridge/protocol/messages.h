@@ -24,11 +24,11 @@ struct SettingsBody : Settings {
 
 struct HelloBody {
   int64_t capacity_samples = 0;  // samples the worker wants in flight at once
-  int64_t installed_term = -1;  // what it runs now; -1: nothing of this trainer's
+  int64_t installed_term = -1;   // what it runs now; -1: nothing of this trainer's
   int64_t installed_version = -1;
   std::string installed_root;
-  std::string client;    // name and version of the software, for people
-  int64_t pending = -1;  // rollouts made and not acknowledged; -1: not said
+  std::string client;          // name and version of the software, for people
+  int64_t pending = -1;        // rollouts made and not acknowledged; -1: not said
   SettingsBody settings = {};  // the worker's own
   MSGPACK_DEFINE_MAP(capacity_samples, installed_term, installed_version, installed_root, client,
                      pending, settings);

@@ -171,7 +171,7 @@ Status check_turns(const Rollout& r, const Limits& limits) {
   for (size_t i = 0; i < r.turn_rewards.size(); ++i) {
     if (!std::isfinite(r.turn_rewards[i])) {
       return not_finite(r, "turn_rewards[" + str(i) + "] = " + number(r.turn_rewards[i]) +
-                            ", expected a finite value");
+                               ", expected a finite value");
     }
   }
   return Success{};
@@ -185,7 +185,7 @@ Status check_advantages(const Rollout& r) {
   for (size_t i = 0; i < r.advantages.size(); ++i) {
     if (!std::isfinite(r.advantages[i])) {
       return not_finite(r, "advantages[" + str(i) + "] = " + number(r.advantages[i]) +
-                            ", expected a finite value");
+                               ", expected a finite value");
     }
   }
   return Success{};

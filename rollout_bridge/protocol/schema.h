@@ -52,12 +52,12 @@ struct Rollout {
   float top_p = 1.0F;                   // in (0, 1]; 1 is off
   int32_t top_k = 0;                    // >= 0; 0 is off
   std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
-  int64_t trainer_term = -1;               // epoch the versions are counted in
+  int64_t trainer_term = -1;            // term the versions are counted in
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
   std::vector<double> turn_rewards;   // one per turn, finite; may be empty
-  std::vector<float> advantages;      // [C], finite, from whoever sampled; empty: the trainer's work
+  std::vector<float> advantages;  // [C], finite, from whoever sampled; empty: the trainer's work
   // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
   // completion_ids holds the tokens of all branches one after another, the first from 0 on.
   std::vector<Branch> branches;

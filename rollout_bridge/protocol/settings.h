@@ -15,16 +15,16 @@ struct Settings {
   std::optional<double> temperature;
   std::optional<double> top_p;
   std::optional<int64_t> top_k;
-  std::optional<int64_t> vocab_size;             // token ids are below it
-  std::optional<int64_t> max_positions;          // tokens of a prompt and what continues it
+  std::optional<int64_t> vocab_size;     // token ids are below it
+  std::optional<int64_t> max_positions;  // tokens of a prompt and what continues it
   std::optional<int64_t> max_prompt_tokens;
-  std::optional<int64_t> max_completion_tokens;  // sampled in one turn
-  std::optional<std::vector<int64_t>> stop_ids;  // token ids that end a completion
-  std::optional<int64_t> seed;                   // of the data order and of sampling
+  std::optional<int64_t> max_completion_tokens;          // sampled in one turn
+  std::optional<std::vector<int64_t>> stop_ids;          // token ids that end a completion
+  std::optional<int64_t> seed;                           // of the data order and of sampling
   std::optional<std::vector<std::string>> reward_names;  // sorted; trainer: empty means any names
-  std::optional<std::string> reward_options;     // what the rewards look at, for people
-  std::optional<std::string> prompts;            // fingerprint of prompts, answers and their order
-  std::optional<std::string> tokenizer;          // fingerprint of tokenizer.json
+  std::optional<std::string> reward_options;             // what the rewards look at, for people
+  std::optional<std::string> prompts;    // fingerprint of prompts, answers and their order
+  std::optional<std::string> tokenizer;  // fingerprint of tokenizer.json
   bool operator==(const Settings&) const = default;
 };
 

@@ -155,8 +155,7 @@ uint64_t Payload::buffer_bytes() const {
 
 void Payload::add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer) {
   const uint64_t hash = hash64(buffer.bytes);
-  specs.push_back(
-      {std::move(name), std::move(dtype), std::move(shape), buffer.bytes.size(), hash});
+  specs.push_back({std::move(name), std::move(dtype), std::move(shape), buffer.bytes.size(), hash});
   buffers.push_back(std::move(buffer));
 }
 

@@ -69,8 +69,8 @@ struct Payload {
   uint64_t buffer_bytes() const;
   // Appends a buffer of `bytes.size()` bytes that is `shape` elements of `dtype`, and hashes it.
   void add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
-  // The same without the hash: for the data of a CHUNK, which its tensor's hash covers. In any other
-  // message the receiver takes such a buffer for damaged.
+  // The same without the hash: for the data of a CHUNK, which its tensor's hash covers. In any
+  // other message the receiver takes such a buffer for damaged.
   void add_unhashed(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
 };
 
@@ -111,7 +111,8 @@ class Message {
     }
   }
 
-  // One field of a body that as a whole may be no body: nullopt when it is absent or of another type.
+  // One field of a body that as a whole may be no body: nullopt when it is absent or of another
+  // type.
   template <class T>
   std::optional<T> field(std::string_view name) const {
     for (const msgpack::object_kv& item : std::span(body_.via.map.ptr, body_.via.map.size)) {

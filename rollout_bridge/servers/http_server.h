@@ -19,8 +19,8 @@ struct ServerOptions {
   std::chrono::milliseconds pause_deadline{600'000};     // one pause: draining lasts
   std::chrono::milliseconds load_deadline{600'000};      // one load_weights_from_disk
   int generate_tries = 3;                                // >= 1
-  // Whether generate tries again after a lost connection. Whoever answers then may be another process with other weights;
-  // where that matters, false: the caller looks at the weights first.
+  // Whether generate tries again after a lost connection. Whoever answers then may be another
+  // process with other weights; where that matters, false: the caller looks at the weights first.
   bool again_after_close = true;
   std::chrono::milliseconds first_pause{250};      // before the second try, then four times as long
   std::chrono::milliseconds longest_pause{5'000};  // each time, to this at most

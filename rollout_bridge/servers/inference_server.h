@@ -1,8 +1,9 @@
 // An inference server that knows nothing of Ringside, as a rollout worker sees it: token ids in,
 // token ids and the log-probs of the distribution they were sampled from out, weights from disk.
 //
-// What of each client has been run against its real server stands in its header; the rest is written
-// from the servers' documentation and source, and tested against exchanges written from there.
+// What of each client has been run against its real server stands in its header; the rest is
+// written from the servers' documentation and source, and tested against exchanges written from
+// there.
 #pragma once
 
 #include <cstdint>
@@ -67,9 +68,9 @@ enum class PausePolicy {
 };
 
 struct Capabilities {
-  bool hot_weights = false;  // load_weights_from_disk works
-  bool pull = false;         // pull_weights works
-  bool score = false;        // score works
+  bool hot_weights = false;    // load_weights_from_disk works
+  bool pull = false;           // pull_weights works
+  bool score = false;          // score works
   bool version_spans = false;  // GenerateResult::versions tells tokens before and after a change
   bool pause_drain = false;
   bool pause_abort = false;

@@ -87,8 +87,8 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   return result;
 }
 
-// The server stops at the model's own end and at texts, so it may have gone on behind a stop id. What stands up to there is
-// the completion it would have been.
+// The server stops at the model's own end and at texts, so it may have gone on behind a stop id.
+// What stands up to there is the completion it would have been.
 void cut_at_stop(const std::vector<int64_t>& stop_ids, GenerateResult& result) {
   std::vector<int64_t>& ids = result.completion_ids;
   const auto stop = std::find_first_of(ids.begin(), ids.end(), stop_ids.begin(), stop_ids.end());

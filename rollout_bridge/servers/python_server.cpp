@@ -27,7 +27,8 @@ Result<GenerateResult> read_result(const json& from, const GenerateRequest& requ
   const json* ids = member(from, "completion_ids");
   const json* logprobs = member(from, "logprobs");
   const json* version = member(from, "version");
-  if (ids == nullptr || logprobs == nullptr || version == nullptr || !version->is_number_integer()) {
+  if (ids == nullptr || logprobs == nullptr || version == nullptr ||
+      !version->is_number_integer()) {
     return Error{Reason::kMalformed, "not completion_ids, logprobs and version"};
   }
   auto read = read_ids(*ids, "completion_ids", vocab_size);

@@ -1,9 +1,10 @@
-// Our own server of transformers' models (rollout_bridge/python, ringside_bridge.hf_server, where its API is described). Run
-// against it by tests/oracle/python_server.py.
+// Our own server of transformers' models (rollout_bridge/python, ringside_bridge.hf_server, where
+// its API is described). Run against it by tests/oracle/python_server.py.
 //
 //   python -m ringside_bridge.hf_server --model DIR --port 8000
 //
-// It never mixes weights within a completion and stops for nobody else, so there is nothing to pause.
+// It never mixes weights within a completion and stops for nobody else, so there is nothing to
+// pause.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -17,7 +18,8 @@ class PythonServer final : public HttpServer {
 
   Status connect() override;  // health()
   Status check_sampling(const SamplingSettings& settings) const override;
-  Status pause(PausePolicy policy) override;  // kDrain: at once, requests exclude loading anyway; else kUnsupported
+  Status pause(PausePolicy policy)
+      override;  // kDrain: at once, requests exclude loading anyway; else kUnsupported
   Status resume() override;
   Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
   Result<std::string> weight_version() override;

@@ -1,5 +1,6 @@
 // SGLang's own HTTP API. Written from SGLang's docs/advanced_features/sglang_for_rl.md,
-// managers/io_struct.py (commit 001067f) and entrypoints/http_server.py; never run against a server.
+// managers/io_struct.py (commit 001067f) and entrypoints/http_server.py; never run against a
+// server.
 //
 //   python -m sglang.launch_server --model-path MODEL
 //

@@ -254,7 +254,8 @@ Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
   for (std::size_t i = 1; i < ids.size(); ++i) {
     const json* token = member((*list)[i], std::to_string(ids[i]).c_str());
     const json* value = token == nullptr ? nullptr : member(*token, "logprob");
-    if (value == nullptr) return answer.value().wrong(Reason::kMalformed, "no logprob of a token of the prompt");
+    if (value == nullptr)
+      return answer.value().wrong(Reason::kMalformed, "no logprob of a token of the prompt");
     const Result<float> number = read_logprob(*value, "prompt_logprobs");
     if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
     scores.push_back(number.value());

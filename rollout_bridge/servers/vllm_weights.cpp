@@ -50,9 +50,11 @@ Status VllmServer::load(const std::string& path, int64_t version, Deadline deadl
   return status ? flush(version, deadline) : status;
 }
 
-Result<std::string> VllmServer::rpc_root(const char* method, const json& arguments, Deadline deadline) const {
+Result<std::string> VllmServer::rpc_root(const char* method, const json& arguments,
+                                         Deadline deadline) const {
   const double seconds = std::chrono::duration<double>(options().load_deadline).count();
-  const json body{{"method", method}, {"args", json::array()}, {"kwargs", arguments}, {"timeout", seconds}};
+  const json body{
+      {"method", method}, {"args", json::array()}, {"kwargs", arguments}, {"timeout", seconds}};
   const Result<JsonAnswer> answer = http().post_json(kCollectiveRpc, body, deadline);
   if (!answer) return answer.error();
   const json* results = member(answer.value().value, "results");
@@ -70,7 +72,8 @@ Result<std::string> VllmServer::rpc_root(const char* method, const json& argumen
   return *root;
 }
 
-Result<std::string> VllmServer::pull_by_extension(const WeightSource& source, Deadline deadline) const {
+Result<std::string> VllmServer::pull_by_extension(const WeightSource& source,
+                                                  Deadline deadline) const {
   const json update = update_info(source, options().load_deadline);
   if (extended_ranks_ <= 1) return rpc_root("ringside_pull_weights", update, deadline);
   const Result<std::string> staged = rpc_root("ringside_stage_weights", update, deadline);

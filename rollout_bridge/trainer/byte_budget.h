@@ -19,8 +19,8 @@ class ByteBudget {
   void join(const std::string& worker);   // promised nothing yet
   void leave(const std::string& worker);  // its promise is free again
 
-  // Promises the worker as much of its share - of what is not queued, divided by those that are in -
-  // as is free. A promise is never lowered here: the worker may have sent by it already. Returns
+  // Promises the worker as much of its share - of what is not queued, divided by those that are in
+  // - as is free. A promise is never lowered here: the worker may have sent by it already. Returns
   // window().
   int64_t raise(const std::string& worker);
   // What the worker may be told: 0 while its promise would not hold the largest rollout seen.

@@ -102,14 +102,14 @@ bool GroupLedger::is_held_by(const Sample& sample, const std::string& worker) co
 }
 
 bool GroupLedger::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
-                        Origin origin) const {
+                         Origin origin) const {
   if (sample.state == State::kAssigned) return is_held_by(sample, worker);
   // From before the grant it is no try; of a worker that was given up it is.
   return origin == Origin::kThisStart && rollout.attempt == sample.attempt;
 }
 
 Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
-                                  Origin origin) const {
+                                   Origin origin) const {
   if (consumed_.contains(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
     return Verdict::kDuplicate;
   }
@@ -127,7 +127,7 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
 }
 
 Result<Verdict> GroupLedger::judge_sample(const Group& group, const Rollout& rollout,
-                                         const std::string& worker, Origin origin) const {
+                                          const std::string& worker, Origin origin) const {
   const std::string name = "group " + std::to_string(rollout.group_id);
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
@@ -168,10 +168,9 @@ void GroupLedger::unassign(int64_t group_id, Group& group, Sample& sample) {
 void GroupLedger::deliver(const Rollout& rollout) {
   Group& group = open(rollout.group_id, rollout.group_size);
   if (rollout.group_size != group.size) {  // a journal's: judge() refuses it on the wire
-    throw std::invalid_argument("group " + std::to_string(rollout.group_id) +
-                                ": a rollout with group_size " +
-                                std::to_string(rollout.group_size) + ", known is " +
-                                std::to_string(group.size));
+    throw std::invalid_argument(
+        "group " + std::to_string(rollout.group_id) + ": a rollout with group_size " +
+        std::to_string(rollout.group_size) + ", known is " + std::to_string(group.size));
   }
   Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
   unassign(rollout.group_id, group, sample);
@@ -231,7 +230,7 @@ Holding GroupLedger::waiting_for(int64_t version) const {
 
 // The ready workers and their shares of what is in flight or waits; `groups`: how many wait.
 std::vector<GroupLedger::Taker> GroupLedger::takers(std::span<const WorkerShare> workers,
-                                                  int64_t& groups) const {
+                                                    int64_t& groups) const {
   int64_t version = -1;
   int64_t ready = 0;
   for (const WorkerShare& w : workers) {
@@ -296,7 +295,7 @@ std::map<std::string, std::vector<GrantedGroup>> GroupLedger::assign(
 }
 
 GrantedGroup GroupLedger::hand_out(int64_t group_id, int64_t count, const std::string& worker,
-                                  Time now) {
+                                   Time now) {
   Group& group = groups_.at(group_id);
   GrantedGroup granted{group_id, group.size, group.min_version, 0, {}};
   const uint64_t number = next_assignment_++;

@@ -76,7 +76,8 @@ class GroupLedger {
 
   // Shares missing samples out among the ready workers: nobody gets more than its capacity, nor,
   // while others have room, more than its part of all that is in flight or waiting, in proportion
-  // to the capacities. Lowest priority number first, then oldest grant; only groups with min_version
+  // to the capacities. Lowest priority number first, then oldest grant; only groups with
+  // min_version
   // <= the worker's version. Groups go out whole, but for one that is larger than a capacity, and
   // when fewer wait than workers are ready. At most `room` samples in all.
   std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
@@ -150,8 +151,8 @@ class GroupLedger {
   uint64_t next_assignment_ = 0;
   int64_t in_flight_ = 0;
   std::map<int64_t, Group> groups_;
-  std::map<int64_t, Waiting> waiting_;            // by min_version
-  std::map<uint64_t, Assignment> assignments_;    // in order of time
+  std::map<int64_t, Waiting> waiting_;          // by min_version
+  std::map<uint64_t, Assignment> assignments_;  // in order of time
   std::map<std::string, int64_t> in_flight_by_worker_;
   std::unordered_set<std::string> rollout_ids_;  // of groups that are not consumed
   IdSet consumed_;

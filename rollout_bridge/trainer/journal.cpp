@@ -70,9 +70,7 @@ bool is_no_room(const std::system_error& error) {
 
 }  // namespace
 
-Journal::Journal(Options options)
-    : options_(std::move(options)),
-      file_(open_journal(options_)) {
+Journal::Journal(Options options) : options_(std::move(options)), file_(open_journal(options_)) {
   file_->lock();
   if (file_->size() == 0) {
     file_->append(std::as_bytes(std::span(kMagic)));
@@ -310,8 +308,7 @@ void Journal::compact() {
   deferred_.clear();  // the new file says it
 }
 
-uint64_t Journal::write_living(File& fresh,
-                               std::map<int64_t, std::vector<Extent>>& moved) const {
+uint64_t Journal::write_living(File& fresh, std::map<int64_t, std::vector<Extent>>& moved) const {
   fresh.append(std::as_bytes(std::span(kMagic)));
   uint64_t bytes = sizeof kMagic;
   const auto put = [&](std::span<const std::byte> record) {

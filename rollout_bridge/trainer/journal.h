@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/base/file_system.h"
+#include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::bridge {
@@ -57,14 +57,14 @@ class Journal {
   const IdSet& granted() const { return granted_; }
   uint64_t file_bytes() const { return file_bytes_; }
 
-  // Appends a rollout's flat message. On success the record is in the file. kBusy, with the file and
-  // the cause, when there is no room for it: at max_bytes, on a full disk, beyond a quota or
+  // Appends a rollout's flat message. On success the record is in the file. kBusy, with the file
+  // and the cause, when there is no room for it: at max_bytes, on a full disk, beyond a quota or
   // RLIMIT_FSIZE (whose signal, SIGXFSZ, the process must ignore). The file is then as it was, and
   // the same call may succeed later. Other trouble throws std::system_error.
   [[nodiscard]] Status append(int64_t group_id, std::span<const uint8_t> flat_rollout);
   // The groups are part of a durable checkpoint: their rollouts are dropped, and remembered as used
-  // up. Without room for the record it is written before the next rollout, or lost with the process:
-  // then the groups' rollouts come back, which is no loss either.
+  // up. Without room for the record it is written before the next rollout, or lost with the
+  // process: then the groups' rollouts come back, which is no loss either.
   void consume(std::span<const int64_t> group_ids);
   // The trainer went back behind this group: forget that it was consumed. Without room as above.
   void reopen(int64_t group_id);

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/trainer/trainer_state.h"
-#include "rollout_bridge/weights/weight_server.h"
+#include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/weights/weight_server.h"
 
 namespace ringside::bridge {
 namespace {
@@ -49,7 +49,8 @@ const TrainerOptions& checked(const TrainerOptions& o) {
   return o;
 }
 
-std::unique_ptr<ZapAuthenticator> make_gate(zmq::context_t& context, const std::optional<CurveServer>& curve) {
+std::unique_ptr<ZapAuthenticator> make_gate(zmq::context_t& context,
+                                            const std::optional<CurveServer>& curve) {
   return curve ? std::make_unique<ZapAuthenticator>(context, *curve) : nullptr;
 }
 
@@ -61,9 +62,8 @@ struct TrainerEndpoint::Impl {
         gate(make_gate(context, o.curve)),
         weights(context, o.weights_address, o.run_id, o.trainer_term, o.limits, gate.get()),
         state(o, weights.address()),
-        router(
-            bind_router(context, o.rollout_address, {.max_frame_bytes = o.limits.max_frame_bytes},
-                        gate.get())),
+        router(bind_router(context, o.rollout_address,
+                           {.max_frame_bytes = o.limits.max_frame_bytes}, gate.get())),
         address(bound_address(router)),
         thread([this](const std::stop_token& stop) { loop(stop); }) {}
 
@@ -148,9 +148,9 @@ struct TrainerEndpoint::Impl {
   TrainerOptions options;
   zmq::context_t context;
   Waker waker;
-  std::mutex mutex;                 // guards state, failure, messages, closed
-  std::condition_variable changed;  // after every round
-  std::unique_ptr<ZapAuthenticator> gate;       // null: plain; outlives the sockets it guards
+  std::mutex mutex;                        // guards state, failure, messages, closed
+  std::condition_variable changed;         // after every round
+  std::unique_ptr<ZapAuthenticator> gate;  // null: plain; outlives the sockets it guards
   WeightServer weights;
   TrainerState state;
   std::exception_ptr failure;

@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/settings.h"
 #include "rollout_bridge/trainer/admission.h"
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/transport/curve_keys.h"
-#include "rollout_bridge/protocol/schema.h"
-#include "rollout_bridge/protocol/settings.h"
 
 namespace ringside::bridge {
 
@@ -27,10 +27,10 @@ struct TrainerOptions {
   // Loopback TCP or ipc, with `curve` any tcp; port * or 0 picks one, see rollout_address().
   std::string rollout_address = "tcp://127.0.0.1:*";
   std::string weights_address = "tcp://127.0.0.1:*";
-  std::string run_id;      // not empty
+  std::string run_id;         // not empty
   int64_t trainer_term = -1;  // from next_trainer_term(), >= 0
-  // Earlier starts whose rollouts may still be used: trainer_term -> the last version of it that the
-  // weights of this start descend from. Rollouts of any other earlier trainer_term are refused.
+  // Earlier starts whose rollouts may still be used: trainer_term -> the last version of it that
+  // the weights of this start descend from. Rollouts of any other earlier trainer_term are refused.
   std::map<int64_t, int64_t> newest_of_term;
   std::filesystem::path journal_directory;
   FsyncPolicy fsync = FsyncPolicy::kInterval;
@@ -41,16 +41,18 @@ struct TrainerOptions {
   std::chrono::milliseconds worker_timeout{10000};      // silence that makes a worker lost
   std::chrono::milliseconds progress_timeout{1800000};  // its own code silent, socket alive
   std::chrono::milliseconds pause_timeout{3600000};     // most that a worker may stay paused
-  std::chrono::milliseconds assignment_timeout{600000};  // then a sample is reassigned, see PROTOCOL.md
+  std::chrono::milliseconds assignment_timeout{
+      600000};                         // then a sample is reassigned, see PROTOCOL.md
   int32_t max_attempts = 3;            // tries at a sample that comes back aborted or failed
   int64_t max_queued_rollouts = 4096;  // granted and not popped
-  uint64_t max_queued_bytes = uint64_t{4} << 30;  // queued and promised to workers, see byte_budget.h
+  uint64_t max_queued_bytes = uint64_t{4}
+                              << 30;  // queued and promised to workers, see byte_budget.h
   std::size_t max_workers = 256;
-  int64_t window_bytes = 64 << 20;   // most unacknowledged rollout bytes of one worker
-  std::optional<CurveServer> curve;  // absent: plain, for this machine only
+  int64_t window_bytes = 64 << 20;             // most unacknowledged rollout bytes of one worker
+  std::optional<CurveServer> curve;            // absent: plain, for this machine only
   std::shared_ptr<AdmissionPolicy> admission;  // null: every valid rollout is taken
   Settings settings;                           // stated in WELCOME and compared with HELLO's
-  int32_t max_refused_in_row = 16;  // refused samples of one worker that end its session
+  int32_t max_refused_in_row = 16;             // refused samples of one worker that end its session
   Limits limits;
   std::shared_ptr<FileSystem> files = posix_file_system();  // the journal's
 };
@@ -59,7 +61,7 @@ struct WorkerStatus {
   std::string worker_id;
   uint64_t incarnation = 0;
   std::string state;              // join, sync, ready, paused, quarantined, bye
-  int64_t version = -1;           // installed and verified in this epoch
+  int64_t version = -1;           // installed and verified in this term
   int64_t in_flight_samples = 0;  // granted, not arrived
   int64_t queue_depth = 0;        // as the worker says
   int64_t window_bytes = 0;       // promised to it and not used up
@@ -85,7 +87,7 @@ class TrainerEndpoint {
   const std::string& weights_address() const;
 
   // Offers the weights to every worker, now and when it joins; replaces the ones before. Throws
-  // std::invalid_argument on another run or epoch, or a version that does not rise.
+  // std::invalid_argument on another run or term, or a version that does not rise.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot);
 
   // Queues work. Throws std::invalid_argument like GroupLedger::grant, and for a group larger than
@@ -100,7 +102,7 @@ class TrainerEndpoint {
   // from the journal; whatever still arrives of them is a duplicate.
   void mark_consumed(std::span<const int64_t> group_ids);
 
-  // Waits until `min_workers` live workers have installed `version` or a later one of this epoch.
+  // Waits until `min_workers` live workers have installed `version` or a later one of this term.
   bool wait_for_commit(int64_t version, std::size_t min_workers, std::chrono::milliseconds timeout);
 
   std::vector<WorkerStatus> workers() const;

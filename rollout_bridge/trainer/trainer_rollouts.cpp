@@ -52,8 +52,7 @@ AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Err
   ++counters_.rejected[static_cast<std::size_t>(error.reason)];
   const bool stale = error.reason == Reason::kStale;  // nobody's fault
   // The worker drops it: if the sample was its own to make, it is asked for anew.
-  const bool was_asked =
-      ledger_.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
+  const bool was_asked = ledger_.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
   if (was_asked && !stale) {
     ++session.refused_in_row;
     session.last_refusal = error;
@@ -110,7 +109,7 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   return Success{};
 }
 
-// Room was kept for what was granted; anything else, as a former epoch's work, needs room now.
+// Room was kept for what was granted; anything else, as a former term's work, needs room now.
 bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   const auto queued = static_cast<int64_t>(queue_.size());
   const bool counted =

@@ -11,8 +11,8 @@ constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile
 constexpr std::size_t kMaxStrays = 256;
 
 Journal::Options journal_options(const TrainerOptions& o) {
-  return {o.journal_directory,     o.run_id,            o.fsync, o.fsync_interval,
-          o.journal_compact_bytes, o.journal_max_bytes, o.limits, o.files};
+  return {o.journal_directory, o.run_id, o.fsync, o.fsync_interval, o.journal_compact_bytes,
+          o.journal_max_bytes, o.limits, o.files};
 }
 
 }  // namespace
@@ -44,8 +44,8 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
 }
 
 // The journal may be of another recipe or an older version: what would be refused now is not taken
-// from there either. What it holds of weights that do not exist any more stays in the file until its
-// group is consumed, and is passed over at every start.
+// from there either. What it holds of weights that do not exist any more stays in the file until
+// its group is consumed, and is passed over at every start.
 void TrainerState::replay_journal() {
   std::size_t stale = 0;
   std::vector<Error> refused;
@@ -203,8 +203,9 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
   journal_.grant(ids);
   for (const GroupGrant& g : groups) {
     if (ledger_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
-      event("", "rollouts of group " + std::to_string(g.group_id) +
-                    " from an earlier start are of another group size: dropped, it is sampled anew");
+      event("",
+            "rollouts of group " + std::to_string(g.group_id) +
+                " from an earlier start are of another group size: dropped, it is sampled anew");
       mark_consumed(std::span(&g.group_id, 1));
     }
     ledger_.grant(g);

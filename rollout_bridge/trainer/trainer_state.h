@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/base/id_set.h"
+#include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/protocol/wire.h"
 #include "rollout_bridge/trainer/byte_budget.h"
 #include "rollout_bridge/trainer/group_ledger.h"
-#include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/trainer/journal.h"
-#include "rollout_bridge/protocol/messages.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
-#include "rollout_bridge/protocol/wire.h"
 
 namespace ringside::bridge {
 
@@ -46,7 +46,7 @@ struct Session {
   bool overdue = false;  // samples were reassigned from it, and it has sent no rollout since
   std::optional<Clock::time_point> warned_at;  // of samples that are overdue and stay with it
   std::optional<Clock::time_point> paused_since;
-  int failed_syncs = 0;  // in a row
+  int failed_syncs = 0;    // in a row
   int refused_in_row = 0;  // samples it held that were refused since one was accepted
   Error last_refusal{};    // of these
   uint64_t received_seq = 0;
@@ -146,7 +146,7 @@ class TrainerState {
   GroupLedger ledger_;
   std::shared_ptr<const WeightSnapshot> newest_;
   Buffer newest_manifest_;
-  Buffer newest_delta_manifest_;          // empty without a delta
+  Buffer newest_delta_manifest_;  // empty without a delta
   SharedBody newest_place_;
   Buffer newest_payloads_;                // those of the delta, when few enough to go along with it
   std::map<int64_t, std::string> roots_;  // of every version of this start, 100 bytes each

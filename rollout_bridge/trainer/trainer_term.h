@@ -6,9 +6,10 @@
 
 namespace ringside::bridge {
 
-// Raises the counter kept in `directory`/trainer_term by one, durably, and returns it; 1 at the first
-// call. Creates the directory. Throws std::runtime_error when the file holds anything but a number
-// and std::system_error on I/O trouble. Call it once per trainer start, from one process (rank 0).
+// Raises the counter kept in `directory`/trainer_term by one, durably, and returns it; 1 at the
+// first call. Creates the directory. Throws std::runtime_error when the file holds anything but a
+// number and std::system_error on I/O trouble. Call it once per trainer start, from one process
+// (rank 0).
 int64_t next_trainer_term(const std::filesystem::path& directory);
 
 }  // namespace ringside::bridge

@@ -3,16 +3,16 @@
 #include <stdexcept>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/weights/shared_block.h"
 #include "rollout_bridge/trainer/trainer_state.h"
-#include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/manifest_codec.h"
+#include "rollout_bridge/weights/shared_block.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge {
 namespace {
 
-// Changes no longer than this go along with their offer, which saves a round trip and never holds up
-// the control messages behind it.
+// Changes no longer than this go along with their offer, which saves a round trip and never holds
+// up the control messages behind it.
 constexpr uint64_t kMaxOfferedBytes = 256 * 1024;
 
 // The manifest's wire form; throws std::invalid_argument when it is too long.
@@ -30,7 +30,8 @@ SharedBody place_of(const SharedBlock& block) {
   return {std::move(place.host), place.pid, place.fd, place.bytes};
 }
 
-// The payloads of a delta one after another; empty when they are too long to go along with the offer.
+// The payloads of a delta one after another; empty when they are too long to go along with the
+// offer.
 Buffer joined_payloads(const WeightDelta& delta) {
   uint64_t total = 0;
   for (const Buffer& payload : delta.payloads) total += payload.bytes.size();
@@ -50,7 +51,8 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (m.run_id != options_.run_id || m.trainer_term != options_.trainer_term) {
     throw std::invalid_argument("publish: snapshot of run '" + m.run_id + "' epoch " +
                                 std::to_string(m.trainer_term) + ", endpoint serves '" +
-                                options_.run_id + "' epoch " + std::to_string(options_.trainer_term));
+                                options_.run_id + "' epoch " +
+                                std::to_string(options_.trainer_term));
   }
   if (newest_ && m.version <= newest_->manifest.version) {
     throw std::invalid_argument("publish: version " + std::to_string(m.version) +

@@ -19,9 +19,9 @@ namespace ringside::bridge {
 
 class ZapAuthenticator {
  public:
-  // Binds inproc://zeromq.zap.01 and starts the thread: one ZapAuthenticator a context, before the first
-  // guarded socket. Throws std::invalid_argument for keys that are none, zmq::error_t when the
-  // context has a handler already.
+  // Binds inproc://zeromq.zap.01 and starts the thread: one ZapAuthenticator a context, before the
+  // first guarded socket. Throws std::invalid_argument for keys that are none, zmq::error_t when
+  // the context has a handler already.
   ZapAuthenticator(zmq::context_t& context, const CurveServer& keys);
   ~ZapAuthenticator();  // stops and joins; the guarded sockets are closed before
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/transport/zap_authenticator.h"
 
 namespace ringside::bridge {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "rollout_bridge/transport/bind_error.h"
 #include "rollout_bridge/protocol/wire.h"
+#include "rollout_bridge/transport/bind_error.h"
 
 namespace ringside::bridge {
 
@@ -45,12 +45,12 @@ zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address
 
 // What became of a socket's attempts to connect, oldest first.
 enum class ConnectionEvent {
-  kConnected,       // TCP stands; the handshake follows
-  kReady,           // the handshake is done: messages flow
-  kRefused,         // this side's key is not let in
-  kNoHandshake,     // the other side speaks another protocol, or plain where this side has keys
-  kClosed,          // the other side closed, or the network did
-  kNotReached,      // nobody takes connections there; it is tried again
+  kConnected,    // TCP stands; the handshake follows
+  kReady,        // the handshake is done: messages flow
+  kRefused,      // this side's key is not let in
+  kNoHandshake,  // the other side speaks another protocol, or plain where this side has keys
+  kClosed,       // the other side closed, or the network did
+  kNotReached,   // nobody takes connections there; it is tried again
 };
 
 // Watches one connecting socket. Belongs to the socket's thread and must not outlive the socket.

@@ -127,7 +127,8 @@ std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
       [&](auto word, Scratch& s) { return encode<decltype(word)>(base, next, s); },
       [&]() -> std::optional<Overwrite> {
         throw std::invalid_argument("encode_overwrite: elements of " +
-                                    std::to_string(element_bytes) + " bytes, expected 1, 2, 4 or 8");
+                                    std::to_string(element_bytes) +
+                                    " bytes, expected 1, 2, 4 or 8");
       });
 }
 

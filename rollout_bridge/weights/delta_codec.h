@@ -29,8 +29,8 @@ struct Overwrite {
   std::vector<std::byte> payload;  // empty exactly when nothing changed
 };
 
-// What calls leave for the next: zstd's contexts and an unpacked plane, which cost more than a small
-// tensor's work. Grows to what the largest call needed. Not thread-safe.
+// What calls leave for the next: zstd's contexts and an unpacked plane, which cost more than a
+// small tensor's work. Grows to what the largest call needed. Not thread-safe.
 class DeltaScratch {
  public:
   struct Impl;
@@ -61,8 +61,8 @@ Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
                        DeltaScratch* scratch = nullptr);
 
 // The same beside the base: fills `target`, as long as `base`, with the base and the new elements,
-// and feeds what it wrote to `hash`, block by block while it is in cache. After an error `target` and
-// `hash` hold anything. Throws std::invalid_argument when the lengths differ.
+// and feeds what it wrote to `hash`, block by block while it is in cache. After an error `target`
+// and `hash` hold anything. Throws std::invalid_argument when the lengths differ.
 Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
                         std::size_t element_bytes, std::span<const std::byte> base,
                         std::span<std::byte> target, Hash128& hash,

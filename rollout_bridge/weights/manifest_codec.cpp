@@ -6,8 +6,8 @@
 namespace ringside::bridge {
 
 std::vector<uint8_t> encode_manifest(const Manifest& m) {
-  ManifestBody body{m.run_id,   m.trainer_term, m.version,  m.base_version.value_or(-1),
-                    m.encoding, {},          m.root_hash};
+  ManifestBody body{m.run_id, m.trainer_term, m.version, m.base_version.value_or(-1), m.encoding,
+                    {},       m.root_hash};
   for (const TensorEntry& t : m.tensors) {
     body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3, t.encoding,
                             t.changed, t.payload_bytes});

@@ -1,6 +1,6 @@
-// A copy past the caches, for bytes that come once and are not read again soon: received weights. An
-// ordinary copy first reads the lines it is about to overwrite and pushes everything else out of the
-// caches, among it what the network is just bringing in.
+// A copy past the caches, for bytes that come once and are not read again soon: received weights.
+// An ordinary copy first reads the lines it is about to overwrite and pushes everything else out of
+// the caches, among it what the network is just bringing in.
 #pragma once
 
 #include <cstddef>

@@ -64,8 +64,7 @@ SharedBlock::SharedBlock(std::size_t bytes) {
     fail(errno, bytes);
   }
   if (bytes > 0) {
-    void* mapped =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
     if (mapped == MAP_FAILED) fail(errno, bytes);
     bytes_ = {static_cast<std::byte*>(mapped), bytes};
   }
@@ -122,8 +121,7 @@ Result<std::shared_ptr<const SharedView>> SharedViews::open(const SharedPlace& p
                                             " bytes at process " + std::to_string(place.pid) +
                                             ", file " + std::to_string(place.fd)};
   }
-  const std::string path =
-      "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);
+  const std::string path = "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);
   const Descriptor memory(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (memory.get() < 0) {
     return Error{Reason::kGone, path + ": " + std::generic_category().message(errno)};
@@ -132,8 +130,8 @@ Result<std::shared_ptr<const SharedView>> SharedViews::open(const SharedPlace& p
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(memory.get(), &status) != 0 ||
       static_cast<uint64_t>(status.st_size) != place.bytes) {
-    return Error{Reason::kInvalidField, path + " is no sealed memory of " +
-                                            std::to_string(place.bytes) + " bytes"};
+    return Error{Reason::kInvalidField,
+                 path + " is no sealed memory of " + std::to_string(place.bytes) + " bytes"};
   }
   for (const auto& view : kept_) {
     if (view->device_ == status.st_dev && view->inode_ == status.st_ino) return view;
@@ -148,8 +146,6 @@ Result<std::shared_ptr<const SharedView>> SharedViews::open(const SharedPlace& p
   return kept_.back();
 }
 
-SharedView::~SharedView() {
-  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
+SharedView::~SharedView() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }
 
 }  // namespace ringside::bridge

@@ -78,8 +78,8 @@ class SharedView {
 };
 
 // Maps blocks, and keeps the last few mapped: a publisher writes the same ones again and again, and
-// to map one costs as much as to copy it. What is kept keeps the memory alive, and is counted in the
-// RSS of both processes though it is there once. Not thread-safe.
+// to map one costs as much as to copy it. What is kept keeps the memory alive, and is counted in
+// the RSS of both processes though it is there once. Not thread-safe.
 class SharedViews {
  public:
   // Errors: kUnsupported for another machine, kGone where the place cannot be opened, kInvalidField

@@ -119,9 +119,7 @@ Status check_tensor(const TensorEntry& t, uint64_t offset, bool has_base) {
 
 }  // namespace
 
-std::string tensor_hash(std::span<const std::byte> bytes) {
-  return hash128(bytes);
-}
+std::string tensor_hash(std::span<const std::byte> bytes) { return hash128(bytes); }
 
 std::string root_hash(const std::vector<TensorEntry>& tensors) {
   std::string text;
@@ -173,8 +171,8 @@ std::shared_ptr<const WeightDelta> make_delta(const WeightSnapshot& base,
   for (std::size_t i = 0; i < next.tensors.size(); ++i) {
     TensorEntry& t = delta->manifest.tensors[i];
     Buffer payload;
-    auto changes =
-        encode_overwrite(base.tensors[i].bytes, next.tensors[i].bytes, dtype_size(t.dtype), &scratch);
+    auto changes = encode_overwrite(base.tensors[i].bytes, next.tensors[i].bytes,
+                                    dtype_size(t.dtype), &scratch);
     if (changes) {
       t.encoding = changes->changed == 0 ? "same" : "overwrite";
       t.changed = changes->changed;

@@ -28,7 +28,7 @@ std::string root_hash(const std::vector<TensorEntry>& tensors);
 // Hashes every tensor and builds the manifest (dense, offsets in the given order). Shares the
 // buffers. `shared`, if any, is the block they lie in, in order and without gaps. Throws
 // std::invalid_argument on an unknown dtype, a shape that does not make the bytes, an empty or
-// repeated name, a negative version or epoch, or a tensor elsewhere than in the block.
+// repeated name, a negative version or term, or a tensor elsewhere than in the block.
 std::shared_ptr<const WeightSnapshot> make_snapshot(
     std::string run_id, int64_t trainer_term, int64_t version, std::vector<NamedBuffer> tensors,
     std::shared_ptr<const SharedBlock> shared = nullptr);
@@ -39,7 +39,7 @@ std::string root_hash_of(const std::vector<NamedBuffer>& tensors);
 
 // What changed from `base` to `next`, tensor by tensor: "same", "overwrite" where that is smaller,
 // otherwise "dense". Null when the two do not hold the same tensors (names, dtypes, shapes) of one
-// run and epoch in rising versions, or when every tensor would be dense. Compares all bytes.
+// run and term in rising versions, or when every tensor would be dense. Compares all bytes.
 std::shared_ptr<const WeightDelta> make_delta(const WeightSnapshot& base,
                                               const WeightSnapshot& next);
 

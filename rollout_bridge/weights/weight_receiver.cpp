@@ -59,8 +59,8 @@ void WeightReceiver::enqueue(uint64_t index) {
   if (entry.bytes == 0 || tensor.verified.owner) return;
   const uint64_t bytes = tensor.overwrite ? entry.payload_bytes : entry.bytes;
   if (!tensor.bytes) {
-    tensor.bytes = tensor.overwrite ? std::make_shared_for_overwrite<std::byte[]>(bytes)
-                                    : memory_.take(bytes);
+    tensor.bytes =
+        tensor.overwrite ? std::make_shared_for_overwrite<std::byte[]>(bytes) : memory_.take(bytes);
   }
   tensor.missing = bytes;
   if (!tensor.overwrite) {
@@ -192,8 +192,8 @@ void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte>
   auto made = memory_.take(old.size());
   const std::span<std::byte> bytes(made.get(), old.size());
   Hash128 hash;
-  const Status applied =
-      copy_overwritten(payload, entry.changed, dtype_size(entry.dtype), old, bytes, hash, &scratch_);
+  const Status applied = copy_overwritten(payload, entry.changed, dtype_size(entry.dtype), old,
+                                          bytes, hash, &scratch_);
   if (applied && hash.hex() == entry.xxh3) {
     return verify(tensor, Buffer{std::move(made), bytes});
   }

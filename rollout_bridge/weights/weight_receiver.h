@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "rollout_bridge/base/content_hash.h"
-#include "rollout_bridge/weights/delta_codec.h"
 #include "rollout_bridge/protocol/messages.h"
 #include "rollout_bridge/protocol/schema.h"
-#include "rollout_bridge/weights/weight_memory.h"
 #include "rollout_bridge/protocol/wire.h"
+#include "rollout_bridge/weights/delta_codec.h"
+#include "rollout_bridge/weights/weight_memory.h"
 
 namespace ringside::bridge {
 
@@ -29,12 +29,12 @@ class WeightReceiver {
     uint64_t chunk_bytes = 4 << 20;
     std::size_t window = 4;  // chunks asked for and not yet here
     std::chrono::milliseconds chunk_timeout{5000};
-    int max_tries = 3;  // fetches of one tensor before staging fails
+    int max_tries = 3;    // fetches of one tensor before staging fails
     bool changes = true;  // false: what differs from the base is fetched whole
   };
 
   // The manifest must have passed validate(). `base`: verified bytes of an earlier version, or
-  // null. If they are not those of manifest.base_version, of this run and epoch and with these
+  // null. If they are not those of manifest.base_version, of this run and term and with these
   // tensors, every tensor is fetched dense. `memory` is where the tensors lie: handed from version
   // to version it keeps what an old one leaves, up to the size of this one.
   WeightReceiver(Manifest manifest, Options options,
@@ -43,8 +43,8 @@ class WeightReceiver {
   const Manifest& manifest() const { return manifest_; }
 
   // Takes the payloads of all changes, in tensor order, that came with the offer. Before the first
-  // requests(). Does nothing without the base or with `changes` off, or when they are not as long as
-  // the manifest says: what is then missing is asked for.
+  // requests(). Does nothing without the base or with `changes` off, or when they are not as long
+  // as the manifest says: what is then missing is asked for.
   void apply_offered(Frame payloads);
 
   // Chunks to ask for now, so that `window` of them are under way. Those unanswered for
@@ -73,7 +73,7 @@ class WeightReceiver {
     std::shared_ptr<std::byte[]> bytes;  // being fetched; not zeroed, taken at the first request
     Buffer verified;
     uint64_t missing = 0;
-    uint64_t hashed = 0;  // bytes from the start that `hash` has seen
+    uint64_t hashed = 0;          // bytes from the start that `hash` has seen
     std::optional<Hash128> hash;  // while it is fetched
     int tries = 0;
     bool overwrite = false;  // `bytes` is a payload

@@ -20,11 +20,10 @@ Result<Payload> with_payloads(Payload answer, const ChunkBody& body, const Weigh
     }
   }
   if (total != body.bytes) {
-    return Error{Reason::kInvalidField, std::to_string(body.bytes) + " bytes at " +
-                                            std::to_string(body.offset) + " of " +
-                                            std::to_string(body.tensors) + " payloads from tensor " +
-                                            std::to_string(body.tensor) + ", which make " +
-                                            std::to_string(total)};
+    return Error{Reason::kInvalidField,
+                 std::to_string(body.bytes) + " bytes at " + std::to_string(body.offset) + " of " +
+                     std::to_string(body.tensors) + " payloads from tensor " +
+                     std::to_string(body.tensor) + ", which make " + std::to_string(total)};
   }
   std::vector<std::byte> joined;
   joined.reserve(total);
@@ -100,12 +99,12 @@ void WeightServer::answer(const Incoming& incoming) {
   if (reply) {
     payload = reply.value();
   } else {
-    rejected_[static_cast<std::size_t>(reply.error().reason)].fetch_add(1, std::memory_order_relaxed);
+    rejected_[static_cast<std::size_t>(reply.error().reason)].fetch_add(1,
+                                                                        std::memory_order_relaxed);
     const auto asked = request ? request.value().body<ChunkBody>() : Result<ChunkBody>(ChunkBody{});
-    payload = make_payload(MessageType::kError,
-                           ErrorBody{reason_name(reply.error().reason),
-                                     clip_text(reply.error().detail), false,
-                                     asked ? asked.value().version : -1});
+    payload = make_payload(MessageType::kError, ErrorBody{reason_name(reply.error().reason),
+                                                          clip_text(reply.error().detail), false,
+                                                          asked ? asked.value().version : -1});
   }
   Header header{payload.type, run_id_, trainer_term_, "", 0, 0};
   if (request) {
@@ -131,8 +130,9 @@ Result<Payload> WeightServer::chunk(const Message& request) {
   }
   if (request.header().run_id != run_id_ || request.header().trainer_term != trainer_term_) {
     return Error{Reason::kWrongRun, "request for run '" + request.header().run_id + "' epoch " +
-                                        std::to_string(request.header().trainer_term) + ", this is '" +
-                                        run_id_ + "' epoch " + std::to_string(trainer_term_)};
+                                        std::to_string(request.header().trainer_term) +
+                                        ", this is '" + run_id_ + "' epoch " +
+                                        std::to_string(trainer_term_)};
   }
   std::shared_ptr<const WeightSnapshot> snapshot;
   {

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rollout_bridge/worker/worker_state.h"
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/worker/worker_state.h"
 
 namespace ringside::bridge {
 namespace {
@@ -35,7 +35,8 @@ const WorkerOptions& checked(const WorkerOptions& o) {
   if (o.curve && (!is_key(o.curve->server_key) || !is_key(o.curve->own.public_key) ||
                   public_key_of(o.curve->own.secret_key) != o.curve->own.public_key)) {
     throw std::invalid_argument(
-        "WorkerOptions: curve needs the trainer's public key and a pair of one's own, 40 characters "
+        "WorkerOptions: curve needs the trainer's public key and a pair of one's own, 40 "
+        "characters "
         "of Z85 each");
   }
   return o;
@@ -108,14 +109,14 @@ struct WorkerEndpoint::Impl {
     }
   }
 
-  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and every
-  // closing by an attempt that is announced before it is made: neither is news.
+  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and
+  // every closing by an attempt that is announced before it is made: neither is news.
   void note_connection(ConnectionEvent event) {
     attempts = event == ConnectionEvent::kNotReached ? attempts + 1 : 0;
-    const bool is_news = event == ConnectionEvent::kReady ||
-                         (event == ConnectionEvent::kNotReached
-                              ? attempts > 1
-                              : connection != ConnectionEvent::kRefused);
+    const bool is_news =
+        event == ConnectionEvent::kReady ||
+        (event == ConnectionEvent::kNotReached ? attempts > 1
+                                               : connection != ConnectionEvent::kRefused);
     if (is_news) connection = event;
   }
 
@@ -132,7 +133,8 @@ struct WorkerEndpoint::Impl {
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
     if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
-    // A request that found no room, as any before the connection stands, goes out when there is some.
+    // A request that found no room, as any before the connection stands, goes out when there is
+    // some.
     const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
     if (bulk) items.push_back({bulk->handle(), 0, events, 0});
     zmq::poll(items, more_to_read ? std::chrono::milliseconds::zero() : kTick);
@@ -151,15 +153,14 @@ struct WorkerEndpoint::Impl {
     if (!control && now >= state.next_attempt()) {
       moved(now);
       opened_for = state.incarnation();
-      control =
-          connect_dealer(context, options.rollout_address, state.identity(),
-                         {.max_frame_bytes = options.limits.max_frame_bytes}, options.backoff_max,
-                         curve());
+      control = connect_dealer(context, options.rollout_address, state.identity(),
+                               {.max_frame_bytes = options.limits.max_frame_bytes},
+                               options.backoff_max, curve());
       monitor.emplace(context, *control);
       state.open_session();
     }
-    const bool staging = state.receiver() != nullptr && !state.reads_shared() &&
-                         state.link() == Link::kJoined;
+    const bool staging =
+        state.receiver() != nullptr && !state.reads_shared() && state.link() == Link::kJoined;
     if (staging && !bulk) {
       bulk = connect_dealer(context, state.weights_address(), "",
                             {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
@@ -179,7 +180,9 @@ struct WorkerEndpoint::Impl {
   // Sends what is waiting, as far as the sockets take it; under the mutex.
   void flush(Clock::time_point now) {
     while (control && state.front() != nullptr) {
-      if (bridge::send(*control, nullptr, state.front_header(), *state.front()) != SendResult::kSent) break;
+      if (bridge::send(*control, nullptr, state.front_header(), *state.front()) !=
+          SendResult::kSent)
+        break;
       state.sent_front(now);
     }
     request_chunks(now);

@@ -17,9 +17,9 @@
 #include <optional>
 #include <string>
 
-#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/protocol/settings.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/worker/trainer_link.h"
 
 namespace ringside::bridge {
@@ -38,7 +38,7 @@ struct WorkerOptions {
   uint64_t chunk_bytes = 4 << 20;
   std::size_t chunk_window = 4;  // chunks under way
   std::chrono::milliseconds chunk_timeout{5000};
-  int stage_tries = 3;  // fetches of a tensor before staging fails
+  int stage_tries = 3;        // fetches of a tensor before staging fails
   bool shared_memory = true;  // take weights out of a trainer's memory that is on this machine
   std::chrono::milliseconds backoff_max{5000};
   std::chrono::milliseconds busy_retry{1000};  // wait after ACK(BUSY)

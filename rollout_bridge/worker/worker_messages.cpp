@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/worker/worker_state.h"
 #include "rollout_bridge/weights/manifest_codec.h"
+#include "rollout_bridge/worker/worker_state.h"
 
 namespace ringside::bridge {
 
@@ -21,7 +21,7 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
   attempts_ = 0;
   last_heartbeat_ = {};
   emit(Connected{run_id_, trainer_term_});
-  // What is installed counts only within its epoch; otherwise the trainer sends everything.
+  // What is installed counts only within its term; otherwise the trainer sends everything.
   queue_ready();
 }
 
@@ -31,7 +31,8 @@ void WorkerState::on_credit(const Message& message) {
   set_window(body.value().window_bytes);
   Granted granted;
   for (const GrantBody& g : body.value().groups) {
-    granted.groups.push_back({g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices});
+    granted.groups.push_back(
+        {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices});
   }
   if (!granted.groups.empty()) emit(std::move(granted));
 }
@@ -52,9 +53,8 @@ void WorkerState::on_ack(const Message& message, Clock::time_point now) {
   }
   if (ack.status == "REJECTED") emit(RolloutRejected{ack.rollout_id, ack.reason, ack.detail});
   // Grants of it that came before this answer are answered too.
-  drop_from_grants([&](int64_t group, int32_t sample) {
-    return std::pair(group, sample) == it->sample;
-  });
+  drop_from_grants(
+      [&](int64_t group, int32_t sample) { return std::pair(group, sample) == it->sample; });
   pending_.erase(it);
 }
 
@@ -99,8 +99,7 @@ void WorkerState::start_staging() {
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
   o.changes = shared_ == nullptr;  // to copy a tensor takes less time than to change one
-  receiver_ =
-      std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
+  receiver_ = std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
   receiver_->apply_offered(next_offer_->payloads);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();

@@ -137,8 +137,7 @@ void WorkerState::tick(Clock::time_point now) {
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_progress_);
     outbox_.push_back(
         make_payload(MessageType::kHeartbeat,
-                     HeartbeatBody{state_name(), installed_.version,
-                                   queue_depth_, age.count(),
+                     HeartbeatBody{state_name(), installed_.version, queue_depth_, age.count(),
                                    static_cast<int64_t>(pending_.size())}));
   }
   if (!receiver_ && !staged_ && next_offer_) start_staging();

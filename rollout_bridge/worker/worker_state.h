@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "rollout_bridge/protocol/messages.h"
-#include "rollout_bridge/weights/weight_receiver.h"
-#include "rollout_bridge/weights/shared_block.h"
 #include "rollout_bridge/protocol/wire.h"
+#include "rollout_bridge/weights/shared_block.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 #include "rollout_bridge/worker/worker_endpoint.h"
 
 namespace ringside::bridge {
@@ -133,11 +133,11 @@ class WorkerState {
   std::deque<WorkerEvent> events_;
   std::deque<Pending> pending_;
   uint64_t unacked_bytes_ = 0;  // of the pending that are sent
-  int64_t queue_depth_ = 0;  // samples the owner holds, as it says
+  int64_t queue_depth_ = 0;     // samples the owner holds, as it says
   std::unique_ptr<WeightReceiver> receiver_;
   SharedViews views_;
   std::shared_ptr<const SharedView> shared_;  // what the receiver is fed from; null: the wire
-  std::optional<Offer> next_offer_;  // came while another version was being staged
+  std::optional<Offer> next_offer_;           // came while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;
   // What was staged last: the base of the next version's changes. One copy of the weights in host
   // memory, shared with the owner while it holds that WeightsReady.

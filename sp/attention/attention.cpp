@@ -1,9 +1,9 @@
 #include "sp/attention/attention.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
-#include <torch/csrc/autograd/custom_function.h>
 #include <utility>
 
 #include "sp/attention/executor.h"
@@ -32,11 +32,14 @@ c10::intrusive_ptr<ContextHolder> held(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ContextHolder>(ctx->saved_data["context"].toCapsule());
 }
 
-// What both functions save: queries' side and keys' side of this rank's heads, and the sinks of those heads.
-PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD, const at::Tensor& kv_S2kD,
-                               const std::optional<at::Tensor>& sinks_H, const AttentionContext& context, double softmax_scale) {
+// What both functions save: queries' side and keys' side of this rank's heads, and the sinks of
+// those heads.
+PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD,
+                               const at::Tensor& kv_S2kD, const std::optional<at::Tensor>& sinks_H,
+                               const AttentionContext& context, double softmax_scale) {
   const AttentionPlan& plan = *context.plan;
-  PartialAttention result = run_forward(q_ShD, kv_S2kD, plan, *context.kernels, *context.ring, softmax_scale);
+  PartialAttention result =
+      run_forward(q_ShD, kv_S2kD, plan, *context.kernels, *context.ring, softmax_scale);
   at::Tensor sinks_h;
   if (sinks_H) {
     const Range own = plan.head_split.query_heads_of[plan.ulysses_rank];
@@ -54,26 +57,29 @@ struct ShareBackward {
   at::Tensor dsinks_H;   // undefined without sinks
 };
 
-ShareBackward backward_share(AutogradContext* ctx, const ContextHolder& holder, const at::Tensor& dout_ShD) {
+ShareBackward backward_share(AutogradContext* ctx, const ContextHolder& holder,
+                             const at::Tensor& dout_ShD) {
   const auto saved = ctx->get_saved_variables();
   const AttentionPlan& plan = *holder.context.plan;
   const QuerySide side{dout_ShD, saved[0], saved[2], saved[3]};
-  ShareBackward result{run_backward(side, saved[1], plan, *holder.context.kernels, *holder.context.ring,
-                                    holder.softmax_scale),
+  ShareBackward result{run_backward(side, saved[1], plan, *holder.context.kernels,
+                                    *holder.context.ring, holder.softmax_scale),
                        {}};
   const at::Tensor& sinks_h = saved[4];
   if (sinks_h.defined()) {
     const Range own = plan.head_split.query_heads_of[plan.ulysses_rank];
     result.dsinks_H = at::zeros({plan.heads.num_query_heads}, sinks_h.options());
-    result.dsinks_H.narrow(0, own.begin, own.size()).copy_(sinks_gradient(sinks_h, {saved[2], saved[3]}, dout_ShD));
+    result.dsinks_H.narrow(0, own.begin, own.size())
+        .copy_(sinks_gradient(sinks_h, {saved[2], saved[3]}, dout_ShD));
   }
   return result;
 }
 
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
-  static Variable forward(AutogradContext* ctx, const Variable& q_sHD, const Variable& k_sKD, const Variable& v_sKD,
-                          const std::optional<at::Tensor>& sinks_H, const AttentionContext& context, double softmax_scale) {
+  static Variable forward(AutogradContext* ctx, const Variable& q_sHD, const Variable& k_sKD,
+                          const Variable& v_sKD, const std::optional<at::Tensor>& sinks_H,
+                          const AttentionContext& context, double softmax_scale) {
     const AttentionPlan& plan = *context.plan;
     const auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
     const auto result = forward_share(ctx, q_ShD, kv_S2kD, sinks_H, context, softmax_scale);
@@ -85,19 +91,23 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const AttentionPlan& plan = *holder->context.plan;
     Communicator& ulysses = *holder->context.ulysses;
     const auto wire = grads[0].scalar_type();
-    const auto [share, dsinks] = backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
+    const auto [share, dsinks] =
+        backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
     // Partial gradients that are still to be summed stay in the accumulation dtype on the wire.
     const auto kv_wire = plan.head_split.kv_heads_shared ? share.dkv_S2kD.scalar_type() : wire;
-    const auto [dq, dk, dv] = gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
+    const auto [dq, dk, dv] =
+        gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
     return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable()};
   }
 };
 
 class ShareAttentionFunction : public torch::autograd::Function<ShareAttentionFunction> {
  public:
-  static Variable forward(AutogradContext* ctx, const Variable& q_ShD, const Variable& k_SkD, const Variable& v_SkD,
-                          const std::optional<at::Tensor>& sinks_H, const AttentionContext& context, double softmax_scale) {
-    return forward_share(ctx, q_ShD, at::cat({k_SkD, v_SkD}, 1), sinks_H, context, softmax_scale).out;
+  static Variable forward(AutogradContext* ctx, const Variable& q_ShD, const Variable& k_SkD,
+                          const Variable& v_SkD, const std::optional<at::Tensor>& sinks_H,
+                          const AttentionContext& context, double softmax_scale) {
+    return forward_share(ctx, q_ShD, at::cat({k_SkD, v_SkD}, 1), sinks_H, context, softmax_scale)
+        .out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -106,7 +116,12 @@ class ShareAttentionFunction : public torch::autograd::Function<ShareAttentionFu
     const auto wire = grads[0].scalar_type();
     const at::Tensor dkv = share.dkv_S2kD.to(wire);
     const int64_t k = dkv.size(1) / 2;
-    return {share.dq_ShD.to(wire), dkv.narrow(1, 0, k), dkv.narrow(1, k, k), dsinks, Variable(), Variable()};
+    return {share.dq_ShD.to(wire),
+            dkv.narrow(1, 0, k),
+            dkv.narrow(1, k, k),
+            dsinks,
+            Variable(),
+            Variable()};
   }
 };
 
@@ -120,38 +135,43 @@ struct CallShape {
   int64_t kv_heads;
 };
 
-void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionContext& context,
-                const AttentionOptions& options, const CallShape& expected) {
+void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                const AttentionContext& context, const AttentionOptions& options,
+                const CallShape& expected) {
   const AttentionPlan& plan = *context.plan;
   const auto shape = [&](int64_t heads) {
     return std::vector<int64_t>{expected.rows, heads, plan.heads.head_dim};
   };
-  TORCH_CHECK(q.sizes() == shape(expected.query_heads), "attention: q has shape ", q.sizes(), ", the plan expects ",
-              shape(expected.query_heads));
-  TORCH_CHECK(k.sizes() == shape(expected.kv_heads) && v.sizes() == k.sizes(), "attention: k and v have shapes ",
-              k.sizes(), " and ", v.sizes(), ", the plan expects ", shape(expected.kv_heads));
+  TORCH_CHECK(q.sizes() == shape(expected.query_heads), "attention: q has shape ", q.sizes(),
+              ", the plan expects ", shape(expected.query_heads));
+  TORCH_CHECK(k.sizes() == shape(expected.kv_heads) && v.sizes() == k.sizes(),
+              "attention: k and v have shapes ", k.sizes(), " and ", v.sizes(),
+              ", the plan expects ", shape(expected.kv_heads));
   TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
-              "attention: q, k, v must share a dtype, got ", q.scalar_type(), ", ", k.scalar_type(), ", ",
-              v.scalar_type());
-  TORCH_CHECK(q.device().type() == context.kernels->device(), "attention: tensors on ", q.device(), ", kernels for ",
-              context.kernels->device());
+              "attention: q, k, v must share a dtype, got ", q.scalar_type(), ", ", k.scalar_type(),
+              ", ", v.scalar_type());
+  TORCH_CHECK(q.device().type() == context.kernels->device(), "attention: tensors on ", q.device(),
+              ", kernels for ", context.kernels->device());
   TORCH_CHECK(options.dropout == 0.0, "attention: dropout ", options.dropout,
               " cannot be honoured: no method draws the same mask under every split; expected 0");
   TORCH_CHECK(options.logit_softcap == 0.0, "attention: logit soft-cap ", options.logit_softcap,
               " cannot be honoured: the flash kernels have none; expected 0");
   const at::Tensor& sinks = options.sinks_H;
-  TORCH_CHECK(!sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == plan.heads.num_query_heads &&
-                                   sinks.scalar_type() == accumulation_dtype(q.scalar_type())),
-              "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(), ", expected [",
-              plan.heads.num_query_heads, "] and ", accumulation_dtype(q.scalar_type()));
+  TORCH_CHECK(
+      !sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == plan.heads.num_query_heads &&
+                           sinks.scalar_type() == accumulation_dtype(q.scalar_type())),
+      "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(),
+      ", expected [", plan.heads.num_query_heads, "] and ", accumulation_dtype(q.scalar_type()));
 }
 
 void check_context(const AttentionContext& context) {
-  TORCH_CHECK(context.plan && context.ulysses && context.ring && context.kernels, "attention: incomplete context");
+  TORCH_CHECK(context.plan && context.ulysses && context.ring && context.kernels,
+              "attention: incomplete context");
   const AttentionPlan& plan = *context.plan;
-  TORCH_CHECK(context.ulysses->size() == plan.ulysses_size() && context.ring->size() == plan.ring_size(),
-              "attention: groups of ", context.ulysses->size(), " x ", context.ring->size(),
-              " ranks, the plan expects ulysses ", plan.ulysses_size(), " x ring ", plan.ring_size());
+  TORCH_CHECK(
+      context.ulysses->size() == plan.ulysses_size() && context.ring->size() == plan.ring_size(),
+      "attention: groups of ", context.ulysses->size(), " x ", context.ring->size(),
+      " ranks, the plan expects ulysses ", plan.ulysses_size(), " x ring ", plan.ring_size());
 }
 
 }  // namespace
@@ -162,16 +182,19 @@ at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at:
   const AttentionPlan& plan = *context.plan;
   check_call(q_sHD, k_sKD, v_sKD, context, options,
              {plan.local_rows(), plan.heads.num_query_heads, plan.heads.num_kv_heads});
-  return AttentionFunction::apply(q_sHD, k_sKD, v_sKD, sinks_of(options), context, options.softmax_scale);
+  return AttentionFunction::apply(q_sHD, k_sKD, v_sKD, sinks_of(options), context,
+                                  options.softmax_scale);
 }
 
-at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD, const at::Tensor& v_SkD,
-                           const AttentionContext& context, const AttentionOptions& options) {
+at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
+                           const at::Tensor& v_SkD, const AttentionContext& context,
+                           const AttentionOptions& options) {
   check_context(context);
   const AttentionPlan& plan = *context.plan;
   check_call(q_ShD, k_SkD, v_SkD, context, options,
              {plan.share_rows, plan.local_query_heads(), plan.local_kv_heads()});
-  return ShareAttentionFunction::apply(q_ShD, k_SkD, v_SkD, sinks_of(options), context, options.softmax_scale);
+  return ShareAttentionFunction::apply(q_ShD, k_SkD, v_SkD, sinks_of(options), context,
+                                       options.softmax_scale);
 }
 
 }  // namespace ringside::sp

@@ -7,14 +7,15 @@
 namespace ringside::sp {
 namespace {
 
-void check_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const BlockMask& mask) {
+void check_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                 const BlockMask& mask) {
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(0) == k.size(0) &&
                   q.size(3) == k.size(3),
               "block attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
   TORCH_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "block attention: ", q.size(2),
               " query heads are not a multiple of ", k.size(2), " key/value heads");
-  TORCH_CHECK(!mask.causal || q.size(1) == k.size(1), "causal block attention is square, got ", q.size(1),
-              " query rows and ", k.size(1), " key rows");
+  TORCH_CHECK(!mask.causal || q.size(1) == k.size(1), "causal block attention is square, got ",
+              q.size(1), " query rows and ", k.size(1), " key rows");
   TORCH_CHECK(q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble,
               "block attention computes in fp32 or fp64, got ", q.scalar_type());
 }
@@ -26,7 +27,8 @@ std::optional<at::Tensor> if_defined(const at::Tensor& mask) {
 }  // namespace
 
 PartialAttention block_attention(const at::Tensor& q_BnHD, const at::Tensor& k_BmKD,
-                                 const at::Tensor& v_BmKD, const BlockMask& mask, double softmax_scale) {
+                                 const at::Tensor& v_BmKD, const BlockMask& mask,
+                                 double softmax_scale) {
   check_block(q_BnHD, k_BmKD, v_BmKD, mask);
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       q_BnHD.transpose(1, 2), k_BmKD.transpose(1, 2), v_BmKD.transpose(1, 2), /*dropout_p=*/0.0,

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "sp/attention/block_attention.h"
-#include "sp/attention/row_selection.h"
 #include "sp/attention/ring_step_kernels.h"
+#include "sp/attention/row_selection.h"
 
 namespace ringside::sp {
 namespace {
@@ -16,10 +16,12 @@ at::Tensor heads(const at::Tensor& x, Range range) {
 }
 
 // The k and v slices of a head group out of gathered [B, m, 2c, D] keys and values of a chunk.
-std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const HeadChunk& chunk, Range kv_heads) {
+std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const HeadChunk& chunk,
+                                           Range kv_heads) {
   const int64_t c = chunk.kv_heads.size();
   const int64_t begin = kv_heads.begin - chunk.kv_heads.begin;
-  return {kv_Bm2cD.narrow(2, begin, kv_heads.size()), kv_Bm2cD.narrow(2, c + begin, kv_heads.size())};
+  return {kv_Bm2cD.narrow(2, begin, kv_heads.size()),
+          kv_Bm2cD.narrow(2, c + begin, kv_heads.size())};
 }
 
 // Which keys a block's queries see; mask_nm is added to the scores of kWindowed blocks.
@@ -40,7 +42,9 @@ class CpuKernels final : public RingStepKernels {
  public:
   at::DeviceType device() const override { return at::kCPU; }
 
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return accumulation_dtype(wire_dtype); }
+  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
+    return accumulation_dtype(wire_dtype);
+  }
 
   void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
@@ -50,28 +54,29 @@ class CpuKernels final : public RingStepKernels {
       const BlockMask mask = mask_of(batch, ring_step.window, q_ShD);
       for (const HeadGroup& group : ring_step.chunk.groups) {
         const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
-        const auto part = block_attention(heads(q_BnhD, group.query_heads), k, v, mask, ring_step.softmax_scale);
+        const auto part =
+            block_attention(heads(q_BnhD, group.query_heads), k, v, mask, ring_step.softmax_scale);
         const PartPlace place{batch.query_begins, group.query_heads.begin};
         batch.merge ? merge_rows(result, part, place) : write_rows(result, part, place);
       }
     }
   }
 
-  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
-                at::Tensor& dkv_g2cD) const override {
+  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
     for (const BlockBatch& batch : ring_step.step.batches) {
       const RowSelection query(batch.query_begins, batch.query_rows);
-      const QuerySide rows{query.gather(side.dout_ShD), query.gather(side.q_ShD), query.gather(side.out_ShD),
-                           query.gather(side.lse_Sh)};
+      const QuerySide rows{query.gather(side.dout_ShD), query.gather(side.q_ShD),
+                           query.gather(side.out_ShD), query.gather(side.lse_Sh)};
       const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
       const BlockMask mask = mask_of(batch, ring_step.window, side.q_ShD);
       std::vector<at::Tensor> dks, dvs;
       for (const HeadGroup& group : ring_step.chunk.groups) {
         const Range h = group.query_heads;
         const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
-        const auto grads =
-            block_attention_backward(heads(rows.dout_ShD, h), heads(rows.q_ShD, h), k, v, heads(rows.out_ShD, h),
-                                     heads(rows.lse_Sh, h), mask, ring_step.softmax_scale);
+        const auto grads = block_attention_backward(
+            heads(rows.dout_ShD, h), heads(rows.q_ShD, h), k, v, heads(rows.out_ShD, h),
+            heads(rows.lse_Sh, h), mask, ring_step.softmax_scale);
         at::Tensor dq = dq_ShD.narrow(1, h.begin, h.size());
         query.add(dq, grads.dq_BnHD);
         dks.push_back(grads.dk_BmKD);

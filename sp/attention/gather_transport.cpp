@@ -12,7 +12,8 @@ void GatherTransport::Exchange::wait() {
   transfers.clear();
 }
 
-GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring)
+GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+                                 Communicator& ring)
     : plan_(plan), ring_(ring), own_kv_(kv_S2kD.contiguous()) {
   const auto& source = plan.gather.source;
   reorder_ = false;
@@ -33,12 +34,16 @@ at::Tensor GatherTransport::own_heads(const at::Tensor& x_S2kD, const HeadChunk&
   if (c == k) {
     return x_S2kD;
   }
-  return at::cat({x_S2kD.narrow(1, chunk.kv_heads.begin, c), x_S2kD.narrow(1, k + chunk.kv_heads.begin, c)}, 1);
+  return at::cat(
+      {x_S2kD.narrow(1, chunk.kv_heads.begin, c), x_S2kD.narrow(1, k + chunk.kv_heads.begin, c)},
+      1);
 }
 
-// Sends pieces[r] to ring rank r and receives recv_rows[r] rows from it; all transfers are posted before any is awaited.
+// Sends pieces[r] to ring rank r and receives recv_rows[r] rows from it; all transfers are posted
+// before any is awaited.
 GatherTransport::Exchange GatherTransport::start(const std::vector<at::Tensor>& pieces,
-                                                 const std::vector<int64_t>& recv_rows, const char* tag) {
+                                                 const std::vector<int64_t>& recv_rows,
+                                                 const char* tag) {
   const int64_t size = plan_.ring_size();
   const int64_t me = plan_.ring_rank;
   Exchange exchange;
@@ -48,7 +53,8 @@ GatherTransport::Exchange GatherTransport::start(const std::vector<at::Tensor>& 
     const int64_t to = (me + shift) % size;
     const int64_t from = (me - shift + size) % size;
     at::Tensor& receive = exchange.received[from];
-    receive = at::empty({recv_rows[from], pieces[me].size(1), pieces[me].size(2)}, pieces[me].options());
+    receive =
+        at::empty({recv_rows[from], pieces[me].size(1), pieces[me].size(2)}, pieces[me].options());
     exchange.transfers.push_back(ring_.send_recv(pieces[to].contiguous(), to, receive, from, tag));
   }
   return exchange;

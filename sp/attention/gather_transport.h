@@ -1,6 +1,7 @@
-// Ring attention by all-gather (Llama 3's context parallelism): every rank sends each other rank the rows it needs, a chunk
-// of KV heads at a time, the next chunk under way while one is computed. Gradients go straight back to their owner, in
-// the accumulation dtype, and are summed there in rank order.
+// Ring attention by all-gather (Llama 3's context parallelism): every rank sends each other rank
+// the rows it needs, a chunk of KV heads at a time, the next chunk under way while one is computed.
+// Gradients go straight back to their owner, in the accumulation dtype, and are summed there in
+// rank order.
 #pragma once
 
 #include <vector>
@@ -29,16 +30,17 @@ class GatherTransport final : public KvTransport {
   };
 
   at::Tensor own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const;
-  Exchange start(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& recv_rows, const char* tag);
+  Exchange start(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& recv_rows,
+                 const char* tag);
   Exchange start_gather(int64_t ring_step);
   void finish_gradient();
 
   const AttentionPlan& plan_;
   Communicator& ring_;
   at::Tensor own_kv_;
-  bool reorder_;          // the received pieces do not already stand in the buffer's order
-  at::Tensor source_;     // [m] plan.gather.source
-  at::Tensor buffer_row_; // [m] its inverse
+  bool reorder_;           // the received pieces do not already stand in the buffer's order
+  at::Tensor source_;      // [m] plan.gather.source
+  at::Tensor buffer_row_;  // [m] its inverse
   Exchange gathering_;
   at::Tensor own_gradient_;
   Exchange returning_;

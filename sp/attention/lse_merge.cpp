@@ -19,14 +19,18 @@ void check(const PartialAttention& whole, const PartialAttention& part, const Pa
                 "partial attention is merged in fp32 or fp64, got ", x->scalar_type(), " into ",
                 whole.out.scalar_type());
   }
-  TORCH_CHECK(whole.out.is_contiguous() && whole.lse.is_contiguous(), "merge into tensors that are not contiguous");
+  TORCH_CHECK(whole.out.is_contiguous() && whole.lse.is_contiguous(),
+              "merge into tensors that are not contiguous");
   const int64_t rows = part.out.size(1);
-  TORCH_CHECK(part.out.size(0) == static_cast<int64_t>(place.begins.size()) && place.head_begin >= 0 &&
-                  place.head_begin + part.out.size(2) <= whole.out.size(1) && part.out.size(3) == whole.out.size(2),
-              "merge of a part ", part.out.sizes(), " at head ", place.head_begin, " into ", whole.out.sizes());
+  TORCH_CHECK(part.out.size(0) == static_cast<int64_t>(place.begins.size()) &&
+                  place.head_begin >= 0 &&
+                  place.head_begin + part.out.size(2) <= whole.out.size(1) &&
+                  part.out.size(3) == whole.out.size(2),
+              "merge of a part ", part.out.sizes(), " at head ", place.head_begin, " into ",
+              whole.out.sizes());
   for (const int64_t begin : place.begins) {
-    TORCH_CHECK(begin >= 0 && begin + rows <= whole.out.size(0), "merge of rows ", begin, " to ", begin + rows,
-                " into ", whole.out.size(0));
+    TORCH_CHECK(begin >= 0 && begin + rows <= whole.out.size(0), "merge of rows ", begin, " to ",
+                begin + rows, " into ", whole.out.size(0));
   }
 }
 
@@ -49,7 +53,8 @@ void merge_one(T* out, T& lse, const T* part_out, T part_lse, int64_t head_dim) 
 
 // Calls visit(out row, lse, part's out row, part's lse) for each row and head of the part.
 template <class T, class Visit>
-void for_each_row(PartialAttention& whole, const PartialAttention& part, const PartPlace& place, Visit visit) {
+void for_each_row(PartialAttention& whole, const PartialAttention& part, const PartPlace& place,
+                  Visit visit) {
   const at::Tensor part_out = part.out.contiguous();
   const at::Tensor part_lse = part.lse.contiguous();
   const int64_t rows = part_out.size(1), heads = part_out.size(2), head_dim = part_out.size(3);

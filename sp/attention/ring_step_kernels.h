@@ -1,7 +1,7 @@
-// The device's part of an attention layer: runs the blocks of one plan step for one chunk of heads. Everything else -
-// what is sent when, and where results go - is the same on every device.
-// Shapes: S = rows of the ring share, h/k = this rank's query/KV heads, c = KV heads of the chunk, m = rows of the KV buffer,
-// g = rows of the gradient buffer, D = head dim.
+// The device's part of an attention layer: runs the blocks of one plan step for one chunk of heads.
+// Everything else - what is sent when, and where results go - is the same on every device. Shapes:
+// S = rows of the ring share, h/k = this rank's query/KV heads, c = KV heads of the chunk, m = rows
+// of the KV buffer, g = rows of the gradient buffer, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,17 +41,19 @@ class RingStepKernels {
   // The dtype in which forward() and backward() want q, kv, dout and out, given the tensors' own.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
-  // Computes the ring_step's blocks and merges them into result (out_ShD, lse_Sh in the accumulation dtype, contiguous); blocks
-  // without `merge` initialise their rows. kv_m2cD: k heads, then v heads.
-  virtual void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
-                       PartialAttention& result) const = 0;
+  // Computes the ring_step's blocks and merges them into result (out_ShD, lse_Sh in the
+  // accumulation dtype, contiguous); blocks without `merge` initialise their rows. kv_m2cD: k
+  // heads, then v heads.
+  virtual void forward(const RingStep& ring_step, const at::Tensor& q_ShD,
+                       const at::Tensor& kv_m2cD, PartialAttention& result) const = 0;
 
   // Adds the blocks' gradients to dq_ShD and dkv_g2cD, both in the accumulation dtype.
-  virtual void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
-                        at::Tensor& dkv_g2cD) const = 0;
+  virtual void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+                        at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const = 0;
 };
 
-// The flash kernels of ATen's CPU backend; fp64, fp32 and bf16 tensors, computed in the accumulation dtype.
+// The flash kernels of ATen's CPU backend; fp64, fp32 and bf16 tensors, computed in the
+// accumulation dtype.
 std::shared_ptr<const RingStepKernels> cpu_kernels();
 
 }  // namespace ringside::sp

@@ -13,10 +13,12 @@ at::Tensor empty_rows(int64_t rows, const at::Tensor& like) {
 
 }  // namespace
 
-RingTransport::RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring)
+RingTransport::RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+                             Communicator& ring)
     : plan_(plan), ring_(ring), current_(kv_S2kD.contiguous()) {}
 
-std::unique_ptr<Transfer> RingTransport::pass_on(const at::Tensor& send, at::Tensor& receive, const char* tag) {
+std::unique_ptr<Transfer> RingTransport::pass_on(const at::Tensor& send, at::Tensor& receive,
+                                                 const char* tag) {
   return ring_.send_recv(send, next_rank(), receive, previous_rank(), tag);
 }
 

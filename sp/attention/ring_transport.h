@@ -1,6 +1,6 @@
-// Point-to-point ring (Liu et al. 2023, Ring Attention): two KV buffers, the next one's transfer posted before the compute.
-// The gradient of a share's KV starts at its first remote rank, follows the KV, and is completed by its owner: R-1 hops,
-// in the accumulation dtype.
+// Point-to-point ring (Liu et al. 2023, Ring Attention): two KV buffers, the next one's transfer
+// posted before the compute. The gradient of a share's KV starts at its first remote rank, follows
+// the KV, and is completed by its owner: R-1 hops, in the accumulation dtype.
 #pragma once
 
 #include "sp/attention/kv_transport.h"
@@ -20,7 +20,9 @@ class RingTransport final : public KvTransport {
 
  private:
   int64_t next_rank() const { return (plan_.ring_rank + 1) % plan_.ring_size(); }
-  int64_t previous_rank() const { return (plan_.ring_rank - 1 + plan_.ring_size()) % plan_.ring_size(); }
+  int64_t previous_rank() const {
+    return (plan_.ring_rank - 1 + plan_.ring_size()) % plan_.ring_size();
+  }
   std::unique_ptr<Transfer> pass_on(const at::Tensor& send, at::Tensor& receive, const char* tag);
 
   const AttentionPlan& plan_;

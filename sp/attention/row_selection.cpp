@@ -23,7 +23,8 @@ int64_t even_spacing(const std::vector<int64_t>& begins, int64_t rows) {
 
 RowSelection::RowSelection(const std::vector<int64_t>& begins, int64_t rows)
     : num_blocks_(static_cast<int64_t>(begins.size())), rows_(rows) {
-  TORCH_CHECK(num_blocks_ >= 1 && rows_ >= 1, "RowSelection of ", num_blocks_, " blocks of ", rows_, " rows");
+  TORCH_CHECK(num_blocks_ >= 1 && rows_ >= 1, "RowSelection of ", num_blocks_, " blocks of ", rows_,
+              " rows");
   first_ = begins.front();
   spacing_ = even_spacing(begins, rows);
   if (spacing_ == 0) {

@@ -1,6 +1,6 @@
-// The rows that a batch of equally sized blocks reads and writes: contiguous and evenly spaced rows are views, anything
-// else is gathered.
-// Shapes: S = rows of a ring share, B = blocks of the batch, n = rows of a block, "..." = any further dims.
+// The rows that a batch of equally sized blocks reads and writes: contiguous and evenly spaced rows
+// are views, anything else is gathered. Shapes: S = rows of a ring share, B = blocks of the batch,
+// n = rows of a block, "..." = any further dims.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,9 @@ class RowSelection {
   int64_t num_blocks_;
   int64_t rows_;
   int64_t first_;
-  int64_t spacing_;    // rows between the beginnings of neighbouring blocks, when even and without overlap
-  at::Tensor index_;   // [B * n], only where they are not evenly spaced
+  int64_t spacing_;   // rows between the beginnings of neighbouring blocks, when even and without
+                      // overlap
+  at::Tensor index_;  // [B * n], only where they are not evenly spaced
 };
 
 }  // namespace ringside::sp

@@ -9,9 +9,11 @@ PartialAttention apply_sinks(const PartialAttention& result, const at::Tensor& s
   return {result.out * (result.lse - lse).exp_().unsqueeze(-1), lse};
 }
 
-at::Tensor sinks_gradient(const at::Tensor& sinks_h, const PartialAttention& applied, const at::Tensor& dout_ShD) {
+at::Tensor sinks_gradient(const at::Tensor& sinks_h, const PartialAttention& applied,
+                          const at::Tensor& dout_ShD) {
   const at::Tensor weight = (sinks_h.unsqueeze(0) - applied.lse).exp_();
-  const at::Tensor overlap = (dout_ShD.to(applied.lse.scalar_type()) * applied.out.to(applied.lse.scalar_type())).sum(-1);
+  const at::Tensor overlap =
+      (dout_ShD.to(applied.lse.scalar_type()) * applied.out.to(applied.lse.scalar_type())).sum(-1);
   return -(weight * overlap).sum(0);
 }
 

@@ -1,6 +1,6 @@
-// Attention sinks: a learned logit per query head that takes part in every softmax without a value (Xiao et al. 2023,
-// StreamingLLM; gpt-oss). Applied once, to the merged result, so that no ring step needs to know of them.
-// Shapes: S = rows, h = this rank's query heads, D = head dim.
+// Attention sinks: a learned logit per query head that takes part in every softmax without a value
+// (Xiao et al. 2023, StreamingLLM; gpt-oss). Applied once, to the merged result, so that no ring
+// step needs to know of them. Shapes: S = rows, h = this rank's query heads, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +9,13 @@
 
 namespace ringside::sp {
 
-// The result over keys and sink: lse' = log(exp(lse) + exp(sink)), out' = out * exp(lse - lse'). sinks_h in result's dtype.
+// The result over keys and sink: lse' = log(exp(lse) + exp(sink)), out' = out * exp(lse - lse').
+// sinks_h in result's dtype.
 PartialAttention apply_sinks(const PartialAttention& result, const at::Tensor& sinks_h);
 
-// d sink_h = - sum over rows of exp(sink - lse') * (dout . out'), with out' and lse' as apply_sinks() returned them.
-at::Tensor sinks_gradient(const at::Tensor& sinks_h, const PartialAttention& applied, const at::Tensor& dout_ShD);
+// d sink_h = - sum over rows of exp(sink - lse') * (dout . out'), with out' and lse' as
+// apply_sinks() returned them.
+at::Tensor sinks_gradient(const at::Tensor& sinks_h, const PartialAttention& applied,
+                          const at::Tensor& dout_ShD);
 
 }  // namespace ringside::sp

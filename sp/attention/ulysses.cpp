@@ -9,7 +9,9 @@
 namespace ringside::sp {
 namespace {
 
-HeadExchange query_exchange(const AttentionPlan& plan) { return {plan.ulysses_rows, {plan.head_split.query_heads_of}}; }
+HeadExchange query_exchange(const AttentionPlan& plan) {
+  return {plan.ulysses_rows, {plan.head_split.query_heads_of}};
+}
 
 HeadExchange kv_exchange(const AttentionPlan& plan) {
   return {plan.ulysses_rows, {plan.head_split.kv_heads_of, plan.head_split.kv_heads_of}};
@@ -17,21 +19,24 @@ HeadExchange kv_exchange(const AttentionPlan& plan) {
 
 }  // namespace
 
-at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan, Communicator& ulysses) {
+at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan,
+                             Communicator& ulysses) {
   if (plan.ulysses_size() == 1) {
     return q_sHD;
   }
   const auto exchange = query_exchange(plan);
-  return finish_joined_to_heads(start_to_heads({q_sHD}, exchange, ulysses, "ulysses_query"), exchange, ulysses);
+  return finish_joined_to_heads(start_to_heads({q_sHD}, exchange, ulysses, "ulysses_query"),
+                                exchange, ulysses);
 }
 
-at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& plan, Communicator& ulysses) {
+at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& plan,
+                             Communicator& ulysses) {
   if (plan.ulysses_size() == 1) {
     return out_ShD;
   }
   const auto exchange = query_exchange(plan);
-  return finish_to_sequence(start_joined_to_sequence(out_ShD, exchange, ulysses, "ulysses_output"), exchange,
-                            ulysses)[0];
+  return finish_to_sequence(start_joined_to_sequence(out_ShD, exchange, ulysses, "ulysses_output"),
+                            exchange, ulysses)[0];
 }
 
 HeadShard qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
@@ -47,8 +52,8 @@ HeadShard qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const a
   return {std::move(q_ShD), finish_joined_to_heads(std::move(kv_started), kv, ulysses)};
 }
 
-SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD, const AttentionPlan& plan,
-                                        Communicator& ulysses) {
+SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD,
+                                        const AttentionPlan& plan, Communicator& ulysses) {
   if (plan.ulysses_size() == 1) {
     const int64_t k = plan.local_kv_heads();
     return {dq_ShD, dkv_S2kD.narrow(1, 0, k), dkv_S2kD.narrow(1, k, k)};

@@ -1,8 +1,9 @@
-// The Ulysses all-to-all (Jacobs et al. 2023, DeepSpeed-Ulysses): trades a run of tokens with all heads for the whole
-// ring share with this rank's heads, and back. Each function is the adjoint of the one named beside it. Head splits may
-// be uneven, and a KV head that several ranks need is written into each one's slice, so no repeated KV tensor exists.
-// Shapes: s = this rank's tokens, S = the ring share's tokens, H/h = all/this rank's query heads, K/k the same for KV
-// heads, D = head dim. Collective over the Ulysses group. With one rank nothing is copied.
+// The Ulysses all-to-all (Jacobs et al. 2023, DeepSpeed-Ulysses): trades a run of tokens with all
+// heads for the whole ring share with this rank's heads, and back. Each function is the adjoint of
+// the one named beside it. Head splits may be uneven, and a KV head that several ranks need is
+// written into each one's slice, so no repeated KV tensor exists. Shapes: s = this rank's tokens, S
+// = the ring share's tokens, H/h = all/this rank's query heads, K/k the same for KV heads, D = head
+// dim. Collective over the Ulysses group. With one rank nothing is copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +14,12 @@
 namespace ringside::sp {
 
 // q_sHD -> q_ShD; adjoint of heads_to_sequence.
-at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan, Communicator& ulysses);
+at::Tensor sequence_to_heads(const at::Tensor& q_sHD, const AttentionPlan& plan,
+                             Communicator& ulysses);
 
 // out_ShD -> out_sHD; adjoint of sequence_to_heads.
-at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& plan, Communicator& ulysses);
+at::Tensor heads_to_sequence(const at::Tensor& out_ShD, const AttentionPlan& plan,
+                             Communicator& ulysses);
 
 // q, k and v of this rank's heads.
 struct HeadShard {
@@ -24,7 +27,8 @@ struct HeadShard {
   at::Tensor kv_S2kD;  // k heads, then v heads
 };
 
-// q_sHD, k_sKD, v_sKD -> this rank's heads of the whole share; k and v in one exchange, both exchanges under way at once.
+// q_sHD, k_sKD, v_sKD -> this rank's heads of the whole share; k and v in one exchange, both
+// exchanges under way at once.
 HeadShard qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
                        const AttentionPlan& plan, Communicator& ulysses);
 
@@ -35,9 +39,9 @@ struct SequenceGradients {
   at::Tensor dv_sKD;
 };
 
-// The adjoint of qkv_to_heads. The partial gradients of a shared KV head are summed in rank order; the results keep the dtypes
-// of dq_ShD and dkv_S2kD, which may differ.
-SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD, const AttentionPlan& plan,
-                                        Communicator& ulysses);
+// The adjoint of qkv_to_heads. The partial gradients of a shared KV head are summed in rank order;
+// the results keep the dtypes of dq_ShD and dkv_S2kD, which may differ.
+SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD,
+                                        const AttentionPlan& plan, Communicator& ulysses);
 
 }  // namespace ringside::sp

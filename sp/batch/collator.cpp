@@ -25,7 +25,8 @@ void check_document(const Document& document, std::size_t index) {
   }
 }
 
-PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen, bool shared_prefix) {
+PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen,
+                   bool shared_prefix) {
   std::vector<const std::vector<int64_t>*> ids;
   for (const int64_t d : chosen) {
     ids.push_back(&documents[d].ids);
@@ -94,18 +95,20 @@ LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& loca
   });
   LossEntries entries;
   for (const std::size_t i : mine) {
-    entries.add(local_of_packed[packed.entries.source[i]], packed.entries.target[i], packed.entries.sample[i]);
+    entries.add(local_of_packed[packed.entries.source[i]], packed.entries.target[i],
+                packed.entries.sample[i]);
     entry_index.push_back(packed.entry_index[i]);
   }
   return entries;
 }
 
 struct FamilyPacking {
-  PackingPlan plan;            // of documents
-  int64_t fullest_rank = 0;    // tokens of the data-parallel rank that has most
+  PackingPlan plan;          // of documents
+  int64_t fullest_rank = 0;  // tokens of the data-parallel rank that has most
 };
 
-FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t dp_size, int64_t budget) {
+FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t dp_size,
+                            int64_t budget) {
   const auto families = cut_into_families(tree, max_tokens);
   std::vector<int64_t> lengths;
   for (const Family& family : families) {
@@ -118,7 +121,8 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
       std::vector<int64_t> members;
       for (const int64_t family : micro_batch) {
         tokens += lengths[family];
-        members.insert(members.end(), families[family].documents.begin(), families[family].documents.end());
+        members.insert(members.end(), families[family].documents.begin(),
+                       families[family].documents.end());
       }
       micro_batch = std::move(members);
     }
@@ -134,8 +138,8 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
                               options.sequence.placement);
   const int64_t rank = mesh.sp_rank();
   MicroBatch batch;
-  batch.plan =
-      std::make_shared<const AttentionPlan>(plan_attention(layout, options.heads, rank, options.sequence.plan));
+  batch.plan = std::make_shared<const AttentionPlan>(
+      plan_attention(layout, options.heads, rank, options.sequence.plan));
   batch.balance = layout.balance();
   batch.saving = packed.saving;
   batch.async_ulysses = options.sequence.async_ulysses;
@@ -154,13 +158,14 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
 
 }  // namespace
 
-PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size, int64_t tokens_per_micro_batch,
-                               bool shared_prefix) {
+PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
+                               int64_t tokens_per_micro_batch, bool shared_prefix) {
   std::vector<int64_t> all(documents.size());
   std::iota(all.begin(), all.end(), int64_t{0});
   const PrefixTree tree = tree_of(documents, all, shared_prefix);
   FamilyPacking best = pack_families(tree, tokens_per_micro_batch, dp_size, tokens_per_micro_batch);
-  // A large family on one data-parallel rank leaves the others idle: look for a size at which all get as much.
+  // A large family on one data-parallel rank leaves the others idle: look for a size at which all
+  // get as much.
   const int64_t part = (tree.forest.num_tokens() + dp_size - 1) / dp_size;
   for (int64_t eighths = 8; eighths <= 16 && dp_size > 1; ++eighths) {
     const int64_t max_tokens = std::clamp<int64_t>(part * eighths / 8, 1, tokens_per_micro_batch);
@@ -172,8 +177,8 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
   return std::move(best.plan);
 }
 
-std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing, const Mesh& mesh,
-                                const CollatorOptions& options) {
+std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
+                                const Mesh& mesh, const CollatorOptions& options) {
   std::vector<int64_t> first_entry_of;
   int64_t num_entries = 0;
   for (std::size_t d = 0; d < documents.size(); ++d) {
@@ -183,14 +188,17 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
   }
   std::vector<MicroBatch> batches;
   for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
-    batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix), mesh, options));
+    batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix),
+                          mesh, options));
   }
   return batches;
 }
 
-std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh, const CollatorOptions& options) {
-  const auto packing = plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch,
-                                          options.sequence.shared_prefix);
+std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh,
+                                const CollatorOptions& options) {
+  const auto packing =
+      plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch,
+                         options.sequence.shared_prefix);
   return collate(documents, packing, mesh, options);
 }
 

@@ -1,7 +1,7 @@
-// The collator: packs documents into micro-batches, lays each micro-batch out over the sequence-parallel ranks, and cuts
-// out this rank's part. Everything up to the tensors is a pure function of the documents, so all ranks agree without
-// communication. A prefix that documents share, for example a group's prompt, becomes one segment: it is stored, computed
-// and sent once.
+// The collator: packs documents into micro-batches, lays each micro-batch out over the
+// sequence-parallel ranks, and cuts out this rank's part. Everything up to the tensors is a pure
+// function of the documents, so all ranks agree without communication. A prefix that documents
+// share, for example a group's prompt, becomes one segment: it is stored, computed and sent once.
 // Shapes: s = tokens of this rank, n = loss entries of this rank.
 #pragma once
 
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "sp/batch/document.h"
-#include "sp/mesh/mesh.h"
 #include "sp/layout/packing.h"
 #include "sp/layout/placement.h"
 #include "sp/layout/sequence_layout.h"
+#include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
@@ -29,19 +29,19 @@ struct PrefixSaving {
   int64_t unique_pairs = 0;
 };
 
-// This rank's part of one micro-batch: which tokens it holds and which loss entries hang on them. No numbers of an entry:
-// the caller keeps those in columns and finds them by entry_index.
+// This rank's part of one micro-batch: which tokens it holds and which loss entries hang on them.
+// No numbers of an entry: the caller keeps those in columns and finds them by entry_index.
 struct MicroBatch {
   std::shared_ptr<const AttentionPlan> plan;
-  Balance balance;                // over the ring ranks
+  Balance balance;  // over the ring ranks
   PrefixSaving saving;
-  bool async_ulysses = false;     // as SequenceOptions
-  at::Tensor share_positions_S;   // int64, of the whole ring share; with async_ulysses only
-  at::Tensor ids_s;               // int64
-  at::Tensor positions_s;         // int64, within each token's document
-  at::Tensor source_n;            // int64, local index of the scoring token
-  at::Tensor target_n;            // int64
-  at::Tensor sample_n;            // int64
+  bool async_ulysses = false;    // as SequenceOptions
+  at::Tensor share_positions_S;  // int64, of the whole ring share; with async_ulysses only
+  at::Tensor ids_s;              // int64
+  at::Tensor positions_s;        // int64, within each token's document
+  at::Tensor source_n;           // int64, local index of the scoring token
+  at::Tensor target_n;           // int64
+  at::Tensor sample_n;           // int64
   // Each entry's place in the order (document, entry) over all documents that were collated.
   std::vector<int64_t> entry_index;
 
@@ -62,19 +62,20 @@ struct CollatorOptions {
   SequenceOptions sequence;
 };
 
-// Which documents make up which micro-batch of which data-parallel rank. A pure function; ranks compare its hash before a
-// step. Documents that share a prefix stay together as far as the budget, and an equal part for each data-parallel rank,
-// allow.
-PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size, int64_t tokens_per_micro_batch,
-                               bool shared_prefix);
+// Which documents make up which micro-batch of which data-parallel rank. A pure function; ranks
+// compare its hash before a step. Documents that share a prefix stay together as far as the budget,
+// and an equal part for each data-parallel rank, allow.
+PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
+                               int64_t tokens_per_micro_batch, bool shared_prefix);
 
-// This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the same number, some
-// possibly without a token.
-// Throws: std::invalid_argument on a document whose entries do not fit its ids.
-std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing, const Mesh& mesh,
-                                const CollatorOptions& options);
+// This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
+// same number, some possibly without a token. Throws: std::invalid_argument on a document whose
+// entries do not fit its ids.
+std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
+                                const Mesh& mesh, const CollatorOptions& options);
 
 // The same with the packing of plan_micro_batches().
-std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh, const CollatorOptions& options);
+std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh,
+                                const CollatorOptions& options);
 
 }  // namespace ringside::sp

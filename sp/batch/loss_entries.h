@@ -1,9 +1,10 @@
 // Loss entries of a document: which token scores which target. Torch-free.
 //
-// An entry points at the token whose hidden state scores its target and lives on that token's rank. Targets are chosen per
-// document before anything is cut, so none crosses a shard edge; a token may carry several entries. Numbers that belong to
-// an entry (log-probs, advantages, weights) are the caller's: they are found by the entry's place in the order
-// (document, entry), MicroBatch::entry_index.
+// An entry points at the token whose hidden state scores its target and lives on that token's rank.
+// Targets are chosen per document before anything is cut, so none crosses a shard edge; a token may
+// carry several entries. Numbers that belong to an entry (log-probs, advantages, weights) are the
+// caller's: they are found by the entry's place in the order (document, entry),
+// MicroBatch::entry_index.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace ringside::sp {
 
 struct LossEntries {
-  std::vector<int64_t> source;  // token that scores the target: index in the document, or packed index
+  std::vector<int64_t>
+      source;  // token that scores the target: index in the document, or packed index
   std::vector<int64_t> target;  // token id
   std::vector<int64_t> sample;  // caller's number of the sequence, the same on every rank
 

@@ -17,12 +17,14 @@ int64_t common_prefix(const Ids& a, const Ids& b) {
 // Documents in lexicographic order, so that those of one subtree are neighbours.
 class Builder {
  public:
-  explicit Builder(std::span<const Ids* const> documents) : documents_(documents), order_(documents.size()) {
+  explicit Builder(std::span<const Ids* const> documents)
+      : documents_(documents), order_(documents.size()) {
     std::iota(order_.begin(), order_.end(), int64_t{0});
     std::stable_sort(order_.begin(), order_.end(),
                      [&](int64_t a, int64_t b) { return *documents_[a] < *documents_[b]; });
     for (std::size_t i = 1; i < order_.size(); ++i) {
-      shared_with_next_.push_back(common_prefix(*documents_[order_[i - 1]], *documents_[order_[i]]));
+      shared_with_next_.push_back(
+          common_prefix(*documents_[order_[i - 1]], *documents_[order_[i]]));
     }
     paths_.resize(documents.size());
   }
@@ -35,28 +37,34 @@ class Builder {
   }
 
  private:
-  int64_t length(std::size_t i) const { return static_cast<int64_t>(documents_[order_[i]]->size()); }
+  int64_t length(std::size_t i) const {
+    return static_cast<int64_t>(documents_[order_[i]]->size());
+  }
 
   int64_t add_segment(int64_t parent, int64_t tokens) {
     segments_.push_back({parent, tokens});
     return static_cast<int64_t>(segments_.size()) - 1;
   }
 
-  // The documents [first, last) of the sorted order from token `depth` on; they agree on all before it, which is `path`.
-  void add_range(std::size_t first, std::size_t last, int64_t depth, int64_t parent, std::vector<int64_t> path) {
+  // The documents [first, last) of the sorted order from token `depth` on; they agree on all before
+  // it, which is `path`.
+  void add_range(std::size_t first, std::size_t last, int64_t depth, int64_t parent,
+                 std::vector<int64_t> path) {
     if (last - first == 1) {
       path.push_back(add_segment(parent, length(first) - depth));
       paths_[order_[first]] = std::move(path);
       return;
     }
-    const int64_t common = *std::min_element(shared_with_next_.begin() + first, shared_with_next_.begin() + last - 1);
+    const int64_t common =
+        *std::min_element(shared_with_next_.begin() + first, shared_with_next_.begin() + last - 1);
     const auto others = static_cast<int64_t>(last - first) - 1;
     if ((common - depth) * others >= kMinSavedTokens) {
       parent = add_segment(parent, common - depth);
       path.push_back(parent);
       depth = common;
     }
-    // Cut where neighbours agree no further; a document that ends at `depth` needs no segment of its own.
+    // Cut where neighbours agree no further; a document that ends at `depth` needs no segment of
+    // its own.
     std::size_t begin = first;
     for (std::size_t end = first + 1; end <= last; ++end) {
       if (end < last && shared_with_next_[end - 1] > common) {
@@ -113,7 +121,7 @@ std::vector<Family> cut_into_families(const PrefixTree& tree, int64_t max_tokens
   const std::vector<int64_t>* previous = nullptr;
   for (const int64_t document : tree.order) {
     const auto& path = tree.paths[document];
-    int64_t tokens = 0;     // of the document
+    int64_t tokens = 0;      // of the document
     int64_t additional = 0;  // beyond what it shares with the one before it
     for (std::size_t i = 0; i < path.size(); ++i) {
       tokens += tree.forest.length(path[i]);

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sp/functional/head_exchange.h"
-#include "sp/mesh/head_packing.h"
 #include "sp/functional/saved_context.h"
+#include "sp/mesh/head_packing.h"
 
 namespace ringside::sp {
 namespace {
@@ -18,7 +18,8 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 constexpr std::array<const char*, 3> kTags{"async_query", "async_key", "async_value"};
-constexpr std::array<const char*, 3> kGradTags{"async_query_grad", "async_key_grad", "async_value_grad"};
+constexpr std::array<const char*, 3> kGradTags{"async_query_grad", "async_key_grad",
+                                               "async_value_grad"};
 
 using Bias = std::optional<at::Tensor>;
 
@@ -40,7 +41,8 @@ class QkvProjection : public torch::autograd::Function<QkvProjection> {
     const std::array<const Bias*, 3> biases{&q_bias, &k_bias, &v_bias};
     std::array<StartedExchange, 3> started;
     for (std::size_t i = 0; i < 3; ++i) {
-      const at::Tensor y_sHD = at::linear(x_sE, *weights[i], *biases[i]).unflatten(1, {-1, call.head_dim});
+      const at::Tensor y_sHD =
+          at::linear(x_sE, *weights[i], *biases[i]).unflatten(1, {-1, call.head_dim});
       started[i] = start_to_heads({y_sHD}, call.exchange[i], *call.comm, kTags[i]);
     }
     variable_list out;
@@ -91,8 +93,8 @@ at::Tensor columns(const at::Tensor& weight, Range heads, int64_t head_dim) {
 
 class OutputProjection : public torch::autograd::Function<OutputProjection> {
  public:
-  static Variable forward(AutogradContext* ctx, const Variable& out_ShD, const Variable& weight, const Bias& bias,
-                          const OutputCall& call) {
+  static Variable forward(AutogradContext* ctx, const Variable& out_ShD, const Variable& weight,
+                          const Bias& bias, const OutputCall& call) {
     Communicator& comm = *call.comm;
     const auto& rows_of = call.exchange.rows_of;
     const auto& heads_of = call.exchange.heads_of[0];
@@ -130,13 +132,14 @@ class OutputProjection : public torch::autograd::Function<OutputProjection> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &weight = saved.back(), &dy_sE = grads[0];
     const int64_t d = saved.front().size(2);
-    auto started = start_to_heads({dy_sE.mm(weight).unflatten(1, {-1, d})}, call.exchange, *call.comm,
-                                  "async_output_grad");
+    auto started = start_to_heads({dy_sE.mm(weight).unflatten(1, {-1, d})}, call.exchange,
+                                  *call.comm, "async_output_grad");
     variable_list result(4);
     if (ctx->needs_input_grad(1)) {
       result[1] = at::empty_like(weight, at::MemoryFormat::Contiguous);
       for (int64_t p = 0; p < call.comm->size(); ++p) {
-        columns(result[1], call.exchange.heads_of[0][p], d).copy_(dy_sE.t().mm(saved[p].flatten(1)));
+        columns(result[1], call.exchange.heads_of[0][p], d)
+            .copy_(dy_sE.t().mm(saved[p].flatten(1)));
       }
     }
     if (call.has_bias && ctx->needs_input_grad(2)) {
@@ -148,32 +151,36 @@ class OutputProjection : public torch::autograd::Function<OutputProjection> {
 };
 
 void check_weight(const at::Tensor& weight, const Bias& bias, int64_t in, const char* what) {
-  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == in, what, ": a weight [out, ", in, "] is needed, got ",
-              weight.sizes());
+  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == in, what, ": a weight [out, ", in,
+              "] is needed, got ", weight.sizes());
   TORCH_CHECK(!bias || bias->defined(), what, ": an undefined bias; pass none");
-  TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), what, ": a bias of ", weight.size(0),
-              " is needed, got ", bias->sizes());
+  TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0)), what, ": a bias of ",
+              weight.size(0), " is needed, got ", bias->sizes());
 }
 
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
-    const at::Tensor& hidden_sE, const at::Tensor& q_weight, const Bias& q_bias, const at::Tensor& k_weight,
-    const Bias& k_bias, const at::Tensor& v_weight, const Bias& v_bias, int64_t head_dim,
-    const std::shared_ptr<Communicator>& comm, const std::vector<int64_t>& seq_lengths) {
+    const at::Tensor& hidden_sE, const at::Tensor& q_weight, const Bias& q_bias,
+    const at::Tensor& k_weight, const Bias& k_bias, const at::Tensor& v_weight, const Bias& v_bias,
+    int64_t head_dim, const std::shared_ptr<Communicator>& comm,
+    const std::vector<int64_t>& seq_lengths) {
   constexpr const char* kWhat = "async_ulysses_qkv_projection";
-  TORCH_CHECK(hidden_sE.dim() == 2, kWhat, ": hidden states [tokens, hidden] are needed, got ", hidden_sE.sizes());
+  TORCH_CHECK(hidden_sE.dim() == 2, kWhat, ": hidden states [tokens, hidden] are needed, got ",
+              hidden_sE.sizes());
   check_weight(q_weight, q_bias, hidden_sE.size(1), kWhat);
   check_weight(k_weight, k_bias, hidden_sE.size(1), kWhat);
   check_weight(v_weight, v_bias, hidden_sE.size(1), kWhat);
-  TORCH_CHECK(head_dim > 0 && q_weight.size(0) % head_dim == 0 && k_weight.size(0) % head_dim == 0 &&
-                  k_weight.size(0) == v_weight.size(0),
-              kWhat, ": head_dim ", head_dim, " with projections to ", q_weight.size(0), ", ", k_weight.size(0),
-              ", ", v_weight.size(0));
-  const auto rows_of = known_lengths(seq_lengths, hidden_sE.size(0), hidden_sE.device(), *comm, kWhat);
+  TORCH_CHECK(head_dim > 0 && q_weight.size(0) % head_dim == 0 &&
+                  k_weight.size(0) % head_dim == 0 && k_weight.size(0) == v_weight.size(0),
+              kWhat, ": head_dim ", head_dim, " with projections to ", q_weight.size(0), ", ",
+              k_weight.size(0), ", ", v_weight.size(0));
+  const auto rows_of =
+      known_lengths(seq_lengths, hidden_sE.size(0), hidden_sE.device(), *comm, kWhat);
   std::vector<Range> query_heads_of, kv_heads_of;
   for (int64_t p = 0; p < comm->size(); ++p) {
-    const auto share = head_share(q_weight.size(0) / head_dim, k_weight.size(0) / head_dim, comm->size(), p);
+    const auto share =
+        head_share(q_weight.size(0) / head_dim, k_weight.size(0) / head_dim, comm->size(), p);
     query_heads_of.push_back(share.query_heads);
     kv_heads_of.push_back(share.kv_heads);
   }
@@ -188,21 +195,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
                      {q_bias.has_value(), k_bias.has_value(), v_bias.has_value()},
                      head_dim,
                      comm};
-  const auto out = QkvProjection::apply(hidden_sE, q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, call);
+  const auto out =
+      QkvProjection::apply(hidden_sE, q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, call);
   return {out[0], out[1], out[2]};
 }
 
-at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::Tensor& weight, const Bias& bias,
+at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::Tensor& weight,
+                                           const Bias& bias,
                                            const std::shared_ptr<Communicator>& comm,
                                            const std::vector<int64_t>& seq_lengths) {
   constexpr const char* kWhat = "async_ulysses_output_projection";
-  TORCH_CHECK(out_ShD.dim() == 3 && out_ShD.size(2) > 0 && weight.dim() == 2 && weight.size(1) % out_ShD.size(2) == 0,
-              kWhat, ": attention output [tokens, heads, dim] and a weight [hidden, heads x dim] are needed, got ",
-              out_ShD.sizes(), " and ", weight.sizes());
+  TORCH_CHECK(
+      out_ShD.dim() == 3 && out_ShD.size(2) > 0 && weight.dim() == 2 &&
+          weight.size(1) % out_ShD.size(2) == 0,
+      kWhat,
+      ": attention output [tokens, heads, dim] and a weight [hidden, heads x dim] are needed, got ",
+      out_ShD.sizes(), " and ", weight.sizes());
   check_weight(weight, bias, weight.size(1), kWhat);
   const auto heads_of = ranges_of(even_lengths(weight.size(1) / out_ShD.size(2), comm->size()));
-  TORCH_CHECK(out_ShD.size(1) == heads_of[comm->rank()].size(), kWhat, ": rank ", comm->rank(), " holds ",
-              out_ShD.size(1), " heads, the weight ", weight.sizes(), " expects ", heads_of[comm->rank()].size());
+  TORCH_CHECK(out_ShD.size(1) == heads_of[comm->rank()].size(), kWhat, ": rank ", comm->rank(),
+              " holds ", out_ShD.size(1), " heads, the weight ", weight.sizes(), " expects ",
+              heads_of[comm->rank()].size());
   const auto rows_of = cut_lengths(seq_lengths, out_ShD.size(0), *comm, kWhat);
   const OutputCall call{{rows_of, {heads_of}}, bias.has_value(), comm};
   return comm->size() == 1 ? at::linear(out_ShD.flatten(1), weight, bias)

@@ -31,13 +31,15 @@ class Gather : public torch::autograd::Function<Gather> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const GatherCall call = held<GatherCall>(ctx);
-    return {call.comm->reduce_scatter_rows(grads[0], call.lengths, "gather_outputs_grad"), Variable()};
+    return {call.comm->reduce_scatter_rows(grads[0], call.lengths, "gather_outputs_grad"),
+            Variable()};
   }
 };
 
 }  // namespace
 
-at::Tensor gather_outputs(const at::Tensor& x, int64_t gather_dim, const std::shared_ptr<Communicator>& comm,
+at::Tensor gather_outputs(const at::Tensor& x, int64_t gather_dim,
+                          const std::shared_ptr<Communicator>& comm,
                           const std::vector<int64_t>& lengths) {
   const int64_t dim = at::maybe_wrap_dim(gather_dim, x.dim());
   GatherCall call{known_lengths(lengths, x.size(dim), x.device(), *comm, "gather_outputs"), comm};
@@ -48,8 +50,9 @@ at::Tensor gather_outputs_unpadded(const at::Tensor& x, int64_t gather_dim, int6
                                    const std::shared_ptr<Communicator>& comm) {
   const int64_t dim = at::maybe_wrap_dim(gather_dim, x.dim());
   const int64_t padded = x.size(dim);
-  TORCH_CHECK(unpadded_size >= 0 && unpadded_size <= padded * comm->size(), "gather_outputs: unpadded size ",
-              unpadded_size, " of ", comm->size(), " shards with ", padded, " rows each");
+  TORCH_CHECK(unpadded_size >= 0 && unpadded_size <= padded * comm->size(),
+              "gather_outputs: unpadded size ", unpadded_size, " of ", comm->size(),
+              " shards with ", padded, " rows each");
   std::vector<int64_t> lengths;
   for (int64_t p = 0; p < comm->size(); ++p) {
     lengths.push_back(std::clamp<int64_t>(unpadded_size - p * padded, 0, padded));

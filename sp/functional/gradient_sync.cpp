@@ -4,7 +4,8 @@
 
 namespace ringside::sp {
 
-void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const ProcessGroups& comms, CpFsdpMode mode) {
+void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const ProcessGroups& comms,
+                       CpFsdpMode mode) {
   const auto group = comms.tensors(axes::sp_without_fsdp(mode));
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     TORCH_CHECK(gradients[i].defined(), "sync_sp_gradients: gradient ", i, " is undefined");
@@ -18,8 +19,8 @@ void sync_sp_gradients(const std::vector<at::Tensor>& gradients, const ProcessGr
   }
 }
 
-void sync_sp_parameter_gradients(const std::vector<at::Tensor>& parameters, const ProcessGroups& comms,
-                                 CpFsdpMode mode) {
+void sync_sp_parameter_gradients(const std::vector<at::Tensor>& parameters,
+                                 const ProcessGroups& comms, CpFsdpMode mode) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.requires_grad()) {

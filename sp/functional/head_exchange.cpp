@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "sp/mesh/head_packing.h"
 #include "sp/functional/saved_context.h"
+#include "sp/mesh/head_packing.h"
 
 namespace ringside::sp {
 namespace {
@@ -26,14 +26,15 @@ class ToHeads : public torch::autograd::Function<ToHeads> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& x_sHR, const Call& call) {
     hold(ctx, call);
-    return finish_to_heads(start_to_heads({x_sHR}, call.exchange, *call.comm, "seq_to_heads"), call.exchange,
-                           *call.comm)[0];
+    return finish_to_heads(start_to_heads({x_sHR}, call.exchange, *call.comm, "seq_to_heads"),
+                           call.exchange, *call.comm)[0];
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Call call = held<Call>(ctx);
-    return {finish_to_sequence(start_to_sequence({grads[0]}, call.exchange, *call.comm, "seq_to_heads_grad"),
-                               call.exchange, *call.comm)[0],
+    return {finish_to_sequence(
+                start_to_sequence({grads[0]}, call.exchange, *call.comm, "seq_to_heads_grad"),
+                call.exchange, *call.comm)[0],
             Variable()};
   }
 };
@@ -43,15 +44,16 @@ class ToSequence : public torch::autograd::Function<ToSequence> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& x_ShR, const Call& call) {
     hold(ctx, call);
-    return finish_to_sequence(start_to_sequence({x_ShR}, call.exchange, *call.comm, "heads_to_seq"), call.exchange,
-                              *call.comm)[0];
+    return finish_to_sequence(start_to_sequence({x_ShR}, call.exchange, *call.comm, "heads_to_seq"),
+                              call.exchange, *call.comm)[0];
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Call call = held<Call>(ctx);
-    return {finish_to_heads(start_to_heads({grads[0]}, call.exchange, *call.comm, "heads_to_seq_grad"),
-                            call.exchange, *call.comm)[0],
-            Variable()};
+    return {
+        finish_to_heads(start_to_heads({grads[0]}, call.exchange, *call.comm, "heads_to_seq_grad"),
+                        call.exchange, *call.comm)[0],
+        Variable()};
   }
 };
 
@@ -61,14 +63,16 @@ class QkvToHeads : public torch::autograd::Function<QkvToHeads> {
   static variable_list forward(AutogradContext* ctx, const Variable& q_sHR, const Variable& k_sKR,
                                const Variable& v_sKR, const Call& call) {
     hold(ctx, call);
-    return finish_to_heads(start_to_heads({q_sHR, k_sKR, v_sKR}, call.exchange, *call.comm, "qkv_to_heads"),
-                           call.exchange, *call.comm);
+    return finish_to_heads(
+        start_to_heads({q_sHR, k_sKR, v_sKR}, call.exchange, *call.comm, "qkv_to_heads"),
+        call.exchange, *call.comm);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Call call = held<Call>(ctx);
-    auto result = finish_to_sequence(start_to_sequence(grads, call.exchange, *call.comm, "qkv_to_heads_grad"),
-                                     call.exchange, *call.comm);
+    auto result =
+        finish_to_sequence(start_to_sequence(grads, call.exchange, *call.comm, "qkv_to_heads_grad"),
+                           call.exchange, *call.comm);
     result.emplace_back();
     return result;
   }
@@ -81,26 +85,34 @@ struct Dims {
 
 Dims checked_dims(const at::Tensor& x, int64_t seq_dim, int64_t head_dim, const char* what) {
   const Dims dims{at::maybe_wrap_dim(seq_dim, x.dim()), at::maybe_wrap_dim(head_dim, x.dim())};
-  TORCH_CHECK(dims.seq != dims.head, what, ": the sequence and the heads are both dim ", dims.seq, " of ", x.sizes());
+  TORCH_CHECK(dims.seq != dims.head, what, ": the sequence and the heads are both dim ", dims.seq,
+              " of ", x.sizes());
   return dims;
 }
 
-at::Tensor rows_first(const at::Tensor& x, Dims dims) { return x.movedim({dims.seq, dims.head}, {0, 1}); }
-at::Tensor put_back(const at::Tensor& x, Dims dims) { return x.movedim({0, 1}, {dims.seq, dims.head}); }
+at::Tensor rows_first(const at::Tensor& x, Dims dims) {
+  return x.movedim({dims.seq, dims.head}, {0, 1});
+}
+at::Tensor put_back(const at::Tensor& x, Dims dims) {
+  return x.movedim({0, 1}, {dims.seq, dims.head});
+}
 
 }  // namespace
 
 HeadShare head_share(int64_t num_query_heads, int64_t num_kv_heads, int64_t ranks, int64_t rank) {
   if (num_query_heads < 1 || num_kv_heads < 1 || num_query_heads % num_kv_heads != 0) {
-    throw std::invalid_argument("head_share: query heads must be a positive multiple of key/value heads, got " +
-                                std::to_string(num_query_heads) + " and " + std::to_string(num_kv_heads));
+    throw std::invalid_argument(
+        "head_share: query heads must be a positive multiple of key/value heads, got " +
+        std::to_string(num_query_heads) + " and " + std::to_string(num_kv_heads));
   }
   if (ranks < 1 || rank < 0 || rank >= ranks) {
-    throw std::invalid_argument("head_share: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+    throw std::invalid_argument("head_share: rank " + std::to_string(rank) + " of " +
+                                std::to_string(ranks));
   }
   const int64_t group = num_query_heads / num_kv_heads;
   const Range q = even_part(num_query_heads, ranks, rank);
-  // Ranks that are left without a query head are the last ones; theirs is the empty range at the end.
+  // Ranks that are left without a query head are the last ones; theirs is the empty range at the
+  // end.
   HeadShare share{q, {q.begin / group, q.empty() ? q.begin / group : (q.end - 1) / group + 1}, {}};
   for (int64_t head = q.begin; head < q.end; ++head) {
     share.kv_head_of.push_back(head / group - share.kv_heads.begin);
@@ -120,13 +132,15 @@ at::Tensor gather_seq_scatter_heads(const at::Tensor& x, int64_t seq_dim, int64_
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gather_seq_scatter_heads_qkv(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t seq_dim, int64_t head_dim,
-    const std::shared_ptr<Communicator>& comm, const std::vector<int64_t>& seq_lengths) {
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t seq_dim,
+    int64_t head_dim, const std::shared_ptr<Communicator>& comm,
+    const std::vector<int64_t>& seq_lengths) {
   constexpr const char* kWhat = "gather_seq_scatter_heads_qkv";
   const Dims dims = checked_dims(q, seq_dim, head_dim, kWhat);
-  TORCH_CHECK(k.sizes() == v.sizes() && k.dim() == q.dim(), kWhat, ": q, k, v have shapes ", q.sizes(), ", ", k.sizes(),
-              ", ", v.sizes());
-  Call call{{known_lengths(seq_lengths, q.size(dims.seq), q.device(), *comm, kWhat), {{}, {}, {}}}, comm};
+  TORCH_CHECK(k.sizes() == v.sizes() && k.dim() == q.dim(), kWhat, ": q, k, v have shapes ",
+              q.sizes(), ", ", k.sizes(), ", ", v.sizes());
+  Call call{{known_lengths(seq_lengths, q.size(dims.seq), q.device(), *comm, kWhat), {{}, {}, {}}},
+            comm};
   for (int64_t p = 0; p < comm->size(); ++p) {
     const HeadShare share = head_share(q.size(dims.head), k.size(dims.head), comm->size(), p);
     call.exchange.heads_of[0].push_back(share.query_heads);
@@ -136,7 +150,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> gather_seq_scatter_heads_qkv(
   if (comm->size() == 1) {
     return {q, k, v};
   }
-  const auto out = QkvToHeads::apply(rows_first(q, dims), rows_first(k, dims), rows_first(v, dims), call);
+  const auto out =
+      QkvToHeads::apply(rows_first(q, dims), rows_first(k, dims), rows_first(v, dims), call);
   return {put_back(out[0], dims), put_back(out[1], dims), put_back(out[2], dims)};
 }
 
@@ -147,11 +162,13 @@ at::Tensor gather_heads_scatter_seq(const at::Tensor& x, int64_t head_dim, int64
   constexpr const char* kWhat = "gather_heads_scatter_seq";
   const Dims dims = checked_dims(x, seq_dim, head_dim, kWhat);
   auto rows_of = cut_lengths(seq_lengths, x.size(dims.seq), *comm, kWhat);
-  auto heads_of = ranges_of(known_lengths(head_counts, x.size(dims.head), x.device(), *comm, kWhat));
+  auto heads_of =
+      ranges_of(known_lengths(head_counts, x.size(dims.head), x.device(), *comm, kWhat));
   if (comm->size() == 1) {
     return x;
   }
-  return put_back(ToSequence::apply(rows_first(x, dims), Call{{std::move(rows_of), {std::move(heads_of)}}, comm}),
+  return put_back(ToSequence::apply(rows_first(x, dims),
+                                    Call{{std::move(rows_of), {std::move(heads_of)}}, comm}),
                   dims);
 }
 

@@ -10,17 +10,19 @@
 namespace ringside::sp {
 namespace {
 
-void check_one_per_rank(const std::vector<int64_t>& lengths, const Communicator& comm, const char* what) {
-  TORCH_CHECK(static_cast<int64_t>(lengths.size()) == comm.size(), what, ": lengths of ", lengths.size(),
-              " ranks for a group of ", comm.size());
+void check_one_per_rank(const std::vector<int64_t>& lengths, const Communicator& comm,
+                        const char* what) {
+  TORCH_CHECK(static_cast<int64_t>(lengths.size()) == comm.size(), what, ": lengths of ",
+              lengths.size(), " ranks for a group of ", comm.size());
 }
 
 }  // namespace
 
 std::vector<int64_t> gather_lengths(int64_t mine, at::Device device, Communicator& comm) {
-  const at::Tensor all = comm.all_gather(at::full({1}, mine, at::TensorOptions(device).dtype(at::kLong)), "lengths")
-                             .view({-1})
-                             .cpu();
+  const at::Tensor all =
+      comm.all_gather(at::full({1}, mine, at::TensorOptions(device).dtype(at::kLong)), "lengths")
+          .view({-1})
+          .cpu();
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
 }
 
@@ -36,8 +38,8 @@ std::vector<int64_t> even_lengths(int64_t total, int64_t ranks) {
   return lengths;
 }
 
-std::vector<int64_t> known_lengths(const std::vector<int64_t>& lengths, int64_t mine, at::Device device,
-                                   Communicator& comm, const char* what) {
+std::vector<int64_t> known_lengths(const std::vector<int64_t>& lengths, int64_t mine,
+                                   at::Device device, Communicator& comm, const char* what) {
   if (lengths.empty()) {
     return gather_lengths(mine, device, comm);
   }
@@ -47,14 +49,14 @@ std::vector<int64_t> known_lengths(const std::vector<int64_t>& lengths, int64_t 
   return lengths;
 }
 
-std::vector<int64_t> cut_lengths(const std::vector<int64_t>& lengths, int64_t total, const Communicator& comm,
-                                 const char* what) {
+std::vector<int64_t> cut_lengths(const std::vector<int64_t>& lengths, int64_t total,
+                                 const Communicator& comm, const char* what) {
   if (lengths.empty()) {
     return even_lengths(total, comm.size());
   }
   check_one_per_rank(lengths, comm, what);
-  TORCH_CHECK(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == total, what, ": lengths ", lengths,
-              " for ", total, " rows");
+  TORCH_CHECK(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == total, what,
+              ": lengths ", lengths, " for ", total, " rows");
   return lengths;
 }
 

@@ -31,22 +31,24 @@ class ReduceLoss : public torch::autograd::Function<ReduceLoss> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const at::Tensor share = ctx->get_saved_variables()[0];
-    return {(grads[0].to(at::kDouble) * share).to(grads[0].scalar_type()), Variable(), Variable(), Variable()};
+    return {(grads[0].to(at::kDouble) * share).to(grads[0].scalar_type()), Variable(), Variable(),
+            Variable()};
   }
 };
 
 }  // namespace
 
-at::Tensor reduce_sequence_parallel_loss(const at::Tensor& loss, int64_t num_valid_tokens, Communicator& comm,
-                                         LossForm form) {
+at::Tensor reduce_sequence_parallel_loss(const at::Tensor& loss, int64_t num_valid_tokens,
+                                         Communicator& comm, LossForm form) {
   if (num_valid_tokens < 0) {
-    throw std::invalid_argument("reduce_sequence_parallel_loss: " + std::to_string(num_valid_tokens) +
-                                " valid tokens");
+    throw std::invalid_argument(
+        "reduce_sequence_parallel_loss: " + std::to_string(num_valid_tokens) + " valid tokens");
   }
   TORCH_CHECK(loss.numel() == 1 && loss.is_floating_point(),
-              "reduce_sequence_parallel_loss: one float element is needed, got ", loss.scalar_type(), " ",
-              loss.sizes());
-  const double weight = form == LossForm::kMean ? static_cast<double>(num_valid_tokens) : num_valid_tokens > 0;
+              "reduce_sequence_parallel_loss: one float element is needed, got ",
+              loss.scalar_type(), " ", loss.sizes());
+  const double weight =
+      form == LossForm::kMean ? static_cast<double>(num_valid_tokens) : num_valid_tokens > 0;
   return ReduceLoss::apply(loss, weight, num_valid_tokens, &comm);
 }
 

@@ -1,4 +1,5 @@
-// What an autograd function's backward needs beside tensors, kept in its context. For the .cpp files of this folder.
+// What an autograd function's backward needs beside tensors, kept in its context. For the .cpp
+// files of this folder.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,7 +18,8 @@ struct Held final : torch::CustomClassHolder {
 // Keeps value until the graph is freed; once per context.
 template <class T>
 void hold(torch::autograd::AutogradContext* ctx, T value) {
-  ctx->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
+  ctx->saved_data["held"] =
+      c10::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
 }
 
 // A copy of what hold() kept, so it outlives a context that is freed meanwhile. T must be hold()'s.

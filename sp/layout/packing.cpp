@@ -17,9 +17,8 @@ std::vector<Bin> fill_bins(std::span<const int64_t> lengths, std::span<const int
                            int64_t num_bins) {
   std::vector<Bin> bins(num_bins);
   for (const int64_t document : longest_first) {
-    auto least = std::min_element(bins.begin(), bins.end(), [](const Bin& a, const Bin& b) {
-      return a.tokens < b.tokens;
-    });
+    auto least = std::min_element(bins.begin(), bins.end(),
+                                  [](const Bin& a, const Bin& b) { return a.tokens < b.tokens; });
     least->tokens += lengths[document];
     least->documents.push_back(document);
   }
@@ -55,8 +54,9 @@ uint64_t PackingPlan::hash() const {
 PackingPlan pack_documents(std::span<const int64_t> lengths, int64_t dp_size,
                            int64_t tokens_per_micro_batch) {
   if (dp_size < 1 || tokens_per_micro_batch < 1) {
-    throw std::invalid_argument("pack_documents: dp_size and tokens_per_micro_batch must be positive, got " +
-                                std::to_string(dp_size) + " and " + std::to_string(tokens_per_micro_batch));
+    throw std::invalid_argument(
+        "pack_documents: dp_size and tokens_per_micro_batch must be positive, got " +
+        std::to_string(dp_size) + " and " + std::to_string(tokens_per_micro_batch));
   }
   if (std::any_of(lengths.begin(), lengths.end(), [](int64_t n) { return n < 0; })) {
     throw std::invalid_argument("pack_documents: negative document length");

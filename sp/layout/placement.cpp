@@ -13,7 +13,8 @@ void append_run(std::vector<TokenRun>& share, int64_t segment, Range offsets) {
   if (offsets.empty()) {
     return;
   }
-  if (!share.empty() && share.back().segment == segment && share.back().offsets.end == offsets.begin) {
+  if (!share.empty() && share.back().segment == segment &&
+      share.back().offsets.end == offsets.begin) {
     share.back().offsets.end = offsets.end;
     return;
   }
@@ -50,7 +51,8 @@ Shares place_contiguous(const SegmentForest& forest, int64_t ring_size) {
     for (int64_t s = 0; s < forest.num_segments(); ++s) {
       const Range packed = forest.packed(s);
       append_run(shares[r], s,
-                 {std::max(packed.begin, part.begin) - packed.begin, std::min(packed.end, part.end) - packed.begin});
+                 {std::max(packed.begin, part.begin) - packed.begin,
+                  std::min(packed.end, part.end) - packed.begin});
     }
   }
   return shares;
@@ -58,13 +60,15 @@ Shares place_contiguous(const SegmentForest& forest, int64_t ring_size) {
 
 }  // namespace
 
-std::vector<std::vector<TokenRun>> place(const SegmentForest& forest, int64_t ring_size, Placement placement) {
+std::vector<std::vector<TokenRun>> place(const SegmentForest& forest, int64_t ring_size,
+                                         Placement placement) {
   if (placement == Placement::kContiguous) {
     return place_contiguous(forest, ring_size);
   }
-  const std::vector<int64_t> owner = placement == Placement::kDocumentAware
-                                         ? owners_of_segments(forest, ring_size)
-                                         : std::vector<int64_t>(forest.num_segments(), kCutOverAllRanks);
+  const std::vector<int64_t> owner =
+      placement == Placement::kDocumentAware
+          ? owners_of_segments(forest, ring_size)
+          : std::vector<int64_t>(forest.num_segments(), kCutOverAllRanks);
   Shares shares(ring_size);
   ZigzagCutter zigzag(ring_size);
   for (int64_t s = 0; s < forest.num_segments(); ++s) {

@@ -15,8 +15,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part `index` of `total` things cut into `parts` contiguous parts whose sizes differ by at most one; the first
-// total % parts parts are the larger ones. Any total >= 0, any parts >= 1.
+// Part `index` of `total` things cut into `parts` contiguous parts whose sizes differ by at most
+// one; the first total % parts parts are the larger ones. Any total >= 0, any parts >= 1.
 inline Range even_part(int64_t total, int64_t parts, int64_t index) {
   const int64_t base = total / parts;
   const int64_t larger = total % parts;

@@ -8,7 +8,8 @@ namespace ringside::sp {
 
 RangeSet::RangeSet(std::vector<Range> ranges) {
   std::erase_if(ranges, [](const Range& r) { return r.empty(); });
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (const Range& range : ranges) {
     if (!ranges_.empty() && range.begin <= ranges_.back().end) {
       ranges_.back().end = std::max(ranges_.back().end, range.end);
@@ -58,8 +59,8 @@ std::vector<Range> RangeSet::places_of(const RangeSet& subset) const {
   for (const Range& range : subset.ranges_) {
     const Range place{place_of(range.begin), place_of(range.end)};
     if (place.size() != range.size()) {
-      throw std::invalid_argument("RangeSet: [" + std::to_string(range.begin) + ", " + std::to_string(range.end) +
-                                  ") is not in the set");
+      throw std::invalid_argument("RangeSet: [" + std::to_string(range.begin) + ", " +
+                                  std::to_string(range.end) + ") is not in the set");
     }
     if (!places.empty() && places.back().end == place.begin) {
       places.back().end = place.end;

@@ -1,4 +1,5 @@
-// A set of indices as sorted ranges, and the place of each member in the compact sequence of all members.
+// A set of indices as sorted ranges, and the place of each member in the compact sequence of all
+// members.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ class RangeSet {
   // Number of members below `value`: a member's place.
   int64_t place_of(int64_t value) const;
 
-  // The places of a subset's ranges, neighbouring ones joined. Throws std::invalid_argument when it is not a subset.
+  // The places of a subset's ranges, neighbouring ones joined. Throws std::invalid_argument when it
+  // is not a subset.
   std::vector<Range> places_of(const RangeSet& subset) const;
 
  private:

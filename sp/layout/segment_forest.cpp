@@ -6,23 +6,27 @@
 
 namespace ringside::sp {
 
-SegmentForest::SegmentForest(std::vector<Segment> segments) : segments_(std::move(segments)), packed_begin_{0} {
+SegmentForest::SegmentForest(std::vector<Segment> segments)
+    : segments_(std::move(segments)), packed_begin_{0} {
   std::vector<int64_t> path;  // from the root to the segment before
   subtree_end_.assign(segments_.size(), num_segments());
   for (int64_t s = 0; s < num_segments(); ++s) {
     const Segment& segment = segments_[s];
     if (segment.length < 0) {
-      throw std::invalid_argument("segment " + std::to_string(s) + " has length " + std::to_string(segment.length));
+      throw std::invalid_argument("segment " + std::to_string(s) + " has length " +
+                                  std::to_string(segment.length));
     }
     while (!path.empty() && path.back() != segment.parent) {
       subtree_end_[path.back()] = s;
       path.pop_back();
     }
     if (path.empty() && segment.parent != -1) {
-      throw std::invalid_argument("segment " + std::to_string(s) + " has parent " + std::to_string(segment.parent) +
+      throw std::invalid_argument("segment " + std::to_string(s) + " has parent " +
+                                  std::to_string(segment.parent) +
                                   ", which is not on the path of the segment before it");
     }
-    first_position_.push_back(path.empty() ? 0 : first_position_[path.back()] + segments_[path.back()].length);
+    first_position_.push_back(
+        path.empty() ? 0 : first_position_[path.back()] + segments_[path.back()].length);
     packed_begin_.push_back(packed_begin_.back() + segment.length);
     path.push_back(s);
   }

@@ -1,7 +1,8 @@
-// The documents of a micro-batch as a forest of segments, so that a token shared by several documents exists once. A
-// plain document is a root without children; completions of one prompt are children of the prompt's segment, and
-// so on to any depth. A token attends to itself, to what precedes it in its segment, and to all of its segment's
-// ancestors. Pure integers, the same on every rank.
+// The documents of a micro-batch as a forest of segments, so that a token shared by several
+// documents exists once. A plain document is a root without children; completions of one prompt are
+// children of the prompt's segment, and so on to any depth. A token attends to itself, to what
+// precedes it in its segment, and to all of its segment's ancestors. Pure integers, the same on
+// every rank.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// Segments stand in depth-first order, and tokens are packed in that order ("packed index"): a segment's
-// descendants follow it without a gap.
+// Segments stand in depth-first order, and tokens are packed in that order ("packed index"): a
+// segment's descendants follow it without a gap.
 class SegmentForest {
  public:
-  // Throws std::invalid_argument, naming the segment, on a negative length or a parent that is not on the path of the
-  // segment before.
+  // Throws std::invalid_argument, naming the segment, on a negative length or a parent that is not
+  // on the path of the segment before.
   explicit SegmentForest(std::vector<Segment> segments);
 
   // One root per document.
@@ -37,11 +38,15 @@ class SegmentForest {
   int64_t first_position(int64_t segment) const { return first_position_.at(segment); }
 
   // Packed indices of the segment's tokens.
-  Range packed(int64_t segment) const { return {packed_begin_.at(segment), packed_begin_.at(segment + 1)}; }
+  Range packed(int64_t segment) const {
+    return {packed_begin_.at(segment), packed_begin_.at(segment + 1)};
+  }
 
   // One past the segment's last descendant, as a segment and as a packed index.
   int64_t subtree_end(int64_t segment) const { return subtree_end_.at(segment); }
-  int64_t packed_subtree_end(int64_t segment) const { return packed_begin_.at(subtree_end(segment)); }
+  int64_t packed_subtree_end(int64_t segment) const {
+    return packed_begin_.at(subtree_end(segment));
+  }
 
   // Query-key pairs of the tokens at `offsets` of a segment, per head, without a window.
   int64_t attended_pairs(int64_t segment, Range offsets) const;

@@ -5,11 +5,13 @@
 
 namespace ringside::sp {
 
-SequenceLayout::SequenceLayout(SegmentForest forest, int64_t ring_size, int64_t ulysses_size, Placement placement)
+SequenceLayout::SequenceLayout(SegmentForest forest, int64_t ring_size, int64_t ulysses_size,
+                               Placement placement)
     : forest_(std::move(forest)), ulysses_size_(ulysses_size) {
   if (ring_size < 1 || ulysses_size < 1) {
-    throw std::invalid_argument("SequenceLayout: ring_size and ulysses_size must be at least 1, got " +
-                                std::to_string(ring_size) + " and " + std::to_string(ulysses_size));
+    throw std::invalid_argument(
+        "SequenceLayout: ring_size and ulysses_size must be at least 1, got " +
+        std::to_string(ring_size) + " and " + std::to_string(ulysses_size));
   }
   shares_ = place(forest_, ring_size, placement);
   for (const auto& share : shares_) {

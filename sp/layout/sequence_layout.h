@@ -1,11 +1,14 @@
-// Who holds which token of a packed micro-batch. Pure integers, the same on every rank; the one object through
-// which every token-aligned field is cut and put together again, so that no two fields can disagree.
+// Who holds which token of a packed micro-batch. Pure integers, the same on every rank; the one
+// object through which every token-aligned field is cut and put together again, so that no two
+// fields can disagree.
 //
-// The micro-batch is a forest of segments; its tokens are packed in the forest's order ("packed index"). The placement says
-// which runs of tokens a ring rank holds; each ring share, in packed order, is then cut into U contiguous runs for the
-// Ulysses ranks. Nothing is padded; a rank may hold no token at all.
+// The micro-batch is a forest of segments; its tokens are packed in the forest's order ("packed
+// index"). The placement says which runs of tokens a ring rank holds; each ring share, in packed
+// order, is then cut into U contiguous runs for the Ulysses ranks. Nothing is padded; a rank may
+// hold no token at all.
 //
-// sp rank = ring_rank * U + ulysses_rank. "Share index" = place in a ring share; "local index" = place on an sp rank.
+// sp rank = ring_rank * U + ulysses_rank. "Share index" = place in a ring share; "local index" =
+// place on an sp rank.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +29,8 @@ class SequenceLayout {
                  Placement placement = Placement::kZigzag);
 
   // Plain documents of these lengths, in zigzag.
-  SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size, int64_t ulysses_size);
+  SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size,
+                 int64_t ulysses_size);
 
   const SegmentForest& forest() const { return forest_; }
   int64_t ring_size() const { return static_cast<int64_t>(shares_.size()); }
@@ -58,7 +62,8 @@ class SequenceLayout {
   // The positions of a whole ring share, in share order: what its Ulysses ranks hold together.
   std::vector<int64_t> share_positions(int64_t ring_rank) const;
 
-  // The local index of every token that sp_rank holds, by packed index; -1 for tokens of other ranks. [num_tokens]
+  // The local index of every token that sp_rank holds, by packed index; -1 for tokens of other
+  // ranks. [num_tokens]
   std::vector<int64_t> local_index_of_packed(int64_t sp_rank) const;
 
   // This rank's share of a field that has one value per packed token.
@@ -79,7 +84,8 @@ class SequenceLayout {
     std::vector<T> packed(num_tokens());
     for (int64_t rank = 0; rank < sp_size(); ++rank) {
       const auto indices = packed_indices(rank);
-      check_size(static_cast<int64_t>(shards[rank].size()), static_cast<int64_t>(indices.size()), "shard");
+      check_size(static_cast<int64_t>(shards[rank].size()), static_cast<int64_t>(indices.size()),
+                 "shard");
       for (std::size_t i = 0; i < indices.size(); ++i) {
         packed[indices[i]] = shards[rank][i];
       }

@@ -42,20 +42,28 @@ Tree tree_of(const SegmentForest& forest, int64_t root) {
 class Assignment {
  public:
   Assignment(const std::vector<Tree>& trees, int64_t ranks, Load base, Load total)
-      : trees_(trees), loads_(ranks, base), owner_(trees.size()), total_(total), ranks_(static_cast<double>(ranks)) {
+      : trees_(trees),
+        loads_(ranks, base),
+        owner_(trees.size()),
+        total_(total),
+        ranks_(static_cast<double>(ranks)) {
     std::vector<std::size_t> order(trees.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return fill(trees[a].load) > fill(trees[b].load); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return fill(trees[a].load) > fill(trees[b].load);
+    });
     for (const std::size_t t : order) {
-      const auto best = std::min_element(loads_.begin(), loads_.end(), [&](const Load& a, const Load& b) {
-        return fill(a + trees[t].load) < fill(b + trees[t].load);
-      });
+      const auto best =
+          std::min_element(loads_.begin(), loads_.end(), [&](const Load& a, const Load& b) {
+            return fill(a + trees[t].load) < fill(b + trees[t].load);
+          });
       *best += trees[t].load;
       owner_[t] = best - loads_.begin();
     }
-    // Each change lowers the fullest rank, so this ends by itself; the bound keeps it fast on huge batches.
-    for (std::size_t step = 0; step < 4 * trees.size() && imbalance() > kGoodEnough && improve(); ++step) {
+    // Each change lowers the fullest rank, so this ends by itself; the bound keeps it fast on huge
+    // batches.
+    for (std::size_t step = 0; step < 4 * trees.size() && imbalance() > kGoodEnough && improve();
+         ++step) {
     }
   }
 
@@ -72,9 +80,9 @@ class Assignment {
 
  private:
   struct Change {
-    std::size_t out = 0;                // leaves the fullest rank
-    std::optional<std::size_t> in;      // comes instead, if anything
-    int64_t other = 0;                  // the rank it is exchanged with
+    std::size_t out = 0;            // leaves the fullest rank
+    std::optional<std::size_t> in;  // comes instead, if anything
+    int64_t other = 0;              // the rank it is exchanged with
   };
 
   int64_t fullest() const {
@@ -89,7 +97,8 @@ class Assignment {
     double best = fill(loads_[from]) - 1e-9;
     std::optional<Change> change;
     const auto consider = [&](const Change& candidate, const Load& leaving) {
-      const double worst = std::max(fill(loads_[from] - leaving), fill(loads_[candidate.other] + leaving));
+      const double worst =
+          std::max(fill(loads_[from] - leaving), fill(loads_[candidate.other] + leaving));
       if (worst < best) {
         best = worst;
         change = candidate;
@@ -146,17 +155,19 @@ std::vector<int64_t> owners_of_segments(const SegmentForest& forest, int64_t rin
   }
   Load cut;
   for (;;) {
-    const Assignment assignment(trees, ring_size, {cut.tokens / ring_size, cut.pairs / ring_size}, total);
+    const Assignment assignment(trees, ring_size, {cut.tokens / ring_size, cut.pairs / ring_size},
+                                total);
     if (trees.empty() || assignment.imbalance() <= kTolerance) {
       for (std::size_t t = 0; t < trees.size(); ++t) {
-        std::fill(owners.begin() + trees[t].root, owners.begin() + forest.subtree_end(trees[t].root),
-                  assignment.owner(t));
+        std::fill(owners.begin() + trees[t].root,
+                  owners.begin() + forest.subtree_end(trees[t].root), assignment.owner(t));
       }
       return owners;
     }
-    const auto largest = std::max_element(trees.begin(), trees.end(), [&](const Tree& a, const Tree& b) {
-      return assignment.fill(a.load) < assignment.fill(b.load);
-    });
+    const auto largest =
+        std::max_element(trees.begin(), trees.end(), [&](const Tree& a, const Tree& b) {
+          return assignment.fill(a.load) < assignment.fill(b.load);
+        });
     const int64_t root = largest->root;
     trees.erase(largest);
     cut += {forest.length(root), forest.attended_pairs(root, {0, forest.length(root)})};

@@ -1,4 +1,5 @@
-// The packing behind document-aware placement: which segments stay whole on which ring rank, and which are cut.
+// The packing behind document-aware placement: which segments stay whole on which ring rank, and
+// which are cut.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,11 @@ namespace ringside::sp {
 
 inline constexpr int64_t kCutOverAllRanks = -1;
 
-// For each segment the ring rank that holds all of it, or kCutOverAllRanks. Trees are assigned whole, largest first, then
-// moved and exchanged as long as that lowers the fullest rank in tokens and attended pairs; while the fullest is more than
-// 4 % above the mean, the largest tree's root segment is cut and its subtrees are assigned for themselves. Ends at the
-// latest with every segment cut. [num_segments]
+// For each segment the ring rank that holds all of it, or kCutOverAllRanks. Trees are assigned
+// whole, largest first, then moved and exchanged as long as that lowers the fullest rank in tokens
+// and attended pairs; while the fullest is more than 4 % above the mean, the largest tree's root
+// segment is cut and its subtrees are assigned for themselves. Ends at the latest with every
+// segment cut. [num_segments]
 std::vector<int64_t> owners_of_segments(const SegmentForest& forest, int64_t ring_size);
 
 }  // namespace ringside::sp

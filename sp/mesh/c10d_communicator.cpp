@@ -45,7 +45,8 @@ class C10dTransfer final : public Transfer {
 
 class C10dCommunicator final : public Communicator {
  public:
-  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend)
+      : backend_(std::move(backend)) {}
 
   int64_t rank() const override { return backend_->getRank(); }
   int64_t size() const override { return backend_->getSize(); }
@@ -64,7 +65,8 @@ class C10dCommunicator final : public Communicator {
     auto receive_splits = receive_counts;
     auto send_splits = send_counts;
     auto work = backend_->alltoall_base(receive, send, receive_splits, send_splits);
-    return std::make_unique<C10dTransfer>(nullptr, std::move(work), std::vector<at::Tensor>{send, receive});
+    return std::make_unique<C10dTransfer>(nullptr, std::move(work),
+                                          std::vector<at::Tensor>{send, receive});
   }
 
   void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
@@ -88,8 +90,10 @@ class C10dCommunicator final : public Communicator {
     next_tag_ = (next_tag_ + 1) % (1 << 20);
     c10::intrusive_ptr<c10d::Work> sending;
     c10::intrusive_ptr<c10d::Work> receiving;
-    // NCCL runs calls of one pair in order: two ranks that each receive first would wait for each other forever.
-    const bool grouped = backend_->supportsCoalescing() && (receive.numel() > 0 || send.numel() > 0);
+    // NCCL runs calls of one pair in order: two ranks that each receive first would wait for each
+    // other forever.
+    const bool grouped =
+        backend_->supportsCoalescing() && (receive.numel() > 0 || send.numel() > 0);
     if (grouped) {
       backend_->startCoalescing();
     }
@@ -128,16 +132,16 @@ std::shared_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c1
     return make_single_rank_communicator();
   }
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(host.empty()
-                                 ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                 : c10d::ProcessGroupGloo::createDeviceForHostname(host));
+  options->devices.push_back(host.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                          : c10d::ProcessGroupGloo::createDeviceForHostname(host));
   auto prefixed = c10::make_intrusive<c10d::PrefixStore>(group_name, store);
   return make_c10d_communicator(c10::make_intrusive<c10d::ProcessGroupGloo>(
       prefixed, static_cast<int>(rank), static_cast<int>(size), options));
 }
 
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const std::string& host, uint16_t port, int64_t rank,
-                                               int64_t world_size, std::chrono::milliseconds timeout) {
+                                               int64_t world_size,
+                                               std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = rank == 0;

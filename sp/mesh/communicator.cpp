@@ -27,7 +27,8 @@ class SingleRankCommunicator final : public Communicator {
  protected:
   // Communicator answers for a group of one before it comes to these.
   void do_all_reduce(at::Tensor&, Reduction) override {}
-  std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor&, at::Tensor&, const std::vector<int64_t>&,
+  std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor&, at::Tensor&,
+                                                const std::vector<int64_t>&,
                                                 const std::vector<int64_t>&) override {
     return std::make_unique<FinishedTransfer>();
   }
@@ -42,7 +43,8 @@ class SingleRankCommunicator final : public Communicator {
 }  // namespace
 
 void Communicator::all_reduce(at::Tensor& tensor, Reduction reduction, const std::string& tag) {
-  TORCH_CHECK(tensor.is_contiguous(), "all_reduce of a tensor that is not contiguous: ", tensor.sizes());
+  TORCH_CHECK(tensor.is_contiguous(),
+              "all_reduce of a tensor that is not contiguous: ", tensor.sizes());
   if (size() == 1 || tensor.numel() == 0) {
     return;
   }
@@ -70,7 +72,8 @@ void Communicator::check_exchange(const at::Tensor& send, const std::vector<int6
 }
 
 at::Tensor Communicator::all_to_all(const at::Tensor& send, const std::vector<int64_t>& send_counts,
-                                    const std::vector<int64_t>& recv_counts, const std::string& tag) {
+                                    const std::vector<int64_t>& recv_counts,
+                                    const std::string& tag) {
   check_exchange(send, send_counts, recv_counts);
   if (size() == 1) {
     return send;
@@ -86,7 +89,8 @@ std::unique_ptr<Transfer> Communicator::start_all_to_all(const at::Tensor& send,
                                                          const std::vector<int64_t>& recv_counts,
                                                          const std::string& tag) {
   check_exchange(send, send_counts, recv_counts);
-  TORCH_CHECK(receive.dim() == 1 && receive.is_contiguous() && receive.numel() == total(recv_counts) &&
+  TORCH_CHECK(receive.dim() == 1 && receive.is_contiguous() &&
+                  receive.numel() == total(recv_counts) &&
                   receive.scalar_type() == send.scalar_type(),
               "all_to_all receives a contiguous 1-D ", send.scalar_type(), " tensor of ",
               total(recv_counts), " elements, got ", receive.scalar_type(), " ", receive.sizes());
@@ -103,11 +107,12 @@ void Communicator::check_rows(const at::Tensor& rows, int64_t expected,
                               const std::vector<int64_t>& rows_of) const {
   TORCH_CHECK(static_cast<int64_t>(rows_of.size()) == size(), "row counts for ", rows_of.size(),
               " ranks in a group of ", size());
-  TORCH_CHECK(rows.dim() >= 1 && rows.size(0) == expected, "rank ", rank(), " of row counts ", rows_of,
-              " passes ", expected, " rows, got shape ", rows.sizes());
+  TORCH_CHECK(rows.dim() >= 1 && rows.size(0) == expected, "rank ", rank(), " of row counts ",
+              rows_of, " passes ", expected, " rows, got shape ", rows.sizes());
 }
 
-at::Tensor Communicator::all_gather_rows(const at::Tensor& rows, const std::vector<int64_t>& rows_of,
+at::Tensor Communicator::all_gather_rows(const at::Tensor& rows,
+                                         const std::vector<int64_t>& rows_of,
                                          const std::string& tag) {
   check_rows(rows, rank() < static_cast<int64_t>(rows_of.size()) ? rows_of[rank()] : 0, rows_of);
   if (size() == 1) {
@@ -132,7 +137,8 @@ at::Tensor Communicator::all_gather_rows(const at::Tensor& rows, const std::vect
   return gathered;
 }
 
-at::Tensor Communicator::reduce_scatter_rows(const at::Tensor& full, const std::vector<int64_t>& rows_of,
+at::Tensor Communicator::reduce_scatter_rows(const at::Tensor& full,
+                                             const std::vector<int64_t>& rows_of,
                                              const std::string& tag) {
   check_rows(full, total(rows_of), rows_of);
   if (size() == 1) {
@@ -172,7 +178,8 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor, const std::string&
 
 void Communicator::broadcast(at::Tensor& tensor, int64_t root, const std::string& tag) {
   TORCH_CHECK(root >= 0 && root < size(), "broadcast from rank ", root, " of ", size());
-  TORCH_CHECK(tensor.is_contiguous(), "broadcast of a tensor that is not contiguous: ", tensor.sizes());
+  TORCH_CHECK(tensor.is_contiguous(),
+              "broadcast of a tensor that is not contiguous: ", tensor.sizes());
   if (size() == 1 || tensor.numel() == 0) {
     return;
   }
@@ -185,8 +192,10 @@ void Communicator::broadcast(at::Tensor& tensor, int64_t root, const std::string
 std::unique_ptr<Transfer> Communicator::send_recv(const at::Tensor& send, int64_t to,
                                                   at::Tensor& receive, int64_t from,
                                                   const std::string& tag) {
-  TORCH_CHECK(to != rank() && from != rank(), "rank ", rank(), " cannot send to or receive from itself");
-  TORCH_CHECK(send.is_contiguous() && receive.is_contiguous(), "send_recv needs contiguous tensors");
+  TORCH_CHECK(to != rank() && from != rank(), "rank ", rank(),
+              " cannot send to or receive from itself");
+  TORCH_CHECK(send.is_contiguous() && receive.is_contiguous(),
+              "send_recv needs contiguous tensors");
   sent_bytes_[tag] += bytes_of(send);
   return do_send_recv(send, to, receive, from);
 }

@@ -35,8 +35,8 @@ void check_agreement(uint64_t hash, const char* what, Communicator& world) {
   const at::Tensor all = world.all_gather(mine, "agreement").view({-1});
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const auto theirs = static_cast<uint64_t>(all[rank].item<int64_t>());
-    TORCH_CHECK(theirs == hash, what, " differs between ranks: rank ", rank, " has ", theirs, ", rank ",
-                world.rank(), " has ", hash);
+    TORCH_CHECK(theirs == hash, what, " differs between ranks: rank ", rank, " has ", theirs,
+                ", rank ", world.rank(), " has ", hash);
   }
 }
 

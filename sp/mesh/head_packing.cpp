@@ -35,30 +35,33 @@ std::vector<int64_t> counts(const HeadExchange& exchange, const std::vector<int6
   std::vector<int64_t> result;
   for (std::size_t p = 0; p < exchange.rows_of.size(); ++p) {
     const auto [row_owner, head_owner] = owners(static_cast<int64_t>(p));
-    result.push_back(exchange.rows_of[row_owner] * width_of(exchange, head_owner) * c10::multiply_integers(rest));
+    result.push_back(exchange.rows_of[row_owner] * width_of(exchange, head_owner) *
+                     c10::multiply_integers(rest));
   }
   return result;
 }
 
-// The dims after the first two, once every tensor is found to have `rows` and the heads the exchange says.
-std::vector<int64_t> checked_rest(const std::vector<at::Tensor>& xs, const HeadExchange& exchange, int64_t rows,
+// The dims after the first two, once every tensor is found to have `rows` and the heads the
+// exchange says.
+std::vector<int64_t> checked_rest(const std::vector<at::Tensor>& xs, const HeadExchange& exchange,
+                                  int64_t rows,
                                   const std::function<int64_t(const std::vector<Range>&)>& heads) {
   TORCH_CHECK(xs.size() == exchange.heads_of.size(), "head exchange: ", xs.size(), " tensors for ",
               exchange.heads_of.size());
   const std::vector<int64_t> rest = xs.front().sizes().slice(2).vec();
   for (std::size_t i = 0; i < xs.size(); ++i) {
     const auto expected = shape_of(rows, heads(exchange.heads_of[i]), rest);
-    TORCH_CHECK(xs[i].sizes() == expected, "head exchange: tensor ", i, " has [tokens, heads, ...] ", xs[i].sizes(),
-                ", expected ", expected);
-    TORCH_CHECK(xs[i].scalar_type() == xs.front().scalar_type(), "head exchange: dtypes ", xs[i].scalar_type(),
-                " and ", xs.front().scalar_type(), " in one message");
+    TORCH_CHECK(xs[i].sizes() == expected, "head exchange: tensor ", i,
+                " has [tokens, heads, ...] ", xs[i].sizes(), ", expected ", expected);
+    TORCH_CHECK(xs[i].scalar_type() == xs.front().scalar_type(), "head exchange: dtypes ",
+                xs[i].scalar_type(), " and ", xs.front().scalar_type(), " in one message");
   }
   return rest;
 }
 
 StartedExchange start(const at::Tensor& send, const std::vector<int64_t>& send_counts,
-                      const std::vector<int64_t>& recv_counts, std::vector<int64_t> rest, Communicator& comm,
-                      const char* tag) {
+                      const std::vector<int64_t>& recv_counts, std::vector<int64_t> rest,
+                      Communicator& comm, const char* tag) {
   StartedExchange started{at::empty({sum(recv_counts)}, send.options()), std::move(rest), nullptr};
   started.transfer = comm.start_all_to_all(send, send_counts, started.receive, recv_counts, tag);
   return started;
@@ -76,7 +79,8 @@ at::Tensor join(const std::vector<at::Tensor>& parts, const std::vector<Range>& 
   const auto dtype = parts.front().scalar_type();
   std::vector<int64_t> shape = parts.front().sizes().vec();
   shape[1] = heads_of.back().end;
-  const at::Tensor joined = at::zeros(shape, parts.front().options().dtype(at::toOpMathType(dtype)));
+  const at::Tensor joined =
+      at::zeros(shape, parts.front().options().dtype(at::toOpMathType(dtype)));
   for (std::size_t p = 0; p < parts.size(); ++p) {
     joined.narrow(1, heads_of[p].begin, heads_of[p].size()).add_(parts[p]);
   }
@@ -95,16 +99,18 @@ std::vector<Range> ranges_of(const std::vector<int64_t>& sizes) {
   return ranges;
 }
 
-StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const HeadExchange& exchange, Communicator& comm,
-                               const char* tag) {
+StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const HeadExchange& exchange,
+                               Communicator& comm, const char* tag) {
   const int64_t me = comm.rank(), s = exchange.rows_of[me];
-  auto rest = checked_rest(xs_sHR, exchange, s, [](const auto& heads_of) { return heads_of.back().end; });
+  auto rest =
+      checked_rest(xs_sHR, exchange, s, [](const auto& heads_of) { return heads_of.back().end; });
   const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
   const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
   const at::Tensor send = at::empty({sum(send_counts)}, xs_sHR.front().options());
   const auto messages = send.split_with_sizes(send_counts);
   for (std::size_t p = 0; p < messages.size(); ++p) {
-    const at::Tensor message = messages[p].view(shape_of(s, width_of(exchange, static_cast<int64_t>(p)), rest));
+    const at::Tensor message =
+        messages[p].view(shape_of(s, width_of(exchange, static_cast<int64_t>(p)), rest));
     int64_t begin = 0;
     for (std::size_t i = 0; i < xs_sHR.size(); ++i) {
       const Range heads = exchange.heads_of[i][p];
@@ -115,9 +121,11 @@ StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const Head
   return start(send, send_counts, recv_counts, std::move(rest), comm, tag);
 }
 
-at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& exchange, const Communicator& comm) {
+at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& exchange,
+                                  const Communicator& comm) {
   started.transfer->wait();
-  return started.receive.view(shape_of(sum(exchange.rows_of), width_of(exchange, comm.rank()), started.rest));
+  return started.receive.view(
+      shape_of(sum(exchange.rows_of), width_of(exchange, comm.rank()), started.rest));
 }
 
 std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExchange& exchange,
@@ -138,25 +146,31 @@ StartedExchange start_joined_to_sequence(const at::Tensor& joined_ShR, const Hea
   const int64_t me = comm.rank();
   const auto rest = joined_ShR.sizes().slice(2).vec();
   const auto expected = shape_of(sum(exchange.rows_of), width_of(exchange, me), rest);
-  TORCH_CHECK(joined_ShR.sizes() == expected, "head exchange: joined tensor has [tokens, heads, ...] ",
-              joined_ShR.sizes(), ", expected ", expected);
+  TORCH_CHECK(joined_ShR.sizes() == expected,
+              "head exchange: joined tensor has [tokens, heads, ...] ", joined_ShR.sizes(),
+              ", expected ", expected);
   const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
   const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
   return start(joined_ShR.contiguous().view({-1}), send_counts, recv_counts, rest, comm, tag);
 }
 
-StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR, const HeadExchange& exchange,
-                                  Communicator& comm, const char* tag) {
+StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR,
+                                  const HeadExchange& exchange, Communicator& comm,
+                                  const char* tag) {
   const int64_t me = comm.rank();
-  checked_rest(xs_ShR, exchange, sum(exchange.rows_of), [me](const auto& heads_of) { return heads_of[me].size(); });
-  return start_joined_to_sequence(xs_ShR.size() == 1 ? xs_ShR.front() : at::cat(xs_ShR, /*dim=*/1), exchange, comm, tag);
+  checked_rest(xs_ShR, exchange, sum(exchange.rows_of),
+               [me](const auto& heads_of) { return heads_of[me].size(); });
+  return start_joined_to_sequence(xs_ShR.size() == 1 ? xs_ShR.front() : at::cat(xs_ShR, /*dim=*/1),
+                                  exchange, comm, tag);
 }
 
 std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadExchange& exchange,
                                            const Communicator& comm) {
   started.transfer->wait();
   const int64_t me = comm.rank();
-  const auto recv_counts = counts(exchange, started.rest, [&](int64_t p) { return std::pair{me, p}; });
+  const auto recv_counts = counts(exchange, started.rest, [&](int64_t p) {
+    return std::pair{me, p};
+  });
   const auto messages = started.receive.split_with_sizes(recv_counts);
   std::vector<std::vector<at::Tensor>> parts(exchange.heads_of.size());
   for (std::size_t p = 0; p < messages.size(); ++p) {

@@ -14,7 +14,9 @@ struct AxisSize {
 
 // Outermost first.
 std::array<AxisSize, 3> axis_sizes(const MeshShape& shape) {
-  return {{{Axis::kDpReplicate, shape.dp_replicate}, {Axis::kRing, shape.ring}, {Axis::kUlysses, shape.ulysses}}};
+  return {{{Axis::kDpReplicate, shape.dp_replicate},
+           {Axis::kRing, shape.ring},
+           {Axis::kUlysses, shape.ulysses}}};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The mesh: the grid of ranks with axes [dp_replicate, ring, ulysses], outermost first, so that the ranks of a Ulysses
-// group are neighbours. The only place that maps ranks to axes.
+// The mesh: the grid of ranks with axes [dp_replicate, ring, ulysses], outermost first, so that the
+// ranks of a Ulysses group are neighbours. The only place that maps ranks to axes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct MeshShape {
 
 enum class Axis { kDpReplicate, kRing, kUlysses };  // outermost first
 
-// A set of axes. It names a sub-mesh: the ranks that differ from this one in these coordinates only.
+// A set of axes. It names a sub-mesh: the ranks that differ from this one in these coordinates
+// only.
 class Axes {
  public:
   constexpr Axes() = default;
@@ -36,18 +37,21 @@ class Axes {
   uint32_t bits_ = 0;
 };
 
-// Which sequence-parallel axes parameter sharding folds in, and so reduces gradients over by itself.
+// Which sequence-parallel axes parameter sharding folds in, and so reduces gradients over by
+// itself.
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 
 namespace axes {
-inline constexpr Axes kNone{};                                              // this rank alone
+inline constexpr Axes kNone{};  // this rank alone
 inline constexpr Axes kRing{Axis::kRing};
 inline constexpr Axes kUlysses{Axis::kUlysses};
-inline constexpr Axes kBatch{Axis::kDpReplicate};                           // ranks with different documents
-inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};                     // ranks that share documents
-inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kRing, Axis::kUlysses};  // losses and gradients are summed over it
+inline constexpr Axes kBatch{Axis::kDpReplicate};        // ranks with different documents
+inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};  // ranks that share documents
+inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kRing,
+                            Axis::kUlysses};  // losses and gradients are summed over it
 
-// The ranks that share one sharded parameter, and the rest of sp, over which its gradients are left to be summed.
+// The ranks that share one sharded parameter, and the rest of sp, over which its gradients are left
+// to be summed.
 Axes fsdp(CpFsdpMode mode);
 Axes sp_without_fsdp(CpFsdpMode mode);
 }  // namespace axes
@@ -60,7 +64,8 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   int64_t rank() const { return rank_; }
 
-  // Number of ranks of the sub-mesh, and this rank's place in it: row-major over its axes, outermost first.
+  // Number of ranks of the sub-mesh, and this rank's place in it: row-major over its axes,
+  // outermost first.
   int64_t size(Axes axes) const;
   int64_t coordinate(Axes axes) const;
   // World ranks of the sub-mesh that this rank is in, by coordinate.

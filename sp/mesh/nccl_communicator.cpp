@@ -11,7 +11,8 @@ namespace ringside::sp {
 
 std::shared_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::string& group_name, int64_t rank,
-                                                     int64_t size, std::chrono::milliseconds timeout) {
+                                                     int64_t size,
+                                                     std::chrono::milliseconds timeout) {
   if (size == 1) {
     return make_single_rank_communicator();
   }

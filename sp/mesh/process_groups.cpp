@@ -29,7 +29,8 @@ const char* group_name(Axes axes) {
   throw std::invalid_argument("no process group of these axes");
 }
 
-const std::shared_ptr<Communicator>& find(const std::map<Axes, std::shared_ptr<Communicator>>& groups, Axes axes) {
+const std::shared_ptr<Communicator>& find(
+    const std::map<Axes, std::shared_ptr<Communicator>>& groups, Axes axes) {
   const auto found = groups.find(axes);
   if (found == groups.end()) {
     throw std::invalid_argument("no process group of these axes");
@@ -48,9 +49,13 @@ ProcessGroups::ProcessGroups(const Connect& tensors, const Connect& control) {
   }
 }
 
-const std::shared_ptr<Communicator>& ProcessGroups::tensors(Axes axes) const { return find(tensors_, axes); }
+const std::shared_ptr<Communicator>& ProcessGroups::tensors(Axes axes) const {
+  return find(tensors_, axes);
+}
 
-const std::shared_ptr<Communicator>& ProcessGroups::control(Axes axes) const { return find(control_, axes); }
+const std::shared_ptr<Communicator>& ProcessGroups::control(Axes axes) const {
+  return find(control_, axes);
+}
 
 ProcessGroups single_rank_groups() {
   return ProcessGroups([alone = make_single_rank_communicator()](Axes) { return alone; });
@@ -61,7 +66,8 @@ ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::St
   return ProcessGroups([&](Axes axes) {
     const std::string name =
         std::string(group_name(axes)) + "/" + std::to_string(mesh.ranks(axes).front()) + "/";
-    return make_gloo_communicator(store, name, mesh.coordinate(axes), mesh.size(axes), host, timeout);
+    return make_gloo_communicator(store, name, mesh.coordinate(axes), mesh.size(axes), host,
+                                  timeout);
   });
 }
 

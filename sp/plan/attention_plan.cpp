@@ -11,17 +11,19 @@
 namespace ringside::sp {
 namespace {
 
-// Groups blocks of one shape. No query row may stand twice in a batch, because the results of a batched call are merged
-// together: a block that overlaps its shape's n-th batch goes to the next one. Blocks come ordered by first query row, so
-// looking at a batch's last one is enough. Batches that initialise rows come first.
+// Groups blocks of one shape. No query row may stand twice in a batch, because the results of a
+// batched call are merged together: a block that overlaps its shape's n-th batch goes to the next
+// one. Blocks come ordered by first query row, so looking at a batch's last one is enough. Batches
+// that initialise rows come first.
 std::vector<BlockBatch> batch_blocks(const std::vector<Block>& blocks) {
   using Key = std::tuple<bool, BlockKind, int64_t, int64_t, int64_t, int64_t>;  // ..., n
   std::map<Key, BlockBatch> batches;
   for (const Block& block : blocks) {
     for (int64_t n = 0;; ++n) {
-      BlockBatch& batch =
-          batches[Key{block.merge, block.kind, block.offset, block.query.size(), block.key.size(), n}];
-      if (!batch.query_begins.empty() && batch.query_begins.back() + batch.query_rows > block.query.begin) {
+      BlockBatch& batch = batches[Key{block.merge, block.kind, block.offset, block.query.size(),
+                                      block.key.size(), n}];
+      if (!batch.query_begins.empty() &&
+          batch.query_begins.back() + batch.query_rows > block.query.begin) {
         continue;
       }
       batch.query_rows = block.query.size();
@@ -76,8 +78,9 @@ Traffic plan_traffic(const AttentionPlan& plan) {
 
 void check_options(const PlanOptions& options) {
   if (options.heads_k_stride < 0 || options.window < 0) {
-    throw std::invalid_argument("attention: heads_k_stride and the window must not be negative, got " +
-                                std::to_string(options.heads_k_stride) + " and " + std::to_string(options.window));
+    throw std::invalid_argument(
+        "attention: heads_k_stride and the window must not be negative, got " +
+        std::to_string(options.heads_k_stride) + " and " + std::to_string(options.window));
   }
 }
 
@@ -110,7 +113,8 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
   for (RingStep& step : plan.steps) {
     step.batches = batch_blocks(step.blocks);
     for (const Block& block : step.blocks) {
-      plan.attended_pairs += pairs_of({block.query, block.key, block.kind, block.offset}, options.window);
+      plan.attended_pairs +=
+          pairs_of({block.query, block.key, block.kind, block.offset}, options.window);
     }
   }
   plan.traffic = plan_traffic(plan);
@@ -125,8 +129,8 @@ int64_t forward_bytes(const AttentionPlan& plan, int64_t element) {
 int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated) {
   const Traffic& t = plan.traffic;
   const int64_t kv_grad_element = plan.head_split.kv_heads_shared ? accumulated : element;
-  return element * (t.ulysses_query + t.ulysses_output + t.ring_kv) + kv_grad_element * t.ulysses_kv_grad +
-         accumulated * t.ring_kv_grad;
+  return element * (t.ulysses_query + t.ulysses_output + t.ring_kv) +
+         kv_grad_element * t.ulysses_kv_grad + accumulated * t.ring_kv_grad;
 }
 
 }  // namespace ringside::sp

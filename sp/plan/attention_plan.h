@@ -1,20 +1,24 @@
-// What one rank computes and sends for one attention layer, as pure integers: read this file, blocks.h and
-// transfers.cpp to learn how context parallelism works here.
+// What one rank computes and sends for one attention layer, as pure integers: read this file,
+// blocks.h and transfers.cpp to learn how context parallelism works here.
 //
-// Ulysses (size U): the ranks of a Ulysses group hold consecutive runs of one ring share. An all-to-all trades
-// sequence for heads: before, a rank has its run of tokens with all heads; after, the whole ring share with its own
-// heads (head_split.h).
+// Ulysses (size U): the ranks of a Ulysses group hold consecutive runs of one ring share. An
+// all-to-all trades sequence for heads: before, a rank has its run of tokens with all heads; after,
+// the whole ring share with its own heads (head_split.h).
 //
 // Ring (size R): the queries of a share also attend to keys of other shares. Two ways to get those:
-//   p2p         each share's keys and values travel from rank to rank; at step t a rank holds those of ring rank
+//   p2p         each share's keys and values travel from rank to rank; at step t a rank holds those
+//   of ring rank
 //               (r - t) mod R, computes with them, and passes on what ranks after it still need.
-//   all-gather  every rank sends each other rank the rows it needs at once, some KV heads at a time, and computes against
+//   all-gather  every rank sends each other rank the rows it needs at once, some KV heads at a
+//   time, and computes against
 //               the gathered rows in one go (Llama 3).
-// Either way only rows that some query attends to are sent. A document that is whole on one rank costs nothing.
+// Either way only rows that some query attends to are sent. A document that is whole on one rank
+// costs nothing.
 //
-// The work on a KV buffer is a list of blocks, rectangles of the attention matrix; those that touch the same query rows are
-// merged by their log-sum-exp. The backward runs the same blocks with the final log-sum-exp. Gradients of keys and values
-// go back to their owner: with p2p they travel along from the first remote rank on, summed on the way.
+// The work on a KV buffer is a list of blocks, rectangles of the attention matrix; those that touch
+// the same query rows are merged by their log-sum-exp. The backward runs the same blocks with the
+// final log-sum-exp. Gradients of keys and values go back to their owner: with p2p they travel
+// along from the first remote rank on, summed on the way.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +36,9 @@ enum class RingImpl { kP2p, kAllGather };
 struct PlanOptions {
   RingImpl ring_impl = RingImpl::kP2p;
   int64_t heads_k_stride = 0;  // all-gather: KV heads of this rank gathered at a time; 0 = all
-  int64_t window = 0;          // a token attends to itself and the window - 1 tokens before it; 0 = to all before it
-  bool prune = true;           // false: send every row to every rank, as the closed formulas assume
+  int64_t window =
+      0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all before it
+  bool prune = true;  // false: send every row to every rank, as the closed formulas assume
 };
 
 // Attention of `query` rows of this rank's share to `key` rows of the step's KV buffer.
@@ -61,24 +66,27 @@ struct BlockBatch {
 
 // What is computed on one KV buffer. All-gather has one step, p2p one per ring rank.
 struct RingStep {
-  int64_t kv_owner = 0;       // p2p: ring rank whose rows the buffer holds
-  int64_t kv_rows = 0;        // rows of the KV buffer
-  int64_t gradient_rows = 0;  // rows of the gradient buffer
-  std::vector<Range> pass_on;            // p2p: rows of the KV buffer that the next rank gets
-  std::vector<Range> gradient_received;  // p2p: rows of the gradient buffer that the previous rank's are added to
+  int64_t kv_owner = 0;        // p2p: ring rank whose rows the buffer holds
+  int64_t kv_rows = 0;         // rows of the KV buffer
+  int64_t gradient_rows = 0;   // rows of the gradient buffer
+  std::vector<Range> pass_on;  // p2p: rows of the KV buffer that the next rank gets
+  std::vector<Range>
+      gradient_received;  // p2p: rows of the gradient buffer that the previous rank's are added to
   std::vector<Block> blocks;
-  std::vector<BlockBatch> batches;  // the same blocks, grouped by shape; those that initialise rows first
+  std::vector<BlockBatch>
+      batches;  // the same blocks, grouped by shape; those that initialise rows first
 };
 
 // All-gather: who gets what. Rows for the buffer arrive as one piece per ring rank, in rank order.
 struct GatherTransfers {
-  std::vector<std::vector<Range>> send_rows;  // [R] rows of this rank's share that each rank gets; itself included
-  std::vector<int64_t> recv_rows;             // [R] rows that come from each rank
-  std::vector<int64_t> source;                // [kv_rows] for each buffer row its place among the received rows
+  std::vector<std::vector<Range>>
+      send_rows;  // [R] rows of this rank's share that each rank gets; itself included
+  std::vector<int64_t> recv_rows;  // [R] rows that come from each rank
+  std::vector<int64_t> source;  // [kv_rows] for each buffer row its place among the received rows
 };
 
-// Elements this rank sends to others for one layer, self excluded; times the element size they are the bytes that the
-// communicators count.
+// Elements this rank sends to others for one layer, self excluded; times the element size they are
+// the bytes that the communicators count.
 struct Traffic {
   int64_t ulysses_query = 0;    // q forward, dO backward
   int64_t ulysses_kv = 0;       // k and v forward
@@ -93,16 +101,16 @@ struct AttentionPlan {
   PlanOptions options;
   int64_t ring_rank = 0;
   int64_t ulysses_rank = 0;
-  int64_t share_rows = 0;                // rows of this rank's ring share
-  std::vector<int64_t> ulysses_rows;     // [U] rows of each Ulysses rank's run of this share
+  int64_t share_rows = 0;             // rows of this rank's ring share
+  std::vector<int64_t> ulysses_rows;  // [U] rows of each Ulysses rank's run of this share
   HeadSplit head_split;
-  std::vector<HeadChunk> head_chunks;    // of this rank; more than one only with heads_k_stride
+  std::vector<HeadChunk> head_chunks;  // of this rank; more than one only with heads_k_stride
   std::vector<RingStep> steps;
-  std::vector<Range> gradient_home;      // p2p: rows of this share whose gradients come back last
-  GatherTransfers gather;                // all-gather only
+  std::vector<Range> gradient_home;  // p2p: rows of this share whose gradients come back last
+  GatherTransfers gather;            // all-gather only
   int64_t num_ring_ranks = 1;
   Traffic traffic;
-  int64_t attended_pairs = 0;            // query-key pairs of this rank's blocks, per head
+  int64_t attended_pairs = 0;  // query-key pairs of this rank's blocks, per head
 
   int64_t ring_size() const { return num_ring_ranks; }
   int64_t ulysses_size() const { return static_cast<int64_t>(ulysses_rows.size()); }
@@ -115,13 +123,14 @@ struct AttentionPlan {
   }
 };
 
-// The plan of one sp rank. Throws std::invalid_argument, the same on every rank, when query heads are not a multiple of
-// KV heads, when there are fewer query heads than Ulysses ranks, or when an option is negative.
+// The plan of one sp rank. Throws std::invalid_argument, the same on every rank, when query heads
+// are not a multiple of KV heads, when there are fewer query heads than Ulysses ranks, or when an
+// option is negative.
 AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
                              const PlanOptions& options = {});
 
-// Bytes this rank sends for one layer, forward or backward. element: bytes of the model's dtype; accumulated: of the
-// dtype of partial results, 4, or 8 for fp64.
+// Bytes this rank sends for one layer, forward or backward. element: bytes of the model's dtype;
+// accumulated: of the dtype of partial results, 4, or 8 for fp64.
 int64_t forward_bytes(const AttentionPlan& plan, int64_t element);
 int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated);
 

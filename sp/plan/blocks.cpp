@@ -5,15 +5,18 @@
 namespace ringside::sp {
 namespace {
 
-// Rows of a windowed rectangle that run as one block: narrow enough to waste little on masked pairs.
+// Rows of a windowed rectangle that run as one block: narrow enough to waste little on masked
+// pairs.
 constexpr int64_t kMinWindowTile = 64;
 
-// The part of `queries` x `keys` inside the window; the keys' positions end where the queries' begin or before. Sees
-// nothing -> empty query range.
-Rectangle inside_window(Range query, int64_t query_position, Range key, int64_t key_position, int64_t window) {
+// The part of `queries` x `keys` inside the window; the keys' positions end where the queries'
+// begin or before. Sees nothing -> empty query range.
+Rectangle inside_window(Range query, int64_t query_position, Range key, int64_t key_position,
+                        int64_t window) {
   const int64_t last_key = key_position + key.size() - 1;
   // The last query that still sees the last key, and the first key that the first query still sees.
-  query.end = std::min(query.end, query.begin + std::max<int64_t>(0, last_key + window - query_position));
+  query.end =
+      std::min(query.end, query.begin + std::max<int64_t>(0, last_key + window - query_position));
   const int64_t hidden = std::max<int64_t>(0, query_position - window + 1 - key_position);
   key.begin += hidden;
   key_position += hidden;
@@ -42,16 +45,17 @@ PlacedShare::PlacedShare(const SequenceLayout& layout, int64_t ring_rank) {
 }
 
 int64_t PlacedShare::first_row(int64_t packed) const {
-  const auto run = std::lower_bound(runs_.begin(), runs_.end(), packed,
-                                    [](const Run& r, int64_t value) { return r.packed.end <= value; });
+  const auto run =
+      std::lower_bound(runs_.begin(), runs_.end(), packed,
+                       [](const Run& r, int64_t value) { return r.packed.end <= value; });
   if (run == runs_.end()) {
     return runs_.empty() ? 0 : runs_.back().share.end;
   }
   return run->share.begin + std::max<int64_t>(0, packed - run->packed.begin);
 }
 
-std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries, int64_t segment,
-                                     Range key, int64_t window) {
+std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries,
+                                     int64_t segment, Range key, int64_t window) {
   const Range after{key.end, forest.packed_subtree_end(segment)};
   const Range rows = queries.rows_in(after);
   if (rows.empty() || key.empty()) {
@@ -67,8 +71,8 @@ std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedSh
       continue;
     }
     const int64_t first_packed = run.packed.begin + query.begin - run.share.begin;
-    const Rectangle inside = inside_window(query, position_of(forest, run.segment, first_packed), key,
-                                           position_of(forest, segment, key.begin), window);
+    const Rectangle inside = inside_window(query, position_of(forest, run.segment, first_packed),
+                                           key, position_of(forest, segment, key.begin), window);
     if (!inside.query.empty()) {
       rectangles.push_back(inside);
     }
@@ -96,7 +100,8 @@ std::vector<Rectangle> attend_to_self(const PlacedShare& queries, int64_t window
   return rectangles;
 }
 
-std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries, int64_t window) {
+std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries,
+                                         int64_t window) {
   std::vector<Rectangle> rectangles;
   for (const PlacedShare::Run& run : queries.runs()) {
     const Range key{forest.packed(run.segment).begin, run.packed.begin};
@@ -105,8 +110,8 @@ std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const Plac
     }
     const Rectangle rectangle =
         window == 0 ? Rectangle{run.share, key, BlockKind::kFull, 0}
-                    : inside_window(run.share, position_of(forest, run.segment, run.packed.begin), key,
-                                    position_of(forest, run.segment, key.begin), window);
+                    : inside_window(run.share, position_of(forest, run.segment, run.packed.begin),
+                                    key, position_of(forest, run.segment, key.begin), window);
     if (!rectangle.query.empty()) {
       rectangles.push_back(rectangle);
     }

@@ -1,6 +1,7 @@
-// Which rectangles of the attention matrix a rank computes, from who holds which tokens. Because shares are kept in the
-// forest's depth-first order, the queries that attend to a run of keys from outside it - later tokens of the same
-// segment and all tokens of its descendants - are one contiguous range of any rank's share. Pure integers.
+// Which rectangles of the attention matrix a rank computes, from who holds which tokens. Because
+// shares are kept in the forest's depth-first order, the queries that attend to a run of keys from
+// outside it - later tokens of the same segment and all tokens of its descendants - are one
+// contiguous range of any rank's share. Pure integers.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,22 @@
 
 namespace ringside::sp {
 
-// kFull: every query attends to every key. kCausal: query and key are the same tokens. kWindowed: the i-th query attends
-// to the j-th key iff 0 <= i + offset - j < window, and every query to at least one key.
+// kFull: every query attends to every key. kCausal: query and key are the same tokens. kWindowed:
+// the i-th query attends to the j-th key iff 0 <= i + offset - j < window, and every query to at
+// least one key.
 enum class BlockKind { kFull, kCausal, kWindowed };
 
 // A rectangle in terms of the layout.
 struct Rectangle {
-  Range query;   // share indices of this rank's ring share
-  Range key;     // packed indices, within one segment
+  Range query;  // share indices of this rank's ring share
+  Range key;    // packed indices, within one segment
   BlockKind kind = BlockKind::kFull;
   int64_t offset = 0;  // kWindowed: position of the first query - position of the first key
   bool operator==(const Rectangle&) const = default;
 };
 
-// A ring share as the planner looks at it: its runs with their places in the share and in the packing.
+// A ring share as the planner looks at it: its runs with their places in the share and in the
+// packing.
 class PlacedShare {
  public:
   PlacedShare(const SequenceLayout& layout, int64_t ring_rank);
@@ -44,16 +47,17 @@ class PlacedShare {
   std::vector<Run> runs_;
 };
 
-// The attention of a share to the keys `key` (packed indices within `segment`) from outside them: at most one rectangle
-// without a window (window 0), one per query run with it. Ordered by query.
-std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries, int64_t segment,
-                                     Range key, int64_t window);
+// The attention of a share to the keys `key` (packed indices within `segment`) from outside them:
+// at most one rectangle without a window (window 0), one per query run with it. Ordered by query.
+std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries,
+                                     int64_t segment, Range key, int64_t window);
 
 // The attention of each run to itself.
 std::vector<Rectangle> attend_to_self(const PlacedShare& queries, int64_t window);
 
 // The attention of each run to what precedes it in its own segment.
-std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries, int64_t window);
+std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries,
+                                         int64_t window);
 
 // Query-key pairs of a rectangle.
 int64_t pairs_of(const Rectangle& rectangle, int64_t window);

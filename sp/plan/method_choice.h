@@ -1,4 +1,5 @@
-// How to factor a number of ranks into Ulysses x ring for a model and a typical micro-batch, by what the plans predict.
+// How to factor a number of ranks into Ulysses x ring for a model and a typical micro-batch, by
+// what the plans predict.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct RankSpeed {
   double bytes_per_s = 0.0;
 };
 inline constexpr RankSpeed kGpuNvlink{400e12, 350e9};  // bf16 attention on an H100 or H200, NVLink
-inline constexpr RankSpeed kCpuLoopback{40e9, 2e9};    // fp32 on a core or two, ranks on one machine
+inline constexpr RankSpeed kCpuLoopback{40e9, 2e9};  // fp32 on a core or two, ranks on one machine
 
 // A typical micro-batch and what it runs on.
 struct MethodQuery {
@@ -36,10 +37,11 @@ struct MethodCost {
   double seconds = 0.0;
 };
 
-// Every factoring with ulysses <= query heads, fastest first; of equals the larger Ulysses size, which needs no
-// overlap. Time = attention's FLOPs / speed + exposed transfers: the all-to-alls wholly, ring transfers as far as they are
-// longer than the compute they run beside (backward: 2.5 x the forward's FLOPs). Throws std::invalid_argument like
-// plan_attention on impossible heads, and on num_ranks < 1.
+// Every factoring with ulysses <= query heads, fastest first; of equals the larger Ulysses size,
+// which needs no overlap. Time = attention's FLOPs / speed + exposed transfers: the all-to-alls
+// wholly, ring transfers as far as they are longer than the compute they run beside (backward: 2.5
+// x the forward's FLOPs). Throws std::invalid_argument like plan_attention on impossible heads, and
+// on num_ranks < 1.
 std::vector<MethodCost> rank_methods(const MethodQuery& query);
 
 // "ulysses 4 x ring 2: 1.2 MiB a layer and rank, 0.3 ms predicted".

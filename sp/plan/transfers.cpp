@@ -9,7 +9,9 @@ namespace {
 
 using Rectangles = std::vector<Rectangle>;
 
-void append(Rectangles& all, const Rectangles& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(Rectangles& all, const Rectangles& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 RangeSet rows_of(const PlacedShare& share) {
   std::vector<Range> ranges;
@@ -27,20 +29,26 @@ RangeSet keys_of(const Rectangles& rectangles) {
   return RangeSet(std::move(ranges));
 }
 
-// Rectangles in buffer rows. Full blocks on the same queries and neighbouring keys become one. Ordered by first query row,
-// which batch_blocks() relies on.
-std::vector<Block> make_blocks(Rectangles rectangles, const RangeSet& buffer, const RangeSet& gradients, bool merge) {
-  std::stable_sort(rectangles.begin(), rectangles.end(), [](const Rectangle& a, const Rectangle& b) {
-    return a.query.begin != b.query.begin ? a.query.begin < b.query.begin : a.key.begin < b.key.begin;
-  });
+// Rectangles in buffer rows. Full blocks on the same queries and neighbouring keys become one.
+// Ordered by first query row, which batch_blocks() relies on.
+std::vector<Block> make_blocks(Rectangles rectangles, const RangeSet& buffer,
+                               const RangeSet& gradients, bool merge) {
+  std::stable_sort(rectangles.begin(), rectangles.end(),
+                   [](const Rectangle& a, const Rectangle& b) {
+                     return a.query.begin != b.query.begin ? a.query.begin < b.query.begin
+                                                           : a.key.begin < b.key.begin;
+                   });
   std::vector<Block> blocks;
   for (const Rectangle& r : rectangles) {
     const int64_t key = buffer.place_of(r.key.begin);
-    const Block block{r.query, {key, key + r.key.size()}, gradients.place_of(r.key.begin), r.kind, r.offset, merge};
+    const Block block{
+        r.query, {key, key + r.key.size()}, gradients.place_of(r.key.begin), r.kind, r.offset,
+        merge};
     if (!blocks.empty()) {
       Block& last = blocks.back();
-      if (last.kind == BlockKind::kFull && block.kind == BlockKind::kFull && last.query == block.query &&
-          last.key.end == block.key.begin && last.key_gradient + last.key.size() == block.key_gradient) {
+      if (last.kind == BlockKind::kFull && block.kind == BlockKind::kFull &&
+          last.query == block.query && last.key.end == block.key.begin &&
+          last.key_gradient + last.key.size() == block.key_gradient) {
         last.key.end = block.key.end;
         continue;
       }
@@ -50,11 +58,13 @@ std::vector<Block> make_blocks(Rectangles rectangles, const RangeSet& buffer, co
   return blocks;
 }
 
-void append(std::vector<Block>& all, const std::vector<Block>& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(std::vector<Block>& all, const std::vector<Block>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 // The attention of `queries` to another share's keys, or to its own from outside each run.
-Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queries, const PlacedShare& keys,
-                           int64_t window) {
+Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queries,
+                           const PlacedShare& keys, int64_t window) {
   Rectangles rectangles;
   for (const auto& run : keys.runs()) {
     append(rectangles, attend_to_run(forest, queries, run.segment, run.packed, window));
@@ -73,9 +83,10 @@ class RingNeeds {
     for (int64_t owner = 0; owner < size; ++owner) {
       std::vector<RangeSet> by_step{rows_of(shares_[owner])};
       for (int64_t t = 1; t < size; ++t) {
-        by_step.push_back(options.prune ? keys_of(attend_to_share(layout.forest(), shares_[(owner + t) % size],
-                                                                  shares_[owner], options.window))
-                                        : by_step.front());
+        by_step.push_back(
+            options.prune ? keys_of(attend_to_share(layout.forest(), shares_[(owner + t) % size],
+                                                    shares_[owner], options.window))
+                          : by_step.front());
       }
       needs_.push_back(std::move(by_step));
     }
@@ -131,13 +142,16 @@ void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout) {
       step.gradient_received = gradients.places_of(needs.gradients(step.kv_owner, t - 1));
     }
     if (t == 0) {  // each row's diagonal comes first: it is never empty, so it initialises the row
-      step.blocks = make_blocks(attend_to_self(queries, window), buffer, gradients, /*merge=*/false);
+      step.blocks =
+          make_blocks(attend_to_self(queries, window), buffer, gradients, /*merge=*/false);
     }
-    append(step.blocks, make_blocks(attend_to_share(layout.forest(), queries, needs.share(step.kv_owner), window),
+    append(step.blocks, make_blocks(attend_to_share(layout.forest(), queries,
+                                                    needs.share(step.kv_owner), window),
                                     buffer, gradients, /*merge=*/true));
     plan.steps.push_back(std::move(step));
   }
-  plan.gradient_home = needs.all_rows(plan.ring_rank).places_of(needs.gradients(plan.ring_rank, size - 1));
+  plan.gradient_home =
+      needs.all_rows(plan.ring_rank).places_of(needs.gradients(plan.ring_rank, size - 1));
 }
 
 void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout) {
@@ -146,8 +160,9 @@ void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout) {
   const int64_t window = plan.options.window;
   const RangeSet everything({{0, layout.num_tokens()}});
   std::vector<PlacedShare> shares;
-  std::vector<RangeSet> buffers;  // of every rank, because this rank must know what each wants of it
-  Rectangles self, others;        // of this rank
+  std::vector<RangeSet>
+      buffers;              // of every rank, because this rank must know what each wants of it
+  Rectangles self, others;  // of this rank
   for (int64_t r = 0; r < size; ++r) {
     shares.emplace_back(layout, r);
     const Rectangles diagonal = attend_to_self(shares[r], window);

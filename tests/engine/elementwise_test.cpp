@@ -90,7 +90,8 @@ TEST_CASE("llama3 scaling equals transformers on short, interpolated and long wa
   ModelConfig config = rope_config(64);
   config.rope_theta = 500000;
   config.rope_scaling = Llama3RopeScaling{};  // factor 8 over 8192, low 1, high 4
-  const at::Tensor freq = rope_inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
+  const at::Tensor freq =
+      rope_inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
   // From transformers 5.9 ROPE_INIT_FUNCTIONS["llama3"], indices 0, 1, 14 (kept), 15, 16, 17
   // (interpolated), 18, 31.
   const std::pair<int64_t, double> golden[] = {{0, 1.0},

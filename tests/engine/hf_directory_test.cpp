@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/safetensors.h"
-#include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::engine {

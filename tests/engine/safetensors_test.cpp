@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temporary_directory.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {
 namespace {

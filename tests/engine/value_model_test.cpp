@@ -1,12 +1,12 @@
-// A head that is silently left at zero, or trunk weights that are not all read, train a critic from nothing; a saved one
-// that differs by a bit is not the one that was trained.
+// A head that is silently left at zero, or trunk weights that are not all read, train a critic from
+// nothing; a saved one that differs by a bit is not the one that was trained.
 #include "engine/models/value_model.h"
-#include "engine/io/value_model_files.h"
 
 #include <nlohmann/json.hpp>
 
 #include "engine/io/hf_directory.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/value_model_files.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
@@ -36,7 +36,8 @@ Decoder random_decoder(bool tied, at::ScalarType dtype = at::kFloat) {
 ValueModel random_value_model(uint64_t seed, at::ScalarType dtype = at::kFloat) {
   ValueModel model(small_config(true), dtype);
   model.trunk().init_random(seed, 0.3);
-  model.head().flat().detach().copy_(at::cos(at::arange(kHidden + 1, at::kDouble) + static_cast<double>(seed)));
+  model.head().flat().detach().copy_(
+      at::cos(at::arange(kHidden + 1, at::kDouble) + static_cast<double>(seed)));
   return model;
 }
 
@@ -53,7 +54,8 @@ bool same_parameters(const ValueModel& a, const ValueModel& b) {
 bool same_trunk(const ValueModel& model, const Decoder& decoder) {
   const auto left = model.trunk().units();
   const auto right = decoder.units();
-  for (std::size_t u = 0; u < left.size(); ++u) {  // an untied head is the decoder's last and has no counterpart
+  for (std::size_t u = 0; u < left.size();
+       ++u) {  // an untied head is the decoder's last and has no counterpart
     if (!at::equal(left[u]->flat(), right[u]->flat())) {
       return false;
     }
@@ -62,15 +64,16 @@ bool same_trunk(const ValueModel& model, const Decoder& decoder) {
 }
 
 // A language model's directory with further tensors in its file.
-void write_directory(const fs::path& dir, const Decoder& decoder, const std::vector<TensorToWrite>& more,
-                     const std::string& without = "") {
+void write_directory(const fs::path& dir, const Decoder& decoder,
+                     const std::vector<TensorToWrite>& more, const std::string& without = "") {
   save_decoder(decoder, dir, at::kFloat);
   std::vector<TensorToWrite> tensors = more;
   {
     const SafetensorsFile file(dir / "model.safetensors");
     for (std::size_t i = 0; i < file.entries().size(); ++i) {
       if (file.entries()[i].name != without) {
-        tensors.push_back({file.entries()[i].name, file.tensor(i).clone(), file.entries()[i].dtype});
+        tensors.push_back(
+            {file.entries()[i].name, file.tensor(i).clone(), file.entries()[i].dtype});
       }
     }
   }
@@ -80,13 +83,16 @@ void write_directory(const fs::path& dir, const Decoder& decoder, const std::vec
 TEST_CASE("value model: a value is the hidden state times the head, in master precision") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
   const ValueModel model = random_value_model(1, dtype);
-  const at::Tensor hidden_nE = at::sin(at::arange(5 * kHidden, at::kDouble)).view({5, kHidden}).to(dtype);
+  const at::Tensor hidden_nE =
+      at::sin(at::arange(5 * kHidden, at::kDouble)).view({5, kHidden}).to(dtype);
   const at::Tensor values_n = model.values(hidden_nE);
   CHECK(values_n.scalar_type() == (dtype == at::kDouble ? at::kDouble : at::kFloat));
   const at::Tensor w_E = model.head().view(0)[0].to(at::kDouble);
-  const at::Tensor expected = at::mv(hidden_nE.to(at::kDouble), w_E) + model.head().view(1).to(at::kDouble);
+  const at::Tensor expected =
+      at::mv(hidden_nE.to(at::kDouble), w_E) + model.head().view(1).to(at::kDouble);
   CHECK(test::max_abs_diff(values_n.detach(), expected) < (dtype == at::kDouble ? 1e-14 : 1e-6));
-  CHECK_THROWS_WITH(model.values(hidden_nE.narrow(1, 0, 4)), Contains("hidden states must be [n, 16]"));
+  CHECK_THROWS_WITH(model.values(hidden_nE.narrow(1, 0, 4)),
+                    Contains("hidden states must be [n, 16]"));
 }
 
 TEST_CASE("value model: starts at zero; a rank without entries has a gradient path") {
@@ -107,7 +113,8 @@ TEST_CASE("value model: no unit is an LM head, and the value head is the last") 
   for (const ParamUnit* unit : model.units()) {
     names.push_back(unit->name());
   }
-  CHECK(names == std::vector<std::string>{"embedding", "layers.0", "layers.1", "final_norm", "value_head"});
+  CHECK(names ==
+        std::vector<std::string>{"embedding", "layers.0", "layers.1", "final_norm", "value_head"});
 }
 
 TEST_CASE("value model: a language model's directory gives the trunk and a zero head") {
@@ -124,7 +131,9 @@ TEST_CASE("value model: a language model's directory gives the trunk and a zero 
   }
 }
 
-TEST_CASE("value model: the head is found under each of its names, with and without a bias, without an LM head") {
+TEST_CASE(
+    "value model: the head is found under each of its names, with and without a bias, without an "
+    "LM head") {
   const at::Tensor weight = at::sin(at::arange(kHidden, at::kFloat)).view({1, kHidden});
   for (const std::string name : {"score", "v_head.summary", "value_head"}) {
     for (const bool bias : {true, false}) {
@@ -154,14 +163,19 @@ TEST_CASE("value model: a directory that does not fit is refused by name") {
     load_value_weights(dir.path(), model);
   };
   const at::Tensor weight = at::ones({1, kHidden});
-  CHECK_NOTHROW(load({{"model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({2}), at::kFloat}}));
-  CHECK_THROWS_WITH(load({{"score.weight", weight, at::kFloat}, {"value_head.weight", weight, at::kFloat}}),
-                    Contains("'value_head.weight' belongs to no parameter"));
+  CHECK_NOTHROW(
+      load({{"model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({2}), at::kFloat}}));
+  CHECK_THROWS_WITH(
+      load({{"score.weight", weight, at::kFloat}, {"value_head.weight", weight, at::kFloat}}),
+      Contains("'value_head.weight' belongs to no parameter"));
   CHECK_THROWS_WITH(load({{"score.weight", at::ones({2, kHidden}), at::kFloat}}),
                     Contains("'score.weight' has shape [2, 16], the value model asks for [1, 16]"));
-  CHECK_THROWS_WITH(load({{"score.weight", weight.to(at::kLong), at::kLong}}), Contains("'score.weight' has dtype Long"));
-  CHECK_THROWS_WITH(load({{"extra.weight", weight, at::kFloat}}), Contains("'extra.weight' belongs to no parameter"));
-  CHECK_THROWS_WITH(load({}, "model.norm.weight"), Contains("'model.norm.weight' is in none of the weight files"));
+  CHECK_THROWS_WITH(load({{"score.weight", weight.to(at::kLong), at::kLong}}),
+                    Contains("'score.weight' has dtype Long"));
+  CHECK_THROWS_WITH(load({{"extra.weight", weight, at::kFloat}}),
+                    Contains("'extra.weight' belongs to no parameter"));
+  CHECK_THROWS_WITH(load({}, "model.norm.weight"),
+                    Contains("'model.norm.weight' is in none of the weight files"));
   const TemporaryDirectory empty;
   ValueModel model = random_value_model(2);
   CHECK_THROWS_WITH(load_value_weights(empty.path(), model), Contains("model.safetensors"));
@@ -170,7 +184,8 @@ TEST_CASE("value model: a directory that does not fit is refused by name") {
 TEST_CASE("value model: what is saved is loaded to the bit, as a token classifier's directory") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
   const TemporaryDirectory dir;
-  save_decoder(random_decoder(true), dir.path(), at::kFloat, {500, {}});  // an older model in shards
+  save_decoder(random_decoder(true), dir.path(), at::kFloat,
+               {500, {}});  // an older model in shards
   const ValueModel model = random_value_model(1, dtype);
   save_value_model(model, dir.path());
   ValueModel loaded(load_model_config(dir.path()), dtype);

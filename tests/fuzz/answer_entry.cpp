@@ -31,8 +31,8 @@ std::vector<LabelSpan> spans_of(const json& object) {
         !end->is_number_integer()) {
       continue;
     }
-    out.push_back({text_member(item, "version").value_or(""), begin->get<int64_t>(),
-                   end->get<int64_t>()});
+    out.push_back(
+        {text_member(item, "version").value_or(""), begin->get<int64_t>(), end->get<int64_t>()});
   }
   return out;
 }

@@ -41,9 +41,8 @@ void check_encoder(const Bytes& next, std::size_t element_bytes) {
   if (!changes) return;  // the tensor itself is shorter
   require(changes->changed > 0 || base == next);
   if (changes->changed == 0) return;
-  require(
-      apply_overwrite(changes->payload, changes->changed, element_bytes, base).ok() &&
-      base == next);
+  require(apply_overwrite(changes->payload, changes->changed, element_bytes, base).ok() &&
+          base == next);
 }
 
 // Written beside its base a tensor is the same, and so is its hash.
@@ -61,8 +60,7 @@ void check_payload(std::span<const std::byte> payload, const Shape& shape) {
   Bytes on_zeros(bytes);
   Bytes on_ones(bytes, std::byte{0xff});
   const bool taken = apply_overwrite(payload, shape.changed, shape.element_bytes, on_zeros).ok();
-  require(taken ==
-          apply_overwrite(payload, shape.changed, shape.element_bytes, on_ones).ok());
+  require(taken == apply_overwrite(payload, shape.changed, shape.element_bytes, on_ones).ok());
   if (!taken) {
     require(all_are(on_zeros, std::byte{0}) && all_are(on_ones, std::byte{0xff}));
     return;

@@ -11,8 +11,8 @@
 #include "rollout_bridge/protocol/branches.h"
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/protocol/messages.h"
-#include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/manifest_codec.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge::fuzz {
 namespace {

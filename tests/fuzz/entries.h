@@ -10,8 +10,7 @@
 namespace ringside::bridge::fuzz {
 
 // Ends the process with the place of the rule that broke.
-inline void require(bool holds, const char* file = __builtin_FILE(),
-                    int line = __builtin_LINE()) {
+inline void require(bool holds, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (holds) return;
   std::fprintf(stderr, "%s:%d: a rule of the format is broken\n", file, line);
   std::abort();
@@ -47,13 +46,14 @@ void keys(std::span<const uint8_t> bytes);
 // The JSON of an inference server's answer: ids, log-probs and spans that pass are in range.
 void answer(std::span<const uint8_t> bytes);
 
-// A message of prime-rl's batches, as it is, and one whose columns fit together, with sizes and values chosen by the input.
-// What is accepted is what the msgpack library reads out of the same bytes, token for token.
+// A message of prime-rl's batches, as it is, and one whose columns fit together, with sizes and
+// values chosen by the input. What is accepted is what the msgpack library reads out of the same
+// bytes, token for token.
 void prime_step(std::span<const uint8_t> bytes);
 
-// A script of messages, ticks and calls of the owner for TrainerState: bounds hold after every step,
-// every message is counted once, what it sends parses and is numbered without a gap, and no sample
-// comes out twice.
+// A script of messages, ticks and calls of the owner for TrainerState: bounds hold after every
+// step, every message is counted once, what it sends parses and is numbered without a gap, and no
+// sample comes out twice.
 void trainer(std::span<const uint8_t> bytes);
 
 struct Format {
@@ -61,7 +61,8 @@ struct Format {
   void (*entry)(std::span<const uint8_t>);
 };
 inline constexpr Format kFormats[] = {
-    {"wire", wire}, {"codec", codec},   {"manifest", manifest},     {"delta", delta},    {"journal", journal},
-    {"keys", keys}, {"answer", answer}, {"prime_step", prime_step}, {"trainer", trainer}};
+    {"wire", wire},     {"codec", codec},           {"manifest", manifest},
+    {"delta", delta},   {"journal", journal},       {"keys", keys},
+    {"answer", answer}, {"prime_step", prime_step}, {"trainer", trainer}};
 
 }  // namespace ringside::bridge::fuzz

@@ -5,8 +5,8 @@
 #include <iostream>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/rollout_bridge/samples.h"
 
@@ -57,9 +57,9 @@ void write_deltas(const fs::path& folder) {
   write(folder, "f32-wide-gaps", {2 | 4, 0, 2, 2, 1, 200, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
   write(folder, "f64-all", {3 | 8, 1, 0, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
   // A payload as it is: one byte of four changes, gap 0 and value 7 in raw zstd blocks.
-  write(folder, "payload", {0,    4,    0,    1,    1,    10,   0, 0,    0,    10,   0,    0, 0, 0x28,
-                            0xb5, 0x2f, 0xfd, 0x20, 1,    9,    0, 0,    0,    0x28, 0xb5, 0x2f,
-                            0xfd, 0x20, 1,    9,    0,    0,    7});
+  write(folder, "payload",
+        {0,    4, 0, 1, 1, 10, 0,    0,    0,    10,   0,    0, 0, 0x28, 0xb5, 0x2f, 0xfd,
+         0x20, 1, 9, 0, 0, 0,  0x28, 0xb5, 0x2f, 0xfd, 0x20, 1, 9, 0,    0,    7});
 }
 
 // Records as the journal entry takes them: kind, length, payload.
@@ -102,7 +102,8 @@ void write_texts(const fs::path& folder) {
   write_text(folder / "answer", "full",
              R"({"ids":[1,2],"logprobs":[-0.5,-1e3],"prompt":[7],"version":"12",)"
              R"("spans":[{"version":"1","begin":0,"end":1},{"version":"2","begin":1,"end":2}]})");
-  write_text(folder / "answer", "odd", R"({"ids":[18446744073709551615,-1,1.5,null],"logprobs":[null]})");
+  write_text(folder / "answer", "odd",
+             R"({"ids":[18446744073709551615,-1,1.5,null],"logprobs":[null]})");
 }
 
 // Two sequences of prime-rl's, the second padded, with the first `fields` of a micro-batch's 20.
@@ -111,15 +112,15 @@ std::vector<uint8_t> prime_message(uint32_t fields) {
   msgpack::packer<msgpack::sbuffer> packer(buffer);
   packer.pack_array(1);
   packer.pack_array(fields);
-  packer.pack(std::vector<int>{5, 6, 70000, 5, 8, 1});                        // input_ids
-  packer.pack(std::vector<bool>{false, true, true, false, true, false});      // loss_mask
-  packer.pack(std::vector<double>{0, 0.5, 0.5, 0, -1.25, 0});                 // advantages
-  packer.pack(std::vector<double>{0, -0.5, -1.5, 0, -2, 0});                  // inference_logprobs
-  packer.pack(std::vector<int>{0, 1, 2, 0, 1, 0});                            // position_ids
-  packer.pack(std::vector<int>{3, 3});                                        // sequence_lengths
-  packer.pack(std::vector<double>{0.75, 0.75, 0.75, 1, 1, 1});                // temperatures
+  packer.pack(std::vector<int>{5, 6, 70000, 5, 8, 1});                         // input_ids
+  packer.pack(std::vector<bool>{false, true, true, false, true, false});       // loss_mask
+  packer.pack(std::vector<double>{0, 0.5, 0.5, 0, -1.25, 0});                  // advantages
+  packer.pack(std::vector<double>{0, -0.5, -1.5, 0, -2, 0});                   // inference_logprobs
+  packer.pack(std::vector<int>{0, 1, 2, 0, 1, 0});                             // position_ids
+  packer.pack(std::vector<int>{3, 3});                                         // sequence_lengths
+  packer.pack(std::vector<double>{0.75, 0.75, 0.75, 1, 1, 1});                 // temperatures
   packer.pack(std::vector<std::string>{"env", "env", "env", "e2", "e2", ""});  // env_names
-  packer.pack(std::vector<int>{3, 3});                                        // seq_lens
+  packer.pack(std::vector<int>{3, 3});                                         // seq_lens
   const std::vector<double> zeros(6, 0.0), ones(6, 1.0);
   for (uint32_t field = 9; field < fields; ++field) {
     if (field == 12 || field == 14 || field == 15) {
@@ -140,8 +141,10 @@ std::vector<uint8_t> prime_message(uint32_t fields) {
 void write_prime_steps(const fs::path& folder) {
   write(folder, "required", prime_message(9));
   write(folder, "all", prime_message(20));
-  // As the entry writes messages: batches, then for each its fields, sequences, lengths, tokens, advantages, optional fields.
-  write(folder, "script", {1, 11, 2, 2, 40, 41, 49, 3, 56, 57, 65, 2, 8, 16, 24, 32, 40, 48, 56, 1, 0, 0, 1, 1, 1, 1, 0, 0x21, 1, 1, 0, 1, 1, 16, 17});
+  // As the entry writes messages: batches, then for each its fields, sequences, lengths, tokens,
+  // advantages, optional fields.
+  write(folder, "script", {1,  11, 2, 2, 40, 41, 49, 3, 56, 57,   65, 2, 8, 16, 24, 32, 40, 48,
+                           56, 1,  0, 0, 1,  1,  1,  1, 0,  0x21, 1,  1, 0, 1,  1,  16, 17});
 }
 
 // One byte an operation and what it takes, see trainer_entry.cpp: join, ready, grants, rollouts.

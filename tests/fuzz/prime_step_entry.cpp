@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/protocol/messages.h"
 #include "rollout_bridge/prime_rl/codec.h"
+#include "rollout_bridge/protocol/messages.h"
 #include "tests/fuzz/entries.h"
 
 namespace ringside::bridge::fuzz {
@@ -53,10 +53,12 @@ std::vector<Sequence> sequences_of(const msgpack::object& message) {
   return out;
 }
 
-// The rollout is the sequence's tokens from the first on; the rest is padding, whose number is returned.
+// The rollout is the sequence's tokens from the first on; the rest is padding, whose number is
+// returned.
 std::size_t check_sequence(const Rollout& r, const Sequence& sequence) {
   const std::size_t tokens = r.prompt_ids.size() + r.completion_ids.size();
-  require(!r.prompt_ids.empty() && !r.completion_ids.empty() && tokens <= sequence.end - sequence.begin);
+  require(!r.prompt_ids.empty() && !r.completion_ids.empty() &&
+          tokens <= sequence.end - sequence.begin);
   require(r.advantages.size() == r.completion_ids.size() && r.loss_mask.front() == 1);
   for (std::size_t i = 0; i < tokens; ++i) {
     const std::size_t t = sequence.begin + i;
@@ -68,13 +70,15 @@ std::size_t check_sequence(const Rollout& r, const Sequence& sequence) {
     require(static_cast<float>(sequence.at<double>(kAdvantages, t)) == r.advantages[c]);
     require(static_cast<float>(sequence.at<double>(kLogprobs, t)) == r.logprobs[c]);
   }
-  for (std::size_t t = sequence.begin + tokens; t < sequence.end; ++t) require(!sequence.at<bool>(kLossMask, t));
+  for (std::size_t t = sequence.begin + tokens; t < sequence.end; ++t)
+    require(!sequence.at<bool>(kLossMask, t));
   return sequence.end - sequence.begin - tokens;
 }
 
 void check_rollout(const Rollout& r, std::size_t index, std::set<std::string>& ids) {
   require(validate(r, limits()).ok());
-  require(r.group_id == kLabel.first_group + static_cast<int64_t>(index) && r.group_size == 1 && r.sample_index == 0);
+  require(r.group_id == kLabel.first_group + static_cast<int64_t>(index) && r.group_size == 1 &&
+          r.sample_index == 0);
   require(ids.insert(r.rollout_id).second && r.trainer_term == kLabel.trainer_term);
   require(r.versions.size() == 1 && r.versions[0].version == kLabel.version && r.rewards.empty());
 }
@@ -86,7 +90,8 @@ void check_step(std::span<const std::byte> bytes) {
     return;
   }
   std::size_t used = 0;
-  const auto tree = msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(), used);
+  const auto tree =
+      msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(), used);
   require(used == bytes.size());
   const StepRollouts& found = step.value();
   std::set<std::string> ids;
@@ -103,7 +108,8 @@ void check_step(std::span<const std::byte> bytes) {
     ++next;
   }
   require(next == found.rollouts.size() && without_loss == found.without_loss);
-  require(static_cast<std::size_t>(found.padding_tokens) >= padding);  // those without loss are padded too
+  require(static_cast<std::size_t>(found.padding_tokens) >=
+          padding);  // those without loss are padded too
 }
 
 // Writes a message whose columns fit together, from bytes that choose sizes and values.
@@ -126,7 +132,8 @@ class Writer {
     return out;
   }
 
-  // A number as Python writes it, or now and then one that is not finite, huge or of the other kind.
+  // A number as Python writes it, or now and then one that is not finite, huge or of the other
+  // kind.
   void number(uint8_t choice) {
     if (choice < 0xf0) {
       packer_.pack(static_cast<double>(choice) / -16.0);
@@ -157,7 +164,9 @@ class Writer {
     }
     const float hot = how < 0xf0 ? 1.0F : 0.5F;
     packer_.pack_array(static_cast<uint32_t>(fields));
-    column(tokens.size(), [&](std::size_t t) { packer_.pack(static_cast<int64_t>(tokens[t]) - (how == 0xef ? 9 : 0)); });
+    column(tokens.size(), [&](std::size_t t) {
+      packer_.pack(static_cast<int64_t>(tokens[t]) - (how == 0xef ? 9 : 0));
+    });
     column(tokens.size(), [&](std::size_t t) { packer_.pack((tokens[t] & 1) != 0); });
     column(tokens.size(), [&](std::size_t) { number(next()); });
     column(tokens.size(), [&](std::size_t t) { number(static_cast<uint8_t>(tokens[t] & ~8)); });
@@ -166,7 +175,8 @@ class Writer {
     column(tokens.size(), [&](std::size_t t) { packer_.pack((tokens[t] & 4) != 0 ? hot : 1.0F); });
     column(tokens.size(), [&](std::size_t t) { packer_.pack((tokens[t] & 2) != 0 ? "" : "env"); });
     column(lengths.size(), [&](std::size_t s) { packer_.pack(lengths[s]); });
-    for (std::size_t f = kRequired; f < fields; ++f) optional_field(f, tokens.size(), lengths.size());
+    for (std::size_t f = kRequired; f < fields; ++f)
+      optional_field(f, tokens.size(), lengths.size());
   }
 
   void optional_field(std::size_t field, std::size_t tokens, std::size_t sequences) {
@@ -174,14 +184,16 @@ class Writer {
     if (how % 2 == 0) {
       packer_.pack_nil();
     } else if (field == 17) {  // trace_ids
-      column(sequences, [&](std::size_t) { packer_.pack(std::string(how >> 4, how < 0xe0 ? 't' : '\xc3')); });
+      column(sequences,
+             [&](std::size_t) { packer_.pack(std::string(how >> 4, how < 0xe0 ? 't' : '\xc3')); });
     } else if (field == 18) {  // branch_indices
       column(sequences, [&](std::size_t) { packer_.pack(static_cast<int>(how) - 8); });
     } else if (field == 19) {  // payload
       packer_.pack_array(how >> 7);
       if (how >> 7 != 0) packer_.pack(how);
     } else {  // a weight of each token
-      column(tokens, [&](std::size_t) { packer_.pack(how < 0xc0 ? (field == 13 ? 1.0 : 0.0) : 2.0); });
+      column(tokens,
+             [&](std::size_t) { packer_.pack(how < 0xc0 ? (field == 13 ? 1.0 : 0.0) : 2.0); });
     }
   }
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/prime_rl/codec.h"
+#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/fuzz/entries.h"
 

@@ -159,15 +159,18 @@ class Drive {
     const int64_t version = version_ - script_.next() % 3;
     switch (type) {
       case MessageType::kHello:
-        return make_payload(type, HelloBody{script_.number(), 1, version, root(version), "fuzz", -1});
+        return make_payload(type,
+                            HelloBody{script_.number(), 1, version, root(version), "fuzz", -1});
       case MessageType::kRollout:
         return rollout();
       case MessageType::kReady:
         return make_payload(type, ReadyBody{version});
       case MessageType::kHeartbeat:
-        return make_payload(type, HeartbeatBody{script_.next() % 2 ? "paused" : "ready", version, script_.number(), script_.number(), -1});
+        return make_payload(type, HeartbeatBody{script_.next() % 2 ? "paused" : "ready", version,
+                                                script_.number(), script_.number(), -1});
       case MessageType::kStaged:
-        return make_payload(type, StagedBody{version, root(version), "overwrite", script_.number()});
+        return make_payload(type,
+                            StagedBody{version, root(version), "overwrite", script_.number()});
       case MessageType::kStageFailed:
         return make_payload(type, StageFailedBody{version, "d"});
       case MessageType::kCommitted:
@@ -187,8 +190,8 @@ class Drive {
     Payload payload = encode_rollout(r);
     if ((how & 0xe0) != 0xe0) return payload;
     const auto odd = [&] { return static_cast<int32_t>(script_.number()); };
-    const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(), odd(), "p", 1.0, 1.0, 0,
-                             script_.number(), "stop", {}};
+    const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(),  odd(), "p", 1.0,
+                             1.0,          0,     script_.number(), "stop", {}};
     payload.body = make_payload(payload.type, spoilt).body;
     return payload;
   }

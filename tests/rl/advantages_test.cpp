@@ -1,5 +1,5 @@
-// Guards: the wrong baseline, standard deviation, epsilon or group. Golden numbers are the systems' formulas in plain fp64 for
-// rewards [1,0,0,1,0,0,0,0], under the keys of each system's preset.
+// Guards: the wrong baseline, standard deviation, epsilon or group. Golden numbers are the systems'
+// formulas in plain fp64 for rewards [1,0,0,1,0,0,0,0], under the keys of each system's preset.
 #include "rl/algorithm/advantages.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,9 @@ TEST_CASE("group advantages reproduce each system's golden numbers") {
       {{"preset=openrlhf"}, 1.62018517, -0.54006172},
       {{"preset=dr_grpo"}, 0.75, -0.25},
       {{"preset=prime_rl"}, 0.75, -0.25},
-      {{"preset=trl", "advantage.unbiased=false", "advantage.eps=1e-8"}, 1.73205077, -0.57735026},  // asynchronous GRPO
+      {{"preset=trl", "advantage.unbiased=false", "advantage.eps=1e-8"},
+       1.73205077,
+       -0.57735026},  // asynchronous GRPO
       {{"preset=nemo_rl"}, 2.26778084, -0.58553884},
       {{"preset=pipeline_rl"}, 1.85124029, -0.61708010},
       {{"preset=rloo"}, 0.85714286, -0.28571429},
@@ -64,13 +66,16 @@ TEST_CASE("groups do not mix; equal rewards and groups of one give zero, whateve
 
 TEST_CASE("the best of a group alone learns from pass_at_k") {
   AdvantageConfig config = config_of({"advantage.estimator=pass_at_k", "advantage.std=none"});
-  CHECK(group_advantages(std::vector<double>{1, 5, 3, 0}, 4, config) == std::vector<double>{0, 2, 0, 0});
-  CHECK(group_advantages(std::vector<double>{5, 5, 3, 0}, 4, config) == std::vector<double>(4, 0.0));
+  CHECK(group_advantages(std::vector<double>{1, 5, 3, 0}, 4, config) ==
+        std::vector<double>{0, 2, 0, 0});
+  CHECK(group_advantages(std::vector<double>{5, 5, 3, 0}, 4, config) ==
+        std::vector<double>(4, 0.0));
 }
 
 TEST_CASE("max_rl gives nothing where the mean is not above zero") {
   const AdvantageConfig config = config_of({"advantage.estimator=max_rl"});
-  CHECK(group_advantages(std::vector<double>{-1, 0, 1, -1}, 2, config) == std::vector<double>(4, 0.0));
+  CHECK(group_advantages(std::vector<double>{-1, 0, 1, -1}, 2, config) ==
+        std::vector<double>(4, 0.0));
 }
 
 TEST_CASE("a standard deviation of exactly zero among the others leaves an advantage undivided") {
@@ -85,30 +90,37 @@ TEST_CASE("weights decide how much each reward counts for gdpo, spreads do not")
   const std::vector<double> correct{1, 0, 1, 0}, brief{0, 0, 1, 1};
   const std::vector<double> large{0, 0, 1000, 1000};
   const auto even = gdpo_advantages(std::vector{correct, brief}, std::vector{1.0, 1.0}, 4, config);
-  const auto scaled = gdpo_advantages(std::vector{correct, large}, std::vector{1.0, 1.0}, 4, config);
-  const auto weighted = gdpo_advantages(std::vector{correct, brief}, std::vector{1.0, 0.1}, 4, config);
+  const auto scaled =
+      gdpo_advantages(std::vector{correct, large}, std::vector{1.0, 1.0}, 4, config);
+  const auto weighted =
+      gdpo_advantages(std::vector{correct, brief}, std::vector{1.0, 0.1}, 4, config);
   for (std::size_t i = 0; i < 4; ++i) {
     CHECK(scaled[i] == Approx(even[i]).margin(1e-12));
   }
   CHECK(even[0] == Approx(even[3]).margin(1e-12));
   CHECK(weighted[0] > 0.7);
   CHECK(weighted[3] < -0.7);
-  CHECK(gdpo_advantages(std::vector<std::vector<double>>(1, std::vector<double>(4, 0.1)), std::vector{1.0}, 4, config) ==
-        std::vector<double>(4, 0.0));
+  CHECK(gdpo_advantages(std::vector<std::vector<double>>(1, std::vector<double>(4, 0.1)),
+                        std::vector{1.0}, 4, config) == std::vector<double>(4, 0.0));
 }
 
 TEST_CASE("what advantages cannot be computed from is said") {
   const AdvantageConfig grpo = config_of({});
-  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2, 3}, 2, grpo), Catch::Contains("3 rewards"));
-  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 0, grpo), Catch::Contains("groups of 0"));
+  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2, 3}, 2, grpo),
+                    Catch::Contains("3 rewards"));
+  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 0, grpo),
+                    Catch::Contains("groups of 0"));
   const auto estimator = GENERATE(as<std::string>(), "gdpo", "reinforce", "gae");
-  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2, config_of({"advantage.estimator=" + estimator})),
+  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2,
+                                     config_of({"advantage.estimator=" + estimator})),
                     Catch::Contains("estimator " + estimator));
   AdvantageConfig best = config_of({"advantage.estimator=pass_at_k"});
   best.std = AdvantageStd::kBatch;
-  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2, best), Catch::Contains("pass_at_k knows std group"));
+  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2, best),
+                    Catch::Contains("pass_at_k knows std group"));
   CHECK_THROWS_WITH(gdpo_advantages({}, {}, 2, grpo), Catch::Contains("at least one"));
-  CHECK_THROWS_WITH(gdpo_advantages(std::vector<std::vector<double>>{{1, 2}, {1, 2, 3, 4}}, std::vector{1.0, 1.0}, 2, grpo),
+  CHECK_THROWS_WITH(gdpo_advantages(std::vector<std::vector<double>>{{1, 2}, {1, 2, 3, 4}},
+                                    std::vector{1.0, 1.0}, 2, grpo),
                     Catch::Contains("for 4 samples, the first for 2"));
 }
 
@@ -117,6 +129,8 @@ TEST_CASE("reward statistics and groups without variance are per group") {
   CHECK(stats.reward == Approx(2.75));
   CHECK(stats.reward_std == Approx(std::sqrt(0.5) / 2));
   CHECK(stats.frac_reward_zero_std == Approx(0.5));
-  CHECK(groups_without_variance(std::vector<double>{1, 0, 0.1, 0.1, 0, 1}, 2) == std::vector<bool>{false, true, false});
-  CHECK_THROWS_WITH(groups_without_variance(std::vector<double>{1, 2, 3}, 2), Catch::Contains("3 rewards"));
+  CHECK(groups_without_variance(std::vector<double>{1, 0, 0.1, 0.1, 0, 1}, 2) ==
+        std::vector<bool>{false, true, false});
+  CHECK_THROWS_WITH(groups_without_variance(std::vector<double>{1, 2, 3}, 2),
+                    Catch::Contains("3 rewards"));
 }

@@ -1,8 +1,9 @@
-// Guards the small files of RUN_DIR/bridge: starts that a run forgets or mistakes, and an endpoint file that is half there.
+// Guards the small files of RUN_DIR/bridge: starts that a run forgets or mistakes, and an endpoint
+// file that is half there.
 #include <catch2/catch.hpp>
 
-#include "rl/setup/endpoint_file.h"
 #include "rl/rollouts/restart_log.h"
+#include "rl/setup/endpoint_file.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace ringside;

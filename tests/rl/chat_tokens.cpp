@@ -1,5 +1,5 @@
-// Tokens of chat examples for chat_oracle.py: `chat_tokens TOKENIZER chatml|llama3 DATA.jsonl` prints a line of JSON per
-// example, {"ids", "learned", "prompt"}.
+// Tokens of chat examples for chat_oracle.py: `chat_tokens TOKENIZER chatml|llama3 DATA.jsonl`
+// prints a line of JSON per example, {"ids", "learned", "prompt"}.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -13,13 +13,18 @@ int main(int argc, char** argv) {
   using namespace ringside;
   const auto tokenizer = engine::Tokenizer::load(argv[1]);
   rl::DataConfig config;
-  config.chat_template = std::string(argv[2]) == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
+  config.chat_template =
+      std::string(argv[2]) == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
   config.prompt_key = "messages";
   const auto prompts = rl::read_prompts(argv[3], config);
   const auto examples = rl::read_sft_examples(argv[3], config);
   for (std::size_t i = 0; i < examples.size(); ++i) {
     const auto tokens = rl::tokenize_example(examples[i], tokenizer, {}, config.chat_template);
-    std::cout << nlohmann::json{{"ids", tokens.ids}, {"learned", tokens.learned}, {"prompt", prompts[i].prompt}}.dump() << "\n";
+    std::cout << nlohmann::json{{"ids", tokens.ids},
+                                {"learned", tokens.learned},
+                                {"prompt", prompts[i].prompt}}
+                     .dump()
+              << "\n";
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-// Guards servers that a worker starts: a command line that a path breaks, a server that outlives its worker or leaves children
-// behind, a start that fails or hangs and is taken for a server.
+// Guards servers that a worker starts: a command line that a path breaks, a server that outlives
+// its worker or leaves children behind, a start that fails or hangs and is taken for a server.
 #include "rl/worker/child_server.h"
 
 #include <signal.h>
@@ -29,8 +29,12 @@ bool is_gone(pid_t pid) {
 class Nobody final : public bridge::InferenceServer {
  public:
   bridge::Status connect() override { return health(); }
-  bridge::Status check_sampling(const bridge::SamplingSettings&) const override { return bridge::Success{}; }
-  bridge::Result<bridge::GenerateResult> generate(const bridge::GenerateRequest&) override { return gone(); }
+  bridge::Status check_sampling(const bridge::SamplingSettings&) const override {
+    return bridge::Success{};
+  }
+  bridge::Result<bridge::GenerateResult> generate(const bridge::GenerateRequest&) override {
+    return gone();
+  }
   bridge::Status pause(bridge::PausePolicy) override { return gone(); }
   bridge::Status load_weights_from_disk(const std::string&, int64_t) override { return gone(); }
   bridge::Status resume() override { return gone(); }
@@ -82,14 +86,17 @@ TEST_CASE("child server: it dies with the thread that started it") {
   const auto file = dir.path() / "pid";
   std::unique_ptr<rl::ChildServer> child;
   std::thread([&] {
-    child = std::make_unique<rl::ChildServer>("sh -c 'echo $$ >" + file.string() + "; exec sleep 1000'");
+    child = std::make_unique<rl::ChildServer>("sh -c 'echo $$ >" + file.string() +
+                                              "; exec sleep 1000'");
     REQUIRE(pid_in(file) > 0);
   }).join();
   REQUIRE(eventually([&] { return child->ended().has_value(); }));
   CHECK(child->ended() == "was killed by signal 9");
 }
 
-TEST_CASE("restart route: a command that ends, or never serves, is an error; without one there is no route") {
+TEST_CASE(
+    "restart route: a command that ends, or never serves, is an error; without one there is no "
+    "route") {
   ServedRun run;
   rl::Config config = run.config();
   config.rollout.server_options.load_timeout_s = 0.5;

@@ -15,16 +15,16 @@
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 #include "rl/data/prompt_set.h"
-#include "rl/rollouts/live_source.h"
 #include "rl/rewards/reward_set.h"
+#include "rl/rollouts/live_source.h"
 #include "rl/rollouts/rollout_source.h"
+#include "rl/rollouts/trainer_options.h"
+#include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
-#include "rl/rollouts/trainer_options.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/make_server.h"
-#include "rl/sampling/prompt_sampler.h"
 #include "rl/worker/worker_link.h"
 #include "sp/plan/method_choice.h"
 #include "tests/support/catch.h"
@@ -147,11 +147,10 @@ std::string trained(const rl::Config& config, const fs::path& run_dir,
                     const std::function<void(rl::TrainingRun&)>& loop) {
   rl::Config factored = config;
   rl::factor_context_parallel(factored);
-  test::run_ranks(shape_of(factored),
-                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-                    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
-                    loop(run);
-                  });
+  test::run_ranks(shape_of(factored), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
+    loop(run);
+  });
   return outcome_of(run_dir);
 }
 
@@ -627,7 +626,8 @@ const std::vector<Elsewhere>& elsewhere() {
       {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",
        "bridge::read_public_key(curve.trainer_public)"},
       {"log.level", "tests/tools/preflight_test.py", "test_log_level_decides_what_is_logged"},
-      {"log.progress", "rl/trainer/training_run.cpp", "const ProgressStyle style = config().log.progress"},
+      {"log.progress", "rl/trainer/training_run.cpp",
+       "const ProgressStyle style = config().log.progress"},
   };
   return all;
 }

@@ -170,8 +170,9 @@ TEST_CASE("values are checked at their type's edges") {
 TEST_CASE("contradictions between keys are errors at the key to change") {
   CHECK_THAT(joined(load_text("algorithm:\n  loss_divisor: 512\n").errors),
              Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
-  CHECK_THAT(joined(load_config({}, {"rollout.group_size=1"}).errors),
-             Contains("command line: rollout.group_size: is 1, but algorithm.advantage.estimator grpo"));
+  CHECK_THAT(
+      joined(load_config({}, {"rollout.group_size=1"}).errors),
+      Contains("command line: rollout.group_size: is 1, but algorithm.advantage.estimator grpo"));
   CHECK(load_config({}, {"rollout.group_size=1", "algorithm.name=sft"}).ok());
   CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
   CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
@@ -189,14 +190,18 @@ TEST_CASE("keys of one policy loss are refused under another") {
 }
 
 TEST_CASE("parts of an algorithm that do not go together are refused") {
-  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
   CHECK(load_config({}, {"algorithm.advantage.estimator=gae", "rollout.group_size=1"}).ok());
   CHECK(load_config({}, {"algorithm.advantage.estimator=given", "rollout.group_size=1"}).ok());
-  for (const char* word : {"algorithm.reward.scale=2", "algorithm.reward.clip=1", "algorithm.reward.overlong_buffer_tokens=8",
-                           "algorithm.dynamic_sampling=drop"}) {
+  for (const char* word :
+       {"algorithm.reward.scale=2", "algorithm.reward.clip=1",
+        "algorithm.reward.overlong_buffer_tokens=8", "algorithm.dynamic_sampling=drop"}) {
     CHECK_THAT(error({"algorithm.advantage.estimator=given", word}), Contains("estimator given"));
   }
-  CHECK_THAT(error({"algorithm.advantage.estimator=given", "algorithm.kl_in=reward", "algorithm.kl_coef=0.1"}),
+  CHECK_THAT(error({"algorithm.advantage.estimator=given", "algorithm.kl_in=reward",
+                    "algorithm.kl_coef=0.1"}),
              Contains("algorithm.kl_in: is reward"));
   CHECK_THAT(error({"algorithm.advantage.estimator=gae", "algorithm.dynamic_sampling=drop"}),
              Contains("which looks at groups"));
@@ -204,26 +209,37 @@ TEST_CASE("parts of an algorithm that do not go together are refused") {
              Contains("estimator pass_at_k does not use it"));
   CHECK_THAT(error({"algorithm.critic.warmup_steps=5"}), Contains("has no critic"));
   CHECK_THAT(error({"algorithm.kl_target=0.1"}), Contains("kl_coef is 0"));
-  CHECK_THAT(error({"algorithm.reference_update_every=5"}), Contains("there is no reference policy"));
+  CHECK_THAT(error({"algorithm.reference_update_every=5"}),
+             Contains("there is no reference policy"));
   CHECK_THAT(error({"algorithm.entropy_target=0.5"}), Contains("could not move"));
   CHECK_THAT(error({"algorithm.correction.mode=tis", "algorithm.old_logprobs=rollout"}),
              Contains("nothing to correct"));
   CHECK_THAT(error({"algorithm.correction.low=3"}), Contains("above algorithm.correction.high"));
-  CHECK_THAT(error({"algorithm.correction.mode=seq_mask_tis", "algorithm.correction.level=sequence"}),
-             Contains("uses both"));
-  CHECK_THAT(error({"algorithm.loss=gmpo", "algorithm.importance_level=sequence"}), Contains("its own form"));
-  CHECK_THAT(error({"algorithm.reward.overlong_buffer_tokens=600"}), Contains("more than rollout.max_completion_tokens"));
-  CHECK_THAT(error({"algorithm.advantage.estimator=gdpo", "algorithm.reward.clip=1"}), Contains("gdpo"));
-  CHECK_THAT(error({"rollout.reward=exact_mach"}), Contains("rollout.reward") && Contains("exact_match"));
+  CHECK_THAT(
+      error({"algorithm.correction.mode=seq_mask_tis", "algorithm.correction.level=sequence"}),
+      Contains("uses both"));
+  CHECK_THAT(error({"algorithm.loss=gmpo", "algorithm.importance_level=sequence"}),
+             Contains("its own form"));
+  CHECK_THAT(error({"algorithm.reward.overlong_buffer_tokens=600"}),
+             Contains("more than rollout.max_completion_tokens"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=gdpo", "algorithm.reward.clip=1"}),
+             Contains("gdpo"));
+  CHECK_THAT(error({"rollout.reward=exact_mach"}),
+             Contains("rollout.reward") && Contains("exact_match"));
   CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
 }
 
 TEST_CASE("half a set of the bridge's keys is refused") {
-  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
   CHECK_THAT(error({"bridge.curve.trainer_secret=t.key"}), Contains("expected both or neither"));
   CHECK_THAT(error({"bridge.curve.trainer_public=t.pub"}), Contains("expected both or neither"));
-  CHECK(load_config({}, {"bridge.curve.trainer_secret=t.key", "bridge.curve.allowed_workers=allowed"}).ok());
-  CHECK(load_config({}, {"bridge.curve.worker_secret=w.key", "bridge.curve.trainer_public=t.pub"}).ok());
+  CHECK(
+      load_config({}, {"bridge.curve.trainer_secret=t.key", "bridge.curve.allowed_workers=allowed"})
+          .ok());
+  CHECK(load_config({}, {"bridge.curve.worker_secret=w.key", "bridge.curve.trainer_public=t.pub"})
+            .ok());
   CHECK_FALSE(load_config({}, {"weights.full_every=0"}).ok());
 }
 
@@ -240,12 +256,15 @@ TEST_CASE("every preset is a set of known keys with valid values, and each chang
 }
 
 TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
-  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
   CHECK_THAT(error({"parallel.context_parallel_size=4", "parallel.ulysses_parallel_size=2"}),
              Contains("is 4, but parallel.ringattn_parallel_size or"));
   CHECK_THAT(error({"sp.method=ring"}), Contains("is ring, which factors"));
   CHECK(load_config({}, {"sp.method=ring", "parallel.context_parallel_size=4"}).ok());
-  CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}), Contains("asks for 4"));
+  CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}),
+             Contains("asks for 4"));
   CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());
   const std::string ring = "parallel.ringattn_parallel_size=2";
   CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
@@ -253,25 +272,36 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
 }
 
 TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, are refused") {
-  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
-  for (const char* word : {"sp.ring_impl=all_gather", "sp.placement=zigzag", "sp.heads_k_stride=2"}) {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word :
+       {"sp.ring_impl=all_gather", "sp.placement=zigzag", "sp.heads_k_stride=2"}) {
     INFO(word);
-    CHECK_THAT(error({word, "parallel.ulysses_parallel_size=2"}), Contains("there is no ring attention"));
-    CHECK_THAT(error({word, "parallel.context_parallel_size=2", "sp.method=ulysses"}), Contains("there is no ring attention"));
+    CHECK_THAT(error({word, "parallel.ulysses_parallel_size=2"}),
+               Contains("there is no ring attention"));
+    CHECK_THAT(error({word, "parallel.context_parallel_size=2", "sp.method=ulysses"}),
+               Contains("there is no ring attention"));
   }
   CHECK(load_config({}, {"sp.placement=zigzag", "parallel.ringattn_parallel_size=2"}).ok());
   CHECK(load_config({}, {"sp.placement=zigzag", "parallel.context_parallel_size=2"}).ok());
-  CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}), Contains("there is no Ulysses exchange"));
+  CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}),
+             Contains("there is no Ulysses exchange"));
   CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
   for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
-    CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}), Contains("every rank holds the whole model"));
+    CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}),
+               Contains("every rank holds the whole model"));
   }
 }
 
 TEST_CASE("supervised fine-tuning refuses keys of an evaluation that it does not have") {
-  const auto error = [](std::vector<std::string> words) { return joined(load_config({}, words).errors); };
-  CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}), Contains("eval.every: is 5, but algorithm.name sft"));
-  CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}), Contains("data.eval: is") && Contains("does not evaluate"));
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}),
+             Contains("eval.every: is 5, but algorithm.name sft"));
+  CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}),
+             Contains("data.eval: is") && Contains("does not evaluate"));
 }
 
 TEST_CASE("a file that cannot be used is an error, not an exception") {

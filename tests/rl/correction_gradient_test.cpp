@@ -1,5 +1,6 @@
-// Guards: a correction of the rollout's mismatch that is computed, logged and never reaches the gradient; a corrected
-// gradient that is biased. Oracle: the exact gradient of an expectation over an enumerable bandit.
+// Guards: a correction of the rollout's mismatch that is computed, logged and never reaches the
+// gradient; a corrected gradient that is biased. Oracle: the exact gradient of an expectation over
+// an enumerable bandit.
 #include <cmath>
 #include <random>
 
@@ -19,8 +20,8 @@ rl::AlgorithmConfig config_of(const std::vector<std::string>& words) {
   return rl::load_config_or_throw({}, words).algorithm;
 }
 
-// Pulls of a bandit with one logit an arm: the policy is softmax(logits), the sampler softmax(logits / 1.2), whose true
-// log-probs are recorded.
+// Pulls of a bandit with one logit an arm: the policy is softmax(logits), the sampler
+// softmax(logits / 1.2), whose true log-probs are recorded.
 struct Bandit {
   at::Tensor logits = at::tensor({1.5, -0.5, 0.3, 2.2, -1.8, 0.9}, at::kDouble);
   at::Tensor reward = at::tensor({0.2, 1.0, 0.0, 0.4, 3.0, -0.5}, at::kDouble);
@@ -29,7 +30,8 @@ struct Bandit {
   explicit Bandit(uint64_t seed) {
     const at::Tensor p = at::softmax(logits / kSamplerTemperature, 0);
     std::mt19937_64 generator(seed);
-    std::discrete_distribution<int64_t> draw(p.const_data_ptr<double>(), p.const_data_ptr<double>() + p.size(0));
+    std::discrete_distribution<int64_t> draw(p.const_data_ptr<double>(),
+                                             p.const_data_ptr<double>() + p.size(0));
     std::vector<int64_t> arms;
     for (int64_t i = 0; i < kPulls; ++i) {
       arms.push_back(draw(generator));
@@ -52,7 +54,8 @@ std::vector<double> values_of(const at::Tensor& t) {
   return {t.const_data_ptr<double>(), t.const_data_ptr<double>() + t.numel()};
 }
 
-// Each pull as a sample of one token, [pulls, arms]: what it adds to minus the gradient of the loss.
+// Each pull as a sample of one token, [pulls, arms]: what it adds to minus the gradient of the
+// loss.
 at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& config) {
   rl::StepColumns table;
   for (int64_t i = 0; i <= kPulls; ++i) {
@@ -67,12 +70,16 @@ at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& co
   entries.old_logprob_n = bandit.logprob(bypass ? kSamplerTemperature : 1.0);
   entries.advantage_n = bandit.reward.index_select(0, bandit.arm);
   entries.weight_n = at::ones({kPulls}, at::kDouble);
-  entries.correction_n = at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble);
-  const at::Tensor logits = bandit.logits.expand({kPulls, bandit.logits.size(0)}).clone().requires_grad_();
-  const at::Tensor logprob = at::log_softmax(logits, 1).gather(1, bandit.arm.unsqueeze(1)).squeeze(1);
+  entries.correction_n =
+      at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble);
+  const at::Tensor logits =
+      bandit.logits.expand({kPulls, bandit.logits.size(0)}).clone().requires_grad_();
+  const at::Tensor logprob =
+      at::log_softmax(logits, 1).gather(1, bandit.arm.unsqueeze(1)).squeeze(1);
   rl::LossContext context;
   context.num_sequences = kPulls;
-  rl::policy_gradient_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context).loss.backward();
+  rl::policy_gradient_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context)
+      .loss.backward();
   return -logits.grad();
 }
 
@@ -88,16 +95,19 @@ TEST_CASE("the corrected gradient of a bandit is unbiased, the uncorrected one i
   const Bandit bandit(7);
   for (const std::string loss : {"reinforce", "ppo_clip"}) {
     CAPTURE(loss);
-    for (const std::string level : {"token", "sequence", "geometric"}) {  // of one token they are the same
-      const auto corrected = config_of({"algorithm.loss=" + loss, "algorithm.correction.mode=tis",
-                                        "algorithm.correction.level=" + level, "algorithm.correction.high=1000"});
+    for (const std::string level :
+         {"token", "sequence", "geometric"}) {  // of one token they are the same
+      const auto corrected =
+          config_of({"algorithm.loss=" + loss, "algorithm.correction.mode=tis",
+                     "algorithm.correction.level=" + level, "algorithm.correction.high=1000"});
       CHECK(worst_z(gradient_of_pulls(bandit, corrected), bandit.exact_gradient()) < 3.5);
     }
     const auto uncorrected = config_of({"algorithm.loss=" + loss});
     CHECK(worst_z(gradient_of_pulls(bandit, uncorrected), bandit.exact_gradient()) > 8.0);
   }
   // Bypass: the ratio itself is taken against the sampler, wide open.
-  const auto bypass = config_of({"algorithm.old_logprobs=rollout", "algorithm.clip_low=1", "algorithm.clip_high=1000"});
+  const auto bypass = config_of(
+      {"algorithm.old_logprobs=rollout", "algorithm.clip_low=1", "algorithm.clip_high=1000"});
   CHECK(worst_z(gradient_of_pulls(bandit, bypass), bandit.exact_gradient()) < 3.5);
 }
 
@@ -121,5 +131,6 @@ TEST_CASE("each correction changes the gradient, and differs from the others") {
     }
   }
   // A sample of one token has the same ratio at every level; seq_mask_tis then is icepop.
-  CHECK((gradient({"algorithm.correction.mode=seq_mask_tis"}) - seen[2]).norm().item<double>() < 1e-12);
+  CHECK((gradient({"algorithm.correction.mode=seq_mask_tis"}) - seen[2]).norm().item<double>() <
+        1e-12);
 }

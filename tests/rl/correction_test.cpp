@@ -1,5 +1,5 @@
-// Guards: a correction weight or mismatch statistic that departs from its formula. Oracle: PyTorch fp64 on padded tensors
-// (tests/goldens/advantages.py), closed forms.
+// Guards: a correction weight or mismatch statistic that departs from its formula. Oracle: PyTorch
+// fp64 on padded tensors (tests/goldens/advantages.py), closed forms.
 #include "rl/algorithm/correction.h"
 
 #include <catch2/catch.hpp>
@@ -38,11 +38,14 @@ std::vector<std::pair<std::string, double>> named(const rl::CorrectionStatistics
 
 // Two samples with two tokens and one, the ratios 2, 1/2 and 4, and one without.
 rl::StepColumns small_table() {
-  return {{0, 2, 2, 3}, {-2, -1, -3}, {-2 + std::log(2), -1 - std::log(2), -3 + std::log(4)}, {}, {}};
+  return {
+      {0, 2, 2, 3}, {-2, -1, -3}, {-2 + std::log(2), -1 - std::log(2), -3 + std::log(4)}, {}, {}};
 }
 
 std::vector<double> weights(CorrectionMode mode, CorrectionLevel level) {
-  return rl::correction_weights(small_table(), {.mode = mode, .level = level, .low = 0.75, .high = 3}).weight;
+  return rl::correction_weights(small_table(),
+                                {.mode = mode, .level = level, .low = 0.75, .high = 3})
+      .weight;
 }
 
 }  // namespace
@@ -70,7 +73,8 @@ TEST_CASE("each mode keeps, bounds or drops what it says") {
   CHECK(distance(weights(CorrectionMode::kTis, token), {2, 0.75, 3}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kIcepop, token), {2, 0, 0}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kMask, token), {1, 0, 0}) < 1e-12);
-  // The first sample's geometric mean is 1, so its tokens keep their own ratios, one of them out of bounds.
+  // The first sample's geometric mean is 1, so its tokens keep their own ratios, one of them out of
+  // bounds.
   CHECK(distance(weights(CorrectionMode::kSeqMaskTis, token), {2, 0.5, 0}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kIcepop, CorrectionLevel::kSequence), {1, 1, 0}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kTis, CorrectionLevel::kGeometric), {1, 1, 3}) < 1e-12);
@@ -79,7 +83,10 @@ TEST_CASE("each mode keeps, bounds or drops what it says") {
 TEST_CASE("two policies that agree need no correction; neither does a step without loss tokens") {
   rl::StepColumns same = small_table();
   same.rollout = same.old;
-  const CorrectionConfig config{.mode = CorrectionMode::kIcepop, .level = CorrectionLevel::kSequence, .low = 0.9, .high = 1.1};
+  const CorrectionConfig config{.mode = CorrectionMode::kIcepop,
+                                .level = CorrectionLevel::kSequence,
+                                .low = 0.9,
+                                .high = 1.1};
   for (const rl::StepColumns& table : {same, rl::StepColumns{{0, 0, 0}, {}, {}, {}, {}}}) {
     const auto result = rl::correction_weights(table, config);
     CHECK(result.weight == std::vector<double>(table.old.size(), 1.0));
@@ -95,11 +102,15 @@ TEST_CASE("two policies that agree need no correction; neither does a step witho
 
 TEST_CASE("what cannot be corrected is said, naming the sample") {
   rl::StepColumns table = small_table();
-  CHECK_THROWS_WITH(rl::correction_weights(table, {.low = 2, .high = 1}), Catch::Contains("2.000000 to 1.000000"));
-  CHECK_THROWS_WITH(rl::correction_weights(table, {.mode = CorrectionMode::kSeqMaskTis, .level = CorrectionLevel::kSequence}),
+  CHECK_THROWS_WITH(rl::correction_weights(table, {.low = 2, .high = 1}),
+                    Catch::Contains("2.000000 to 1.000000"));
+  CHECK_THROWS_WITH(rl::correction_weights(table, {.mode = CorrectionMode::kSeqMaskTis,
+                                                   .level = CorrectionLevel::kSequence}),
                     Catch::Contains("level token, got sequence"));
   table.rollout[2] = std::nan("");
-  CHECK_THROWS_WITH(rl::correction_weights(table, {}), Catch::Contains("rollout of sample 2 is nan at loss token 2"));
+  CHECK_THROWS_WITH(rl::correction_weights(table, {}),
+                    Catch::Contains("rollout of sample 2 is nan at loss token 2"));
   table.rollout.pop_back();
-  CHECK_THROWS_WITH(rl::correction_weights(table, {}), Catch::Contains("rollout has 2 numbers for 3 loss tokens"));
+  CHECK_THROWS_WITH(rl::correction_weights(table, {}),
+                    Catch::Contains("rollout has 2 numbers for 3 loss tokens"));
 }

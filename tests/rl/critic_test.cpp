@@ -1,5 +1,5 @@
-// Guards: a critic whose values or updates depend on how tokens lie over the ranks, that forgets over a restart, or learns
-// what is outside its clip. Oracle: one process in fp64.
+// Guards: a critic whose values or updates depend on how tokens lie over the ranks, that forgets
+// over a restart, or learns what is outside its clip. Oracle: one process in fp64.
 #include "rl/step/critic.h"
 
 #include <cmath>
@@ -23,7 +23,8 @@ using ringside::test::tiny_config;
 // A directory with the tiny language model that critics start from.
 struct ModelDirectory {
   explicit ModelDirectory(uint64_t seed = 3) {
-    engine::save_decoder(test::random_decoder(tiny_config(), at::kDouble, seed), dir.path(), at::kDouble);
+    engine::save_decoder(test::random_decoder(tiny_config(), at::kDouble, seed), dir.path(),
+                         at::kDouble);
   }
   rl::Config config(rl::DType dtype = rl::DType::kFloat64) const {
     rl::Config config;
@@ -51,7 +52,9 @@ at::Tensor parameters(const rl::Critic& critic) {
 sp::Document make_document(int64_t length, int64_t first_target, int64_t d) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < length; ++i) {
-    ids.push_back(i < 3 ? i + 1 : (5 * i + i * i + d) % tiny_config().vocab_size);  // a beginning that all share
+    ids.push_back(i < 3 ? i + 1
+                        : (5 * i + i * i + d) %
+                              tiny_config().vocab_size);  // a beginning that all share
   }
   return rl::make_scored_document(std::move(ids), first_target);
 }
@@ -73,7 +76,8 @@ rl::StepColumns make_columns(const std::vector<sp::Document>& documents) {
     const auto d = static_cast<int64_t>(document.ids.size()) + 1;
     for (int64_t i = 0; i < document.entries.size(); ++i) {
       columns.returns.push_back(1.5 * std::sin(1.3 * static_cast<double>(i + 4 * d)));
-      columns.value.push_back(columns.returns.back() * 0.4 + 0.3 * std::cos(static_cast<double>(i)));
+      columns.value.push_back(columns.returns.back() * 0.4 +
+                              0.3 * std::cos(static_cast<double>(i)));
     }
   }
   return columns;
@@ -96,10 +100,12 @@ rl::LocalBatch collate(const std::vector<sp::Document>& documents, const sp::Mes
 at::Tensor all_values(const rl::Critic& critic, const rl::LocalBatch& local, int64_t entries,
                       const sp::ProcessGroups& comms) {
   std::vector<double> values(entries, 0.0);
-  critic.runner().evaluate(rl::model_inputs(local, {}, at::kDouble), [&](std::size_t i, const engine::HeadOutput& output) {
-    TORCH_CHECK(!output.values_n.requires_grad(), "scores are outside autograd");
-    rl::put(values, local.micro_batches[i], 0, output.values_n);
-  });
+  critic.runner().evaluate(rl::model_inputs(local, {}, at::kDouble),
+                           [&](std::size_t i, const engine::HeadOutput& output) {
+                             TORCH_CHECK(!output.values_n.requires_grad(),
+                                         "scores are outside autograd");
+                             rl::put(values, local.micro_batches[i], 0, output.values_n);
+                           });
   std::vector<double>* columns[] = {&values};
   rl::merge_columns(columns, *comms.control(sp::axes::kLoss));
   return at::tensor(values, at::kDouble);
@@ -111,8 +117,9 @@ struct Training {
   bool rank_without_entries = false;
 };
 
-Training train(const rl::Config& config, const std::vector<sp::Document>& documents, const sp::Mesh& mesh,
-               const sp::SequenceOptions& sequence, const sp::ProcessGroups& comms) {
+Training train(const rl::Config& config, const std::vector<sp::Document>& documents,
+               const sp::Mesh& mesh, const sp::SequenceOptions& sequence,
+               const sp::ProcessGroups& comms) {
   rl::Critic critic(config, comms);
   fill_head(critic);
   const int64_t entries = count_entries(documents);
@@ -151,7 +158,8 @@ void run_alone(const std::function<void(const sp::Mesh&, const sp::ProcessGroups
 
 }  // namespace
 
-TEST_CASE("values, losses, gradient norms and weights are the same at every layout, recomputed or not") {
+TEST_CASE(
+    "values, losses, gradient norms and weights are the same at every layout, recomputed or not") {
   const ModelDirectory directory;
   const auto documents = ragged_documents();
   Training expected;
@@ -168,9 +176,10 @@ TEST_CASE("values, losses, gradient norms and weights are the same at every layo
   copied_prefix.shared_prefix = false;
   overlapped.async_ulysses = true;
   const std::vector<std::pair<sp::MeshShape, sp::SequenceOptions>> layouts{
-      {{1, 1, 1}, copied_prefix}, {{1, 1, 2}, {}},         {{1, 1, 4}, {}},         {{1, 1, 2}, overlapped},
-      {{1, 2, 1}, p2p},           {{1, 4, 1}, p2p},        {{1, 2, 1}, all_gather}, {{1, 4, 1}, all_gather},
-      {{1, 2, 2}, p2p},           {{1, 2, 2}, all_gather}, {{2, 1, 1}, {}},         {{2, 1, 2}, copied_prefix}};
+      {{1, 1, 1}, copied_prefix}, {{1, 1, 2}, {}},         {{1, 1, 4}, {}},
+      {{1, 1, 2}, overlapped},    {{1, 2, 1}, p2p},        {{1, 4, 1}, p2p},
+      {{1, 2, 1}, all_gather},    {{1, 4, 1}, all_gather}, {{1, 2, 2}, p2p},
+      {{1, 2, 2}, all_gather},    {{2, 1, 1}, {}},         {{2, 1, 2}, copied_prefix}};
   bool rank_without_entries = false;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     const auto& [shape, sequence] = layouts[i];
@@ -178,9 +187,10 @@ TEST_CASE("values, losses, gradient norms and weights are the same at every layo
     auto config = directory.config();
     config.model.recompute_activations = i % 2 == 1;
     std::vector<Training> results(shape.world_size());
-    test::run_ranks(shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-      results[mesh.rank()] = train(config, documents, mesh, sequence, comms);
-    });
+    test::run_ranks(
+        shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+          results[mesh.rank()] = train(config, documents, mesh, sequence, comms);
+        });
     for (const Training& result : results) {
       check_close(result.values_before, expected.values_before);
       check_close(result.metrics, expected.metrics);
@@ -203,7 +213,8 @@ TEST_CASE("values outside the clip that move towards the return earn no gradient
     run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       rl::Critic critic(directory.config(), comms);
       const auto before = parameters(critic);
-      result.first = critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2);
+      result.first =
+          critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2);
       result.second = max_abs_diff(parameters(critic), before);
     });
     return result;
@@ -266,11 +277,14 @@ TEST_CASE("a saved critic goes on to the bit") {
     critic.update(local, columns, loss_tokens, 1e-2);
     restored.update(local, columns, loss_tokens, 1e-2);
     CHECK(at::equal(parameters(critic), parameters(restored)));
-    CHECK_THROWS_WITH(restored.load(directory.dir.path()), Catch::Contains("optimizer.safetensors"));
+    CHECK_THROWS_WITH(restored.load(directory.dir.path()),
+                      Catch::Contains("optimizer.safetensors"));
   });
 }
 
-TEST_CASE("a critic starts from its own directory, else from the policy's or at random as model.init says") {
+TEST_CASE(
+    "a critic starts from its own directory, else from the policy's or at random as model.init "
+    "says") {
   const ModelDirectory policy(3), own(8);
   const auto from = [](rl::Config config, const std::string& path, rl::ModelInit init) {
     config.algorithm.critic.model_path = path;
@@ -279,16 +293,19 @@ TEST_CASE("a critic starts from its own directory, else from the policy's or at 
   };
   const auto loaded = from(policy.config(), "", rl::ModelInit::kPretrained);
   const auto from_own = from(policy.config(), own.dir.path().string(), rl::ModelInit::kPretrained);
-  CHECK(at::equal(loaded, from(own.config(), policy.dir.path().string(), rl::ModelInit::kPretrained)));
+  CHECK(at::equal(loaded,
+                  from(own.config(), policy.dir.path().string(), rl::ModelInit::kPretrained)));
   CHECK(at::equal(from_own, from(own.config(), "", rl::ModelInit::kPretrained)));
-  CHECK(at::equal(from_own, from(policy.config(), own.dir.path().string(), rl::ModelInit::kRandom)));
+  CHECK(
+      at::equal(from_own, from(policy.config(), own.dir.path().string(), rl::ModelInit::kRandom)));
   CHECK_FALSE(at::equal(from_own, loaded));
   const auto random = from(policy.config(), "", rl::ModelInit::kRandom);
   CHECK_FALSE(at::equal(random, loaded));
   CHECK(at::equal(random, from(own.config(), "", rl::ModelInit::kRandom)));
 }
 
-TEST_CASE("a gradient that is not finite leaves the critic as it was; no loss token means no gradient") {
+TEST_CASE(
+    "a gradient that is not finite leaves the critic as it was; no loss token means no gradient") {
   const ModelDirectory directory;
   auto documents = ragged_documents();
   run_alone([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
@@ -299,30 +316,38 @@ TEST_CASE("a gradient that is not finite leaves the critic as it was; no loss to
     CHECK(update.grad_norm == 0.0);
     CHECK(update.sums.loss == 0.0);
     CHECK(at::equal(parameters(critic), before));
-    CHECK_THROWS_WITH(critic.update(collate(silent, mesh), make_columns(silent), -1.0, 1e-2), Catch::Contains("loss_tokens"));
+    CHECK_THROWS_WITH(critic.update(collate(silent, mesh), make_columns(silent), -1.0, 1e-2),
+                      Catch::Contains("loss_tokens"));
     auto columns = make_columns(documents);
     columns.returns[0] = std::numeric_limits<double>::quiet_NaN();
-    CHECK_THROWS_WITH(critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2),
-                      Catch::Contains("gradient norm is nan"));
+    CHECK_THROWS_WITH(
+        critic.update(collate(documents, mesh), columns, count_entries(documents), 1e-2),
+        Catch::Contains("gradient norm is nan"));
     CHECK(at::equal(parameters(critic), before));
   });
 }
 
 TEST_CASE("critic metrics: names, means over updates, statistics over all their tokens") {
-  const auto values = at::tensor({1.0, 3.0}, at::kDouble), returns = at::tensor({2.0, 3.0}, at::kDouble);
+  const auto values = at::tensor({1.0, 3.0}, at::kDouble),
+             returns = at::tensor({2.0, 3.0}, at::kDouble);
   rl::CriticUpdate a{{0.5, 2, 1}, rl::ValueStatistics::of(values, returns), 2.0, 1e-3};
-  rl::CriticUpdate b{{0.1, 1, 0}, rl::ValueStatistics::of(values.narrow(0, 0, 1) - 2, returns.narrow(0, 0, 1)), 4.0, 1e-4};
-  const rl::Metrics expected{{"critic/vf_loss", 0.3},     {"critic/vf_clipfrac", 1.0 / 3},
-                             {"critic/vf_explained_var", -6.0},  // residuals 1, 0, 3; returns 2, 3, 2
-                             {"critic/values/mean", 1.0}, {"critic/values/min", -1.0},
-                             {"critic/values/max", 3.0},  {"critic/returns/mean", 7.0 / 3},
-                             {"critic/grad_norm", 3.0},   {"critic/lr", 1e-4}};
+  rl::CriticUpdate b{{0.1, 1, 0},
+                     rl::ValueStatistics::of(values.narrow(0, 0, 1) - 2, returns.narrow(0, 0, 1)),
+                     4.0,
+                     1e-4};
+  const rl::Metrics expected{
+      {"critic/vf_loss", 0.3},           {"critic/vf_clipfrac", 1.0 / 3},
+      {"critic/vf_explained_var", -6.0},  // residuals 1, 0, 3; returns 2, 3, 2
+      {"critic/values/mean", 1.0},       {"critic/values/min", -1.0},
+      {"critic/values/max", 3.0},        {"critic/returns/mean", 7.0 / 3},
+      {"critic/grad_norm", 3.0},         {"critic/lr", 1e-4}};
   const auto metrics = rl::critic_metrics({a, b});
   REQUIRE(metrics.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CHECK(metrics[i].first == expected[i].first);
     CHECK(metrics[i].second == Approx(expected[i].second));
   }
-  CHECK(rl::critic_metrics({rl::CriticUpdate{}})[4].second == 0.0);  // no token: no infinite minimum
+  CHECK(rl::critic_metrics({rl::CriticUpdate{}})[4].second ==
+        0.0);  // no token: no infinite minimum
   CHECK_THROWS_AS(rl::critic_metrics({}), std::invalid_argument);
 }

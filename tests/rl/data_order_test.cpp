@@ -1,4 +1,5 @@
-// Guards the order of the data: an item seen twice in a pass, or an order that another seed or a visit before would change.
+// Guards the order of the data: an item seen twice in a pass, or an order that another seed or a
+// visit before would change.
 #include "rl/data/data_order.h"
 
 #include <catch2/catch.hpp>
@@ -39,9 +40,12 @@ TEST_CASE("mixed seeds depend on every part and its place") {
 }
 
 // Figures of the formula in rollout_bridge/PROTOCOL.md, worked out in Python from its text alone.
-TEST_CASE("the order and the seeds are those that PROTOCOL.md states, so that a foreign worker finds the same prompts") {
+TEST_CASE(
+    "the order and the seeds are those that PROTOCOL.md states, so that a foreign worker finds the "
+    "same prompts") {
   rl::DataOrder order(10, 7, true);
-  const std::vector<int64_t> expected = {5, 6, 2, 8, 4, 9, 7, 3, 1, 0, 1, 0, 3, 8, 2, 6, 7, 9, 4, 5};
+  const std::vector<int64_t> expected = {5, 6, 2, 8, 4, 9, 7, 3, 1, 0,
+                                         1, 0, 3, 8, 2, 6, 7, 9, 4, 5};
   for (int64_t group = 0; group < 20; ++group) {
     CHECK(order.at(group) == expected[static_cast<std::size_t>(group)]);
   }

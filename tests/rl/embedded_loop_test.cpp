@@ -1,5 +1,6 @@
-// Guards the loop of the worker that samples itself, with a link and a sampler of the test's own: work that is lost at a
-// reconnect, a rollout dropped for want of room, a batch begun under old weights.
+// Guards the loop of the worker that samples itself, with a link and a sampler of the test's own:
+// work that is lost at a reconnect, a rollout dropped for want of room, a batch begun under old
+// weights.
 #include "rl/worker/embedded_loop.h"
 
 #include <catch2/catch.hpp>
@@ -66,7 +67,8 @@ class LoopRun {
   explicit LoopRun(std::size_t batch)
       : loop(link, sampler, {"w", {}, [] { return false; }}, batch, [this] { return now; }) {
     link.events.push_back(bridge::Connected{"run", 1});
-    link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 5, make_tensors(5))});
+    link.events.push_back(
+        bridge::WeightsReady{bridge::make_snapshot("run", 1, 5, make_tensors(5))});
   }
   void grant(int64_t group, std::vector<int32_t> samples) {
     link.events.push_back(bridge::Granted{{{group, 4, 0, 0, std::move(samples)}}});
@@ -87,13 +89,15 @@ TEST_CASE("embedded loop: grants that come in several messages make one batch") 
   CHECK(run.loop.turn() > std::chrono::milliseconds::zero());
   run.grant(1, {0, 1});
   run.turns(3);
-  CHECK(run.sampler.batches == std::vector<Samples>{{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}}});
+  CHECK(run.sampler.batches ==
+        std::vector<Samples>{{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}}});
   CHECK(run.link.sent.size() == 6);
   CHECK(run.link.sent[0].trainer_term == 1);
   CHECK(run.link.committed == std::vector<int64_t>{5});
 }
 
-TEST_CASE("embedded loop: work that was queued at a reconnect is sampled when it is granted again") {
+TEST_CASE(
+    "embedded loop: work that was queued at a reconnect is sampled when it is granted again") {
   LoopRun run(2);
   run.grant(0, {0, 1, 2, 3});
   run.turns(1);  // a batch of two is made
@@ -128,12 +132,15 @@ TEST_CASE("embedded loop: nothing is sampled from weights that did not install a
   run.turns(2);
   CHECK(run.sampler.batches.size() == 1);
   run.sampler.damaged_installs = 1;
-  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.link.events.push_back(
+      bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
   run.grant(1, {0, 1});
   run.turns(5);
-  CHECK(run.link.committed == std::vector<int64_t>{5, 6});  // the trainer judges the hash, and offers again
+  CHECK(run.link.committed ==
+        std::vector<int64_t>{5, 6});  // the trainer judges the hash, and offers again
   CHECK(run.sampler.batches.size() == 1);
-  run.link.events.push_back(bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+  run.link.events.push_back(
+      bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
   run.turns(3);
   CHECK(run.sampler.batches.size() == 2);
 }
@@ -141,7 +148,8 @@ TEST_CASE("embedded loop: nothing is sampled from weights that did not install a
 TEST_CASE("embedded loop: a refused worker ends with the trainer's words") {
   LoopRun run(4);
   run.link.events.push_back(bridge::Failed{"fenced", "a newer incarnation is in"});
-  CHECK_THROWS_WITH(run.loop.turn(), Catch::Contains("fenced") && Catch::Contains("a newer incarnation"));
+  CHECK_THROWS_WITH(run.loop.turn(),
+                    Catch::Contains("fenced") && Catch::Contains("a newer incarnation"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A live intake and a worker that a test speaks for, for the tests of what a trainer start takes and refuses.
+// A live intake and a worker that a test speaks for, for the tests of what a trainer start takes
+// and refuses.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -16,7 +17,8 @@ using namespace bridge::test;
 
 using Sample = std::pair<int64_t, int32_t>;
 
-inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t trainer_term, int64_t restored_version) {
+inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t trainer_term,
+                                 int64_t restored_version) {
   rl::QueueRules rules;
   rules.prompts_per_step = prompts;
   rules.group_size = 2;
@@ -36,7 +38,8 @@ inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_ter
 // A worker that answers nothing by itself: the test takes its grants and sends what it likes.
 class FakeWorker {
  public:
-  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity) : FakeWorker(intake.rollout_address(), capacity) {}
+  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity)
+      : FakeWorker(intake.rollout_address(), capacity) {}
   FakeWorker(const std::string& address, int64_t capacity)
       : endpoint_([&] {
           auto options = worker_options(address, "fake");
@@ -44,7 +47,8 @@ class FakeWorker {
           return options;
         }()) {}
 
-  // Waits until `count` more samples are granted, installing weights as they come; fewer when the patience runs out.
+  // Waits until `count` more samples are granted, installing weights as they come; fewer when the
+  // patience runs out.
   std::set<Sample> take_grants(std::size_t count, std::chrono::milliseconds patience = kPatience) {
     std::set<Sample> samples;
     const auto until = std::chrono::steady_clock::now() + patience;
@@ -74,7 +78,9 @@ class FakeWorker {
     REQUIRE(endpoint_.send_rollout(r, kPatience).ok());
   }
   // As it is.
-  void send(const bridge::Rollout& rollout) { REQUIRE(endpoint_.send_rollout(rollout, kPatience).ok()); }
+  void send(const bridge::Rollout& rollout) {
+    REQUIRE(endpoint_.send_rollout(rollout, kPatience).ok());
+  }
   // The two samples of a group.
   void send_group(int64_t group, int64_t version, double first, double second) {
     send({group, 0}, version, first);
@@ -94,12 +100,14 @@ class FakeWorker {
 };
 
 inline void publish(rl::RolloutIntake& intake, int64_t trainer_term, int64_t version) {
-  intake.publish(bridge::make_snapshot("run", trainer_term, version, make_tensors(version)), version + 1);
+  intake.publish(bridge::make_snapshot("run", trainer_term, version, make_tensors(version)),
+                 version + 1);
 }
 
 // Rollouts that the bridge did not take because their weights are too old or lost.
 inline uint64_t refused_as_stale(const rl::RolloutIntake& intake) {
-  return intake.counters().bridge.value().rejected[static_cast<std::size_t>(bridge::Reason::kStale)];
+  return intake.counters().bridge.value().rejected[static_cast<std::size_t>(
+      bridge::Reason::kStale)];
 }
 
 inline std::set<Sample> samples_of(int64_t first, int64_t end) {

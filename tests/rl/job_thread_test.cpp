@@ -1,4 +1,5 @@
-// Guards the thread that publishing runs on: order kept, nothing left out, a bound on what waits, errors that reach the owner.
+// Guards the thread that publishing runs on: order kept, nothing left out, a bound on what waits,
+// errors that reach the owner.
 #include "rl/publish/job_thread.h"
 
 #include <atomic>

@@ -1,5 +1,6 @@
-// Guards: the wrong branch of the clip, a KL of the wrong sign or direction, weights that do not reach the gradient, and a
-// rank without tokens that breaks the backward. Oracles: closed forms and finite differences in fp64.
+// Guards: the wrong branch of the clip, a KL of the wrong sign or direction, weights that do not
+// reach the gradient, and a rank without tokens that breaks the backward. Oracles: closed forms and
+// finite differences in fp64.
 #include "rl/algorithm/losses.h"
 
 #include <cmath>
@@ -10,9 +11,13 @@ using namespace ringside;
 
 namespace {
 
-rl::EntryColumns make_entries(const std::vector<double>& old_logprob, const std::vector<double>& reference,
-                     const std::vector<double>& advantage, const std::vector<double>& weight) {
-  const auto column = [](const std::vector<double>& values) { return at::tensor(values, at::kDouble); };
+rl::EntryColumns make_entries(const std::vector<double>& old_logprob,
+                              const std::vector<double>& reference,
+                              const std::vector<double>& advantage,
+                              const std::vector<double>& weight) {
+  const auto column = [](const std::vector<double>& values) {
+    return at::tensor(values, at::kDouble);
+  };
   rl::EntryColumns entries;
   entries.old_logprob_n = column(old_logprob);
   entries.rollout_logprob_n = column(old_logprob);
@@ -27,7 +32,9 @@ rl::EntryColumns make_entries(const std::vector<double>& old_logprob, const std:
 double loss_at_ratio(double advantage, double ratio, const rl::AlgorithmConfig& config) {
   const auto entries = make_entries({0.0}, {0.0}, {advantage}, {1.0});
   const at::Tensor logprob = at::tensor({std::log(ratio)}, at::kDouble);
-  return rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef}).loss.item<double>();
+  return rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config,
+                                  {config.kl_coef})
+      .loss.item<double>();
 }
 
 }  // namespace
@@ -46,10 +53,12 @@ TEST_CASE("the clipped loss reproduces the golden numbers") {
 TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
   rl::AlgorithmConfig config;
   config.kl_coef = 2.0;
-  for (const auto& [d, k3] : std::vector<std::pair<double, double>>{{0.3, 0.04081822}, {-0.3, 0.04985881}}) {
+  for (const auto& [d, k3] :
+       std::vector<std::pair<double, double>>{{0.3, 0.04081822}, {-0.3, 0.04985881}}) {
     const auto entries = make_entries({-1.0}, {-1.0 - d}, {0.0}, {1.0});
     const at::Tensor logprob = at::tensor({-1.0}, at::kDouble);
-    const auto result = rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config, {config.kl_coef});
+    const auto result = rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config,
+                                                 {config.kl_coef});
     CHECK(result.sums.kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
@@ -59,10 +68,12 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
   rl::AlgorithmConfig config;
   config.kl_coef = 1.0;
   config.kl_estimator = rl::KlEstimator::kK3Unbiased;
-  // d/dx of E_old[r (exp(ref - x) - (ref - x) - 1)] at x = old: -expm1(ref - x) + k3(ref - x) = x - ref.
+  // d/dx of E_old[r (exp(ref - x) - (ref - x) - 1)] at x = old: -expm1(ref - x) + k3(ref - x) = x -
+  // ref.
   const auto entries = make_entries({-1.0}, {-1.4}, {0.0}, {1.0});
   const at::Tensor logprob = at::tensor({-1.0}, at::kDouble).requires_grad_();
-  const auto result = rl::policy_gradient_loss(logprob, at::zeros({1}, at::kDouble), entries, config, {config.kl_coef});
+  const auto result = rl::policy_gradient_loss(logprob, at::zeros({1}, at::kDouble), entries,
+                                               config, {config.kl_coef});
   result.loss.backward();
   CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
   CHECK(logprob.grad().item<double>() == Approx(0.4));
@@ -71,8 +82,8 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
 TEST_CASE("the gradient equals finite differences, and is zero where the clip binds") {
   rl::AlgorithmConfig config;
   config.kl_coef = 0.1;
-  const auto entries = make_entries({-1.0, -0.4, -2.0, -0.7}, {-1.1, -0.5, -1.5, -0.7}, {1.0, -0.5, 2.0, 1.0},
-                                {0.1, 0.2, 0.3, 0.4});
+  const auto entries = make_entries({-1.0, -0.4, -2.0, -0.7}, {-1.1, -0.5, -1.5, -0.7},
+                                    {1.0, -0.5, 2.0, 1.0}, {0.1, 0.2, 0.3, 0.4});
   const at::Tensor start = at::tensor({-1.1, -0.3, -2.05, 0.3}, at::kDouble);
   const auto loss_of = [&](const at::Tensor& x) {
     return rl::policy_gradient_loss(x, at::zeros_like(x), entries, config, {config.kl_coef}).loss;
@@ -95,9 +106,12 @@ TEST_CASE("the gradient equals finite differences, and is zero where the clip bi
 
 TEST_CASE("sums add up: counts, clip shares, mismatch") {
   rl::AlgorithmConfig config;
-  const auto entries = make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
+  const auto entries =
+      make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);
-  auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config, {config.kl_coef}).sums;
+  auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config,
+                                       {config.kl_coef})
+                  .sums;
   CHECK(sums.tokens == 3);
   CHECK(sums.entropy == Approx(3.0));
   CHECK(sums.ratio_clipped_high == 1);
@@ -115,15 +129,18 @@ TEST_CASE("a rank without tokens still has a gradient path") {
   config.kl_coef = 0.1;
   const auto entries = make_entries({}, {}, {}, {});
   const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
-  const auto result = rl::policy_gradient_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries, config, {config.kl_coef});
+  const auto result = rl::policy_gradient_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries,
+                                               config, {config.kl_coef});
   CHECK(result.loss.item<double>() == 0.0);
   result.loss.backward();
   CHECK(hidden.grad().defined());
-  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries.weight_n).loss.requires_grad());
+  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries.weight_n)
+            .loss.requires_grad());
 }
 
 TEST_CASE("sft is the weighted negative log-likelihood") {
   const auto entries = make_entries({0, 0}, {0, 0}, {0, 0}, {0.5, 0.25});
   const at::Tensor logprob = at::tensor({-2.0, -4.0}, at::kDouble);
-  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), entries.weight_n).loss.item<double>() == Approx(2.0));
+  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), entries.weight_n).loss.item<double>() ==
+        Approx(2.0));
 }

@@ -1,5 +1,5 @@
-// Guards: a policy loss or KL estimate that departs from its formula, in value or gradient. Oracles: PyTorch fp64
-// (tests/goldens/policy_losses.py), finite differences, closed forms.
+// Guards: a policy loss or KL estimate that departs from its formula, in value or gradient.
+// Oracles: PyTorch fp64 (tests/goldens/policy_losses.py), finite differences, closed forms.
 #include "rl/algorithm/policy_objective.h"
 
 #include <cmath>
@@ -18,17 +18,21 @@ using ringside::test::max_abs_diff;
 namespace {
 
 const nlohmann::json& goldens() {
-  static const auto json = nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/policy_losses.json"));
+  static const auto json =
+      nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/policy_losses.json"));
   return json;
 }
 
-at::Tensor column(const nlohmann::json& values) { return at::tensor(values.get<std::vector<double>>(), at::kDouble); }
+at::Tensor column(const nlohmann::json& values) {
+  return at::tensor(values.get<std::vector<double>>(), at::kDouble);
+}
 
 // The algorithm of a case, through the words of a recipe.
 rl::AlgorithmConfig config_of(const nlohmann::json& keys) {
   std::vector<std::string> words;
   for (const auto& [key, value] : keys.items()) {
-    words.push_back("algorithm." + key + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
+    words.push_back("algorithm." + key + "=" +
+                    (value.is_string() ? value.get<std::string>() : value.dump()));
   }
   return rl::load_config_or_throw({}, words).algorithm;
 }
@@ -41,7 +45,8 @@ struct Tokens {
 };
 
 const at::Tensor& token_weights() {
-  static const at::Tensor weights = at::linspace(0.5, 1.5, column(goldens()["logprob"]).size(0), at::kDouble);
+  static const at::Tensor weights =
+      at::linspace(0.5, 1.5, column(goldens()["logprob"]).size(0), at::kDouble);
   return weights;
 }
 
@@ -65,12 +70,13 @@ at::Tensor objective(const Tokens& tokens, const rl::AlgorithmConfig& config) {
 
 at::Tensor kl(const Tokens& tokens, const rl::AlgorithmConfig& config) {
   const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage};
-  return rl::kl_estimate(tokens.logprob, tokens.reference, rl::policy_log_ratio(terms, config, sequences()), config,
-                         sequences());
+  return rl::kl_estimate(tokens.logprob, tokens.reference,
+                         rl::policy_log_ratio(terms, config, sequences()), config, sequences());
 }
 
 // The gradient is that of a weighted sum.
-void check_golden(const at::Tensor& values, const at::Tensor& weights, const Tokens& tokens, const nlohmann::json& golden) {
+void check_golden(const at::Tensor& values, const at::Tensor& weights, const Tokens& tokens,
+                  const nlohmann::json& golden) {
   CHECK(max_abs_diff(values.detach(), column(golden["value"])) < 1e-12);
   (values * weights).sum().backward();
   CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
@@ -93,11 +99,13 @@ TEST_CASE("ratios of whole sequences in token form have the sequence form's valu
     CAPTURE(golden["name"].get<std::string>());
     Tokens tokens;
     tokens.advantage = column(goldens()["sequence_advantage"]);
-    check_golden(objective(tokens, config_of(golden["keys"])), column(goldens()["sequence_weight"]), tokens, golden);
+    check_golden(objective(tokens, config_of(golden["keys"])), column(goldens()["sequence_weight"]),
+                 tokens, golden);
   }
   const Tokens tokens;
-  check_golden(kl(tokens, config_of({{"importance_level", "sequence"}, {"kl_estimator", "k3_unbiased"}})),
-               column(goldens()["sequence_weight"]), tokens, goldens()["sequence_kl"]);
+  check_golden(
+      kl(tokens, config_of({{"importance_level", "sequence"}, {"kl_estimator", "k3_unbiased"}})),
+      column(goldens()["sequence_weight"]), tokens, goldens()["sequence_kl"]);
 }
 
 TEST_CASE("every KL estimate equals its transcription in PyTorch, value and gradient") {
@@ -105,11 +113,13 @@ TEST_CASE("every KL estimate equals its transcription in PyTorch, value and grad
   for (const auto& golden : goldens()["kl"]) {
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
-    check_golden(kl(tokens, config_of({{"kl_estimator", golden["name"]}})), token_weights(), tokens, golden);
+    check_golden(kl(tokens, config_of({{"kl_estimator", golden["name"]}})), token_weights(), tokens,
+                 golden);
   }
 }
 
-TEST_CASE("correction, KL, entropy bonus and off-policy sequence mask come together as in PyTorch") {
+TEST_CASE(
+    "correction, KL, entropy bonus and off-policy sequence mask come together as in PyTorch") {
   CHECK(goldens()["whole"].size() == 4);
   for (const auto& golden : goldens()["whole"]) {
     const Tokens tokens;
@@ -131,7 +141,8 @@ TEST_CASE("correction, KL, entropy bonus and off-policy sequence mask come toget
     CHECK((result.sums.opsm_masked > 0) == (config.correction.opsm_delta > 0));
     result.loss.backward();
     CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
-    const at::Tensor grad = entropy.grad().defined() ? entropy.grad() : at::zeros_like(entropy.detach());
+    const at::Tensor grad =
+        entropy.grad().defined() ? entropy.grad() : at::zeros_like(entropy.detach());
     CHECK(max_abs_diff(grad, column(golden["entropy_gradient"])) < 1e-12);
   }
 }
@@ -148,7 +159,8 @@ TEST_CASE("a wild ratio neither overflows nor makes the gradient NaN") {
 }
 
 TEST_CASE("gradients that are true derivatives equal finite differences") {
-  // cispo, dppo_tv and the straight-through estimates hold parts of themselves fixed: theirs are not.
+  // cispo, dppo_tv and the straight-through estimates hold parts of themselves fixed: theirs are
+  // not.
   for (const auto& golden : goldens()["losses"]) {
     const auto config = config_of(golden["keys"]);
     if (config.loss == rl::PolicyLossName::kCispo || config.loss == rl::PolicyLossName::kDppoTv) {
@@ -156,22 +168,25 @@ TEST_CASE("gradients that are true derivatives equal finite differences") {
     }
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
-    CHECK(test::worst_gradient_error([&] { return objective(tokens, config).sum(); }, {tokens.logprob}) < 1e-8);
+    CHECK(test::worst_gradient_error([&] { return objective(tokens, config).sum(); },
+                                     {tokens.logprob}) < 1e-8);
   }
   for (const char* estimator : {"k1", "abs", "k2", "k3", "k3_unbiased"}) {
     CAPTURE(estimator);
     const Tokens tokens;
     const auto config = config_of({{"kl_estimator", estimator}});
-    CHECK(test::worst_gradient_error([&] { return kl(tokens, config).sum(); }, {tokens.logprob}) < 1e-8);
+    CHECK(test::worst_gradient_error([&] { return kl(tokens, config).sum(); }, {tokens.logprob}) <
+          1e-8);
   }
 }
 
 TEST_CASE("clipping reproduces the golden numbers: dual clip 3, two-sided 4") {
   const auto loss_at = [](double advantage, double ratio, const rl::AlgorithmConfig& config) {
-    const rl::PolicyTerms terms{at::full({1}, std::log(ratio), at::kDouble), at::zeros({1}, at::kDouble),
-                                at::full({1}, advantage, at::kDouble)};
+    const rl::PolicyTerms terms{at::full({1}, std::log(ratio), at::kDouble),
+                                at::zeros({1}, at::kDouble), at::full({1}, advantage, at::kDouble)};
     const rl::SequenceMeans alone(at::zeros({1}, at::kLong), 1, nullptr);
-    return rl::policy_objective(terms, rl::policy_log_ratio(terms, config, alone), config).item<double>();
+    return rl::policy_objective(terms, rl::policy_log_ratio(terms, config, alone), config)
+        .item<double>();
   };
   rl::AlgorithmConfig config;
   config.dual_clip = 3.0;
@@ -192,7 +207,9 @@ TEST_CASE("no token at all still has a gradient path, for every loss") {
     const at::Tensor none = at::empty({0}, at::kDouble);
     const rl::PolicyTerms terms{logprob, none, none};
     const rl::SequenceMeans nothing(at::empty({0}, at::kLong), 3, nullptr);
-    rl::policy_objective(terms, rl::policy_log_ratio(terms, config, nothing), config).sum().backward();
+    rl::policy_objective(terms, rl::policy_log_ratio(terms, config, nothing), config)
+        .sum()
+        .backward();
     CHECK(logprob.grad().numel() == 0);
   }
 }

@@ -12,7 +12,8 @@ using nlohmann::json;
 namespace {
 
 std::shared_ptr<const bridge::WeightSnapshot> weights_in(const std::string& directory) {
-  return rl::snapshot_weights(engine::load_decoder(directory, at::kFloat), at::kFloat, "server", 0, 0);
+  return rl::snapshot_weights(engine::load_decoder(directory, at::kFloat), at::kFloat, "server", 0,
+                              0);
 }
 
 // [logprob, id, text]
@@ -24,13 +25,16 @@ PolicyServer::PolicyServer(const rl::Config& config) : policy_(config) {
   policy_.install(*weights_in(config.model.path));
   server_.Get("/health", [](const auto&, auto&) {});
   server_.Post("/flush_cache", [](const auto&, auto&) {});
-  server_.Post("/pause_generation", [this](const auto& request, auto& response) { pause(request, response); });
+  server_.Post("/pause_generation",
+               [this](const auto& request, auto& response) { pause(request, response); });
   server_.Post("/continue_generation", [this](const auto&, auto&) {
     const std::lock_guard lock(mutex_);
     log_.push_back("resume");
   });
-  server_.Post("/update_weights_from_disk", [this](const auto& request, auto& response) { load(request, response); });
-  server_.Post("/generate", [this](const auto& request, auto& response) { generate(request, response); });
+  server_.Post("/update_weights_from_disk",
+               [this](const auto& request, auto& response) { load(request, response); });
+  server_.Post("/generate",
+               [this](const auto& request, auto& response) { generate(request, response); });
   port_ = server_.bind_to_any_port("127.0.0.1");
   thread_ = std::thread([this] { server_.listen_after_bind(); });
   while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -111,7 +115,8 @@ void PolicyServer::generate(const httplib::Request& request, httplib::Response& 
     // What the client finds out of: the log-prob of the top token follows the temperature.
     const double temperature = body.at("sampling_params").at("temperature");
     found = answer({0}, {-1.0F}, "length");
-    found["meta_info"]["output_top_logprobs"] = json::array({json::array({entry(static_cast<float>(-temperature), 0)})});
+    found["meta_info"]["output_top_logprobs"] =
+        json::array({json::array({entry(static_cast<float>(-temperature), 0)})});
   } else if (body.at("logprob_start_len") == 0) {
     found = score(body);
   } else {
@@ -132,13 +137,16 @@ void PolicyServer::generate(const httplib::Request& request, httplib::Response& 
   response.set_content(found.dump(), "application/json");
 }
 
-json PolicyServer::answer(const std::vector<int64_t>& ids, const std::vector<float>& logprobs, const char* finish) const {
+json PolicyServer::answer(const std::vector<int64_t>& ids, const std::vector<float>& logprobs,
+                          const char* finish) const {
   json tokens = json::array();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     tokens.push_back(entry(logprobs[i], ids[i]));
   }
-  const json meta{{"finish_reason", {{"type", finish}}}, {"completion_tokens", ids.size()},
-                  {"weight_version", label_}, {"output_token_logprobs", tokens}};
+  const json meta{{"finish_reason", {{"type", finish}}},
+                  {"completion_tokens", ids.size()},
+                  {"weight_version", label_},
+                  {"output_token_logprobs", tokens}};
   return {{"output_ids", ids}, {"meta_info", meta}};
 }
 
@@ -149,7 +157,8 @@ json PolicyServer::sample(const json& body) {
   const std::size_t prompt = ids.size(), count = sampling.at("max_new_tokens");
   std::size_t state = std::hash<std::string>{}(body.at("rid"));
   for (std::size_t i = 0; i < count; ++i) {
-    ids.push_back(static_cast<int64_t>(state % static_cast<std::size_t>(policy_.decoder().config().vocab_size)));
+    ids.push_back(static_cast<int64_t>(
+        state % static_cast<std::size_t>(policy_.decoder().config().vocab_size)));
     state /= 7;
   }
   const auto scores = policy_.score(ids, sampling.at("temperature"));

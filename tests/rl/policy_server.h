@@ -1,4 +1,5 @@
-// An inference server in the process: SGLang's API with a real policy behind it, which goes wrong on request.
+// An inference server in the process: SGLang's API with a real policy behind it, which goes wrong
+// on request.
 #pragma once
 
 #include <httplib.h>
@@ -24,19 +25,21 @@ class PolicyServer {
 
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
 
-  // Requests to sample wait from now on, those that score do not; until let_go() or an abort, which answers them empty.
+  // Requests to sample wait from now on, those that score do not; until let_go() or an abort, which
+  // answers them empty.
   void hold();
   void let_go();
   // The next requests to sample are answered with status 500.
   void fail_samples(int count);
   // The next loads are answered with success and change nothing but the label.
   void ignore_loads(int count);
-  // Other weights without anybody's asking: the same server started anew, or somebody else's update.
+  // Other weights without anybody's asking: the same server started anew, or somebody else's
+  // update.
   void replace(const bridge::WeightSnapshot& weights, const std::string& label);
 
   std::size_t held() const;
-  // What was asked, in order: "pause MODE", "load LABEL", "resume", "score", "sample LABEL" and "fail" when a request to
-  // sample is answered.
+  // What was asked, in order: "pause MODE", "load LABEL", "resume", "score", "sample LABEL" and
+  // "fail" when a request to sample is answered.
   std::vector<std::string> log() const;
 
  private:
@@ -45,7 +48,8 @@ class PolicyServer {
   void generate(const httplib::Request& request, httplib::Response& response);
   nlohmann::json sample(const nlohmann::json& body);
   nlohmann::json score(const nlohmann::json& body);
-  nlohmann::json answer(const std::vector<int64_t>& ids, const std::vector<float>& logprobs, const char* finish) const;
+  nlohmann::json answer(const std::vector<int64_t>& ids, const std::vector<float>& logprobs,
+                        const char* finish) const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

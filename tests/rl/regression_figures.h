@@ -36,10 +36,12 @@ inline Figures golden_figures(const nlohmann::json& golden) {
 struct Tolerance {
   double absolute;
   double relative;
-  bool of_column;  // relative to the largest number of the column, for numbers that are differences of larger ones
+  bool of_column;  // relative to the largest number of the column, for numbers that are differences
+                   // of larger ones
 };
 
-inline bool close(const std::vector<double>& got, const std::vector<double>& want, std::size_t i, Tolerance tolerance) {
+inline bool close(const std::vector<double>& got, const std::vector<double>& want, std::size_t i,
+                  Tolerance tolerance) {
   double scale = std::abs(want[i]);
   for (std::size_t k = 0; tolerance.of_column && k < want.size(); ++k) {
     scale = std::max(scale, std::abs(want[k]));
@@ -47,9 +49,10 @@ inline bool close(const std::vector<double>& got, const std::vector<double>& wan
   return std::abs(got[i] - want[i]) <= tolerance.absolute + tolerance.relative * scale;
 }
 
-// What of `expected` is not in some rank's figures within the tolerance: a line each, of the first few.
-inline std::string differences(const std::string& name, const std::vector<Figures>& found, const Figures& expected,
-                        Tolerance tolerance) {
+// What of `expected` is not in some rank's figures within the tolerance: a line each, of the first
+// few.
+inline std::string differences(const std::string& name, const std::vector<Figures>& found,
+                               const Figures& expected, Tolerance tolerance) {
   std::vector<std::string> lines;
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
     const std::string who = "\n" + name + ", rank " + std::to_string(rank) + ": ";
@@ -70,7 +73,8 @@ inline std::string differences(const std::string& name, const std::vector<Figure
       }
     }
   }
-  lines.resize(std::min<std::size_t>(lines.size(), 3));  // so that one fault does not bury the others
+  lines.resize(
+      std::min<std::size_t>(lines.size(), 3));  // so that one fault does not bury the others
   return std::accumulate(lines.begin(), lines.end(), std::string());
 }
 

@@ -1,7 +1,8 @@
-// Guards: a preset or an option of the algorithm whose step is not what its paper or system computes, and a step that
-// depends on how it lies over the ranks. The trainer's own step (rewards, collation, scores, advantages, updates, metrics) of
-// recorded rollouts at one rank, at every kind of sequence parallelism and at micro-batches of one sample, three and all.
-// Oracle: PyTorch fp64 (tests/goldens/regression.py); in fp32 one rank too.
+// Guards: a preset or an option of the algorithm whose step is not what its paper or system
+// computes, and a step that depends on how it lies over the ranks. The trainer's own step (rewards,
+// collation, scores, advantages, updates, metrics) of recorded rollouts at one rank, at every kind
+// of sequence parallelism and at micro-batches of one sample, three and all. Oracle: PyTorch fp64
+// (tests/goldens/regression.py); in fp32 one rank too.
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,8 +12,8 @@
 #include "rl/config/presets.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rewards/reward_set.h"
-#include "rl/trainer/step_metrics.h"
 #include "rl/trainer/learner.h"
+#include "rl/trainer/step_metrics.h"
 #include "rl/trainer/training_run.h"
 #include "tests/rl/regression_figures.h"
 #include "tests/support/catch.h"
@@ -37,7 +38,8 @@ const json& golden_cases() {
 
 const json& golden_case(const std::string& name) {
   const json& cases = golden_cases();
-  return *std::find_if(cases.begin(), cases.end(), [&](const json& golden) { return golden["name"] == name; });
+  return *std::find_if(cases.begin(), cases.end(),
+                       [&](const json& golden) { return golden["name"] == name; });
 }
 
 std::vector<json> lines_of(const std::string& file) {
@@ -52,7 +54,8 @@ std::vector<json> lines_of(const std::string& file) {
 // What a line's completion says, scored by the recipe's rewards.
 rl::RewardScores score_text(const json& line, const std::string& recipe) {
   const std::string completion = line["text"]["completion"], answer = line["text"]["answer"];
-  return rl::RewardSet(recipe, {}).score({.prompt = "", .completion = completion, .answer = answer});
+  return rl::RewardSet(recipe, {})
+      .score({.prompt = "", .completion = completion, .answer = answer});
 }
 
 // Recorded rollouts with the rewards of their texts.
@@ -76,7 +79,8 @@ struct Layout {
 
 std::vector<Layout> layouts() {
   const std::string gather = "sp.ring_impl=all_gather";
-  const std::string one_sample = "train.tokens_per_micro_batch=1";  // a longer document has a micro-batch of its own
+  const std::string one_sample =
+      "train.tokens_per_micro_batch=1";  // a longer document has a micro-batch of its own
   const std::string three_samples = "train.tokens_per_micro_batch=40";
   return {{"one rank", {1, 1, 1}, {}},
           {"ulysses 2", {1, 1, 2}, {}},
@@ -93,13 +97,19 @@ std::vector<Layout> layouts() {
           {"one rank, micro-batches of 3", {1, 1, 1}, {three_samples}, false},
           {"ring 2, micro-batches of 1", {1, 2, 1}, {one_sample}, false, false},
           {"ulysses 2, micro-batches of 3", {1, 1, 2}, {three_samples}, false},
-          {"ring 2 cut in zigzag, micro-batches of 3", {1, 2, 1}, {three_samples, "sp.placement=zigzag"}, false, false}};
+          {"ring 2 cut in zigzag, micro-batches of 3",
+           {1, 2, 1},
+           {three_samples, "sp.placement=zigzag"},
+           false,
+           false}};
 }
 
 // One case of each way in which tokens of a step depend on each other.
 bool is_distinct(const std::string& name) {
-  static const std::set<std::string> kDistinct{"dapo", "gspo", "ppo", "trl_gspo", "nemo_rl", "areal", "kl_in_reward",
-                                               "seq_mask_tis", "opsm", "entropy_bonus", "gmpo", "mask_truncated", "gae_turns", "gspo_forks"};
+  static const std::set<std::string> kDistinct{
+      "dapo",  "gspo",           "ppo",          "trl_gspo",  "nemo_rl",
+      "areal", "kl_in_reward",   "seq_mask_tis", "opsm",      "entropy_bonus",
+      "gmpo",  "mask_truncated", "gae_turns",    "gspo_forks"};
   return kDistinct.contains(name);
 }
 
@@ -110,14 +120,15 @@ struct Case {
 };
 
 Case make_case(const json& golden, const Layout& layout, const std::string& dtype) {
-  std::vector<std::string> words{"algorithm.preset=" + golden["preset"].get<std::string>(),
-                                 "model.path=" + (kGoldens / "policy").string(),
-                                 "model.reference_path=" + (kGoldens / "reference").string(),
-                                 "algorithm.critic.model_path=" + (kGoldens / "critic").string(),
-                                 "model.dtype=" + dtype,
-                                 "parallel.data_parallel_replicate_size=" + std::to_string(layout.shape.dp_replicate),
-                                 "parallel.ringattn_parallel_size=" + std::to_string(layout.shape.ring),
-                                 "parallel.ulysses_parallel_size=" + std::to_string(layout.shape.ulysses)};
+  std::vector<std::string> words{
+      "algorithm.preset=" + golden["preset"].get<std::string>(),
+      "model.path=" + (kGoldens / "policy").string(),
+      "model.reference_path=" + (kGoldens / "reference").string(),
+      "algorithm.critic.model_path=" + (kGoldens / "critic").string(),
+      "model.dtype=" + dtype,
+      "parallel.data_parallel_replicate_size=" + std::to_string(layout.shape.dp_replicate),
+      "parallel.ringattn_parallel_size=" + std::to_string(layout.shape.ring),
+      "parallel.ulysses_parallel_size=" + std::to_string(layout.shape.ulysses)};
   for (const std::string word : golden["overrides"]) {
     words.push_back(word);
   }
@@ -195,7 +206,8 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
   }
   test::run_ranks(layout.shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     for (const Case& one : cases) {
-      figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] = step_figures(one, dir.path(), mesh, comms);
+      figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] =
+          step_figures(one, dir.path(), mesh, comms);
     }
   });
   return figures;
@@ -212,7 +224,8 @@ TEST_CASE("regression: rewards of texts are those found by hand") {
       REQUIRE(scores.raw.size() == 2);
       CHECK(scores.raw[0].second == text["math_answer"].get<double>());
       CHECK(scores.raw[1].second == text["exact_match"].get<double>());
-      CHECK(scores.total == text["math_answer"].get<double>() + 0.5 * text["exact_match"].get<double>());
+      CHECK(scores.total ==
+            text["math_answer"].get<double>() + 0.5 * text["exact_match"].get<double>());
     }
   }
 }
@@ -231,19 +244,23 @@ TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
     DYNAMIC_SECTION(layout.name) {
       std::string wrong;
       for (const auto& [name, found] : run_cases(layout, "float64")) {
-        wrong += test::differences(name, found, test::golden_figures(golden_case(name)), {1e-12, 1e-9, false});
+        wrong += test::differences(name, found, test::golden_figures(golden_case(name)),
+                                   {1e-12, 1e-9, false});
       }
       CHECK(wrong == "");
     }
   }
 }
 
-TEST_CASE("regression: a step in fp32 on one rank is PyTorch's in fp64, and at every layout that of one rank") {
+TEST_CASE(
+    "regression: a step in fp32 on one rank is PyTorch's in fp64, and at every layout that of one "
+    "rank") {
   static const CaseFigures one_rank = run_cases(layouts().front(), "float32");
   SECTION("PyTorch") {
     std::string wrong;
     for (const auto& [name, found] : one_rank) {
-      wrong += test::differences(name, found, test::golden_figures(golden_case(name)), {1e-6, 1e-5, true});
+      wrong += test::differences(name, found, test::golden_figures(golden_case(name)),
+                                 {1e-6, 1e-5, true});
     }
     CHECK(wrong == "");
   }

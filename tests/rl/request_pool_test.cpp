@@ -1,5 +1,5 @@
-// Guards the requests under way to a server: one that is counted as done while it runs, lost when its connection breaks, or
-// sent over a connection whose other end may be another process by now.
+// Guards the requests under way to a server: one that is counted as done while it runs, lost when
+// its connection breaks, or sent over a connection whose other end may be another process by now.
 #include "rl/worker/request_pool.h"
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 using namespace ringside;
 using namespace ringside::bridge::test;
-using rl::ServedAnswer;
 using rl::PoolRequest;
 using rl::RequestPool;
+using rl::ServedAnswer;
 
 namespace {
 
@@ -31,26 +31,36 @@ class ScriptedServer final : public bridge::InferenceServer {
   explicit ScriptedServer(Behaviour& behaviour) : behaviour_(behaviour), id_(++behaviour.made) {}
   bridge::Status connect() override {
     connected_ = true;
-    return behaviour_.refuses_to_connect ? bridge::Status(bridge::Error{bridge::Reason::kClosed, "nobody"})
-                                         : bridge::Status(bridge::Success{});
+    return behaviour_.refuses_to_connect
+               ? bridge::Status(bridge::Error{bridge::Reason::kClosed, "nobody"})
+               : bridge::Status(bridge::Success{});
   }
   bridge::Result<bridge::GenerateResult> generate(const bridge::GenerateRequest& request) override {
     if (!connected_) throw std::logic_error("not connected");
     ++behaviour_.begun;
     switch (request.stop_ids.empty() ? 0 : request.stop_ids[0]) {
-      case 1: behaviour_.gate.wait(); break;
-      case 2: return bridge::Error{bridge::Reason::kClosed, "connection lost"};
-      case 3: throw std::runtime_error("an exception");
-      default: break;
+      case 1:
+        behaviour_.gate.wait();
+        break;
+      case 2:
+        return bridge::Error{bridge::Reason::kClosed, "connection lost"};
+      case 3:
+        throw std::runtime_error("an exception");
+      default:
+        break;
     }
     bridge::GenerateResult result;
     result.completion_ids = request.prompt_ids;
     result.label = std::to_string(id_);
     return result;
   }
-  bridge::Status check_sampling(const bridge::SamplingSettings&) const override { return bridge::Success{}; }
+  bridge::Status check_sampling(const bridge::SamplingSettings&) const override {
+    return bridge::Success{};
+  }
   bridge::Status pause(bridge::PausePolicy) override { return bridge::Success{}; }
-  bridge::Status load_weights_from_disk(const std::string&, int64_t) override { return bridge::Success{}; }
+  bridge::Status load_weights_from_disk(const std::string&, int64_t) override {
+    return bridge::Success{};
+  }
   bridge::Status resume() override { return bridge::Success{}; }
   bridge::Status health() override { return bridge::Success{}; }
   bridge::Result<std::string> weight_version() override { return std::string("0"); }
@@ -104,7 +114,8 @@ TEST_CASE("request pool: every request is answered once, with its own prompt") {
   CHECK(behaviour.made <= 3);
 }
 
-TEST_CASE("request pool: what waits is handed back, what runs is counted until its answer is there") {
+TEST_CASE(
+    "request pool: what waits is handed back, what runs is counted until its answer is there") {
   Behaviour behaviour;
   RequestPool pool(factory(behaviour), 2);
   for (int64_t i = 0; i < 5; ++i) pool.submit(request(i, 1));

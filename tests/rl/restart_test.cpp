@@ -1,7 +1,9 @@
-// Guards the restart rule, case by case: a trainer killed at any moment and started again from a lower version takes what was
-// sampled under weights that survived, samples the rest anew, and counts each rollout once.
+// Guards the restart rule, case by case: a trainer killed at any moment and started again from a
+// lower version takes what was sampled under weights that survived, samples the rest anew, and
+// counts each rollout once.
 //
-// Life 1 (trainer_term 1) starts from version 0; life 2 (trainer_term 2) from the last checkpoint. Steps of two groups of two.
+// Life 1 (trainer_term 1) starts from version 0; life 2 (trainer_term 2) from the last checkpoint.
+// Steps of two groups of two.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -28,9 +30,21 @@ struct Case {
 // Life 2 of a run whose life 1 began with version 0; it has published up to `restored` + 1.
 const Case kCases[] = {
     // Synchronous: step t wants version t-1.
-    {"before any checkpoint, of the weights the run began with", 0, 0, 1, 1, {0}, Admission::kAccepted},
+    {"before any checkpoint, of the weights the run began with",
+     0,
+     0,
+     1,
+     1,
+     {0},
+     Admission::kAccepted},
     {"before any checkpoint, of a step that was under way", 0, 0, 2, 1, {1}, Admission::kTooEarly},
-    {"the checkpoint's own version, published before the crash", 0, 3, 4, 1, {3}, Admission::kAccepted},
+    {"the checkpoint's own version, published before the crash",
+     0,
+     3,
+     4,
+     1,
+     {3},
+     Admission::kAccepted},
     {"consumed by the checkpoint", 0, 3, 3, 1, {2}, Admission::kFinished},
     {"older than the step wants", 0, 3, 4, 1, {2}, Admission::kStale},
     {"newer than the checkpoint, lost with the crash", 0, 3, 4, 1, {4}, Admission::kStale},
@@ -49,9 +63,16 @@ const Case kCases[] = {
     {"spans over versions that all survived", 4, 5, 6, 1, {2, 3, 5}, Admission::kAccepted},
     {"one span of lost weights", 4, 5, 8, 1, {5, 6}, Admission::kStale},
     {"one span too old", 4, 5, 6, 1, {0, 5}, Admission::kStale},
-    // Sampled over the restart: trainer_term is its first token's, versions of both lives may stand side by side.
+    // Sampled over the restart: trainer_term is its first token's, versions of both lives may stand
+    // side by side.
     {"begun before, gone on at the checkpoint", 4, 5, 6, 1, {4, 5}, Admission::kAccepted},
-    {"begun before, gone on under this life's version 6: refused rather than guessed", 4, 5, 8, 1, {5, 6}, Admission::kStale},
+    {"begun before, gone on under this life's version 6: refused rather than guessed",
+     4,
+     5,
+     8,
+     1,
+     {5, 6},
+     Admission::kStale},
     {"begun under lost weights, gone on at the checkpoint", 4, 5, 8, 1, {6, 5}, Admission::kStale},
 };
 
@@ -99,7 +120,9 @@ TEST_CASE("each rollout of a former life is judged by what became of its weights
   }
 }
 
-TEST_CASE("killed before the first checkpoint: what was trained on is trained on again, not sampled", "[restart]") {
+TEST_CASE(
+    "killed before the first checkpoint: what was trained on is trained on again, not sampled",
+    "[restart]") {
   const TempDir dir;
   std::vector<bridge::Rollout> trained;
   {
@@ -122,8 +145,10 @@ TEST_CASE("killed before the first checkpoint: what was trained on is trained on
   CHECK(intake.counters().accepted == 4);
 }
 
-TEST_CASE("killed after a step that no checkpoint holds: its rollouts left the journal, its groups are sampled anew",
-          "[restart]") {
+TEST_CASE(
+    "killed after a step that no checkpoint holds: its rollouts left the journal, its groups are "
+    "sampled anew",
+    "[restart]") {
   const TempDir dir;
   {
     rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 5);
@@ -139,8 +164,9 @@ TEST_CASE("killed after a step that no checkpoint holds: its rollouts left the j
     worker.send({6, 0}, 3, 0);
     REQUIRE(worker.drain());
   }
-  // Of step 2, whose weights (version 1) the checkpoint holds, all is there; step 3 and what waits for step 4 are of lost
-  // weights: the one was dropped when it was trained on, the other is not taken up now.
+  // Of step 2, whose weights (version 1) the checkpoint holds, all is there; step 3 and what waits
+  // for step 4 are of lost weights: the one was dropped when it was trained on, the other is not
+  // taken up now.
   CHECK(journalled(dir) == 5);
   rl::RolloutIntake intake(options_of(dir, 2), second_life(0, 1), 5);
   FakeWorker worker(intake, 100);
@@ -177,8 +203,8 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
     publish(intake, 1, 1);
     REQUIRE(worker.take_grants(4) == samples_of(4, 6));  // step 3, under version 1
   }
-  // The trainer is dead, nothing saved. Made meanwhile: step 2 under version 0, which survives, and under version 1, which
-  // does not; step 3.
+  // The trainer is dead, nothing saved. Made meanwhile: step 2 under version 0, which survives, and
+  // under version 1, which does not; step 3.
   worker.send_group(2, 0, 0, 1);
   worker.send({3, 0}, 0, 0);
   worker.send({3, 1}, 1, 1);
@@ -191,8 +217,8 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   REQUIRE(intake.poll(1, kPatience).has_value());  // out of the journal
   publish(intake, 2, 1);
   CHECK_FALSE(intake.poll(2, milliseconds(300)).has_value());
-  // Sample 0 of group 3 survived. Group 5 is granted as well: the new start does not know that the worker has it in hand; the
-  // worker's queue knows.
+  // Sample 0 of group 3 survived. Group 5 is granted as well: the new start does not know that the
+  // worker has it in hand; the worker's queue knows.
   CHECK(worker.take_grants(5) == std::set<Sample>{{3, 1}, {4, 0}, {4, 1}, {5, 0}, {5, 1}});
   CHECK(worker.take_grants(1, milliseconds(200)).empty());
   CHECK(intake.counters().accepted == 4 + 3);
@@ -239,7 +265,8 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   rl::QueueRules rules = second_life(0, 0);
   rules.group_size = 3;
   rl::RolloutIntake intake(options_of(dir, 2), rules, 4);
-  // The journal is read before the first weights are out, and with them the grants: publishing is another thread's.
+  // The journal is read before the first weights are out, and with them the grants: publishing is
+  // another thread's.
   CHECK_FALSE(intake.poll(1, milliseconds(300)).has_value());
   CHECK(intake.counters().accepted == 0);
   FakeWorker worker(intake, 100);
@@ -247,7 +274,8 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   const std::set<Sample> wanted{{0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}, {1, 2}};
   REQUIRE(worker.take_grants(6) == wanted);
   for (const auto& [group, sample] : wanted) {
-    bridge::Rollout r = make_rollout(group, sample, 3, static_cast<uint32_t>(10 + 3 * group + sample));
+    bridge::Rollout r =
+        make_rollout(group, sample, 3, static_cast<uint32_t>(10 + 3 * group + sample));
     r.versions = {{0, 0, static_cast<int64_t>(r.completion_ids.size())}};
     r.trainer_term = 2;
     worker.send(r);
@@ -257,7 +285,8 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   CHECK(samples_in(*step) == wanted);
   for (const auto& r : *step) CHECK(r.trainer_term == 2);
   const rl::SourceCounters counters = intake.counters();
-  // Each group's first went to the queue, which forgot the group; what the bridge still held of it went with it.
+  // Each group's first went to the queue, which forgot the group; what the bridge still held of it
+  // went with it.
   CHECK(counters.dropped_stale == 2);
   CHECK(counters.dropped_stale + static_cast<int64_t>(counters.bridge->forgotten) == 3);
   const auto messages = intake.drain_messages();

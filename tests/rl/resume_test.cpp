@@ -1,9 +1,9 @@
-// Guards: something that a run learns or adapts and a checkpoint forgets: the critic, a reference that follows the policy,
-// adaptive coefficients. Oracle: the same run without the stop, to the bit. And the log of what a run trained on.
-#include <nlohmann/json.hpp>
-
+// Guards: something that a run learns or adapts and a checkpoint forgets: the critic, a reference
+// that follows the policy, adaptive coefficients. Oracle: the same run without the stop, to the
+// bit. And the log of what a run trained on.
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "rl/config/load.h"
 #include "rl/rollouts/rollout_source.h"
@@ -55,19 +55,24 @@ std::string bytes_of(const fs::path& file) {
 
 }  // namespace
 
-TEST_CASE("a run that was stopped goes on as if it had not been, critic, reference and coefficients included") {
+TEST_CASE(
+    "a run that was stopped goes on as if it had not been, critic, reference and coefficients "
+    "included") {
   const auto words = GENERATE(
-      std::vector<std::string>{"algorithm.preset=ppo", "algorithm.kl_target=0.05", "algorithm.kl_horizon=20",
-                               "rollout.group_size=4", "algorithm.critic.warmup_steps=1"},
+      std::vector<std::string>{"algorithm.preset=ppo", "algorithm.kl_target=0.05",
+                               "algorithm.kl_horizon=20", "rollout.group_size=4",
+                               "algorithm.critic.warmup_steps=1"},
       std::vector<std::string>{"algorithm.preset=grpo", "algorithm.reference_update_every=1",
-                               "algorithm.reference_mixup=0.5", "algorithm.entropy_target=2", "algorithm.entropy_step=0.01",
-                               "algorithm.kl_target=0.05", "algorithm.kl_horizon=20"});
+                               "algorithm.reference_mixup=0.5", "algorithm.entropy_target=2",
+                               "algorithm.entropy_step=0.01", "algorithm.kl_target=0.05",
+                               "algorithm.kl_horizon=20"});
   CAPTURE(words[0]);
   const auto config = make_config(words);
   const test::TemporaryDirectory whole, stopped;
   const auto expected = train(config, whole.path(), 4);
   train(config, stopped.path(), 2);
-  fs::remove_all(stopped.path() / "checkpoint-final");  // it goes on from the one that the schedule made
+  fs::remove_all(stopped.path() /
+                 "checkpoint-final");  // it goes on from the one that the schedule made
   const auto state = train(config, stopped.path(), 4);
   CHECK(state.step == 4);
   CHECK(state.kl_coef == expected.kl_coef);
@@ -86,8 +91,8 @@ TEST_CASE("a run that was stopped goes on as if it had not been, critic, referen
   CHECK(compared >= 3);  // policy, its optimizer, and the critic with its own or the reference
 }
 
-// Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the group's rewards, with the
-// definition written out.
+// Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the
+// group's rewards, with the definition written out.
 TEST_CASE("the log of a run holds the advantages that each step trained on") {
   const auto config = make_config({"log.rollouts=true"});
   const test::TemporaryDirectory dir;
@@ -99,11 +104,15 @@ TEST_CASE("the log of a run holds the advantages that each step trained on") {
   REQUIRE(lines.size() == 2 * 2 * group_size);
   int compared = 0;
   for (std::size_t r = 0; r < lines.size(); ++r) {
-    const auto reward = [&](std::size_t i) { return lines[r - r % group_size + i].at("rewards").at(0).at(1).get<double>(); };
+    const auto reward = [&](std::size_t i) {
+      return lines[r - r % group_size + i].at("rewards").at(0).at(1).get<double>();
+    };
     double mean = 0, squares = 0;
-    for (std::size_t i = 0; i < group_size; ++i) mean += reward(i) / static_cast<double>(group_size);
+    for (std::size_t i = 0; i < group_size; ++i)
+      mean += reward(i) / static_cast<double>(group_size);
     for (std::size_t i = 0; i < group_size; ++i) squares += (reward(i) - mean) * (reward(i) - mean);
-    const double expected = (reward(r % group_size) - mean) / (std::sqrt(squares / (group_size - 1)) + 1e-4);
+    const double expected =
+        (reward(r % group_size) - mean) / (std::sqrt(squares / (group_size - 1)) + 1e-4);
     const nlohmann::json& advantages = lines[r].at("advantages");
     REQUIRE(advantages.size() == lines[r].at("completion_ids").size());
     for (const nlohmann::json& advantage : advantages) {
@@ -115,7 +124,8 @@ TEST_CASE("the log of a run holds the advantages that each step trained on") {
   CHECK(compared > 20);
 }
 
-// Guards: a start that finds no checkpoint yet takes itself for another run and refuses the journal of the one before.
+// Guards: a start that finds no checkpoint yet takes itself for another run and refuses the journal
+// of the one before.
 TEST_CASE("a run keeps its id over a start without a checkpoint, and other runs have others") {
   const auto config = make_config({});
   const auto id_of = [&](const fs::path& dir) {

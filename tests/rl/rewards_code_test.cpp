@@ -1,20 +1,20 @@
-// Programs that a model wrote are run: a right one must earn its point, and no other may take more than its time and memory,
-// leave a process or a file behind, reach the network, or earn a point without passing.
-#include <catch2/catch.hpp>
-
+// Programs that a model wrote are run: a right one must earn its point, and no other may take more
+// than its time and memory, leave a process or a file behind, reach the network, or earn a point
+// without passing.
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
-#include "rl/rewards/sandbox.h"
 #include "rl/rewards/reward.h"
+#include "rl/rewards/sandbox.h"
 
 namespace ringside::rl {
 namespace {
@@ -34,7 +34,8 @@ RewardOptions hasty() {
   return options;
 }
 
-double run_tests(std::string_view completion, std::string_view answer, const RewardOptions& options = quick()) {
+double run_tests(std::string_view completion, std::string_view answer,
+                 const RewardOptions& options = quick()) {
   return make_reward("code_tests", options)({"", completion, answer});
 }
 
@@ -58,7 +59,8 @@ std::size_t processes_with(const std::string& word) {
 }
 
 TEST_CASE("code_tests runs the answer's tests after the last block") {
-  CHECK(run_tests("Try\n```python\nx = 1\n```\nno:\n```python\ndef f(a):\n    return a + 1\n```\n", "assert f(1) == 2") == 1.0);
+  CHECK(run_tests("Try\n```python\nx = 1\n```\nno:\n```python\ndef f(a):\n    return a + 1\n```\n",
+                  "assert f(1) == 2") == 1.0);
   CHECK(run_tests("def f(a):\n    return a + 1", "assert f(1) == 2\nassert f(2) == 3") == 1.0);
   CHECK(run_tests("```python\ndef f(a):\n    return a\n```", "assert f(1) == 2") == 0.0);
   CHECK(run_tests("this is no program", "assert True") == 0.0);
@@ -78,22 +80,31 @@ TEST_CASE("code_tests compares standard output of cases") {
                           {"input": "1 1", "output": "5"}, {"input": "2 2", "output": "4  \n\n"}])";
   CHECK(run_tests("a, b = map(int, input().split())\nprint(a + b)", cases) == 0.75);
   CHECK(run_tests("print(3)\nraise SystemExit(1)", cases) == 0.0);
-  CHECK(run_tests("import sys\nprint(sys.stdin.read().count('1'))", R"([{"input": "111", "output": "3"}])") == 1.0);
+  CHECK(run_tests("import sys\nprint(sys.stdin.read().count('1'))",
+                  R"([{"input": "111", "output": "3"}])") == 1.0);
   // The first case that does not end ends the row.
-  CHECK(run_tests("if input() == '1':\n    print(1)\nelse:\n    while True: pass",
-                  R"([{"input": "1", "output": "1"}, {"input": "2", "output": "1"}, {"input": "1", "output": "1"},
-                      {"input": "1", "output": "1"}])", hasty()) == 0.25);
+  CHECK(
+      run_tests(
+          "if input() == '1':\n    print(1)\nelse:\n    while True: pass",
+          R"([{"input": "1", "output": "1"}, {"input": "2", "output": "1"}, {"input": "1", "output": "1"},
+                      {"input": "1", "output": "1"}])",
+          hasty()) == 0.25);
 }
 
-TEST_CASE("code_tests takes the cases of APPS and TACO, and refuses answers it does not understand") {
+TEST_CASE(
+    "code_tests takes the cases of APPS and TACO, and refuses answers it does not understand") {
   const std::string doubles = "print(2 * int(input()))";
   CHECK(run_tests(doubles, R"({"inputs": ["1", "2\n"], "outputs": ["2", "4\n"]})") == 1.0);
-  CHECK(run_tests(doubles, R"({"inputs": ["1", "2"], "outputs": ["2", "5"], "fn_name": null})") == 0.5);
-  CHECK(run_tests("print(input(), input())", R"({"inputs": [["1", "2"]], "outputs": [["1 2"]]})") == 1.0);
+  CHECK(run_tests(doubles, R"({"inputs": ["1", "2"], "outputs": ["2", "5"], "fn_name": null})") ==
+        0.5);
+  CHECK(run_tests("print(input(), input())", R"({"inputs": [["1", "2"]], "outputs": [["1 2"]]})") ==
+        1.0);
   CHECK(run_tests("7", R"({"inputs": ["1"], "outputs": ["1"]})") == 0.0);
-  for (const char* answer : {"", "7", "null", "\"1\"", "[]", "[1]", R"([{"input": "1"}])", R"([{"input": 1, "output": 2}])", "{}",
-                             R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
-                             R"({"fn_name": "f", "inputs": ["1"], "outputs": ["1"]})"}) {
+  for (const char* answer :
+       {"", "7", "null", "\"1\"", "[]", "[1]", R"([{"input": "1"}])",
+        R"([{"input": 1, "output": 2}])", "{}", R"({"inputs": ["1"], "outputs": []})",
+        R"({"inputs": [1], "outputs": [2]})",
+        R"({"fn_name": "f", "inputs": ["1"], "outputs": ["1"]})"}) {
     INFO(answer);
     CHECK(answer_problem("code_tests", answer, {}) != "");
     CHECK_THROWS_AS(run_tests("x = 1", answer), RewardUnavailable);
@@ -109,33 +120,38 @@ TEST_CASE("code_tests takes another interpreter and refuses one that is not ther
   CHECK(run_tests("x=3", "test $x = 3", options) == 1.0);
   CHECK(run_tests("x=4", "test $x = 3", options) == 0.0);
   options.code_command = "no-such-interpreter";
-  CHECK_THROWS_WITH(run_tests("", "", options), Catch::Contains("'no-such-interpreter' is not found"));
+  CHECK_THROWS_WITH(run_tests("", "", options),
+                    Catch::Contains("'no-such-interpreter' is not found"));
   options = quick();
   options.code_timeout_s = 0;
   CHECK_THROWS_AS(run_tests("", "", options), std::invalid_argument);
 }
 
 TEST_CASE("hostile programs end in time and earn nothing") {
-  // First that the number of processes is bounded: a fork bomb without it would take the machine along.
-  REQUIRE(run_tests("import os, time\nn = 0\nfor i in range(100):\n    try:\n        if os.fork() == 0:\n            time.sleep(60)\n"
+  // First that the number of processes is bounded: a fork bomb without it would take the machine
+  // along.
+  REQUIRE(run_tests("import os, time\nn = 0\nfor i in range(100):\n    try:\n        if os.fork() "
+                    "== 0:\n            time.sleep(60)\n"
                     "            os._exit(0)\n        n += 1\n    except OSError:\n        break",
                     "assert n < 40") == 1.0);
-  REQUIRE(run_tests("import os", "assert os.getpid() < 10 or os.getuid() != " + std::to_string(::getuid())) == 1.0);
+  REQUIRE(run_tests("import os", "assert os.getpid() < 10 or os.getuid() != " +
+                                     std::to_string(::getuid())) == 1.0);
   const std::size_t directories = sandbox_directories();
-  for (const char* program : {
-           "while True: pass",
-           "while True: print('x' * 1000)",
-           "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-           "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '100'])\n    except OSError: pass",
-           "x = []\nwhile True: x.append(' ' * 10000000)",
-           "import signal, time\nfor s in range(1, 64):\n    try: signal.signal(s, signal.SIG_IGN)\n    except Exception: pass\ntime.sleep(100)",
-           "import os\nos.kill(os.getppid(), 9)\nwhile True: pass",
-           "f = open('big', 'w')\nwhile True: f.write('x' * 1000000)",
-           "import ctypes\nctypes.string_at(0)",
-           "def f(): f()\nimport sys\nsys.setrecursionlimit(10**9)\nf()",
-           "import os\nos.close(1)\nos.close(2)\nwhile True: pass",
-           "import os\nos.mkdir('d')\nopen('d/f', 'w')\nos.chmod('d', 0)\nwhile True: pass",
-           "input()\n"}) {
+  for (const char* program :
+       {"while True: pass", "while True: print('x' * 1000)",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '100'])\n    except "
+        "OSError: pass",
+        "x = []\nwhile True: x.append(' ' * 10000000)",
+        "import signal, time\nfor s in range(1, 64):\n    try: signal.signal(s, signal.SIG_IGN)\n  "
+        "  except Exception: pass\ntime.sleep(100)",
+        "import os\nos.kill(os.getppid(), 9)\nwhile True: pass",
+        "f = open('big', 'w')\nwhile True: f.write('x' * 1000000)",
+        "import ctypes\nctypes.string_at(0)",
+        "def f(): f()\nimport sys\nsys.setrecursionlimit(10**9)\nf()",
+        "import os\nos.close(1)\nos.close(2)\nwhile True: pass",
+        "import os\nos.mkdir('d')\nopen('d/f', 'w')\nos.chmod('d', 0)\nwhile True: pass",
+        "input()\n"}) {
     INFO(program);
     CHECK(run_tests(program, "assert True", hasty()) == 0.0);
   }
@@ -144,16 +160,23 @@ TEST_CASE("hostile programs end in time and earn nothing") {
 
 TEST_CASE("a program cannot signal other processes") {
   // First that it would fail: elsewhere the second line would end the user's session.
-  REQUIRE(run_tests("import os", "assert os.getpid() < 10 or os.getuid() != " + std::to_string(::getuid())) == 1.0);
+  REQUIRE(run_tests("import os", "assert os.getpid() < 10 or os.getuid() != " +
+                                     std::to_string(::getuid())) == 1.0);
   CHECK(run_tests("import os\nos.kill(-1, 9)\nwhile True: pass", "assert True", hasty()) == 0.0);
-  CHECK(run_tests("import os\ntry:\n    os.kill(" + std::to_string(::getpid()) + ", 9)\nexcept OSError as e:\n    print(e)", "assert True") == 1.0);
+  CHECK(run_tests("import os\ntry:\n    os.kill(" + std::to_string(::getpid()) +
+                      ", 9)\nexcept OSError as e:\n    print(e)",
+                  "assert True") == 1.0);
 }
 
 TEST_CASE("a process left in the background does not outlive its program") {
   const std::string word = "ringside-left-behind-" + std::to_string(::getpid());
-  const std::string program = "import subprocess, os\n"
-                              "subprocess.Popen(['sh', '-c', 'sleep 60; echo " + word + "'], start_new_session=True)\n"
-                              "if os.fork() == 0:\n    os.setsid()\n    os.execv('/bin/sh', ['sh', '-c', 'sleep 60; echo " + word + "'])\n";
+  const std::string program =
+      "import subprocess, os\n"
+      "subprocess.Popen(['sh', '-c', 'sleep 60; echo " +
+      word +
+      "'], start_new_session=True)\n"
+      "if os.fork() == 0:\n    os.setsid()\n    os.execv('/bin/sh', ['sh', '-c', 'sleep 60; echo " +
+      word + "'])\n";
   CHECK(run_tests(program, "assert True") == 1.0);
   CHECK(processes_with(word) == 0);
 }
@@ -162,12 +185,15 @@ TEST_CASE("a program finds no secrets, no network, no descriptors") {
   ::setenv("RINGSIDE_SECRET", "1", 1);
   CHECK(run_tests("import os", "assert 'RINGSIDE_SECRET' not in os.environ") == 1.0);
   ::unsetenv("RINGSIDE_SECRET");
-  CHECK(run_tests("import os", "assert os.getcwd() == os.environ['HOME'] and os.access('.', os.W_OK)") == 1.0);
-  CHECK(run_tests("import os", "assert set(os.listdir('/proc/self/fd')) <= {'0', '1', '2', '3'}") == 1.0);
+  CHECK(run_tests("import os",
+                  "assert os.getcwd() == os.environ['HOME'] and os.access('.', os.W_OK)") == 1.0);
+  CHECK(run_tests("import os", "assert set(os.listdir('/proc/self/fd')) <= {'0', '1', '2', '3'}") ==
+        1.0);
   CHECK(run_tests("import sys", "assert sys.stdin.read() == ''") == 1.0);
   CHECK(run_tests("", "pass") == 0.0);
   if (::geteuid() == 0) {
-    CHECK(run_tests("import os", "assert os.getuid() != 0 and os.geteuid() != 0 and os.getgid() != 0") == 1.0);
+    CHECK(run_tests("import os",
+                    "assert os.getuid() != 0 and os.geteuid() != 0 and os.getgid() != 0") == 1.0);
   }
 }
 
@@ -180,8 +206,10 @@ TEST_CASE("a program does not reach a server of this machine where namespaces ar
   REQUIRE(::listen(server, 4) == 0);
   socklen_t length = sizeof address;
   ::getsockname(server, reinterpret_cast<sockaddr*>(&address), &length);
-  const std::string program = "import socket, os\ndef reach():\n    try:\n        socket.create_connection(('127.0.0.1', " +
-                              std::to_string(ntohs(address.sin_port)) + "), 2)\n        return True\n    except OSError:\n        return False\n";
+  const std::string program =
+      "import socket, os\ndef reach():\n    try:\n        socket.create_connection(('127.0.0.1', " +
+      std::to_string(ntohs(address.sin_port)) +
+      "), 2)\n        return True\n    except OSError:\n        return False\n";
   // In a namespace of its own the program's process number is small.
   CHECK(run_tests(program, "assert os.getpid() > 10 or not reach()") == 1.0);
   ::close(server);

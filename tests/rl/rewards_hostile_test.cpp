@@ -1,6 +1,6 @@
-// What a model may write is any bytes at all: every reward gives a finite number for them, whatever they are.
+// What a model may write is any bytes at all: every reward gives a finite number for them, whatever
+// they are.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 #include <random>
 #include <string>
@@ -49,10 +49,57 @@ void check_finite(const std::string& completion, const std::string& answer) {
 
 // Bytes, with pieces among them that rewards look for.
 std::string random_text(std::mt19937_64& random) {
-  static const std::vector<std::string> pieces = {
-      "\\boxed{", "}", "{", "####", "<end>", "\\frac{", "1/0", "-", "+", "e", "1e999", "nan", "inf", "%", "\\%", ",", ".", "[", "]", "(",
-      ")", "\\{", "\\}", "=", "x", "\\text{", "^", "_", "\\left", "\\right", "$", "```json\n", "```", "\n", "\"", ":", "null", "true",
-      "Answer: ", "(B)", "A.", "\\", "7", "1,234", " ", "\xff", "\xc3", "\xe2\x82", std::string(1, '\0'), "\\times 10^{", "°"};
+  static const std::vector<std::string> pieces = {"\\boxed{",
+                                                  "}",
+                                                  "{",
+                                                  "####",
+                                                  "<end>",
+                                                  "\\frac{",
+                                                  "1/0",
+                                                  "-",
+                                                  "+",
+                                                  "e",
+                                                  "1e999",
+                                                  "nan",
+                                                  "inf",
+                                                  "%",
+                                                  "\\%",
+                                                  ",",
+                                                  ".",
+                                                  "[",
+                                                  "]",
+                                                  "(",
+                                                  ")",
+                                                  "\\{",
+                                                  "\\}",
+                                                  "=",
+                                                  "x",
+                                                  "\\text{",
+                                                  "^",
+                                                  "_",
+                                                  "\\left",
+                                                  "\\right",
+                                                  "$",
+                                                  "```json\n",
+                                                  "```",
+                                                  "\n",
+                                                  "\"",
+                                                  ":",
+                                                  "null",
+                                                  "true",
+                                                  "Answer: ",
+                                                  "(B)",
+                                                  "A.",
+                                                  "\\",
+                                                  "7",
+                                                  "1,234",
+                                                  " ",
+                                                  "\xff",
+                                                  "\xc3",
+                                                  "\xe2\x82",
+                                                  std::string(1, '\0'),
+                                                  "\\times 10^{",
+                                                  "°"};
   std::string text;
   const auto length = random() % 40;
   for (std::size_t i = 0; i < length; ++i) {
@@ -73,9 +120,11 @@ TEST_CASE("every reward is finite for random bytes") {
 }
 
 TEST_CASE("every reward is finite for texts that are long or deep") {
-  for (const std::string& unit : {std::string("["), std::string("{\"a\":"), std::string("{"), std::string("\\boxed{"), std::string("a "), std::string("a"),
-                                  std::string("9"), std::string("1 "), std::string("\xff"), std::string("(A"), std::string("```json\n"), std::string("\\frac{1"),
-                                  std::string("\n"), std::string("\\"), std::string("$"), std::string("#")}) {
+  for (const std::string& unit :
+       {std::string("["), std::string("{\"a\":"), std::string("{"), std::string("\\boxed{"),
+        std::string("a "), std::string("a"), std::string("9"), std::string("1 "),
+        std::string("\xff"), std::string("(A"), std::string("```json\n"), std::string("\\frac{1"),
+        std::string("\n"), std::string("\\"), std::string("$"), std::string("#")}) {
     INFO(unit);
     std::string text;
     while (text.size() < (std::size_t{10} << 20) / 4) text += unit;

@@ -1,9 +1,9 @@
-// A reward server that is slow, broken or gone must cost a sample, not a run, and never a wrong reward.
-#include <catch2/catch.hpp>
-
+// A reward server that is slow, broken or gone must cost a sample, not a run, and never a wrong
+// reward.
 #include <httplib.h>
 
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -19,16 +19,18 @@ class Server {
  public:
   Server() {
     const auto reply = [this](const char* path, const std::string& text, int status = 200) {
-      server_.Post(path, [this, text, status](const httplib::Request&, httplib::Response& response) {
-        ++calls;
-        response.status = status;
-        response.set_content(text, "application/json");
-      });
+      server_.Post(path,
+                   [this, text, status](const httplib::Request&, httplib::Response& response) {
+                     ++calls;
+                     response.status = status;
+                     response.set_content(text, "application/json");
+                   });
     };
     server_.Post("/good", [this](const httplib::Request& request, httplib::Response& response) {
       ++calls;
       const json body = json::parse(request.body);
-      const bool right = body.at("completion") == body.at("answer") && body.at("prompt") == "p\xEF\xBF\xBD";
+      const bool right =
+          body.at("completion") == body.at("answer") && body.at("prompt") == "p\xEF\xBF\xBD";
       response.set_content(json{{"reward", right ? 0.5 : -0.5}}.dump(), "application/json");
     });
     server_.Post("/third", [this](const httplib::Request&, httplib::Response& response) {
@@ -43,10 +45,11 @@ class Server {
     // Every byte comes in time; all of them together do not.
     server_.Post("/drip", [this](const httplib::Request&, httplib::Response& response) {
       ++calls;
-      response.set_chunked_content_provider("application/json", [](std::size_t, httplib::DataSink& sink) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        return sink.write(" ", 1);
-      });
+      response.set_chunked_content_provider(
+          "application/json", [](std::size_t, httplib::DataSink& sink) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            return sink.write(" ", 1);
+          });
     });
     reply("/list", R"({"rewards": [2.5]})");
     reply("/lists", R"({"rewards": [2.5, 1]})");
@@ -96,18 +99,22 @@ TEST_CASE("http tries three times") {
 
 TEST_CASE("http gives no reward rather than a wrong one") {
   Server server;
-  for (const char* path : {"/500", "/bad", "/nan", "/huge", "/text", "/deep", "/long", "/lists", "/not-there"}) {
+  for (const char* path :
+       {"/500", "/bad", "/nan", "/huge", "/text", "/deep", "/long", "/lists", "/not-there"}) {
     INFO(path);
     const auto reward = make_reward("http", server.options(path));
     CHECK_THROWS_AS(reward({"", "x", "a"}), RewardUnavailable);
   }
-  CHECK_THROWS_WITH(make_reward("http", server.options("/500"))({"", "x", "a"}), Catch::Contains("/500") && Catch::Contains("status 500"));
+  CHECK_THROWS_WITH(make_reward("http", server.options("/500"))({"", "x", "a"}),
+                    Catch::Contains("/500") && Catch::Contains("status 500"));
 }
 
 TEST_CASE("http waits no longer than its timeout, however the server dawdles") {
   Server server;
-  CHECK_THROWS_AS(make_reward("http", server.options("/slow", 0.1))({"", "x", "a"}), RewardUnavailable);
-  CHECK_THROWS_AS(make_reward("http", server.options("/drip", 0.3))({"", "x", "a"}), RewardUnavailable);
+  CHECK_THROWS_AS(make_reward("http", server.options("/slow", 0.1))({"", "x", "a"}),
+                  RewardUnavailable);
+  CHECK_THROWS_AS(make_reward("http", server.options("/drip", 0.3))({"", "x", "a"}),
+                  RewardUnavailable);
   CHECK(server.calls >= 3);
 }
 
@@ -117,14 +124,16 @@ TEST_CASE("a set without an answer from its server has no rewards, and says why"
   const RewardScores scores = set.score({"", "a", "a"});
   CHECK(scores.raw.empty());
   CHECK(scores.failure.find("status 500") != std::string::npos);
-  const RewardScores good = RewardSet("exact_match, http * 2", server.options("/list")).score({"", "a", "a"});
+  const RewardScores good =
+      RewardSet("exact_match, http * 2", server.options("/list")).score({"", "a", "a"});
   CHECK(good.raw == NamedRewards{{"exact_match", 1.0}, {"http", 2.5}});
   CHECK(good.total == 6.0);
 }
 
 TEST_CASE("http refuses an address it cannot use") {
   RewardOptions options;
-  for (const char* url : {"", "localhost:80", "https://host/x", "http://", "http://host:99999/", "http://host:0/", "http://a b/"}) {
+  for (const char* url : {"", "localhost:80", "https://host/x", "http://", "http://host:99999/",
+                          "http://host:0/", "http://a b/"}) {
     INFO(url);
     options.http_url = url;
     CHECK_THROWS_WITH(make_reward("http", options), Catch::Contains("http_url"));

@@ -46,7 +46,8 @@ TEST_CASE("exact_match ends at the first stop text after the separator") {
 }
 
 TEST_CASE("a blank answer is refused, not matched by a blank completion") {
-  CHECK_THROWS_WITH(exact("", " "), Catch::Contains("is missing or blank") && Catch::Contains("exact_match"));
+  CHECK_THROWS_WITH(exact("", " "),
+                    Catch::Contains("is missing or blank") && Catch::Contains("exact_match"));
   const RewardScores scores = RewardSet("length, exact_match", {}).score({"", "x", ""});
   CHECK_THAT(scores.failure, Catch::Contains("is missing or blank"));
   CHECK(scores.raw.empty());
@@ -87,11 +88,15 @@ TEST_CASE("the last fenced block of a language") {
 
 TEST_CASE("an unknown reward is an error that lists the known ones and the nearest") {
   CHECK_THROWS_WITH(make_reward("exact_mach", {}),
-                    Catch::Contains("'exact_mach'") && Catch::Contains("did you mean exact_match?") &&
+                    Catch::Contains("'exact_mach'") &&
+                        Catch::Contains("did you mean exact_match?") &&
                         Catch::Contains("math_answer"));
-  CHECK_THROWS_WITH(make_reward("zzzzzzzz", {}), !Catch::Contains("did you mean") && Catch::Contains("is unknown; expected one of: code_tests"));
-  CHECK(reward_names() == std::vector<std::string_view>{"code_tests", "exact_match", "http", "json_schema", "length",
-                                                        "math_answer", "multiple_choice", "regex", "repetition"});
+  CHECK_THROWS_WITH(make_reward("zzzzzzzz", {}),
+                    !Catch::Contains("did you mean") &&
+                        Catch::Contains("is unknown; expected one of: code_tests"));
+  CHECK(reward_names() == std::vector<std::string_view>{"code_tests", "exact_match", "http",
+                                                        "json_schema", "length", "math_answer",
+                                                        "multiple_choice", "regex", "repetition"});
 }
 
 TEST_CASE("overlong_penalty falls linearly over the buffer") {
@@ -143,7 +148,8 @@ TEST_CASE("regex asks for the whole completion") {
   CHECK(matches("<think>a</think> 42", "<think>.*</think> \\d") == 0.0);
   CHECK(matches("x<think>a</think> 4", "<think>.*</think> \\d") == 0.0);
   CHECK(matches("", "a+") == 0.0);
-  CHECK(matches(std::string(1 << 20, 'a') + "b", "(a+)+") == 0.0);  // exponential where one goes back
+  CHECK(matches(std::string(1 << 20, 'a') + "b", "(a+)+") ==
+        0.0);  // exponential where one goes back
   CHECK(matches("\xff\xfe", ".*") == 0.0);
   CHECK_THROWS_WITH(make_reward("regex", {}), Catch::Contains("rollout.reward_options.regex"));
   CHECK_THROWS_WITH(matches("a", "("), Catch::Contains("missing )"));
@@ -156,15 +162,33 @@ double choice(std::string_view text, std::string_view answer, const std::string&
 }
 
 TEST_CASE("multiple_choice reads the letter named last") {
-  for (const char* right : {"B", "b", "(B)", "B.", "B)", "Answer: B", "The answer is B.", "the answer is (B)", "**B**",
-                            "The correct answer is **B**", "\\boxed{B}", "\\boxed{\\text{B}}", "\\boxed{(b)}",
-                            "(A) is wrong, so (B)", "Answer: A. No, wait. Answer: B", "A. no\nB. yes", "I think so.\nB",
-                            "Option B is right.", "Final answer: option B", "Answer: $B$", "B. Paris"}) {
+  for (const char* right : {"B",
+                            "b",
+                            "(B)",
+                            "B.",
+                            "B)",
+                            "Answer: B",
+                            "The answer is B.",
+                            "the answer is (B)",
+                            "**B**",
+                            "The correct answer is **B**",
+                            "\\boxed{B}",
+                            "\\boxed{\\text{B}}",
+                            "\\boxed{(b)}",
+                            "(A) is wrong, so (B)",
+                            "Answer: A. No, wait. Answer: B",
+                            "A. no\nB. yes",
+                            "I think so.\nB",
+                            "Option B is right.",
+                            "Final answer: option B",
+                            "Answer: $B$",
+                            "B. Paris"}) {
     INFO(right);
     CHECK(choice(right, "B") == 1.0);
   }
-  for (const char* wrong : {"", "A", "(B) or rather (A)", "Both are fine", "\\boxed{B} no, \\boxed{A}", "\\boxed{B",
-                            "The answer is a number", "bad", "Answer: Bob", "C", "B or not"}) {
+  for (const char* wrong :
+       {"", "A", "(B) or rather (A)", "Both are fine", "\\boxed{B} no, \\boxed{A}", "\\boxed{B",
+        "The answer is a number", "bad", "Answer: Bob", "C", "B or not"}) {
     INFO(wrong);
     CHECK(choice(wrong, "B") == 0.0);
   }
@@ -187,7 +211,8 @@ TEST_CASE("rollout.reward names rewards with weights") {
   CHECK_THROWS_WITH(parse_rewards(""), Catch::Contains("a reward is missing"));
   CHECK_THROWS_WITH(parse_rewards("length,"), Catch::Contains("a reward is missing"));
   CHECK_THROWS_WITH(parse_rewards("lenght"), Catch::Contains("did you mean length?"));
-  CHECK_THROWS_WITH(parse_rewards("length * x"), Catch::Contains("'x'") && Catch::Contains("length * x"));
+  CHECK_THROWS_WITH(parse_rewards("length * x"),
+                    Catch::Contains("'x'") && Catch::Contains("length * x"));
   CHECK_THROWS_WITH(parse_rewards("length *"), Catch::Contains("is no finite number"));
   CHECK_THROWS_WITH(parse_rewards("length * 1 * 2"), Catch::Contains("is no finite number"));
   CHECK_THROWS_WITH(parse_rewards("length * nan"), Catch::Contains("is no finite number"));
@@ -198,9 +223,12 @@ TEST_CASE("the weighted total of a rollout's rewards") {
   const auto recipe = parse_rewards("exact_match, length * 0.5");
   CHECK(weighted_total({{"exact_match", 1.0}, {"length", -0.5}}, recipe) == 0.75);
   CHECK(weighted_total({{"length", -0.5}, {"exact_match", 1.0}, {"style", 9.0}}, recipe) == 0.75);
-  CHECK(weighted_total({{"own", 2.0}, {"other", 3.0}}, recipe) == 5.0);  // a worker with rewards of its own
-  CHECK_THROWS_WITH(weighted_total({{"exact_match", 1.0}}, recipe), Catch::Contains("no reward 'length'"));
-  CHECK_THROWS_WITH(weighted_total({{"length", 1.0}, {"style", 1.0}}, recipe), Catch::Contains("'exact_match'"));
+  CHECK(weighted_total({{"own", 2.0}, {"other", 3.0}}, recipe) ==
+        5.0);  // a worker with rewards of its own
+  CHECK_THROWS_WITH(weighted_total({{"exact_match", 1.0}}, recipe),
+                    Catch::Contains("no reward 'length'"));
+  CHECK_THROWS_WITH(weighted_total({{"length", 1.0}, {"style", 1.0}}, recipe),
+                    Catch::Contains("'exact_match'"));
   CHECK_THROWS_WITH(weighted_total({}, recipe), Catch::Contains("no reward"));
 }
 
@@ -218,7 +246,8 @@ TEST_CASE("a set scores a batch in order, whatever the number of threads") {
     const auto scores = set.score_all(inputs, threads);
     REQUIRE(scores.size() == 100);
     for (int i = 0; i < 100; ++i) {
-      CHECK(scores[i].raw == NamedRewards{{"exact_match", i % 3 == 1 ? 1.0 : 0.0}, {"length", 0.0 - i / 100.0}});
+      CHECK(scores[i].raw ==
+            NamedRewards{{"exact_match", i % 3 == 1 ? 1.0 : 0.0}, {"length", 0.0 - i / 100.0}});
       CHECK(scores[i].total == Approx((i % 3 == 1 ? 1.0 : 0.0) - i / 200.0));
       CHECK(scores[i].failure.empty());
     }

@@ -1,5 +1,6 @@
-// Guards the live side over real sockets: workers that stand still while the trainer trains, rollouts outside the staleness
-// window, groups that are half old, and rounds of refill that a restart loses or has sampled twice.
+// Guards the live side over real sockets: workers that stand still while the trainer trains,
+// rollouts outside the staleness window, groups that are half old, and rounds of refill that a
+// restart loses or has sampled twice.
 #include "rl/rollouts/rollout_intake.h"
 
 #include <catch2/catch.hpp>
@@ -10,12 +11,15 @@ using namespace ringside;
 using namespace ringside::test;
 using rl::kRoundStride;
 
-TEST_CASE("with staleness 2 a worker samples two steps ahead of the one that is trained, and no further", "[intake]") {
+TEST_CASE(
+    "with staleness 2 a worker samples two steps ahead of the one that is trained, and no further",
+    "[intake]") {
   const TempDir dir;
   rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 2, 1, 0), /*last_step=*/6);
   FakeWorker worker(intake, 100);
   publish(intake, 1, 0);
-  CHECK(worker.take_grants(12) == samples_of(0, 6));  // steps 1 to 3, all under version 0, and the trainer polls nothing
+  CHECK(worker.take_grants(12) ==
+        samples_of(0, 6));  // steps 1 to 3, all under version 0, and the trainer polls nothing
   CHECK(worker.take_grants(1, std::chrono::milliseconds(300)).empty());
   for (int64_t group = 0; group < 6; ++group) worker.send_group(group, 0, 0.0, 1.0);
   REQUIRE(worker.drain());  // journalled while the trainer is away
@@ -32,7 +36,9 @@ TEST_CASE("with staleness 2 a worker samples two steps ahead of the one that is 
   CHECK(intake.counters().dropped_stale == 0);
 }
 
-TEST_CASE("with staleness 2 rollouts of age 0, 1 and 2 are taken; one of age 3 is sampled again, alone", "[intake]") {
+TEST_CASE(
+    "with staleness 2 rollouts of age 0, 1 and 2 are taken; one of age 3 is sampled again, alone",
+    "[intake]") {
   const TempDir dir;
   auto rules = make_rules(4, 2, 1, 0);
   rl::RolloutIntake intake(options_of(dir, 1), rules, /*last_step=*/4);
@@ -94,7 +100,8 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
     publish(intake, 1, 0);
     REQUIRE(worker.take_grants(2) == samples_of(0, 1));
     worker.send_group(0, 0, 1.0, 1.0);
-    REQUIRE(worker.take_grants(2) == samples_of(1, 2));  // step 2, handed out before anyone looked at group 0
+    REQUIRE(worker.take_grants(2) ==
+            samples_of(1, 2));  // step 2, handed out before anyone looked at group 0
     CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
     CHECK(intake.counters().refilled_groups == 1);
     worker.send_group(1, 0, 0.0, 1.0);
@@ -148,7 +155,8 @@ TEST_CASE("refill that gives up says so", "[intake]") {
                               Catch::Contains("algorithm.dynamic_sampling_rounds"));
 }
 
-// A prompt that is replaced while workers still hold work of later steps: with room for one group the refill must go first.
+// A prompt that is replaced while workers still hold work of later steps: with room for one group
+// the refill must go first.
 TEST_CASE("a late grant of an early step overtakes", "[intake]") {
   const TempDir dir;
   auto rules = make_rules(1, 2, 1, 0);
@@ -161,11 +169,13 @@ TEST_CASE("a late grant of an early step overtakes", "[intake]") {
   REQUIRE(worker.take_grants(2) == samples_of(1, 2));
   CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
   worker.send_group(1, 0, 0.0, 1.0);
-  CHECK(worker.take_grants(2) == samples_of(kRoundStride, kRoundStride + 1));  // not group 2, granted before it
+  CHECK(worker.take_grants(2) ==
+        samples_of(kRoundStride, kRoundStride + 1));  // not group 2, granted before it
 }
 
 TEST_CASE("more prompts than group ids can tell are refused", "[intake]") {
   const TempDir dir;
-  CHECK_THROWS_WITH(rl::RolloutIntake(options_of(dir, 1), make_rules(1 << 20, 0, 1, 0), int64_t{1} << 21),
-                    Catch::Contains("limit"));
+  CHECK_THROWS_WITH(
+      rl::RolloutIntake(options_of(dir, 1), make_rules(1 << 20, 0, 1, 0), int64_t{1} << 21),
+      Catch::Contains("limit"));
 }

@@ -1,4 +1,5 @@
-// The log of consumed rollouts: every field as it was, appended over restarts, a torn last line cut.
+// The log of consumed rollouts: every field as it was, appended over restarts, a torn last line
+// cut.
 #include "rl/rollouts/rollout_log.h"
 
 #include <catch2/catch.hpp>
@@ -51,7 +52,8 @@ TEST_CASE("a logged rollout reads back as it was") {
   fs::create_directories(folder.path() / "bridge");
   write_endpoint_file(folder.path() / "bridge" / "endpoint.json", {"a", "b", "run", 5});
   const bridge::Rollout rollout = make_rollout(1);
-  open_rollout_log(folder.path()).write(10, std::vector{rollout}, std::vector<int64_t>{0, 3}, std::vector{0.1, -1.5, 2.0});
+  open_rollout_log(folder.path())
+      .write(10, std::vector{rollout}, std::vector<int64_t>{0, 3}, std::vector{0.1, -1.5, 2.0});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
   const nlohmann::json& line = lines[0];
@@ -66,7 +68,9 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("logprobs").get<std::vector<float>>() == rollout.logprobs);
   CHECK(line.at("advantages").get<std::vector<double>>() == std::vector{0.1, -1.5, 2.0});
   CHECK(line.at("temperature").get<float>() == rollout.temperature);
-  CHECK(line.at("versions") == nlohmann::json::parse(R"([{"version":8,"begin":0,"end":1},{"version":9,"begin":1,"end":3}])"));
+  CHECK(line.at("versions") ==
+        nlohmann::json::parse(
+            R"([{"version":8,"begin":0,"end":1},{"version":9,"begin":1,"end":3}])"));
   CHECK(line.at("trainer_term") == rollout.trainer_term);
   CHECK(line.at("finish_reason") == "length");
   CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
@@ -85,10 +89,12 @@ TEST_CASE("advantages stand at the tokens that carry loss") {
   CHECK(lines[0].at("advantages") == nlohmann::json::parse("[1.0, null, 2.0]"));
   CHECK(lines[1].at("advantages") == nlohmann::json::parse("[null, null, null]"));
   CHECK(lines[2].at("advantages") == nlohmann::json::parse("[3.0, 4.0, 5.0]"));
-  CHECK_THROWS_WITH(log.write(2, std::vector{masked}, std::vector<int64_t>{0, 3}, std::vector{1.0, 2.0, 3.0}),
-                    Catch::Contains("rollout 7/0: 3 advantages for 2 loss tokens"));
-  CHECK_THROWS_WITH(log.write(2, std::vector{masked}, std::vector<int64_t>{0, 2}, std::vector{1.0, 2.0, 3.0}),
-                    Catch::Contains("3 advantages in 2 - 1 ranges for 1 rollouts"));
+  CHECK_THROWS_WITH(
+      log.write(2, std::vector{masked}, std::vector<int64_t>{0, 3}, std::vector{1.0, 2.0, 3.0}),
+      Catch::Contains("rollout 7/0: 3 advantages for 2 loss tokens"));
+  CHECK_THROWS_WITH(
+      log.write(2, std::vector{masked}, std::vector<int64_t>{0, 2}, std::vector{1.0, 2.0, 3.0}),
+      Catch::Contains("3 advantages in 2 - 1 ranges for 1 rollouts"));
   CHECK(lines_of(folder.path() / "rollouts.jsonl").size() == 3);
 }
 
@@ -96,7 +102,8 @@ TEST_CASE("a restart appends behind the last whole line") {
   const test::TemporaryDirectory folder;
   const fs::path path = folder.path() / "rollouts.jsonl";
   write_plain(RolloutLog(path, 1), 3, {make_rollout(0), make_rollout(1)});
-  const std::string torn_tail(GENERATE(0, 1, 65536, 200000), 'x');  // below, at and above what is read at a time
+  const std::string torn_tail(GENERATE(0, 1, 65536, 200000),
+                              'x');  // below, at and above what is read at a time
   std::ofstream(path, std::ios::app) << torn_tail;
   write_plain(RolloutLog(path, 2), 3, {make_rollout(0)});
   const auto lines = lines_of(path);

@@ -1,6 +1,6 @@
-// Guards: a step taken before its groups are whole or out of order, a rollout trained on beyond the staleness window, a group
-// left half old and half new, rollouts of weights that a restart has wiped out, and rounds of refill that are lost, counted
-// twice or asked for twice.
+// Guards: a step taken before its groups are whole or out of order, a rollout trained on beyond the
+// staleness window, a group left half old and half new, rollouts of weights that a restart has
+// wiped out, and rounds of refill that are lost, counted twice or asked for twice.
 #include "rl/rollouts/rollout_queue.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,8 @@ using Ids = std::vector<int64_t>;
 
 namespace {
 
-bridge::Rollout make_rollout(int64_t group, int32_t sample, int64_t version, int64_t trainer_term = 3) {
+bridge::Rollout make_rollout(int64_t group, int32_t sample, int64_t version,
+                             int64_t trainer_term = 3) {
   bridge::Rollout r;
   r.group_id = group;
   r.group_size = 2;
@@ -54,7 +55,8 @@ void add_group(rl::RolloutQueue& queue, int64_t group, double first, double seco
 
 TEST_CASE("a step is taken whole and in order, however its rollouts arrive") {
   auto queue = make_queue(0);
-  for (const auto& [group, sample] : std::vector<std::pair<int64_t, int32_t>>{{21, 1}, {20, 1}, {21, 0}}) {
+  for (const auto& [group, sample] :
+       std::vector<std::pair<int64_t, int32_t>>{{21, 1}, {20, 1}, {21, 0}}) {
     CHECK(queue.add(make_rollout(group, sample, 10)) == Admission::kAccepted);
     CHECK_FALSE(queue.take(11).has_value());
   }
@@ -116,9 +118,12 @@ TEST_CASE("one old span makes the whole rollout stale") {
 
 TEST_CASE("a rollout of an earlier epoch counts only if its weights still exist") {
   rl::RolloutQueue queue({2, 2, 2, 3, 10, {{2, 10}}}, 11);
-  CHECK(queue.add(make_rollout(20, 0, 10, 2)) == Admission::kAccepted);  // the checkpoint's own version
-  CHECK(queue.add(make_rollout(22, 0, 11, 2)) == Admission::kStale);  // version 11 was lost with the crash
-  CHECK(queue.add(make_rollout(22, 0, 11, 3)) == Admission::kStale);  // this start has not come to it
+  CHECK(queue.add(make_rollout(20, 0, 10, 2)) ==
+        Admission::kAccepted);  // the checkpoint's own version
+  CHECK(queue.add(make_rollout(22, 0, 11, 2)) ==
+        Admission::kStale);  // version 11 was lost with the crash
+  CHECK(queue.add(make_rollout(22, 0, 11, 3)) ==
+        Admission::kStale);  // this start has not come to it
   queue.published(11);
   CHECK(queue.add(make_rollout(22, 0, 11, 3)) == Admission::kAccepted);  // version 11 of this start
   CHECK(queue.add(make_rollout(22, 1, 11, 2)) == Admission::kStale);     // is not that of the last
@@ -129,7 +134,8 @@ TEST_CASE("versions that an earlier restart wiped out stay wiped out") {
   rules.newest_of_term = {{1, 8}, {2, 10}};
   rl::RolloutQueue queue(rules, 11);
   CHECK(queue.add(make_rollout(20, 0, 9, 2)) == Admission::kAccepted);
-  CHECK(queue.add(make_rollout(21, 0, 9, 1)) == Admission::kStale);  // 9 of epoch 1 and 9 of epoch 2 are two things
+  CHECK(queue.add(make_rollout(21, 0, 9, 1)) ==
+        Admission::kStale);  // 9 of epoch 1 and 9 of epoch 2 are two things
   CHECK(queue.add(make_rollout(21, 0, 8, 1)) == Admission::kAccepted);
 }
 
@@ -147,7 +153,8 @@ TEST_CASE("a rollout of an epoch without a record is dropped, whatever its versi
   CHECK(queue.counters().regranted_groups == 2);
 }
 
-TEST_CASE("a rollout of a group of another size is dropped with its group, which is asked for again") {
+TEST_CASE(
+    "a rollout of a group of another size is dropped with its group, which is asked for again") {
   auto queue = make_queue(0);
   CHECK(queue.add(make_rollout(20, 0, 10)) == Admission::kAccepted);
   for (const int32_t size : {1, 3}) {
@@ -163,7 +170,8 @@ TEST_CASE("a rollout of a group of another size is dropped with its group, which
   CHECK(queue.counters().dropped_stale == 2);
   CHECK(queue.counters().dropped_siblings == 1);
   for (const int64_t group : {20, 21}) {
-    for (const int32_t sample : {0, 1}) CHECK(queue.add(make_rollout(group, sample, 10)) == Admission::kAccepted);
+    for (const int32_t sample : {0, 1})
+      CHECK(queue.add(make_rollout(group, sample, 10)) == Admission::kAccepted);
   }
   CHECK(queue.take(11).has_value());
 }
@@ -256,7 +264,8 @@ TEST_CASE("a stale rollout of a round that is not reached is forgotten, not aske
   auto requests = queue.take_requests();
   CHECK(requests.forget == Ids{20 + kRoundStride});
   CHECK(requests.grant.empty());
-  CHECK(queue.add(rewarded(20 + 3 * kRoundStride, 0, 1.0)) == Admission::kUnasked);  // beyond the rounds there are
+  CHECK(queue.add(rewarded(20 + 3 * kRoundStride, 0, 1.0)) ==
+        Admission::kUnasked);  // beyond the rounds there are
   CHECK(queue.take_requests().forget == Ids{20 + 3 * kRoundStride});
 }
 

@@ -1,13 +1,13 @@
-// Guards, one test each, the faults that other sequence-parallel trainers shipped (named by the projects' issues where
-// they were found). The two that concern a single function are beside it: "a different loss on every rank" in
-// tests/sp/functional_edges_test.cpp, "query heads must be a multiple of KV heads" in tests/sp/lse_merge_test.cpp.
-// Oracle: one process in fp64.
+// Guards, one test each, the faults that other sequence-parallel trainers shipped (named by the
+// projects' issues where they were found). The two that concern a single function are beside it: "a
+// different loss on every rank" in tests/sp/functional_edges_test.cpp, "query heads must be a
+// multiple of KV heads" in tests/sp/lse_merge_test.cpp. Oracle: one process in fp64.
 #include <algorithm>
 #include <cmath>
 
 #include "engine/optim/adamw.h"
-#include "rl/step/column_tensors.h"
 #include "rl/data/training_batch.h"
+#include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
 #include "rl/step/score_documents.h"
 #include "tests/support/catch.h"
@@ -19,8 +19,8 @@ using namespace ringside;
 namespace {
 
 std::unique_ptr<engine::HeadedModel> make_model() {
-  return std::make_unique<engine::LanguageModel>(
-      std::make_unique<engine::Decoder>(test::random_decoder(test::tiny_config(31), at::kDouble, 5)));
+  return std::make_unique<engine::LanguageModel>(std::make_unique<engine::Decoder>(
+      test::random_decoder(test::tiny_config(31), at::kDouble, 5)));
 }
 
 // Every token but the first is scored.
@@ -59,17 +59,19 @@ void for_every_shard(const std::vector<sp::Document>& documents, int64_t budget,
   }
 }
 
-rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::MeshShape& shape, int64_t budget,
-                        const sp::SequenceOptions& options) {
+rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::MeshShape& shape,
+                        int64_t budget, const sp::SequenceOptions& options) {
   std::vector<rl::UpdateResult> results(shape.world_size());
   test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     engine::ModelRunner policy(make_model(), comms, engine::AdamWOptions{});
     const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, budget, options}), 0};
     const auto inputs = rl::model_inputs(local, {}, at::kDouble);
     const auto loss = [](std::size_t, const engine::HeadOutput& output) {
-      return rl::sft_loss(output.logprobs_n, output.entropy_n, at::full_like(output.logprobs_n.detach(), 0.01));
+      return rl::sft_loss(output.logprobs_n, output.entropy_n,
+                          at::full_like(output.logprobs_n.detach(), 0.01));
     };
-    results[mesh.rank()] = rl::update_policy(policy, inputs, loss, {1e-2, 0.0}, *comms.control(sp::axes::kLoss));
+    results[mesh.rank()] =
+        rl::update_policy(policy, inputs, loss, {1e-2, 0.0}, *comms.control(sp::axes::kLoss));
   });
   return results.back();
 }
@@ -88,8 +90,10 @@ void check_updates(const std::vector<sp::Document>& documents, int64_t budget) {
 
 }  // namespace
 
-TEST_CASE("hazard: a label is not lost or wrong at a shard's edge", "[hazard]") {  // transformers 36607, trl 4579
-  const std::vector<sp::Document> documents{make_document(17, 3), make_document(5, 9), make_document(2, 1)};
+TEST_CASE("hazard: a label is not lost or wrong at a shard's edge",
+          "[hazard]") {  // transformers 36607, trl 4579
+  const std::vector<sp::Document> documents{make_document(17, 3), make_document(5, 9),
+                                            make_document(2, 1)};
   int64_t scored = 0;
   for_every_shard(documents, 100, [&](const sp::MicroBatch& shard) {
     for (std::size_t i = 0; i < shard.entry_index.size(); ++i) {
@@ -99,7 +103,8 @@ TEST_CASE("hazard: a label is not lost or wrong at a shard's edge", "[hazard]") 
         entry -= documents[d++].entries.size();
       }
       REQUIRE(shard.target_n[i].item<int64_t>() == documents[d].entries.target[entry]);
-      REQUIRE(shard.ids_s[shard.source_n[i].item<int64_t>()].item<int64_t>() == documents[d].ids[entry]);
+      REQUIRE(shard.ids_s[shard.source_n[i].item<int64_t>()].item<int64_t>() ==
+              documents[d].ids[entry]);
       ++scored;
     }
   });
@@ -107,7 +112,8 @@ TEST_CASE("hazard: a label is not lost or wrong at a shard's edge", "[hazard]") 
   check_updates(documents, 100);
 }
 
-TEST_CASE("hazard: RoPE positions count within each document, whatever order its tokens are in", "[hazard]") {  // Megatron 5243
+TEST_CASE("hazard: RoPE positions count within each document, whatever order its tokens are in",
+          "[hazard]") {  // Megatron 5243
   std::vector<sp::Document> documents;
   for (const int64_t length : {13, 6, 21}) {  // ids say where in its document a token is
     sp::Document document;
@@ -116,13 +122,17 @@ TEST_CASE("hazard: RoPE positions count within each document, whatever order its
     }
     documents.push_back(std::move(document));
   }
-  for_every_shard(documents, 100,
-                  [](const sp::MicroBatch& shard) { REQUIRE(at::equal(shard.positions_s, shard.ids_s)); });
+  for_every_shard(documents, 100, [](const sp::MicroBatch& shard) {
+    REQUIRE(at::equal(shard.positions_s, shard.ids_s));
+  });
 }
 
-TEST_CASE("hazard: what a document attends to ends at its own edges", "[hazard]") {  // TE 3331, axolotl 3608
-  // Lengths that 2 x ring does not divide; changing one document must not move another's log-probs by a bit.
-  const std::vector<sp::Document> before{make_document(7, 3), make_document(1, 2), make_document(12, 5)};
+TEST_CASE("hazard: what a document attends to ends at its own edges",
+          "[hazard]") {  // TE 3331, axolotl 3608
+  // Lengths that 2 x ring does not divide; changing one document must not move another's log-probs
+  // by a bit.
+  const std::vector<sp::Document> before{make_document(7, 3), make_document(1, 2),
+                                         make_document(12, 5)};
   std::vector<sp::Document> after = before;
   std::reverse(after[2].ids.begin(), after[2].ids.end());
   for (const auto& shape : kMeshes) {
@@ -138,7 +148,8 @@ TEST_CASE("hazard: what a document attends to ends at its own edges", "[hazard]"
   }
 }
 
-TEST_CASE("hazard: ranks whose tokens are all masked, and no loss token anywhere, give no NaN", "[hazard]") {  // Megatron 1764
+TEST_CASE("hazard: ranks whose tokens are all masked, and no loss token anywhere, give no NaN",
+          "[hazard]") {  // Megatron 1764
   std::vector<sp::Document> documents{make_document(20, 3), make_document(20, 4)};
   documents[0].entries = {};  // under document-aware placement a whole rank
   check_updates(documents, 100);
@@ -150,7 +161,8 @@ TEST_CASE("hazard: ranks whose tokens are all masked, and no loss token anywhere
   }
 }
 
-TEST_CASE("hazard: temperature and log-probs travel by the same permutation as the tokens", "[hazard]") {  // verl 5957, 3724
+TEST_CASE("hazard: temperature and log-probs travel by the same permutation as the tokens",
+          "[hazard]") {  // verl 5957, 3724
   const std::vector<sp::Document> documents{make_document(14, 3), make_document(9, 8)};
   rl::StepColumns columns;
   for (int64_t i = 0; i < documents[0].entries.size() + documents[1].entries.size(); ++i) {
@@ -163,9 +175,10 @@ TEST_CASE("hazard: temperature and log-probs travel by the same permutation as t
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 100, options}), 0};
       std::vector<double>& column = found[mesh.rank()];
       column.assign(columns.temperature.size(), 0.0);
-      model.evaluate(rl::model_inputs(local, columns, at::kDouble), [&](std::size_t i, const engine::HeadOutput& output) {
-        rl::put(column, local.micro_batches[i], 0, output.logprobs_n);
-      });
+      model.evaluate(rl::model_inputs(local, columns, at::kDouble),
+                     [&](std::size_t i, const engine::HeadOutput& output) {
+                       rl::put(column, local.micro_batches[i], 0, output.logprobs_n);
+                     });
       std::vector<double>* merged[] = {&column};
       rl::merge_columns(merged, *comms.control(sp::axes::kLoss));
     });
@@ -183,8 +196,10 @@ TEST_CASE("hazard: temperature and log-probs travel by the same permutation as t
   }
 }
 
-TEST_CASE("hazard: uneven work keeps the number of micro-batches equal on all ranks", "[hazard]") {  // verl 6176
-  std::vector<sp::Document> documents{make_document(30, 1), make_document(3, 2), make_document(2, 3)};
+TEST_CASE("hazard: uneven work keeps the number of micro-batches equal on all ranks",
+          "[hazard]") {  // verl 6176
+  std::vector<sp::Document> documents{make_document(30, 1), make_document(3, 2),
+                                      make_document(2, 3)};
   const auto plan = sp::plan_micro_batches(documents, 2, 16, /*shared_prefix=*/true);
   CHECK(plan.micro_batches[0].size() == plan.micro_batches[1].size());
   check_updates(documents, 16);

@@ -25,7 +25,9 @@ engine::Decoder drawn(uint64_t seed) {
   return random_decoder(config, at::kFloat, seed, 0.5);
 }
 
-void write_text(const std::filesystem::path& path, const std::string& text) { std::ofstream(path) << text; }
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
 
 }  // namespace
 
@@ -62,8 +64,13 @@ ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
   judge_ = std::make_unique<rl::ShadowModel>(config_);
   worker_ = std::jthread([this](const std::stop_token& stop) {
     try {
-      rl::run_server_worker(config_, {"worker", {}, [stop] { return stop.stop_requested(); },
-                                       [this] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ahead_ms_); }});
+      rl::run_server_worker(config_, {"worker",
+                                      {},
+                                      [stop] { return stop.stop_requested(); },
+                                      [this] {
+                                        return std::chrono::steady_clock::now() +
+                                               std::chrono::milliseconds(ahead_ms_);
+                                      }});
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       worker_error_ = error.what();
@@ -78,7 +85,8 @@ ServedRun::~ServedRun() {
 }
 
 std::shared_ptr<const bridge::WeightSnapshot> ServedRun::weights(int64_t version) const {
-  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run", trainer_term_, version);
+  return rl::snapshot_weights(drawn(static_cast<uint64_t>(version)), at::kFloat, "run",
+                              trainer_term_, version);
 }
 
 void ServedRun::restart_trainer() {
@@ -112,9 +120,12 @@ std::string ServedRun::worker_error() const {
   return worker_error_;
 }
 
-std::size_t find_event(const std::vector<std::string>& log, const std::string& event, std::size_t begin) {
-  return static_cast<std::size_t>(std::find(log.begin() + static_cast<std::ptrdiff_t>(std::min(begin, log.size())), log.end(), event) -
-                                  log.begin());
+std::size_t find_event(const std::vector<std::string>& log, const std::string& event,
+                       std::size_t begin) {
+  return static_cast<std::size_t>(
+      std::find(log.begin() + static_cast<std::ptrdiff_t>(std::min(begin, log.size())), log.end(),
+                event) -
+      log.begin());
 }
 
 }  // namespace ringside::test

@@ -24,10 +24,12 @@ class ServedRun {
   // Weights of a version are drawn from its number.
   std::shared_ptr<const bridge::WeightSnapshot> weights(int64_t version) const;
   void publish(int64_t version) { trainer_->publish(weights(version)); }
-  // The trainer's process dies and comes back at the same addresses as the next trainer_term, with its journal.
+  // The trainer's process dies and comes back at the same addresses as the next trainer_term, with
+  // its journal.
   void restart_trainer();
   void grant(int64_t first, int64_t count) { trainer_->grant(groups(first, count, 2, 0)); }
-  // The next rollouts, each with the log-probs of the version it names; fewer when the patience runs out.
+  // The next rollouts, each with the log-probs of the version it names; fewer when the patience
+  // runs out.
   std::vector<bridge::Rollout> take(std::size_t count);
 
   const rl::Config& config() const { return config_; }
@@ -52,6 +54,7 @@ class ServedRun {
 };
 
 // Where `event` stands in the log from `begin` on; the log's length where it does not.
-std::size_t find_event(const std::vector<std::string>& log, const std::string& event, std::size_t begin = 0);
+std::size_t find_event(const std::vector<std::string>& log, const std::string& event,
+                       std::size_t begin = 0);
 
 }  // namespace ringside::test

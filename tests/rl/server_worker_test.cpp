@@ -1,5 +1,6 @@
-// Guards what a rollout worker may take from an inference server: completions under the weights it names and no others,
-// whatever the server does meanwhile. Every log-prob is compared with the named version's own (ServedRun::take).
+// Guards what a rollout worker may take from an inference server: completions under the weights it
+// names and no others, whatever the server does meanwhile. Every log-prob is compared with the
+// named version's own (ServedRun::take).
 #include <algorithm>
 
 #include "tests/rl/served_run.h"
@@ -22,7 +23,8 @@ std::vector<int64_t> versions_of(const std::vector<bridge::Rollout>& rollouts) {
 }
 
 // Between events `from` and `to` of the log weights were loaded and then looked at.
-bool verified_between(const std::vector<std::string>& log, const std::string& load, std::size_t from, std::size_t to) {
+bool verified_between(const std::vector<std::string>& log, const std::string& load,
+                      std::size_t from, std::size_t to) {
   const std::size_t loaded = find_event(log, load, from);
   return find_event(log, "score", loaded) < to;
 }
@@ -35,7 +37,8 @@ std::string text_of(const std::vector<std::string>& log) {
 
 }  // namespace
 
-TEST_CASE("server worker: weights are loaded while paused and looked at before anything is sampled") {
+TEST_CASE(
+    "server worker: weights are loaded while paused and looked at before anything is sampled") {
   ServedRun run;
   run.grant(0, 3);
   run.publish(1);
@@ -48,7 +51,8 @@ TEST_CASE("server worker: weights are loaded while paused and looked at before a
   CHECK(run.worker_error().empty());
 }
 
-TEST_CASE("server worker: drain lets what runs end under the old weights, and begins nothing more") {
+TEST_CASE(
+    "server worker: drain lets what runs end under the old weights, and begins nothing more") {
   ServedRun run;
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
@@ -69,7 +73,8 @@ TEST_CASE("server worker: drain lets what runs end under the old weights, and be
 }
 
 TEST_CASE("server worker: abort ends what runs at once and samples it anew") {
-  ServedRun run([](Config& config) { config.rollout.server_options.pause = rl::ServerPause::kAbort; });
+  ServedRun run(
+      [](Config& config) { config.rollout.server_options.pause = rl::ServerPause::kAbort; });
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
   run.server().hold();
@@ -83,7 +88,8 @@ TEST_CASE("server worker: abort ends what runs at once and samples it anew") {
   CHECK(find_event(run.server().log(), "sample 1") == run.server().log().size());
 }
 
-TEST_CASE("server worker: after trouble the weights are loaded and looked at before the next sample") {
+TEST_CASE(
+    "server worker: after trouble the weights are loaded and looked at before the next sample") {
   ServedRun run([](Config& config) { config.rollout.server_options.concurrency = 1; });
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
@@ -140,7 +146,9 @@ TEST_CASE("server worker: other weights that came while nothing ran are found ou
   CHECK(std::count(log.begin(), log.end(), "load 1") == 2);
 }
 
-TEST_CASE("server worker: a load that changed nothing is tried again, and nothing is sampled before one did") {
+TEST_CASE(
+    "server worker: a load that changed nothing is tried again, and nothing is sampled before one "
+    "did") {
   ServedRun run;
   run.grant(0, 2);
   run.publish(1);
@@ -152,7 +160,8 @@ TEST_CASE("server worker: a load that changed nothing is tried again, and nothin
   REQUIRE(run.trainer().wait_for_commit(2, 1, kPatience));
   const auto log = run.server().log();
   INFO(text_of(log));
-  const std::size_t first = find_event(log, "load 2"), second = find_event(log, "load 2", first + 1);
+  const std::size_t first = find_event(log, "load 2"),
+                    second = find_event(log, "load 2", first + 1);
   const std::size_t third = find_event(log, "load 2", second + 1);
   REQUIRE(third < log.size());
   CHECK(find_event(log, "load 2", third + 1) == log.size());
@@ -166,11 +175,13 @@ TEST_CASE("server worker: a server that never takes the weights ends the worker,
   run.grant(0, 1);
   run.publish(1);
   REQUIRE(eventually([&] { return !run.worker_error().empty(); }));
-  CHECK_THAT(run.worker_error(), Catch::Contains("did not take version 1") && Catch::Contains("log-probs of the probe"));
+  CHECK_THAT(run.worker_error(), Catch::Contains("did not take version 1") &&
+                                     Catch::Contains("log-probs of the probe"));
   CHECK(find_event(run.server().log(), "sample 1") == run.server().log().size());
 }
 
-TEST_CASE("server worker: a version offered again after a quarantine is loaded and committed once more") {
+TEST_CASE(
+    "server worker: a version offered again after a quarantine is loaded and committed once more") {
   std::unique_ptr<CommitSpoiler> between;
   ServedRun run([&](Config& config) {
     between = std::make_unique<CommitSpoiler>(config.bridge.rollout_address, /*count=*/2);
@@ -179,17 +190,20 @@ TEST_CASE("server worker: a version offered again after a quarantine is loaded a
   run.publish(1);
   run.grant(0, 2);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
-  CHECK(run.trainer().counters().rejected[static_cast<std::size_t>(bridge::Reason::kChecksum)] == 2);
+  CHECK(run.trainer().counters().rejected[static_cast<std::size_t>(bridge::Reason::kChecksum)] ==
+        2);
   CHECK(versions_of(run.take(4)) == std::vector<int64_t>(4, 1));
   const auto log = run.server().log();
   INFO(text_of(log));
   CHECK(std::count(log.begin(), log.end(), "load 1") == 3);
-  const std::size_t third = find_event(log, "load 1", find_event(log, "load 1", find_event(log, "load 1") + 1) + 1);
+  const std::size_t third =
+      find_event(log, "load 1", find_event(log, "load 1", find_event(log, "load 1") + 1) + 1);
   CHECK(verified_between(log, "load 1", third, find_event(log, "sample 1")));
   CHECK(run.worker_error().empty());
 }
 
-TEST_CASE("server worker: samples that waited in its queue are sampled after the trainer restarted") {
+TEST_CASE(
+    "server worker: samples that waited in its queue are sampled after the trainer restarted") {
   ServedRun run([](Config& config) { config.rollout.server_options.concurrency = 1; });
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));

@@ -1,9 +1,11 @@
-// Supervised examples that learn the wrong tokens - a user's words, a marker too few, another conversation's - lower the loss all
-// the same. Ids and masks are compared with transformers' in chat_oracle.py; here is what needs no Python.
+// Supervised examples that learn the wrong tokens - a user's words, a marker too few, another
+// conversation's - lower the loss all the same. Ids and masks are compared with transformers' in
+// chat_oracle.py; here is what needs no Python.
+#include "rl/data/sft_examples.h"
+
 #include <catch2/catch.hpp>
 
 #include "rl/data/prompt_set.h"
-#include "rl/data/sft_examples.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
@@ -27,14 +29,16 @@ class Files {
  public:
   Files() { test::write_file(directory_.path() / "tokenizer.json", kTokenizer); }
   engine::Tokenizer tokenizer() const { return engine::Tokenizer::load(directory_.path()); }
-  Config config(const std::string& lines, ChatTemplate chat_template = ChatTemplate::kChatml) const {
+  Config config(const std::string& lines,
+                ChatTemplate chat_template = ChatTemplate::kChatml) const {
     test::write_file(directory_.path() / "data.jsonl", lines);
     Config config;
     config.data.sft = (directory_.path() / "data.jsonl").string();
     config.data.chat_template = chat_template;
     return config;
   }
-  std::vector<TokenizedExample> read(const std::string& lines, ChatTemplate chat_template = ChatTemplate::kChatml) const {
+  std::vector<TokenizedExample> read(const std::string& lines,
+                                     ChatTemplate chat_template = ChatTemplate::kChatml) const {
     return tokenize_examples(config(lines, chat_template), tokenizer(), {2});
   }
 
@@ -45,7 +49,8 @@ class Files {
 TEST_CASE("every assistant's turn is learned with its end marker, and nothing else") {
   const auto examples = Files().read(
       R"({"messages": [{"role": "u", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "u", "content": "c"}, )"
-      R"({"role": "assistant", "content": "\nc"}]})" "\n");
+      R"({"role": "assistant", "content": "\nc"}]})"
+      "\n");
   REQUIRE(examples.size() == 1);
   const Ids assistant = {4, 7, 7, 8, 7, 9, 4, 10, 9};
   Ids ids = {0, 11, 14, 4, 1, 14, 0};
@@ -75,7 +80,9 @@ TEST_CASE("every assistant's turn is learned with its end marker, and nothing el
 }
 
 TEST_CASE("a completion is learned with its end of sequence") {
-  const auto examples = Files().read("{\"prompt\": \"ab\", \"completion\": \"c\"}\n{\"prompt\": \"a\", \"completion\": \"b;\"}\n", ChatTemplate::kNone);
+  const auto examples = Files().read(
+      "{\"prompt\": \"ab\", \"completion\": \"c\"}\n{\"prompt\": \"a\", \"completion\": \"b;\"}\n",
+      ChatTemplate::kNone);
   REQUIRE(examples.size() == 2);
   CHECK(examples[0].ids == Ids{4, 5, 6, 2});
   CHECK(examples[0].learned == Mask{false, false, true, true});
@@ -86,37 +93,53 @@ TEST_CASE("a completion is learned with its end of sequence") {
 TEST_CASE("examples that cannot be learned from are errors that name the line") {
   const Files files;
   const std::string good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
-  const auto message = [](const std::string& messages) { return "{\"messages\": " + messages + "}\n"; };
-  CHECK_THROWS_WITH(files.read(good + "{\"prompt\": \"\", \"completion\": \"b\"}\n"), Contains("data.jsonl:2: ") && Contains("prompt is empty"));
-  CHECK_THROWS_WITH(files.read(good + message(R"([{"role": "u", "content": "a"}])")), Contains("data.jsonl:2: ") && Contains("nothing to learn"));
+  const auto message = [](const std::string& messages) {
+    return "{\"messages\": " + messages + "}\n";
+  };
+  CHECK_THROWS_WITH(files.read(good + "{\"prompt\": \"\", \"completion\": \"b\"}\n"),
+                    Contains("data.jsonl:2: ") && Contains("prompt is empty"));
+  CHECK_THROWS_WITH(files.read(good + message(R"([{"role": "u", "content": "a"}])")),
+                    Contains("data.jsonl:2: ") && Contains("nothing to learn"));
   CHECK_THROWS_WITH(files.read(good + message("[]")), Contains("data.jsonl:2"));
-  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u"}])")), Contains("data.jsonl:1") && Contains("content"));
-  CHECK_THROWS_WITH(files.read(message(R"([{"role": "", "content": "a"}])")), Contains("empty role"));
-  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a", "tool_calls": [1]}])")), Contains("tool_calls"));
-  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a"}])"), ChatTemplate::kNone), Contains("data.jsonl:1") && Contains("data.chat_template is none"));
-  CHECK_THROWS_WITH(files.read(message(R"([{"role": "assistant", "content": "a"}])"), ChatTemplate::kLlama3), Contains("<|begin_of_text|>") && Contains("not one token"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u"}])")),
+                    Contains("data.jsonl:1") && Contains("content"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "", "content": "a"}])")),
+                    Contains("empty role"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a", "tool_calls": [1]}])")),
+                    Contains("tool_calls"));
+  CHECK_THROWS_WITH(files.read(message(R"([{"role": "u", "content": "a"}])"), ChatTemplate::kNone),
+                    Contains("data.jsonl:1") && Contains("data.chat_template is none"));
+  CHECK_THROWS_WITH(
+      files.read(message(R"([{"role": "assistant", "content": "a"}])"), ChatTemplate::kLlama3),
+      Contains("<|begin_of_text|>") && Contains("not one token"));
 }
 
 TEST_CASE("a document longer than a micro-batch is an error that names the line and both numbers") {
   const Files files;
-  Config config = files.config("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aaaa\", \"completion\": \"b\"}\n", ChatTemplate::kNone);
+  Config config = files.config(
+      "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aaaa\", \"completion\": \"b\"}\n",
+      ChatTemplate::kNone);
   config.train.tokens_per_micro_batch = 5;
   CHECK(tokenize_examples(config, files.tokenizer(), {2}).size() == 2);
   config.train.tokens_per_micro_batch = 4;
-  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}), Contains("data.jsonl:2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
+  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}),
+                    Contains("data.jsonl:2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
 }
 
 TEST_CASE("documents that are too long are dropped or cut as data.on_overlong says, and counted") {
   const Files files;
-  Config config = files.config("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aa\", \"completion\": \"bb\"}\n"
-                               "{\"prompt\": \"aaaaa\", \"completion\": \"b\"}\n", ChatTemplate::kNone);
+  Config config = files.config(
+      "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aa\", \"completion\": \"bb\"}\n"
+      "{\"prompt\": \"aaaaa\", \"completion\": \"b\"}\n",
+      ChatTemplate::kNone);
   config.train.tokens_per_micro_batch = 2;
   config.data.on_overlong = OnOverlong::kDrop;
   SftSet set = scan_sft_set(config, files.tokenizer(), {2});
   CHECK(set.problems.empty());
   REQUIRE(set.examples.size() == 1);
   CHECK(set.examples[0].ids == Ids{4, 5, 2});
-  CHECK(describe_overlong(set, config) == "2 of 3 documents are longer than train.tokens_per_micro_batch = 2: dropped");
+  CHECK(describe_overlong(set, config) ==
+        "2 of 3 documents are longer than train.tokens_per_micro_batch = 2: dropped");
   config.data.on_overlong = OnOverlong::kTruncate;
   set = scan_sft_set(config, files.tokenizer(), {2});
   REQUIRE(set.examples.size() == 2);  // the third has nothing to learn left
@@ -124,9 +147,12 @@ TEST_CASE("documents that are too long are dropped or cut as data.on_overlong sa
   CHECK(set.examples[1].learned == Mask{false, false, true});
 }
 
-TEST_CASE("prompts that are too long are dropped or cut as data.on_overlong says, at the same places for every reader") {
+TEST_CASE(
+    "prompts that are too long are dropped or cut as data.on_overlong says, at the same places for "
+    "every reader") {
   const Files files;
-  Config config = files.config("{\"prompt\": \"abc\"}\n{\"prompt\": \"aabbc\"}\n{\"prompt\": \"c\"}\n", ChatTemplate::kNone);
+  Config config = files.config(
+      "{\"prompt\": \"abc\"}\n{\"prompt\": \"aabbc\"}\n{\"prompt\": \"c\"}\n", ChatTemplate::kNone);
   config.rollout.max_prompt_tokens = 3;
   const auto scan = [&](OnOverlong policy) {
     config.data.on_overlong = policy;
@@ -134,8 +160,9 @@ TEST_CASE("prompts that are too long are dropped or cut as data.on_overlong says
   };
   const PromptSet refused = scan(OnOverlong::kError);
   REQUIRE(refused.problems.size() == 1);
-  CHECK_THAT(refused.problems[0], Contains("1 of 3 prompts is longer than rollout.max_prompt_tokens = 3") &&
-                                      Contains("data.jsonl:2 has 5 tokens") && Contains("data.on_overlong"));
+  CHECK_THAT(refused.problems[0],
+             Contains("1 of 3 prompts is longer than rollout.max_prompt_tokens = 3") &&
+                 Contains("data.jsonl:2 has 5 tokens") && Contains("data.on_overlong"));
   const PromptSet dropped = scan(OnOverlong::kDrop);
   CHECK(dropped.problems.empty());
   REQUIRE(dropped.prompts.size() == 2);
@@ -145,20 +172,25 @@ TEST_CASE("prompts that are too long are dropped or cut as data.on_overlong says
   const PromptSet cut = scan(OnOverlong::kTruncate);
   REQUIRE(cut.prompts.size() == 3);
   CHECK(prompt_ids(cut.prompts[1], prompt_limit(config), files.tokenizer()) == Ids{5, 5, 6});
-  CHECK(describe_overlong(cut, prompt_limit(config)) ==
-        "1 of 3 prompts is longer than rollout.max_prompt_tokens = 3: truncated to the last tokens");
+  CHECK(
+      describe_overlong(cut, prompt_limit(config)) ==
+      "1 of 3 prompts is longer than rollout.max_prompt_tokens = 3: truncated to the last tokens");
   config.rollout.max_prompt_tokens = 0;
   CHECK_THAT(scan(OnOverlong::kDrop).problems.at(0), Contains("no prompt is left"));
 }
 
 TEST_CASE("every line that cannot be used is named, with what it has and what was expected") {
   const Files files;
-  const Config config = files.config("{\"prompt\": \"a\", \"answer\": null}\n{\"question\": \"a\", \"id\": 1}\n[1]\n{\"prompt\": 5}\n{\"prompt\": \n");
+  const Config config = files.config(
+      "{\"prompt\": \"a\", \"answer\": null}\n{\"question\": \"a\", \"id\": 1}\n[1]\n{\"prompt\": "
+      "5}\n{\"prompt\": \n");
   const auto data = scan_prompts(config.data.sft, config.data);
   REQUIRE(data.items.size() == 1);
   CHECK(data.items[0].answer.empty());
   REQUIRE(data.problems.size() == 4);
-  CHECK_THAT(data.problems[0], Contains("data.jsonl:2: has no \"prompt\" (data.prompt_key); it has \"id\", \"question\""));
+  CHECK_THAT(
+      data.problems[0],
+      Contains("data.jsonl:2: has no \"prompt\" (data.prompt_key); it has \"id\", \"question\""));
   CHECK_THAT(data.problems[1], Contains("data.jsonl:3: holds an array, expected an object"));
   CHECK_THAT(data.problems[2], Contains("data.jsonl:4: \"prompt\" is a number, expected a string"));
   CHECK_THAT(data.problems[3], Contains("data.jsonl:5:12: not valid JSON"));
@@ -166,7 +198,9 @@ TEST_CASE("every line that cannot be used is named, with what it has and what wa
 
 TEST_CASE("a prompt of messages is rendered up to the assistant's turn") {
   const Files files;
-  const Config config = files.config("{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"answer\": 5}\n{\"prompt\": \"plain\"}\n");
+  const Config config = files.config(
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"answer\": 5}\n{\"prompt\": "
+      "\"plain\"}\n");
   auto prompts = read_prompts(config.data.sft, config.data);
   REQUIRE(prompts.size() == 2);
   CHECK(prompts[0].prompt == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
@@ -174,11 +208,13 @@ TEST_CASE("a prompt of messages is rendered up to the assistant's turn") {
   CHECK(prompts[1].prompt == "plain");
   DataConfig none = config.data;
   none.chat_template = ChatTemplate::kNone;
-  CHECK_THROWS_WITH(read_prompts(config.data.sft, none), Contains("data.jsonl:1") && Contains("data.chat_template"));
+  CHECK_THROWS_WITH(read_prompts(config.data.sft, none),
+                    Contains("data.jsonl:1") && Contains("data.chat_template"));
   DataConfig llama = config.data;
   llama.chat_template = ChatTemplate::kLlama3;
   CHECK(read_prompts(config.data.sft, llama)[0].prompt ==
-        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|"
+        ">assistant<|end_header_id|>\n\n");
 }
 
 }  // namespace

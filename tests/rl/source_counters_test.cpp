@@ -1,4 +1,5 @@
-// Guards the names under which metrics.jsonl has what became of rollouts, and that refusals are told by reason.
+// Guards the names under which metrics.jsonl has what became of rollouts, and that refusals are
+// told by reason.
 #include "rl/rollouts/source_counters.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +13,8 @@ TEST_CASE("a recorded file has no figures of a bridge", "[counters]") {
   for (const auto& [name, value] : metrics) CHECK(name.rfind("rollouts/", 0) == 0);
 }
 
-TEST_CASE("what the bridge counted is told by name, refusals by reason where there were any", "[counters]") {
+TEST_CASE("what the bridge counted is told by name, refusals by reason where there were any",
+          "[counters]") {
   rl::SourceCounters counters;
   counters.waiting = 3;
   counters.bridge.emplace();

@@ -1,5 +1,6 @@
-// Guards the staleness rule under delays, over real sockets: whatever order weights and rollouts come in, nothing older than
-// allowed is trained on, and every rollout that was acknowledged is accounted for by a counter and by the journal's file.
+// Guards the staleness rule under delays, over real sockets: whatever order weights and rollouts
+// come in, nothing older than allowed is trained on, and every rollout that was acknowledged is
+// accounted for by a counter and by the journal's file.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
@@ -28,11 +29,14 @@ std::size_t rollout_records(const std::filesystem::path& path) {
   return count;
 }
 
-// A worker whose weights arrive late: it goes on under the old ones for a while, and some samples come out half old.
+// A worker whose weights arrive late: it goes on under the old ones for a while, and some samples
+// come out half old.
 class LateWorker {
  public:
   LateWorker(const std::string& address, const std::string& id, uint32_t seed)
-      : id_(id), rng_(seed), endpoint_([&] {
+      : id_(id),
+        rng_(seed),
+        endpoint_([&] {
           auto options = worker_options(address, id);
           options.capacity_samples = 6;
           return options;
@@ -48,7 +52,8 @@ class LateWorker {
  private:
   void round() {
     if (const auto event = endpoint_.poll(milliseconds(2))) {
-      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event)) waiting_ = ready->snapshot;
+      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event))
+        waiting_ = ready->snapshot;
       if (const auto* granted = std::get_if<bridge::Granted>(&*event)) {
         work_.insert(work_.end(), granted->groups.begin(), granted->groups.end());
       }
@@ -65,9 +70,11 @@ class LateWorker {
     for (const int32_t sample : group.sample_indices) {
       auto r = make_rollout(group.group_id, sample, group.group_size, ++sent_ * 3);
       const auto length = static_cast<int64_t>(r.completion_ids.size());
-      r.rollout_id = id_ + "/" + std::to_string(sent_) + "/" + r.rollout_id + "/" + std::to_string(version_);
+      r.rollout_id =
+          id_ + "/" + std::to_string(sent_) + "/" + r.rollout_id + "/" + std::to_string(version_);
       r.versions = {{version_, 0, length}};
-      if (length > 1 && last_ >= 0 && last_ != version_ && rng_() % 2 == 0) r.versions = {{last_, 0, 1}, {version_, 1, length}};
+      if (length > 1 && last_ >= 0 && last_ != version_ && rng_() % 2 == 0)
+        r.versions = {{last_, 0, 1}, {version_, 1, length}};
       r.trainer_term = -1;
       r.attempt = group.attempt;
       r.rewards = {{"reward", static_cast<double>(sample)}};
@@ -89,7 +96,9 @@ class LateWorker {
 
 }  // namespace
 
-TEST_CASE("with weights that come late nothing older than allowed is trained on, and the books balance", "[stale]") {
+TEST_CASE(
+    "with weights that come late nothing older than allowed is trained on, and the books balance",
+    "[stale]") {
   constexpr int64_t kSteps = 12;
   for (const int64_t max_staleness : {0, 1, 4}) {
     const TempDir dir;
@@ -97,7 +106,8 @@ TEST_CASE("with weights that come late nothing older than allowed is trained on,
     rl::RolloutIntake intake(options_of(dir, 1), make_rules(3, max_staleness, 1, 0), kSteps);
     std::vector<std::unique_ptr<LateWorker>> workers;
     for (uint32_t i = 0; i < 3; ++i) {
-      workers.push_back(std::make_unique<LateWorker>(intake.rollout_address(), "late" + std::to_string(i), i));
+      workers.push_back(
+          std::make_unique<LateWorker>(intake.rollout_address(), "late" + std::to_string(i), i));
     }
     publish(intake, 1, 0);
     std::size_t consumed = 0;
@@ -122,11 +132,12 @@ TEST_CASE("with weights that come late nothing older than allowed is trained on,
     (void)intake.poll(kSteps + 1, milliseconds(300));  // takes in what came late
     const rl::SourceCounters c = intake.counters();
     REQUIRE(c.bridge.has_value());
-    CHECK(c.accepted == static_cast<int64_t>(consumed) + c.dropped_siblings + c.dropped_zero_variance + c.dropped_unneeded +
-                            c.waiting);
+    CHECK(c.accepted == static_cast<int64_t>(consumed) + c.dropped_siblings +
+                            c.dropped_zero_variance + c.dropped_unneeded + c.waiting);
     // What was acknowledged is what the queue has judged, and what the journal's file holds.
-    const auto judged = static_cast<uint64_t>(c.accepted + c.dropped_stale + c.dropped_out_of_window) +
-                        static_cast<uint64_t>(c.duplicates) - c.bridge->duplicate;
+    const auto judged =
+        static_cast<uint64_t>(c.accepted + c.dropped_stale + c.dropped_out_of_window) +
+        static_cast<uint64_t>(c.duplicates) - c.bridge->duplicate;
     CHECK(c.bridge->accepted == judged + c.bridge->forgotten);
     CHECK(c.bridge->queued_bytes == 0);
     CHECK(rollout_records(dir.path() / "journal" / "journal.bin") == c.bridge->accepted);

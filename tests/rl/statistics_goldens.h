@@ -1,4 +1,5 @@
-// The batches of tests/goldens/advantages.json as the tables that advantages and corrections read. Torch-free.
+// The batches of tests/goldens/advantages.json as the tables that advantages and corrections read.
+// Torch-free.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,8 @@
 namespace ringside::test {
 
 inline const nlohmann::json& advantage_goldens() {
-  static const auto json = nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/advantages.json"));
+  static const auto json =
+      nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/advantages.json"));
   return json;
 }
 
@@ -24,14 +26,16 @@ inline rl::StepColumns golden_table(std::size_t batch) {
 
 inline rl::SampleRewards golden_rewards(std::size_t batch) {
   const auto& b = advantage_goldens()["batches"].at(batch);
-  rl::SampleRewards rewards{{"first", "second", "third"}, b["weight"], b["by_name"], b["total"], {}};
+  rl::SampleRewards rewards{
+      {"first", "second", "third"}, b["weight"], b["by_name"], b["total"], {}};
   for (const auto& turn : b["turns"]) {
     rewards.turns.push_back({turn[0], turn[1], turn[2]});
   }
   return rewards;
 }
 
-// Largest difference, relative where numbers are above 1. Lengths that differ are infinitely far apart.
+// Largest difference, relative where numbers are above 1. Lengths that differ are infinitely far
+// apart.
 inline double distance(const std::vector<double>& got, const std::vector<double>& want) {
   if (got.size() != want.size()) {
     return std::numeric_limits<double>::infinity();

@@ -1,5 +1,5 @@
-// Guards: alarms that stay silent or cry without cause, staleness that is not counted token by token, a mismatch figure
-// that is another than its name says. Oracle: closed forms.
+// Guards: alarms that stay silent or cry without cause, staleness that is not counted token by
+// token, a mismatch figure that is another than its name says. Oracle: closed forms.
 #include "rl/trainer/step_metrics.h"
 
 #include <algorithm>
@@ -12,13 +12,15 @@ using namespace ringside;
 namespace {
 
 double value_of(const rl::Metrics& metrics, const std::string& name) {
-  const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+  const auto found =
+      std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
   REQUIRE(found != metrics.end());
   return found->second;
 }
 
 bool has(const rl::Metrics& metrics, const std::string& name) {
-  return std::any_of(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
+  return std::any_of(metrics.begin(), metrics.end(),
+                     [&](const auto& m) { return m.first == name; });
 }
 
 bridge::Rollout make_rollout(double reward, std::vector<bridge::VersionSpan> versions) {
@@ -31,12 +33,14 @@ bridge::Rollout make_rollout(double reward, std::vector<bridge::VersionSpan> ver
   return r;
 }
 
-// The metrics of a step of two samples whose log-probs the trainer finds off by `difference`, one token up, one down.
+// The metrics of a step of two samples whose log-probs the trainer finds off by `difference`, one
+// token up, one down.
 rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollouts) {
   rl::Config config;
   config.rollout.group_size = 2;
   const auto batch = rl::make_step_batch(rollouts, config);
-  const auto advantages = rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
+  const auto advantages =
+      rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
   rl::EntryColumns entries;
   entries.sample_n = at::tensor(std::vector<int64_t>{0, 1}, at::kLong);
   entries.rollout_logprob_n = at::tensor({-1.0, -1.0}, at::kDouble);
@@ -45,7 +49,11 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
   entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
   rl::StepUpdates updates;
-  updates.policy.push_back({rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {}).sums, {}, 1.0});
+  updates.policy.push_back(
+      {rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {})
+           .sums,
+       {},
+       1.0});
   rl::TrainingState state;
   state.weight_version = 7;
   return rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
@@ -54,7 +62,9 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
 }  // namespace
 
 TEST_CASE("alarms ring above a ratio error of 1.05 and a KL of 1e-3, for current samples alone") {
-  const auto current = [] { return std::vector{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})}; };
+  const auto current = [] {
+    return std::vector{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
+  };
   auto quiet = step_metrics(0.01, current());
   CHECK(rl::add_alarms(quiet).empty());
   CHECK(value_of(quiet, "alarm/mult_prob_error") == 0.0);
@@ -72,7 +82,8 @@ TEST_CASE("alarms ring above a ratio error of 1.05 and a KL of 1e-3, for current
 }
 
 TEST_CASE("the mismatch of trainer and rollout engine by its names") {
-  const auto metrics = step_metrics(0.2, {make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})});
+  const auto metrics =
+      step_metrics(0.2, {make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})});
   const double up = std::exp(0.2), down = std::exp(-0.2);
   CHECK(value_of(metrics, "token_mult_prob_error") == Approx(up));
   CHECK(value_of(metrics, "sampling/sampling_logp_difference/max") == Approx(0.2));
@@ -99,7 +110,8 @@ TEST_CASE("a step in which only the critic learns has no figures of the policy")
   config.rollout.group_size = 2;
   const std::vector rollouts{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
   const auto batch = rl::make_step_batch(rollouts, config);
-  const auto advantages = rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
+  const auto advantages =
+      rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
   auto metrics = rl::rl_step_metrics(rollouts, batch, advantages, {}, {}, config);
   CHECK_FALSE(has(metrics, "loss"));
   CHECK(rl::add_alarms(metrics).empty());

@@ -1,5 +1,5 @@
-// Guards: an advantage, return or KL at the wrong token, sample or scale. Oracle: PyTorch fp64 on padded tensors
-// (tests/goldens/advantages.py), closed forms.
+// Guards: an advantage, return or KL at the wrong token, sample or scale. Oracle: PyTorch fp64 on
+// padded tensors (tests/goldens/advantages.py), closed forms.
 #include "rl/algorithm/token_advantages.h"
 
 #include <catch2/catch.hpp>
@@ -17,11 +17,12 @@ namespace {
 
 // The algorithm of a case, through the words of a recipe.
 AlgorithmConfig config_of(const nlohmann::json& keys) {
-  static const std::set<std::string> kOfAdvantage = {"estimator", "std",        "unbiased", "eps",
-                                                     "whiten",    "whiten_eps", "gamma",    "lambda"};
+  static const std::set<std::string> kOfAdvantage = {
+      "estimator", "std", "unbiased", "eps", "whiten", "whiten_eps", "gamma", "lambda"};
   std::vector<std::string> words;
   for (const auto& [key, value] : keys.items()) {
-    const std::string path = kOfAdvantage.contains(key) ? "algorithm.advantage." + key : "algorithm." + key;
+    const std::string path =
+        kOfAdvantage.contains(key) ? "algorithm.advantage." + key : "algorithm." + key;
     words.push_back(path + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
   }
   return rl::load_config_or_throw({}, words).algorithm;
@@ -29,7 +30,12 @@ AlgorithmConfig config_of(const nlohmann::json& keys) {
 
 rl::StepColumns table_of(std::vector<int64_t> begin, std::vector<double> value = {}) {
   const auto n = static_cast<std::size_t>(begin.back());
-  return {std::move(begin), std::vector<double>(n, -1.0), std::vector<double>(n, -1.0), {}, std::move(value), {}};
+  return {std::move(begin),
+          std::vector<double>(n, -1.0),
+          std::vector<double>(n, -1.0),
+          {},
+          std::move(value),
+          {}};
 }
 
 rl::SampleRewards totals(std::vector<double> total) { return {{"all"}, {1.0}, {total}, total, {}}; }
@@ -42,7 +48,8 @@ TEST_CASE("advantages of every estimator are PyTorch's") {
     const std::size_t batch = golden["batch"];
     const AlgorithmConfig config = config_of(golden["keys"]);
     const auto got = rl::step_advantages(test::golden_table(batch), test::golden_rewards(batch),
-                                         test::advantage_goldens()["batches"][batch]["group_size"], config, config.kl_coef);
+                                         test::advantage_goldens()["batches"][batch]["group_size"],
+                                         config, config.kl_coef);
     CAPTURE(batch, golden["keys"].dump());
     CHECK(distance(got.advantage, golden["advantage"]) < 1e-12);
     CHECK(distance(got.returns, golden.value("returns", std::vector<double>{})) < 1e-12);
@@ -61,8 +68,8 @@ TEST_CASE("KL values are the golden numbers, in any form") {
     CHECK(rl::kl_value(estimator, -0.3) == 0.3);
   }
   CHECK(rl::kl_value(KlEstimator::kK2, 0.3) == Approx(0.045).epsilon(1e-12));
-  for (const auto estimator :
-       {KlEstimator::kK3, KlEstimator::kK3Straight, KlEstimator::kK3Score, KlEstimator::kK3Unbiased}) {
+  for (const auto estimator : {KlEstimator::kK3, KlEstimator::kK3Straight, KlEstimator::kK3Score,
+                               KlEstimator::kK3Unbiased}) {
     CHECK(std::abs(rl::kl_value(estimator, 0.3) - 0.04081822) < 1e-8);
     CHECK(std::abs(rl::kl_value(estimator, -0.3) - 0.04985881) < 1e-8);
   }
@@ -74,7 +81,8 @@ TEST_CASE("returns and generalized advantages over one sample are the closed for
   config.advantage.estimator = rl::AdvantageEstimator::kReinforce;
   auto rewards = totals({8, 0});
   rewards.turns = {{0, 1, 2.0}};
-  CHECK(rl::step_advantages(table_of({0, 3, 3}), rewards, 1, config, 0).advantage == std::vector<double>{3, 6, 8});
+  CHECK(rl::step_advantages(table_of({0, 3, 3}), rewards, 1, config, 0).advantage ==
+        std::vector<double>{3, 6, 8});
   config.advantage.estimator = rl::AdvantageEstimator::kGae;
   config.advantage.lambda = 0.0;  // one-step temporal differences
   const auto gae = rl::step_advantages(table_of({0, 3, 3}, {1, 2, 4}), rewards, 1, config, 0);
@@ -86,7 +94,8 @@ TEST_CASE("returns and generalized advantages over one sample are the closed for
 TEST_CASE("given advantages are taken as they came; the KL comes off after them, whitening last") {
   AlgorithmConfig config = config_of({{"estimator", "given"}});
   auto table = table_of({0, 2, 2, 3});
-  CHECK_THROWS_WITH(rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0), Catch::Contains("given has 0 numbers for 3"));
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0),
+                    Catch::Contains("given has 0 numbers for 3"));
   table.given = {0.5, -2, 4};
   const auto got = rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0);
   CHECK(got.advantage == table.given);
@@ -95,15 +104,18 @@ TEST_CASE("given advantages are taken as they came; the KL comes off after them,
   config.kl_estimator = rl::KlEstimator::kK1;
   config.kl_in = rl::KlIn::kAdvantage;
   config.kl_coef = 0.25;
-  CHECK(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25).advantage == std::vector<double>{0.25, -2, 4});
+  CHECK(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25).advantage ==
+        std::vector<double>{0.25, -2, 4});
   config.kl_in = rl::KlIn::kReward;
-  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25), Catch::Contains("kl_in reward"));
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25),
+                    Catch::Contains("kl_in reward"));
   config.kl_in = rl::KlIn::kLoss;
   config.advantage.whiten = rl::Whiten::kTokens;
   const auto white = rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0.25).advantage;
   CHECK(white[0] + white[1] + white[2] == Approx(0).margin(1e-12));
   table.given[1] = std::nan("");
-  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0), Catch::Contains("given of sample 0"));
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 0, 0}), 1, config, 0),
+                    Catch::Contains("given of sample 0"));
 }
 
 TEST_CASE("a sample without a loss token counts in its group") {
@@ -112,27 +124,35 @@ TEST_CASE("a sample without a loss token counts in its group") {
   CHECK(got.advantage == std::vector<double>{-1, -1});
   auto rewards = totals({0, 1, 1});
   rewards.turns = {{0, 77, 4.0}};  // whose token cannot be one of the sample's
-  CHECK(rl::step_advantages(table_of({0, 0, 2, 2}), rewards, 3, config, 0).advantage == std::vector<double>{-1, -1});
+  CHECK(rl::step_advantages(table_of({0, 0, 2, 2}), rewards, 3, config, 0).advantage ==
+        std::vector<double>{-1, -1});
 }
 
 TEST_CASE("whitened advantages have mean 0 and variance 1; equal ones become 0") {
-  AlgorithmConfig config = config_of({{"whiten", "tokens"}, {"whiten_eps", 0.0}, {"estimator", "reinforce"}});
-  const auto a = rl::step_advantages(table_of({0, 1, 2, 4}), totals({1, 2, 6}), 1, config, 0).advantage;
+  AlgorithmConfig config =
+      config_of({{"whiten", "tokens"}, {"whiten_eps", 0.0}, {"estimator", "reinforce"}});
+  const auto a =
+      rl::step_advantages(table_of({0, 1, 2, 4}), totals({1, 2, 6}), 1, config, 0).advantage;
   CHECK(a[0] + a[1] + a[2] + a[3] == Approx(0).margin(1e-12));
   CHECK(a[0] * a[0] + a[1] * a[1] + a[2] * a[2] + a[3] * a[3] == Approx(3));
-  CHECK(rl::step_advantages(table_of({0, 1, 3}), totals({0.1, 0.1}), 1, config, 0).advantage == std::vector<double>(3, 0.0));
-  CHECK(rl::step_advantages(table_of({0, 1}), totals({0.1}), 1, config, 0).advantage == std::vector<double>{0});
+  CHECK(rl::step_advantages(table_of({0, 1, 3}), totals({0.1, 0.1}), 1, config, 0).advantage ==
+        std::vector<double>(3, 0.0));
+  CHECK(rl::step_advantages(table_of({0, 1}), totals({0.1}), 1, config, 0).advantage ==
+        std::vector<double>{0});
   CHECK(rl::step_advantages(table_of({0, 0, 0}), totals({0.1, 2}), 1, config, 0).advantage.empty());
   config.advantage.whiten = rl::Whiten::kSequences;
-  const auto s = rl::step_advantages(table_of({0, 1, 2, 4}), totals({1, 2, 6}), 1, config, 0).advantage;
+  const auto s =
+      rl::step_advantages(table_of({0, 1, 2, 4}), totals({1, 2, 6}), 1, config, 0).advantage;
   CHECK(s[0] + s[1] + s[2] == Approx(0).margin(1e-12));
   CHECK(s[0] * s[0] + s[1] * s[1] + s[2] * s[2] == Approx(2));
   CHECK(s[3] == s[2]);
 }
 
 TEST_CASE("rewards are scaled, then clipped, then the overlong penalty is taken off") {
-  const rl::RewardShapingConfig config{.scale = 2.0, .clip = 3.0, .overlong_buffer_tokens = 10, .overlong_factor = 0.5};
-  rl::SampleRewards rewards{{"a", "b"}, {1.0, -1.0}, {{4, 1, 0}, {1, 0, 2}}, {3, 1, -2}, {{0, 0, 0.25}}};
+  const rl::RewardShapingConfig config{
+      .scale = 2.0, .clip = 3.0, .overlong_buffer_tokens = 10, .overlong_factor = 0.5};
+  rl::SampleRewards rewards{
+      {"a", "b"}, {1.0, -1.0}, {{4, 1, 0}, {1, 0, 2}}, {3, 1, -2}, {{0, 0, 0.25}}};
   const std::vector<int64_t> lengths{100, 95, 10};
   const auto shaped = rl::shape_rewards(rewards, lengths, 100, config);
   CHECK(shaped.total == std::vector<double>{3 - 0.5, 2 - 0.25, -3});
@@ -148,34 +168,44 @@ TEST_CASE("rewards are scaled, then clipped, then the overlong penalty is taken 
 }
 
 TEST_CASE("what a step's advantages cannot be computed from is said, naming the sample") {
-  const auto step = [](const rl::StepColumns& table, const rl::SampleRewards& rewards, const nlohmann::json& keys) {
+  const auto step = [](const rl::StepColumns& table, const rl::SampleRewards& rewards,
+                       const nlohmann::json& keys) {
     const AlgorithmConfig config = config_of(keys);
     return rl::step_advantages(table, rewards, 2, config, config.kl_coef);
   };
   const rl::StepColumns table = table_of({0, 2, 3});
   const nlohmann::json kl_reward = {{"kl_coef", 0.1}, {"kl_in", "reward"}};
   CHECK_THROWS_WITH(step({}, totals({}), {}), Catch::Contains("start with 0"));
-  CHECK_THROWS_WITH(step(table_of({0, 2, 1}), totals({1, 2}), {}), Catch::Contains("sample 1 ends at loss token 1"));
-  CHECK_THROWS_WITH(step(table, totals({1, 2, 3}), {}), Catch::Contains("for 3 samples, expected 2"));
-  CHECK_THROWS_WITH(step(table, totals({1, std::nan("")}), {}), Catch::Contains("of sample 1 is nan"));
-  CHECK_THROWS_WITH(step(table, totals({1, 2}), kl_reward), Catch::Contains("reference has 0 numbers for 3"));
-  CHECK_THROWS_WITH(step(table, totals({1, 2}), {{"estimator", "gae"}}), Catch::Contains("value has 0 numbers for 3"));
+  CHECK_THROWS_WITH(step(table_of({0, 2, 1}), totals({1, 2}), {}),
+                    Catch::Contains("sample 1 ends at loss token 1"));
+  CHECK_THROWS_WITH(step(table, totals({1, 2, 3}), {}),
+                    Catch::Contains("for 3 samples, expected 2"));
+  CHECK_THROWS_WITH(step(table, totals({1, std::nan("")}), {}),
+                    Catch::Contains("of sample 1 is nan"));
+  CHECK_THROWS_WITH(step(table, totals({1, 2}), kl_reward),
+                    Catch::Contains("reference has 0 numbers for 3"));
+  CHECK_THROWS_WITH(step(table, totals({1, 2}), {{"estimator", "gae"}}),
+                    Catch::Contains("value has 0 numbers for 3"));
   rl::StepColumns infinite = table;
   infinite.old[2] = -std::numeric_limits<double>::infinity();
   infinite.reference = table.old;
-  CHECK_THROWS_WITH(step(infinite, totals({1, 2}), kl_reward), Catch::Contains("old of sample 1 is -inf at loss token 2"));
+  CHECK_THROWS_WITH(step(infinite, totals({1, 2}), kl_reward),
+                    Catch::Contains("old of sample 1 is -inf at loss token 2"));
   auto turns = totals({1, 2});
   turns.turns = {{0, 2, 1.0}};
-  CHECK_THROWS_WITH(step(table, turns, {}), Catch::Contains("sample 0 is at loss token 2, outside its 0 to 2"));
+  CHECK_THROWS_WITH(step(table, turns, {}),
+                    Catch::Contains("sample 0 is at loss token 2, outside its 0 to 2"));
   turns.turns = {{2, 0, 1.0}};
   CHECK_THROWS_WITH(step(table, turns, {}), Catch::Contains("sample 2, but there are 2 samples"));
   turns.turns = {{1, 2, std::nan("")}};
   CHECK_THROWS_WITH(step(table, turns, {}), Catch::Contains("sample 1 is nan"));
   AlgorithmConfig gdpo = config_of({{"estimator", "gdpo"}});
   gdpo.reward.clip = 1.0;
-  CHECK_THROWS_WITH(rl::step_advantages(table, totals({1, 2}), 2, gdpo, 0), Catch::Contains("reward.clip"));
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({1, 2}), 2, gdpo, 0),
+                    Catch::Contains("reward.clip"));
   gdpo.reward.clip = 0.0;
   auto unweighted = totals({1, 2});
   unweighted.weight.clear();
-  CHECK_THROWS_WITH(rl::step_advantages(table, unweighted, 2, gdpo, 0), Catch::Contains("1 rewards, 0 weights"));
+  CHECK_THROWS_WITH(rl::step_advantages(table, unweighted, 2, gdpo, 0),
+                    Catch::Contains("1 rewards, 0 weights"));
 }

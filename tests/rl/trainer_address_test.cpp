@@ -30,9 +30,11 @@ TEST_CASE("a wait is said after five seconds and then every minute") {
 TEST_CASE("the reason for the wait names the directory, the file and the run") {
   const TempDir dir;
   const auto file = dir.path() / "run" / "bridge" / "endpoint.json";
-  CHECK_THAT(why_no_trainer(file, std::nullopt), Contains((dir.path() / "run").string()) && Contains("does not exist"));
+  CHECK_THAT(why_no_trainer(file, std::nullopt),
+             Contains((dir.path() / "run").string()) && Contains("does not exist"));
   std::filesystem::create_directories(dir.path() / "run");
-  CHECK_THAT(why_no_trainer(file, std::nullopt), Contains("no trainer has started") && Contains(file.string()));
+  CHECK_THAT(why_no_trainer(file, std::nullopt),
+             Contains("no trainer has started") && Contains(file.string()));
   const EndpointAddresses ended{"tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "exp-7", 1, true};
   CHECK_THAT(why_no_trainer(file, ended), Contains("exp-7") && Contains("has ended"));
 }
@@ -40,14 +42,17 @@ TEST_CASE("the reason for the wait names the directory, the file and the run") {
 TEST_CASE("a run directory that is a file is an error at once") {
   const TempDir dir;
   std::ofstream(dir.path() / "run") << "text";
-  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json", [] { return false; }};
-  CHECK_THROWS_WITH(wait_for_trainer(settings), Contains((dir.path() / "run").string()) && Contains("not a directory"));
+  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json",
+                          [] { return false; }};
+  CHECK_THROWS_WITH(wait_for_trainer(settings),
+                    Contains((dir.path() / "run").string()) && Contains("not a directory"));
 }
 
 TEST_CASE("a worker that waits for a trainer leaves when it is asked to") {
   const TempDir dir;
   int asked = 0;
-  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json", [&] { return ++asked > 1; }};
+  WorkerSettings settings{"w", dir.path() / "run" / "bridge" / "endpoint.json",
+                          [&] { return ++asked > 1; }};
   CHECK_THROWS_WITH(wait_for_trainer(settings), Contains("stopped before"));
 }
 

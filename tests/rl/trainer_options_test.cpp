@@ -1,5 +1,5 @@
-// Guards the keys bridge.* on their way to the trainer's endpoint: one that is read and goes nowhere, one in the wrong unit,
-// and values that mean nothing.
+// Guards the keys bridge.* on their way to the trainer's endpoint: one that is read and goes
+// nowhere, one in the wrong unit, and values that mean nothing.
 #include "rl/rollouts/trainer_options.h"
 
 #include <catch2/catch.hpp>
@@ -12,15 +12,18 @@ using std::chrono::milliseconds;
 namespace {
 
 bridge::TrainerOptions options_with(const std::vector<std::string>& words) {
-  return rl::trainer_options(rl::load_config_or_throw({}, words).bridge, "run", 7, "/run/bridge/journal");
+  return rl::trainer_options(rl::load_config_or_throw({}, words).bridge, "run", 7,
+                             "/run/bridge/journal");
 }
 
 }  // namespace
 
 TEST_CASE("every key of the bridge reaches the endpoint in its unit") {
-  const auto options = options_with({"bridge.rollout_address=tcp://127.0.0.1:5001", "bridge.weights_address=tcp://127.0.0.1:5002",
-                                     "bridge.heartbeat_s=0.25", "bridge.worker_timeout_s=3.5", "bridge.pause_timeout_s=90.5", "bridge.assignment_timeout_s=7.5",
-                                     "bridge.max_queued_mb=3", "bridge.journal_max_mb=5000", "bridge.journal_fsync=always"});
+  const auto options = options_with(
+      {"bridge.rollout_address=tcp://127.0.0.1:5001", "bridge.weights_address=tcp://127.0.0.1:5002",
+       "bridge.heartbeat_s=0.25", "bridge.worker_timeout_s=3.5", "bridge.pause_timeout_s=90.5",
+       "bridge.assignment_timeout_s=7.5", "bridge.max_queued_mb=3", "bridge.journal_max_mb=5000",
+       "bridge.journal_fsync=always"});
   CHECK(options.rollout_address == "tcp://127.0.0.1:5001");
   CHECK(options.weights_address == "tcp://127.0.0.1:5002");
   CHECK(options.run_id == "run");
@@ -51,10 +54,12 @@ TEST_CASE("the configuration's defaults are the endpoint's own") {
 
 TEST_CASE("values that mean nothing are refused by the key's name") {
   for (const std::string word :
-       {"bridge.pause_timeout_s=0", "bridge.pause_timeout_s=-1", "bridge.pause_timeout_s=1e10", "bridge.pause_timeout_s=0.5",
-        "bridge.assignment_timeout_s=0", "bridge.assignment_timeout_s=-1", "bridge.assignment_timeout_s=1e10",
-        "bridge.max_queued_mb=0", "bridge.max_queued_mb=-3", "bridge.max_queued_mb=2000000000", "bridge.max_queued_mb=1.5",
-        "bridge.journal_max_mb=-1", "bridge.journal_max_mb=2000000000"}) {
+       {"bridge.pause_timeout_s=0", "bridge.pause_timeout_s=-1", "bridge.pause_timeout_s=1e10",
+        "bridge.pause_timeout_s=0.5", "bridge.assignment_timeout_s=0",
+        "bridge.assignment_timeout_s=-1", "bridge.assignment_timeout_s=1e10",
+        "bridge.max_queued_mb=0", "bridge.max_queued_mb=-3", "bridge.max_queued_mb=2000000000",
+        "bridge.max_queued_mb=1.5", "bridge.journal_max_mb=-1",
+        "bridge.journal_max_mb=2000000000"}) {
     INFO(word);
     CHECK_THROWS_WITH(options_with({word}), Catch::Contains(word.substr(0, word.find('='))));
   }

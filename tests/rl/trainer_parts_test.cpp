@@ -1,20 +1,20 @@
-// Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer state or precision;
-// documents whose scores come back in another order.
+// Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer
+// state or precision; documents whose scores come back in another order.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "engine/optim/adamw.h"
 #include "engine/runner/model_runner.h"
-#include "rl/trainer/checkpoint.h"
-#include "rl/step/column_tensors.h"
 #include "rl/data/training_batch.h"
-#include "rl/step/policy_update.h"
-#include "rl/step/score_documents.h"
 #include "rl/publish/version_directories.h"
 #include "rl/publish/weight_snapshot.h"
-#include "rollout_bridge/weights/weight_receiver.h"
+#include "rl/step/column_tensors.h"
+#include "rl/step/policy_update.h"
+#include "rl/step/score_documents.h"
+#include "rl/trainer/checkpoint.h"
 #include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -43,12 +43,14 @@ bool same_parameters(const engine::Decoder& a, const engine::Decoder& b) {
 engine::ModelRunner make_runner(uint64_t seed, at::ScalarType dtype,
                                 const sp::ProcessGroups& comms = sp::single_rank_groups()) {
   auto decoder = std::make_unique<engine::Decoder>(make_decoder(seed, dtype));
-  return {std::make_unique<engine::LanguageModel>(std::move(decoder)), comms, engine::AdamWOptions{}};
+  return {std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
+          engine::AdamWOptions{}};
 }
 
 void set_gradients(const std::vector<engine::ParamUnit*>& units) {
   for (engine::ParamUnit* unit : units) {
-    unit->grad().copy_(at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
+    unit->grad().copy_(
+        at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
   }
 }
 
@@ -113,7 +115,8 @@ TEST_CASE("a version received as changes installs to the trainer's bits, and its
     rl::install_weights(worker, *held);
     CHECK(rl::installed_root_hash(worker, held->manifest) == sent->manifest.root_hash);
     for (engine::ParamUnit* unit : trainer.units()) {  // a small step moves few bf16 values
-      unit->grad().copy_(at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
+      unit->grad().copy_(
+          at::sin(at::arange(unit->flat().numel(), unit->flat().options().requires_grad(false))));
     }
     optimizer.step(1e-5);
   }
@@ -130,7 +133,8 @@ TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
   const auto snapshot = bridge::make_snapshot("run", 1, 0, shared, block);
   CHECK(snapshot->manifest == plain->manifest);
   CHECK(bridge::root_hash_of(shared) == plain->manifest.root_hash);
-  CHECK_THROWS_AS(rl::copy_weights(decoder, dtype, blocks.take(block->bytes().size() - 1)), std::invalid_argument);
+  CHECK_THROWS_AS(rl::copy_weights(decoder, dtype, blocks.take(block->bytes().size() - 1)),
+                  std::invalid_argument);
 }
 
 TEST_CASE("a version's directory made of a copy is the decoder's own") {
@@ -159,8 +163,9 @@ TEST_CASE("weights of another model are refused and change nothing") {
   engine::Decoder other(config, at::kFloat);
   auto worker = make_decoder(2);
   const auto before = make_decoder(2);
-  CHECK_THROWS_WITH(rl::install_weights(worker, *rl::snapshot_weights(other, at::kFloat, "run", 1, 0)),
-                    Catch::Contains("tensors"));
+  CHECK_THROWS_WITH(
+      rl::install_weights(worker, *rl::snapshot_weights(other, at::kFloat, "run", 1, 0)),
+      Catch::Contains("tensors"));
   CHECK(same_parameters(worker, before));
 }
 
@@ -189,7 +194,8 @@ TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
   const auto policy = make_runner(1, at::kFloat);
   CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
   for (int64_t step = 1; step <= 3; ++step) {
-    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, {step, step, step, 1, "r"}, "");
+    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, {step, step, step, 1, "r"},
+                        "");
   }
   std::filesystem::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
   CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
@@ -215,10 +221,12 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 16, {}}), 0};
       const auto inputs = rl::model_inputs(local, {}, at::kDouble);
       const auto loss = [](std::size_t, const engine::HeadOutput& output) {
-        return rl::sft_loss(output.logprobs_n, output.entropy_n, at::full_like(output.logprobs_n.detach(), 1.0 / 25));
+        return rl::sft_loss(output.logprobs_n, output.entropy_n,
+                            at::full_like(output.logprobs_n.detach(), 1.0 / 25));
       };
       for (int step = 0; step < 2; ++step) {
-        results[mesh.rank()] = rl::update_policy(policy, inputs, loss, {1e-2, 1.0}, *comms.control(sp::axes::kLoss));
+        results[mesh.rank()] =
+            rl::update_policy(policy, inputs, loss, {1e-2, 1.0}, *comms.control(sp::axes::kLoss));
       }
     });
     return results.back();
@@ -249,8 +257,14 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
   }
   std::vector<std::vector<double>> expected;
   int variant = 0;
-  for (const auto& shape : std::vector<sp::MeshShape>{
-           {1, 1, 1}, {1, 1, 1}, {1, 2, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}, {2, 1, 1}, {1, 2, 2}}) {
+  for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1},
+                                                      {1, 1, 1},
+                                                      {1, 2, 1},
+                                                      {1, 2, 1},
+                                                      {1, 1, 2},
+                                                      {2, 1, 1},
+                                                      {2, 1, 1},
+                                                      {1, 2, 2}}) {
     sp::SequenceOptions sequence;
     sequence.shared_prefix = variant % 2 == 1;
     sequence.plan.ring_impl = variant % 4 < 3 ? sp::RingImpl::kP2p : sp::RingImpl::kAllGather;

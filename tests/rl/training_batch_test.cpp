@@ -1,12 +1,12 @@
-// Guards: loss entries that score the wrong token, masks or truncation ignored, weights that are not global over the
-// mini-batch, recorded files whose mistakes pass unseen.
-#include <catch2/catch.hpp>
+// Guards: loss entries that score the wrong token, masks or truncation ignored, weights that are
+// not global over the mini-batch, recorded files whose mistakes pass unseen.
+#include "rl/data/training_batch.h"
 
+#include <catch2/catch.hpp>
 #include <numeric>
 
 #include "rl/data/rollout_file.h"
 #include "rl/data/rollout_rewards.h"
-#include "rl/data/training_batch.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace ringside;
@@ -49,7 +49,8 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   auto config = make_config();
   config.rollout.group_size = 1;
   config.algorithm.advantage.estimator = rl::AdvantageEstimator::kGiven;
-  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(1, 0.0, 2), make_rollout(2, 0.0, 1)};
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(1, 0.0, 2),
+                                        make_rollout(2, 0.0, 1)};
   rollouts[0].rewards.clear();
   rollouts[0].loss_mask = {1, 0, 1};
   rollouts[0].advantages = {1, 2, 3};
@@ -61,9 +62,11 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   CHECK(step.rewards.total == std::vector<double>{0, 0, 0});
   CHECK(step.columns.weight == std::vector<double>(4, 0.25));
   rollouts[1].advantages.clear();
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r1 brings no advantages"));
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
+                    Catch::Contains("r1 brings no advantages"));
   config.algorithm.advantage.estimator = rl::AdvantageEstimator::kReinforce;
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r0 brings advantages and no reward"));
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
+                    Catch::Contains("r0 brings advantages and no reward"));
   rollouts[0].rewards = {{"a", 1.0}};
   CHECK(rl::make_step_batch(rollouts, config).columns.given.empty());
 }
@@ -124,7 +127,8 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
 TEST_CASE("rollouts that cannot be trained on are refused by name") {
   const auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(1, 0.0, 1)};
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("r1 is not part of a whole group"));
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
+                    Catch::Contains("r1 is not part of a whole group"));
   rollouts[1].group_id = 0;
   rollouts[1].top_p = 0.9F;
   CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("top_p"));
@@ -133,8 +137,8 @@ TEST_CASE("rollouts that cannot be trained on are refused by name") {
 TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
   auto config = make_config();
   config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;
-  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 1.0, 2), make_rollout(1, 1.0, 2),
-                                        make_rollout(1, 0.0, 2)};
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 1.0, 2),
+                                        make_rollout(1, 1.0, 2), make_rollout(1, 0.0, 2)};
   CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].loss_tokens == 8);
   config.algorithm.dynamic_sampling = rl::DynamicSampling::kDrop;
   const auto step = rl::make_step_batch(rollouts, config);
@@ -143,10 +147,13 @@ TEST_CASE("groups of one reward are dropped from the loss and from its denominat
   CHECK(step.columns.weight == std::vector<double>(4, 0.25));
 }
 
-TEST_CASE("a forked conversation is a document a branch, each scoring its own tokens after its own context") {
+TEST_CASE(
+    "a forked conversation is a document a branch, each scoring its own tokens after its own "
+    "context") {
   auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 5), make_rollout(0, 0.0, 1)};
-  rollouts[0].branches = {{2, 1}, {4, 0}};  // tokens 2, 3 go on after token 0; token 4 after the bare prompt
+  rollouts[0].branches = {
+      {2, 1}, {4, 0}};  // tokens 2, 3 go on after token 0; token 4 after the bare prompt
   const auto step = rl::make_step_batch(rollouts, config);
   const auto& documents = step.mini_batches[0].documents;
   REQUIRE(documents.size() == 4);
@@ -162,7 +169,9 @@ TEST_CASE("a forked conversation is a document a branch, each scoring its own to
   CHECK(step.columns.begin == std::vector<int64_t>{0, 5, 6});
 }
 
-TEST_CASE("rewards are weighed by the recipe and shaped, those of turns stand at their turn's last loss token") {
+TEST_CASE(
+    "rewards are weighed by the recipe and shaped, those of turns stand at their turn's last loss "
+    "token") {
   auto config = make_config();
   config.rollout.reward = "exact_match * 2";
   config.algorithm.reward.scale = 10.0;
@@ -186,7 +195,8 @@ TEST_CASE("rewards are weighed by the recipe and shaped, those of turns stand at
 TEST_CASE("a sample that failed counts as the mean of its group and carries no loss") {
   auto config = make_config();
   config.rollout.group_size = 3;
-  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 0.0, 1), make_rollout(0, 0.5, 2)};
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 2), make_rollout(0, 0.0, 1),
+                                        make_rollout(0, 0.5, 2)};
   rollouts[1].rewards.clear();
   rollouts[1].finish_reason = bridge::FinishReason::kError;
   CHECK(rl::total_rewards(rollouts, config) == std::vector<double>{1.0, 0.75, 0.5});
@@ -195,9 +205,11 @@ TEST_CASE("a sample that failed counts as the mean of its group and carries no l
 
 TEST_CASE("a recorded file is read in groups with its optional fields") {
   const TempFile file(
-      R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[3,4],"logprobs":[-1.0,-2.0],"reward":1})" "\n"
+      R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[3,4],"logprobs":[-1.0,-2.0],"reward":1})"
+      "\n"
       R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[5],"logprobs":[-1.5],"reward":0.5,"loss_mask":[0],)"
-      R"("finish_reason":"length","temperature":0.7,"versions":[{"version":4,"begin":0,"end":1}]})" "\n");
+      R"("finish_reason":"length","temperature":0.7,"versions":[{"version":4,"begin":0,"end":1}]})"
+      "\n");
   const auto rollouts = rl::read_rollout_file(file.path(), 2);
   REQUIRE(rollouts.size() == 2);
   CHECK(rollouts[1].group_id == 0);
@@ -209,14 +221,20 @@ TEST_CASE("a recorded file is read in groups with its optional fields") {
 }
 
 TEST_CASE("a bad line is named with file and number") {
-  const std::string good = R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0],"reward":1})" "\n";
+  const std::string good =
+      R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0],"reward":1})"
+      "\n";
   const auto expect = [&](const std::string& text, const std::string& message) {
     const TempFile file(text);
     CHECK_THROWS_WITH(rl::read_rollout_file(file.path(), 1), Catch::Contains(message));
   };
   expect(good + "{not json\n", ":2: ");
-  expect(good + R"({"group_id":1,"prompt_ids":[1],"logprobs":[],"reward":1})" "\n", "completion_ids");
-  expect(R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0,-2.0],"reward":1})" "\n", "logprobs");
+  expect(good + R"({"group_id":1,"prompt_ids":[1],"logprobs":[],"reward":1})"
+                "\n",
+         "completion_ids");
+  expect(R"({"group_id":0,"prompt_ids":[1],"completion_ids":[3],"logprobs":[-1.0,-2.0],"reward":1})"
+         "\n",
+         "logprobs");
   expect(good + good, "more than rollout.group_size = 1");
   expect("", "holds no rollout");
   const TempFile file(good);

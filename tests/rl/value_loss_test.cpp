@@ -1,5 +1,5 @@
-// Guards: a value loss on the wrong side of its clip, statistics that lose their digits or count a token twice. Oracles:
-// PyTorch fp64 (tests/goldens/value_loss.py), finite differences.
+// Guards: a value loss on the wrong side of its clip, statistics that lose their digits or count a
+// token twice. Oracles: PyTorch fp64 (tests/goldens/value_loss.py), finite differences.
 #include "rl/algorithm/value_loss.h"
 
 #include <cmath>
@@ -16,7 +16,8 @@ using ringside::test::max_abs_diff;
 namespace {
 
 const nlohmann::json& goldens() {
-  static const auto json = nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/value_loss.json"));
+  static const auto json =
+      nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/value_loss.json"));
   return json;
 }
 
@@ -32,31 +33,38 @@ TEST_CASE("the value loss equals its transcription in PyTorch, value, gradient a
     CAPTURE(golden["clip"].get<double>());
     const at::Tensor value = column("value").requires_grad_();
     const double tokens = static_cast<double>(value.numel());
-    const auto result = rl::value_loss(value, column("old"), column("returns"), 1.0 / tokens, golden["clip"]);
+    const auto result =
+        rl::value_loss(value, column("old"), column("returns"), 1.0 / tokens, golden["clip"]);
     CHECK(std::abs(result.loss.item<double>() - golden["loss"].get<double>()) < 1e-12);
     CHECK(result.sums.loss == result.loss.item<double>());
-    CHECK(std::abs(result.sums.clipped / result.sums.tokens - golden["clipfrac"].get<double>()) < 1e-12);
+    CHECK(std::abs(result.sums.clipped / result.sums.tokens - golden["clipfrac"].get<double>()) <
+          1e-12);
     result.loss.backward();
-    CHECK(max_abs_diff(value.grad(), at::tensor(golden["gradient"].get<std::vector<double>>(), at::kDouble)) < 1e-12);
+    CHECK(max_abs_diff(value.grad(), at::tensor(golden["gradient"].get<std::vector<double>>(),
+                                                at::kDouble)) < 1e-12);
   }
 }
 
 TEST_CASE("the value loss's gradient is that of finite differences") {
   for (const double clip : {0.0, 0.2, 0.5}) {
     const at::Tensor value = column("value").requires_grad_();
-    const auto loss = [&] { return rl::value_loss(value, column("old"), column("returns"), 0.05, clip).loss; };
+    const auto loss = [&] {
+      return rl::value_loss(value, column("old"), column("returns"), 0.05, clip).loss;
+    };
     CHECK(test::worst_gradient_error(loss, {value}) < 1e-9);
   }
 }
 
-TEST_CASE("the value loss of no tokens is a zero with a gradient path; columns that differ are refused") {
+TEST_CASE(
+    "the value loss of no tokens is a zero with a gradient path; columns that differ are refused") {
   const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
   const at::Tensor none = at::zeros({0}, at::kDouble);
   const auto result = rl::value_loss(hidden * 2.0, none, none, 0.0, 0.5);
   CHECK(result.loss.item<double>() == 0.0);
   result.loss.backward();
   CHECK(hidden.grad().defined());
-  CHECK_THROWS_WITH(rl::value_loss(hidden, none, at::zeros({2}, at::kDouble), 1.0, 0.5), Catch::Contains("returns"));
+  CHECK_THROWS_WITH(rl::value_loss(hidden, none, at::zeros({2}, at::kDouble), 1.0, 0.5),
+                    Catch::Contains("returns"));
   CHECK_THROWS_WITH(rl::value_loss(hidden, none, none, 1.0, -0.5), Catch::Contains("value_clip"));
 }
 
@@ -72,7 +80,8 @@ TEST_CASE("statistics of parts merge to those of the whole, also far from zero")
     }
     const double margin = offset == 0.0 ? 1e-12 : 1e-7;  // numbers near 1e8 hold 1.5e-8 apart
     CHECK(merged.value.count == value.numel());
-    CHECK(std::abs(merged.explained_variance() - golden["vf_explained_var"].get<double>()) < margin);
+    CHECK(std::abs(merged.explained_variance() - golden["vf_explained_var"].get<double>()) <
+          margin);
     CHECK(std::abs(merged.value.mean - offset - golden["values/mean"].get<double>()) < margin);
     CHECK(std::abs(merged.value_min - offset - golden["values/min"].get<double>()) < margin);
     CHECK(std::abs(merged.value_max - offset - golden["values/max"].get<double>()) < margin);

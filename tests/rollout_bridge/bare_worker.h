@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/protocol/messages.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/transport/zmq_io.h"
 #include "tests/rollout_bridge/driver.h"
 

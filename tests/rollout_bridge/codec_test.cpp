@@ -191,9 +191,11 @@ TEST_CASE("frames that contradict the header are refused with their reason", "[c
   CHECK(reason_of([](Payload&) {}, head) == Reason::kLimit);
 }
 
-TEST_CASE("a hash may be left out of a CHUNK alone, and one that is stated must be right", "[codec]") {
+TEST_CASE("a hash may be left out of a CHUNK alone, and one that is stated must be right",
+          "[codec]") {
   const Buffer data = Buffer::own(std::vector<uint8_t>{1, 2, 3, 4});
-  for (const MessageType type : {MessageType::kChunk, MessageType::kRollout, MessageType::kCommit}) {
+  for (const MessageType type :
+       {MessageType::kChunk, MessageType::kRollout, MessageType::kCommit}) {
     Payload payload = make_payload(type, ChunkBody{1, 0, 0, 4});
     payload.add_unhashed("data", "U8", {4}, data);
     const Frames bare = frames_of(payload);

@@ -1,5 +1,6 @@
-// Stands between a worker and its trainer, passes every message on, and makes the first commits name a root hash that was
-// never published: what a worker looks like whose installed bytes are wrong.
+// Stands between a worker and its trainer, passes every message on, and makes the first commits
+// name a root hash that was never published: what a worker looks like whose installed bytes are
+// wrong.
 #pragma once
 
 #include <cerrno>
@@ -34,11 +35,14 @@ class CommitSpoiler {
 
   // What has come, within some milliseconds.
   void pass() {
-    zmq::poll(std::vector<zmq::pollitem_t>{{front_, 0, ZMQ_POLLIN, 0}}, std::chrono::milliseconds(2));
+    zmq::poll(std::vector<zmq::pollitem_t>{{front_, 0, ZMQ_POLLIN, 0}},
+              std::chrono::milliseconds(2));
     for (Frames frames = take(front_); !frames.empty(); frames = take(front_)) {
-      if (frames.front().to_string() != identity_) {  // the worker's first connection, or it came back
+      if (frames.front().to_string() !=
+          identity_) {  // the worker's first connection, or it came back
         identity_ = frames.front().to_string();
-        back_ = connect_dealer(context_, trainer_, identity_, limits(), std::chrono::milliseconds(100));
+        back_ =
+            connect_dealer(context_, trainer_, identity_, limits(), std::chrono::milliseconds(100));
         back_->set(zmq::sockopt::sndtimeo, 1000);  // the trainer may be gone
       }
       frames.erase(frames.begin());
@@ -56,7 +60,8 @@ class CommitSpoiler {
     Frames frames;
     for (bool more = true; more;) {
       zmq::message_t frame;
-      if (!socket.recv(frame, frames.empty() ? zmq::recv_flags::dontwait : zmq::recv_flags::none)) break;
+      if (!socket.recv(frame, frames.empty() ? zmq::recv_flags::dontwait : zmq::recv_flags::none))
+        break;
       more = frame.more();
       frames.push_back(std::move(frame));
     }
@@ -68,7 +73,8 @@ class CommitSpoiler {
     try {
       for (std::size_t i = 0; i < frames.size(); ++i) {
         const bool last = i + 1 == frames.size();
-        if (!socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore)) return;
+        if (!socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore))
+          return;
       }
     } catch (const zmq::error_t& error) {
       if (error.num() != EHOSTUNREACH) throw;
@@ -80,7 +86,8 @@ class CommitSpoiler {
     const std::string name = "root_hash";
     const std::string text = head.to_string();
     const std::size_t at = text.find(name);
-    if (left_ == 0 || text.find("COMMITTED") == std::string::npos || at == std::string::npos) return;
+    if (left_ == 0 || text.find("COMMITTED") == std::string::npos || at == std::string::npos)
+      return;
     char& digit = head.data<char>()[at + name.size() + 2];
     digit = digit == '0' ? '1' : '0';
     --left_;

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "rollout_bridge/weights/weight_receiver.h"
 #include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 
 namespace ringside::bridge::test {
 

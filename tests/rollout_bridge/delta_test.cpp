@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/weights/weight_receiver.h"
 #include "rollout_bridge/weights/manifest_codec.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 #include "tests/rollout_bridge/delta_driver.h"
 #include "tests/rollout_bridge/driver.h"
 
@@ -39,7 +39,6 @@ Snapshot sparse_version(int64_t version, int64_t trainer_term = 1) {
 }
 
 uint64_t total_bytes(const Manifest& m) { return m.tensors.back().offset + m.tensors.back().bytes; }
-
 
 TEST_CASE("each tensor goes the shortest way and the root is of the new bytes", "[delta]") {
   const Snapshot base = sparse_version(3), next = sparse_version(4);

@@ -27,8 +27,8 @@ class DirectTrainer {
 
   void hello(const std::string& worker, int64_t capacity = 4, int64_t pending = 0) {
     seq_[worker] = 0;
-    say(worker, make_payload(MessageType::kHello,
-                             HelloBody{capacity, -1, -1, "", "direct", pending}));
+    say(worker,
+        make_payload(MessageType::kHello, HelloBody{capacity, -1, -1, "", "direct", pending}));
   }
   void hello(const std::string& worker, const Settings& settings) {
     seq_[worker] = 0;
@@ -51,8 +51,8 @@ class DirectTrainer {
   }
   // What a worker says that installed `version` as it was published.
   void commit(const std::string& worker, int64_t version) {
-    const std::string root = make_snapshot("run", trainer_term_, version, make_tensors(version))
-                                 ->manifest.root_hash;
+    const std::string root =
+        make_snapshot("run", trainer_term_, version, make_tensors(version))->manifest.root_hash;
     say(worker, make_payload(MessageType::kCommitted, WeightsBody{version, root}));
   }
   void ready(const std::string& worker, int64_t version) {

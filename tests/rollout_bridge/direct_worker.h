@@ -11,7 +11,6 @@
 
 namespace ringside::bridge::test {
 
-
 class DirectWorker {
  public:
   explicit DirectWorker(const WorkerOptions& options = worker_options("tcp://127.0.0.1:1", "w"))
@@ -36,8 +35,8 @@ class DirectWorker {
   }
   void cut() { state_.disconnect("cut", now_); }
   void say(const Payload& payload) {
-    const std::string header =
-        pack_header({payload.type, "run", trainer_term_, "w", state_.incarnation(), ++seq_}, payload);
+    const std::string header = pack_header(
+        {payload.type, "run", trainer_term_, "w", state_.incarnation(), ++seq_}, payload);
     state_.on_message(parse_message(std::vector<Frame>{std::as_bytes(std::span(header))}, {}),
                       now_);
   }

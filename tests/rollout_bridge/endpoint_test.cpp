@@ -57,7 +57,8 @@ TEST_CASE("a worker that dies is replaced and every sample comes once", "[endpoi
   CHECK(trainer.counters().lost_workers == 1);
   bool told = false;
   for (const BridgeEvent& e : trainer.drain_events()) {
-    told = told || (e.worker_id == "a" && e.text.find("groups are reassigned") != std::string::npos);
+    told =
+        told || (e.worker_id == "a" && e.text.find("groups are reassigned") != std::string::npos);
   }
   CHECK(told);
 }
@@ -238,9 +239,9 @@ TEST_CASE("an invalid rollout is rejected by name and its sample asked for again
 
 TEST_CASE("unsafe addresses and bad options are refused", "[endpoint]") {
   const TempDir dir;
-  for (const char* address : {"tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:5555",
-                              "tcp://[::]:5555", "tcp://127.example.com:5555",
-                              "tcp://localhost.example.com:5555", "pgm://eth0;1.2.3.4:5"}) {
+  for (const char* address :
+       {"tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:5555", "tcp://[::]:5555",
+        "tcp://127.example.com:5555", "tcp://localhost.example.com:5555", "pgm://eth0;1.2.3.4:5"}) {
     TrainerOptions options = trainer_options(dir);
     options.rollout_address = address;
     CHECK_THROWS_WITH(TrainerEndpoint(options), Catch::Contains("CURVE"));

@@ -76,7 +76,8 @@ struct Eager {
 
 class Crowd {
  public:
-  Crowd(int workers, int64_t budget) : trainer_([&] {
+  Crowd(int workers, int64_t budget)
+      : trainer_([&] {
           TrainerOptions o = trainer_options(dir_);
           o.max_queued_bytes = static_cast<uint64_t>(budget);
           return o;
@@ -181,7 +182,8 @@ TEST_CASE("a trainer whose queue fills up closes the windows and opens them agai
     }
   };
   send_all();
-  for (const Eager& worker : crowd.workers()) CHECK((worker.made.empty() || worker.window < 64 * kKiB));
+  for (const Eager& worker : crowd.workers())
+    CHECK((worker.made.empty() || worker.window < 64 * kKiB));
   const uint64_t full = crowd.trainer().state().counters().accepted;
   CHECK(full > 4);
   CHECK(full < 160);
@@ -257,7 +259,8 @@ TEST_CASE("a worker that ignores windows is held by BUSY", "[flow]") {
   CHECK(trainer.state().counters().accepted == 32);
 }
 
-// Over sockets, the C++ endpoint: with hardly any memory everything arrives, and BUSY is never said.
+// Over sockets, the C++ endpoint: with hardly any memory everything arrives, and BUSY is never
+// said.
 TEST_CASE("endpoints keep to the windows they are told", "[flow][endpoint]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
@@ -266,8 +269,8 @@ TEST_CASE("endpoints keep to the windows they are told", "[flow][endpoint]") {
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   std::vector<std::unique_ptr<TestWorker>> workers;
   for (int i = 0; i < 8; ++i) {
-    workers.push_back(std::make_unique<TestWorker>(trainer.rollout_address(), "w" + std::to_string(i),
-                                                   Habit{.tokens = 3000}));
+    workers.push_back(std::make_unique<TestWorker>(trainer.rollout_address(),
+                                                   "w" + std::to_string(i), Habit{.tokens = 3000}));
   }
   REQUIRE(trainer.wait_for_commit(0, 8, kPatience));
   trainer.grant(groups(0, 40, 4, 0));

@@ -78,7 +78,8 @@ TEST_CASE("a worker that joins in the middle of a step gets a share of what wait
   trainer.bring_in("b", 0, 16);
   CHECK(trainer.in_flight("a") == 8);
   CHECK(trainer.in_flight("b") == 16);
-  CHECK(trainer.take_credits("a") == Samples{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}, {1, 2}, {1, 3}});
+  CHECK(trainer.take_credits("a") ==
+        Samples{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 1}, {1, 2}, {1, 3}});
 }
 
 TEST_CASE("a group that is larger than a worker's capacity is sampled in parts", "[grants]") {
@@ -109,7 +110,8 @@ TEST_CASE("fewer groups than workers are split over them", "[grants]") {
 }
 
 // Workers of different size and speed, some of which come late.
-TEST_CASE("no ready worker idles while work waits, and none is given more than it takes", "[grants]") {
+TEST_CASE("no ready worker idles while work waits, and none is given more than it takes",
+          "[grants]") {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 rng(seed);
     const TempDir dir;

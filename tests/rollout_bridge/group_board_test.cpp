@@ -1,12 +1,11 @@
 // Guards "exactly once": whatever the order of grants, losses, retries and late rollouts, a sample
 // is delivered once, a dead worker's samples are asked for again, and nothing consumed comes back.
-#include "rollout_bridge/trainer/group_ledger.h"
-
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
 #include <set>
 
+#include "rollout_bridge/trainer/group_ledger.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {
@@ -41,7 +40,7 @@ TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough",
   REQUIRE(out.size() == 1);
   CHECK(out[0].group_id == 1);  // group 0 wants version 5
   CHECK(out[0].sample_indices == std::vector<int32_t>{0, 1, 2, 3});
-  CHECK(assign(board, "a", 3, 5).empty());  // two samples do not fit beside them
+  CHECK(assign(board, "a", 3, 5).empty());     // two samples do not fit beside them
   CHECK(assign(board, "c", 5, 8, 1).empty());  // no room in the queue
   out = assign(board, "b", 5, 4);
   REQUIRE(out.size() == 1);

@@ -8,10 +8,10 @@
 #include <fstream>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/weights/delta_codec.h"
+#include "rollout_bridge/protocol/wire.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/trainer/trainer_state.h"
-#include "rollout_bridge/protocol/wire.h"
+#include "rollout_bridge/weights/delta_codec.h"
 #include "tests/rollout_bridge/bare_worker.h"
 
 namespace ringside::bridge {
@@ -33,9 +33,7 @@ class Asker {
     const Payload payload = make_payload(type, body);
     send(pack_header({type, run, 1, "asker", 1, 0}, payload));
   }
-  void send(const std::string& bytes) {
-    socket_.send(zmq::buffer(bytes), zmq::send_flags::none);
-  }
+  void send(const std::string& bytes) { socket_.send(zmq::buffer(bytes), zmq::send_flags::none); }
   // The type of the next answer; nullopt when there is none within `patience`.
   std::optional<MessageType> answer(std::chrono::milliseconds patience = kPatience) {
     socket_.set(zmq::sockopt::rcvtimeo, static_cast<int>(patience.count()));
@@ -159,7 +157,8 @@ TEST_CASE("a rollout of an earlier start's group size does not stop a grant", "[
   options.newest_of_term = {{1, 100}};
   uint64_t seq = 0;
   const auto say = [&](TrainerState& state, const Payload& payload) {
-    const auto flat = flatten(pack_header({payload.type, "run", 2, "w", 1, ++seq}, payload), payload);
+    const auto flat =
+        flatten(pack_header({payload.type, "run", 2, "w", 1, ++seq}, payload), payload);
     state.on_message("w/1", "", parse_flat(std::as_bytes(std::span(flat)), {}), Clock::now());
   };
   {
@@ -179,9 +178,9 @@ TEST_CASE("a peer's words that are no UTF-8 reach no log and no answer", "[hosti
   CHECK(clip_text("a\xf3z") == "a?z");
   CHECK(clip_text("\xc3") == "?");
   CHECK(clip_text("\xc2\x9b"
-                  "2J") == "?2J");               // CSI as one character
-  CHECK(clip_text("\xe0\x80\x80") == "???");    // longer than need be
-  CHECK(clip_text("\xed\xa0\x80") == "???");    // a surrogate
+                  "2J") == "?2J");                 // CSI as one character
+  CHECK(clip_text("\xe0\x80\x80") == "???");       // longer than need be
+  CHECK(clip_text("\xed\xa0\x80") == "???");       // a surrogate
   CHECK(clip_text("\xf4\x90\x80\x80") == "????");  // above U+10FFFF
   CHECK(clip_text("\xe2\x82\xac\xf0\x9f\x98\x80") == "\xe2\x82\xac\xf0\x9f\x98\x80");
   const TempDir dir;
@@ -202,7 +201,8 @@ std::vector<std::byte> plane(std::byte value) {
 }
 
 TEST_CASE("an overwrite plane of more than one zstd frame is refused", "[hostile]") {
-  const auto payload = [](const std::vector<std::byte>& gaps, const std::vector<std::byte>& values) {
+  const auto payload = [](const std::vector<std::byte>& gaps,
+                          const std::vector<std::byte>& values) {
     std::vector<std::byte> out(1 + 2 * sizeof(uint32_t), std::byte{1});
     for (const auto* part : {&gaps, &values}) {
       const auto length = static_cast<uint32_t>(part->size());
@@ -269,7 +269,8 @@ TEST_CASE("a journal whose ranges are none is refused", "[hostile]") {
   CHECK(Journal(options).consumed().ranges().empty());
 }
 
-TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no start", "[hostile]") {
+TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no start",
+          "[hostile]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   {

@@ -174,7 +174,8 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
 }
 
 // Of a slot's rounds only some are granted: remembered for ever they would grow with the run.
-TEST_CASE("granted groups are remembered until they are consumed, over compaction too", "[journal]") {
+TEST_CASE("granted groups are remembered until they are consumed, over compaction too",
+          "[journal]") {
   const TempDir dir;
   Journal::Options o = options(dir);
   o.compact_bytes = 1;

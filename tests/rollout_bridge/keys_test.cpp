@@ -1,10 +1,9 @@
 // Guards the key files: what is written is read back, secrets that others may read are refused,
 // nothing is overwritten, and a bad line is named by its number but never repeated.
-#include "rollout_bridge/transport/curve_keys.h"
-
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "rollout_bridge/transport/curve_keys.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {

@@ -1,5 +1,5 @@
-// Guards what a worker without a session says of the reason: nobody there, not let in, keys that do not
-// fit; and that leaving a trainer that has gone takes no time.
+// Guards what a worker without a session says of the reason: nobody there, not let in, keys that do
+// not fit; and that leaving a trainer that has gone takes no time.
 #include <catch2/catch.hpp>
 
 #include "rollout_bridge/transport/curve_keys.h"
@@ -52,12 +52,14 @@ TEST_CASE("a worker says why CURVE does not let it in", "[endpoint][security]") 
   SECTION("a key that the trainer does not know") {
     mine.curve = CurveClient{make_key_pair(), keys.public_key};
     const WorkerEndpoint worker(mine);
-    CHECK_THAT(reason_like(worker, "allowed_workers"), Contains("does not let this worker's key in"));
+    CHECK_THAT(reason_like(worker, "allowed_workers"),
+               Contains("does not let this worker's key in"));
   }
   SECTION("another trainer's key") {
     mine.curve = CurveClient{good, make_key_pair().public_key};
     const WorkerEndpoint worker(mine);
-    CHECK_THAT(reason_like(worker, "trainer_public"), Contains("another key than bridge.curve.trainer_public"));
+    CHECK_THAT(reason_like(worker, "trainer_public"),
+               Contains("another key than bridge.curve.trainer_public"));
   }
 }
 

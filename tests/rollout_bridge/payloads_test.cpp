@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "rollout_bridge/weights/weight_server.h"
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/weights/weight_server.h"
 #include "tests/rollout_bridge/delta_driver.h"
 #include "tests/rollout_bridge/driver.h"
 
@@ -107,7 +107,8 @@ TEST_CASE("payloads that come with the offer leave only whole tensors to ask for
   REQUIRE(one.size() == 1);
   CHECK(one[0].tensor == 7);  // dense in the manifest
   CHECK(refetched == 0);
-  CHECK(asked_after(base, Frame(payloads).subspan(1)).first.size() == 2);  // not the manifest's length
+  CHECK(asked_after(base, Frame(payloads).subspan(1)).first.size() ==
+        2);  // not the manifest's length
   CHECK(asked_after(base, {}).first.size() == 2);
   auto longer = payloads;
   longer.push_back(std::byte{0});
@@ -166,10 +167,14 @@ TEST_CASE("the trainer serves runs of whole payloads and nothing else in one chu
   const auto dense = ask(socket, {1, 2, 0, 100, -1, 1});
   CHECK(dense.first == MessageType::kChunk);
   CHECK(dense.second == 0);  // the manifest has the tensor's
-  const ChunkBody wrong[] = {{1, 2, 0, bytes, 0, 9},   {1, 2, 0, bytes, 0, 11},
-                             {1, 2, 4, bytes, 0, 10},  {1, 2, 0, bytes - 1, 0, 10},
-                             {1, 2, 0, bytes, -1, 10}, {1, 2, 0, bytes, 0, 0},
-                             {1, 2, 0, bytes, 0, ~uint64_t{0}}, {1, 39, 0, bytes, 0, 2},
+  const ChunkBody wrong[] = {{1, 2, 0, bytes, 0, 9},
+                             {1, 2, 0, bytes, 0, 11},
+                             {1, 2, 4, bytes, 0, 10},
+                             {1, 2, 0, bytes - 1, 0, 10},
+                             {1, 2, 0, bytes, -1, 10},
+                             {1, 2, 0, bytes, 0, 0},
+                             {1, 2, 0, bytes, 0, ~uint64_t{0}},
+                             {1, 39, 0, bytes, 0, 2},
                              {1, 0, 0, 2000, -1, 2}};
   for (const ChunkBody& body : wrong) CHECK(ask(socket, body).first == MessageType::kError);
 }

@@ -40,7 +40,8 @@ std::vector<NamedBuffer> python_tensors(int64_t version) {
   return out;
 }
 
-// With a folder: CURVE, the trainer's keys and the worker's from the files ringside keygen would write.
+// With a folder: CURVE, the trainer's keys and the worker's from the files ringside keygen would
+// write.
 std::optional<CurveServer> keys_in(const std::string& folder) {
   if (folder.empty()) return std::nullopt;
   for (const char* name : {"trainer", "worker"}) write_key_pair(folder, name, make_key_pair());

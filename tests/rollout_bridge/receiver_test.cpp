@@ -1,13 +1,12 @@
 // Guards against torn weights: nothing leaves the receiver before every tensor's hash was right, in
 // whatever order, with whatever losses and damage the chunks come.
-#include "rollout_bridge/weights/weight_receiver.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "rollout_bridge/weights/nontemporal_copy.h"
 #include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/weights/weight_receiver.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::bridge {
@@ -83,7 +82,8 @@ TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]"
   const auto source = make_snapshot("run", 1, 2, test::make_tensors(1, 100000));
   for (const bool damaged : {false, true}) {
     for (const int order : {0, 1, 2}) {  // as asked, backwards, first last
-      WeightReceiver receiver(source->manifest, {.chunk_bytes = 70000, .window = 100, .max_tries = 1});
+      WeightReceiver receiver(source->manifest,
+                              {.chunk_bytes = 70000, .window = 100, .max_tries = 1});
       std::vector<ChunkBody> asked = receiver.requests(Time{});
       REQUIRE(asked.size() > 3);
       if (order == 1) std::reverse(asked.begin(), asked.end());
@@ -98,7 +98,8 @@ TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]"
       CAPTURE(damaged, order);
       CHECK(ok == !damaged);
       CHECK(receiver.complete() == !damaged);
-      if (!damaged) CHECK(root_hash_of(test::named(*receiver.take())) == source->manifest.root_hash);
+      if (!damaged)
+        CHECK(root_hash_of(test::named(*receiver.take())) == source->manifest.root_hash);
     }
   }
 }
@@ -112,7 +113,8 @@ TEST_CASE("a copy past the caches writes its bytes and no others", "[receiver]")
       std::fill(to.begin(), to.end(), std::byte{0x5A});
       std::vector<std::byte> expected = to;
       const std::size_t read = shift % 2;
-      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(read), bytes, expected.begin() + static_cast<std::ptrdiff_t>(shift));
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(read), bytes,
+                  expected.begin() + static_cast<std::ptrdiff_t>(shift));
       stream_copy(std::span(to).subspan(shift, bytes), std::span(from).subspan(read, bytes));
       CAPTURE(bytes, shift);
       REQUIRE(to == expected);
@@ -125,13 +127,15 @@ TEST_CASE("large chunks end in the published bytes too", "[receiver]") {
   std::vector<uint8_t> bytes(3 * kStreamBytes + 12345);
   for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng());
   const auto count = static_cast<int64_t>(bytes.size());
-  const auto source = make_snapshot("run", 1, 2, {{"w", "U8", {count}, Buffer::own(std::move(bytes))}});
+  const auto source =
+      make_snapshot("run", 1, 2, {{"w", "U8", {count}, Buffer::own(std::move(bytes))}});
   WeightReceiver receiver(source->manifest, {.chunk_bytes = kStreamBytes + 1000, .window = 8});
   for (const ChunkBody& chunk : receiver.requests({})) {
     REQUIRE(receiver.accept(chunk, chunk_of(*source, chunk)).ok());
   }
   CHECK(receiver.mismatches() == 0);
-  CHECK(root_hash_of({{"w", "U8", {count}, receiver.take()->tensors[0]}}) == source->manifest.root_hash);
+  CHECK(root_hash_of({{"w", "U8", {count}, receiver.take()->tensors[0]}}) ==
+        source->manifest.root_hash);
 }
 
 TEST_CASE("a version lies in the memory of the one that nobody holds any more", "[receiver]") {

@@ -22,7 +22,8 @@ TrainerOptions fixed_options(const TempDir& dir) {
   o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   o.weights_address = "ipc://" + (dir.path() / "weights").string();
   o.trainer_term = next_trainer_term(dir.path() / "state");
-  for (int64_t epoch = 1; epoch < o.trainer_term; ++epoch) o.newest_of_term[epoch] = 100;  // all survived
+  for (int64_t epoch = 1; epoch < o.trainer_term; ++epoch)
+    o.newest_of_term[epoch] = 100;  // all survived
   return o;
 }
 

@@ -70,7 +70,8 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   r.rewards = {{"correct", draw(0, 1)}, {"format", draw(-100, 100) / 7.0}};
   if (length > 4) r.turn_offsets = {0, 3};
   if (length > 4 && seed % 3 != 0) r.turn_rewards = {draw(-100, 100) / 7.0, 1.0};
-  for (int i = 0; i < length && seed % 3 == 1; ++i) r.advantages.push_back(static_cast<float>(draw(-100, 100)) / 7.0F);
+  for (int i = 0; i < length && seed % 3 == 1; ++i)
+    r.advantages.push_back(static_cast<float>(draw(-100, 100)) / 7.0F);
   if (length > 6 && seed % 3 != 1) r.branches = {{2, 1}, {4, 0}, {6, 6}};
   return r;
 }

@@ -67,12 +67,17 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
          r.turn_rewards = {1, 2, 3};
        },
        Reason::kLengths},
-      {"turn_rewards has 1 entries, turn_offsets 2", [](Rollout& r) { r.turn_rewards.pop_back(); }, Reason::kLengths},
-      {"turn_rewards has 2 entries, turn_offsets 0", [](Rollout& r) { r.turn_offsets.clear(); }, Reason::kLengths},
+      {"turn_rewards has 1 entries, turn_offsets 2", [](Rollout& r) { r.turn_rewards.pop_back(); },
+       Reason::kLengths},
+      {"turn_rewards has 2 entries, turn_offsets 0", [](Rollout& r) { r.turn_offsets.clear(); },
+       Reason::kLengths},
       {"turn_rewards[1]", [=](Rollout& r) { r.turn_rewards[1] = nan; }, Reason::kNotFinite},
       {"turn_rewards[0]", [](Rollout& r) { r.turn_rewards[0] = INFINITY; }, Reason::kNotFinite},
-      {"advantages has 1 entries, completion_ids ", [](Rollout& r) { r.advantages = {1}; }, Reason::kLengths},
-      {"advantages[0] = nan", [=](Rollout& r) { r.advantages.assign(r.completion_ids.size(), static_cast<float>(nan)); }, Reason::kNotFinite},
+      {"advantages has 1 entries, completion_ids ", [](Rollout& r) { r.advantages = {1}; },
+       Reason::kLengths},
+      {"advantages[0] = nan",
+       [=](Rollout& r) { r.advantages.assign(r.completion_ids.size(), static_cast<float>(nan)); },
+       Reason::kNotFinite},
       {"branches[0]: begin 0",
        [](Rollout& r) {
          r.branches[0] = {0, 0};

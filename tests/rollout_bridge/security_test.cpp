@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "rollout_bridge/protocol/codec.h"
-#include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/trainer/trainer_state.h"
+#include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/weights/manifest_codec.h"
 #include "tests/rollout_bridge/bare_worker.h"
 #include "tests/rollout_bridge/recording_proxy.h"

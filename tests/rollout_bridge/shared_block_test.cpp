@@ -1,5 +1,5 @@
-// Guards weights that a worker on the trainer's machine takes out of its memory: only what is safe to
-// map is mapped, what was read is verified like everything else, and the wire remains behind it.
+// Guards weights that a worker on the trainer's machine takes out of its memory: only what is safe
+// to map is mapped, what was read is verified like everything else, and the wire remains behind it.
 #include "rollout_bridge/weights/shared_block.h"
 
 #include <fcntl.h>
@@ -159,13 +159,15 @@ TEST_CASE("a worker beside the trainer needs no wire for weights, one elsewhere 
   CHECK(counters.weight_bytes == kBytes);
 }
 
-TEST_CASE("memory that holds other bytes by now sends the worker to the wire", "[shared][endpoint]") {
+TEST_CASE("memory that holds other bytes by now sends the worker to the wire",
+          "[shared][endpoint]") {
   const TempDir dir;
   TrainerEndpoint trainer(trainer_options(dir));
   TestWorker worker(trainer.rollout_address(), "a");
   SharedBlocks blocks;
   const Snapshot whole = in_block(blocks, 0);
-  auto moved = std::make_shared<WeightSnapshot>(*whole);  // its bytes elsewhere, the block overwritten
+  auto moved =
+      std::make_shared<WeightSnapshot>(*whole);  // its bytes elsewhere, the block overwritten
   for (Buffer& tensor : moved->tensors) {
     tensor = Buffer::own(std::vector<std::byte>(tensor.bytes.begin(), tensor.bytes.end()));
   }

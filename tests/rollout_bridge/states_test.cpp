@@ -140,11 +140,11 @@ TEST_CASE("workers come and go: BYE gives the groups back at once", "[states]") 
   CHECK(granted(trainer, "b") == 0);
   trainer.say("a", make_payload(MessageType::kBye, EndBody{""}));
   trainer.tick();
-  CHECK(granted(trainer, "b") == 3);  // not the one that is here
+  CHECK(granted(trainer, "b") == 3);                            // not the one that is here
   trainer.say("a", encode_rollout(rollout_under(0, 0, 0, 4)));  // after BYE it counts for nothing
   CHECK(trainer.state_of("a") == "bye");
   CHECK(trainer.state().counters().received == 1);
-  trainer.hello("a");                     // the answer still waits: the new session is in
+  trainer.hello("a");  // the answer still waits: the new session is in
   CHECK(trainer.state_of("a") == "sync");
   CHECK(trainer.state().counters().lost_workers == 0);
 }

@@ -1,6 +1,6 @@
 // Guards who may say what: a session is one worker under one routing id, rollouts of an earlier
-// trainer start count only if that start is known and asked for them, and what is refused is refused
-// before it is journalled and without harm to anybody else's work.
+// trainer start count only if that start is known and asked for them, and what is refused is
+// refused before it is journalled and without harm to anybody else's work.
 #include <catch2/catch.hpp>
 #include <fstream>
 
@@ -48,8 +48,9 @@ TEST_CASE("HELLO under a routing id that names another worker is refused", "[ter
   CHECK(trainer.in_flight("c") == 32);  // nothing is orphaned
 }
 
-TEST_CASE("a message under another worker's name ends the session, and its samples are asked for anew",
-          "[terms]") {
+TEST_CASE(
+    "a message under another worker's name ends the session, and its samples are asked for anew",
+    "[terms]") {
   const TempDir dir;
   DirectTrainer trainer(trainer_options(dir));
   trainer.publish(0);
@@ -136,7 +137,8 @@ TEST_CASE("of an earlier start only groups that it granted are taken", "[terms]"
   CHECK(second.state().counters().journal_bytes == before);
 }
 
-TEST_CASE("a rollout of weights that a restart lost is refused alone, its group goes on", "[terms]") {
+TEST_CASE("a rollout of weights that a restart lost is refused alone, its group goes on",
+          "[terms]") {
   const TempDir dir;
   {
     DirectTrainer first(options_of_start(dir, 1));
@@ -167,7 +169,8 @@ TEST_CASE("a rollout of weights that a restart lost is refused alone, its group 
   CHECK(second.deliver("b", rollout_of_start(1, 3, 0, 1)).status == "ACCEPTED");  // these survived
 }
 
-TEST_CASE("a rollout older than its group allows is asked for again, its siblings stay", "[terms]") {
+TEST_CASE("a rollout older than its group allows is asked for again, its siblings stay",
+          "[terms]") {
   const TempDir dir;
   DirectTrainer trainer(options_of_start(dir, 1));
   for (const int64_t version : {0, 1, 2}) trainer.publish(version);
@@ -186,7 +189,8 @@ TEST_CASE("a rollout older than its group allows is asked for again, its sibling
   CHECK(trainer.in_flight("a") == 3);
 }
 
-TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not taken up", "[terms]") {
+TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not taken up",
+          "[terms]") {
   const TempDir dir;
   {
     DirectTrainer first(options_of_start(dir, 1));
@@ -286,7 +290,8 @@ TEST_CASE("a rollout whose body does not parse holds no sample for ever", "[term
   }
   SECTION("it names none: all that its worker holds is asked for again") {
     broken.body =
-        make_payload(MessageType::kRollout, std::map<std::string, std::string>{{"group_id", "x"}}).body;
+        make_payload(MessageType::kRollout, std::map<std::string, std::string>{{"group_id", "x"}})
+            .body;
     trainer.say("a", broken);
     CHECK(trainer.take_credits("a").size() == 4);
     for (int32_t sample = 0; sample < 4; ++sample) {

@@ -1,5 +1,6 @@
-// Guards the owner of a worker's granted samples: one that is lost, or filtered out of a grant while
-// nobody holds it, is waited for as long as the run lasts; one that is queued twice is sampled twice.
+// Guards the owner of a worker's granted samples: one that is lost, or filtered out of a grant
+// while nobody holds it, is waited for as long as the run lasts; one that is queued twice is
+// sampled twice.
 #include "rollout_bridge/worker/worker_queue.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Guards what a worker's session makes of grants, acknowledgements and new sessions: a sample that is
-// filtered out and held by nobody is waited for as long as the run lasts.
+// Guards what a worker's session makes of grants, acknowledgements and new sessions: a sample that
+// is filtered out and held by nobody is waited for as long as the run lasts.
 #include <catch2/catch.hpp>
 
 #include "tests/rollout_bridge/direct_trainer.h"
@@ -33,8 +33,9 @@ TEST_CASE("a sample whose rollout waits for its acknowledgement is not granted a
   CHECK(worker.granted() == Samples{{7, 1}});
 }
 
-TEST_CASE("a rollout sent between a grant and the owner's look at it takes its sample out of the grant",
-          "[worker]") {
+TEST_CASE(
+    "a rollout sent between a grant and the owner's look at it takes its sample out of the grant",
+    "[worker]") {
   DirectWorker worker;
   worker.join();
   worker.grant(7, {0, 1});

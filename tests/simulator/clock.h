@@ -55,7 +55,9 @@ class Random {
     return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1));
   }
   Span between(Span low, Span high) { return Span(between(low.count(), high.count())); }
-  bool chance(double probability) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability; }
+  bool chance(double probability) {
+    return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
+  }
 
  private:
   uint64_t state_;

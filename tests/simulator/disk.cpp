@@ -59,10 +59,12 @@ void Disk::append(DiskFile& file, std::span<const std::byte> bytes, const std::s
   if (crashes || full_) {
     const int64_t kind = full_ ? 2 : random_.between(0, 2);  // before, after, within
     const auto length = static_cast<int64_t>(bytes.size());
-    written = kind == 0 ? 0 : kind == 1 ? bytes.size()
-                                        : static_cast<std::size_t>(random_.between(0, length - 1));
+    written = kind == 0   ? 0
+              : kind == 1 ? bytes.size()
+                          : static_cast<std::size_t>(random_.between(0, length - 1));
   }
-  file.bytes.insert(file.bytes.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(written));
+  file.bytes.insert(file.bytes.end(), bytes.begin(),
+                    bytes.begin() + static_cast<std::ptrdiff_t>(written));
   if (crashes) throw ProcessCrash{};
   if (full_) throw std::system_error(ENOSPC, std::generic_category(), path + ": write");
 }

@@ -51,7 +51,8 @@ void Judge::popped(const bridge::Rollout& r) {
 
 void Judge::trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, int64_t samples,
                     int64_t max_staleness) {
-  check(step == last_step_ + 1, "step " + std::to_string(step) + " after " + std::to_string(last_step_));
+  check(step == last_step_ + 1,
+        "step " + std::to_string(step) + " after " + std::to_string(last_step_));
   last_step_ = step;
   check(static_cast<int64_t>(rollouts.size()) == samples,
         "step " + std::to_string(step) + " has " + std::to_string(rollouts.size()) + " rollouts");

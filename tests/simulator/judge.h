@@ -17,8 +17,8 @@ struct Breach : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Weights are told apart by a number, their content. A sampler puts the content it really ran into the
-// first token of a completion.
+// Weights are told apart by a number, their content. A sampler puts the content it really ran into
+// the first token of a completion.
 class Judge {
  public:
   // The trainer made or restored weights; what was trained after `version` is undone.

@@ -13,8 +13,9 @@ constexpr milliseconds kInstall{30};
 
 Rollout rollout_of(const GrantedSample& sample, const std::string& worker, int64_t version) {
   Rollout r;
-  r.rollout_id = std::to_string(sample.group_id) + "/" + std::to_string(sample.sample_index) + "/v" + std::to_string(version) +
-                 "/" + std::to_string(sample.attempt) + "/" + worker;
+  r.rollout_id = std::to_string(sample.group_id) + "/" + std::to_string(sample.sample_index) +
+                 "/v" + std::to_string(version) + "/" + std::to_string(sample.attempt) + "/" +
+                 worker;
   r.attempt = sample.attempt;
   r.group_id = sample.group_id;
   r.group_size = sample.group_size;
@@ -23,7 +24,8 @@ Rollout rollout_of(const GrantedSample& sample, const std::string& worker, int64
   return r;
 }
 
-Rollout completed(const GrantedSample& sample, const std::string& worker, int64_t version, int64_t content, Random& random) {
+Rollout completed(const GrantedSample& sample, const std::string& worker, int64_t version,
+                  int64_t content, Random& random) {
   Rollout r = rollout_of(sample, worker, version);
   r.completion_ids = {content, sample.sample_index};
   r.logprobs = {-1.0F, -0.5F};
@@ -52,7 +54,8 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
   std::vector<Rollout> out;
   for (const GrantedSample& s : samples) {
     const bool fails = world_.random.chance(plan_.failures);
-    out.push_back(fails ? failure(s, worker_id_, version) : completed(s, worker_id_, version, content_, world_.random));
+    out.push_back(fails ? failure(s, worker_id_, version)
+                        : completed(s, worker_id_, version, content_, world_.random));
   }
   return out;
 }
@@ -101,7 +104,8 @@ Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot)
 Status SimServer::verify() {
   busy_ += milliseconds(5);
   if (!is_up()) return Error{Reason::kClosed, "the server is away"};
-  return content_ == installed_ ? Status(Success{}) : Status(Error{Reason::kChecksum, "log-probs of other weights"});
+  return content_ == installed_ ? Status(Success{})
+                                : Status(Error{Reason::kChecksum, "log-probs of other weights"});
 }
 
 Status SimServer::interrupt() {
@@ -115,7 +119,8 @@ std::vector<Rollout> SimServer::rollouts(std::vector<rl::ServedAnswer> answers, 
   for (const rl::ServedAnswer& a : answers) {
     const bool fails = world_.random.chance(plan_.failures);
     out.push_back(fails ? failed(a, version)
-                        : completed(a.sample, worker_id_, version, a.result.value().completion_ids.at(0), world_.random));
+                        : completed(a.sample, worker_id_, version,
+                                    a.result.value().completion_ids.at(0), world_.random));
   }
   return out;
 }

@@ -1,10 +1,10 @@
 // The network between workers and a trainer, as ZeroMQ over TCP shows it.
 //
-// One connection for each worker. What is sent on it arrives in order and once, after a delay, or is
-// lost with the connection. A partition holds everything back; one that outlasts ZeroMQ's heartbeats
-// (6 s) ends the connection. A closed connection is opened again under the same identity.
-// Unreliable mode, which TCP never shows, drops, repeats and reorders single messages: sequence numbers
-// must find out.
+// One connection for each worker. What is sent on it arrives in order and once, after a delay, or
+// is lost with the connection. A partition holds everything back; one that outlasts ZeroMQ's
+// heartbeats (6 s) ends the connection. A closed connection is opened again under the same
+// identity. Unreliable mode, which TCP never shows, drops, repeats and reorders single messages:
+// sequence numbers must find out.
 #pragma once
 
 #include <functional>

@@ -55,7 +55,8 @@ class Simulation {
         is_unreliable_(world_.random.chance(0.2)) {
     const int64_t workers = world_.random.between(1, 3);
     for (int64_t i = 0; i < workers; ++i) {
-      workers_.push_back(std::make_unique<SimWorker>(world_, trainer_, draw_worker(world_.random, plan_), "w" + std::to_string(i)));
+      workers_.push_back(std::make_unique<SimWorker>(
+          world_, trainer_, draw_worker(world_.random, plan_), "w" + std::to_string(i)));
     }
   }
 
@@ -64,14 +65,17 @@ class Simulation {
     try {
       trainer_.start();
       for (auto& worker : workers_) worker->start();
-      const Time quiet = world_.events.now() + world_.random.between(Span(seconds(20)), Span(seconds(120)));
+      const Time quiet =
+          world_.events.now() + world_.random.between(Span(seconds(20)), Span(seconds(120)));
       if (is_unreliable_) world_.network.set_unreliable(0.02);
       schedule_fault(quiet);
       world_.events.at(quiet, [this] { heal(); });
       const Time deadline = quiet + kEndsWithin;
       while (!is_over() && world_.events.now() < deadline) world_.events.step();
       outcome.ok = is_over();
-      if (!outcome.ok) outcome.trouble = "the run has not ended " + std::to_string(kEndsWithin.count()) + " min after the last fault\n" + summary();
+      if (!outcome.ok)
+        outcome.trouble = "the run has not ended " + std::to_string(kEndsWithin.count()) +
+                          " min after the last fault\n" + summary();
     } catch (const std::exception& error) {
       outcome.ok = false;
       outcome.trouble = std::string(error.what()) + "\n" + summary();
@@ -109,7 +113,8 @@ class Simulation {
   }
 
   SimWorker& any_worker() {
-    return *workers_[static_cast<std::size_t>(world_.random.between(0, static_cast<int64_t>(workers_.size()) - 1))];
+    return *workers_[static_cast<std::size_t>(
+        world_.random.between(0, static_cast<int64_t>(workers_.size()) - 1))];
   }
 
   void inject() {
@@ -169,7 +174,8 @@ class Simulation {
     } else {
       fault("disk full", "");
       world_.disk.set_full(true);
-      world_.events.after(random.between(Span(milliseconds(10)), Span(seconds(10))), [this] { world_.disk.set_full(false); });
+      world_.events.after(random.between(Span(milliseconds(10)), Span(seconds(10))),
+                          [this] { world_.disk.set_full(false); });
     }
   }
 

@@ -1,5 +1,5 @@
-// One simulated run: a trainer and workers drawn from a seed, faults for a while, then none. Whatever
-// happened, the run must end within a bound of virtual time after the faults have stopped.
+// One simulated run: a trainer and workers drawn from a seed, faults for a while, then none.
+// Whatever happened, the run must end within a bound of virtual time after the faults have stopped.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Runs simulated runs under faults until enough faults were injected, and prints the seeds that fail.
+// Runs simulated runs under faults until enough faults were injected, and prints the seeds that
+// fail.
 //
 //   simulator                        100,000 faults, from seed 1 on
 //   simulator --faults 1000000       a million
@@ -40,7 +41,8 @@ Flags read_flags(int argc, char** argv) {
     } else if (word == "--verbose") {
       flags.verbose = true;
     } else {
-      std::fprintf(stderr, "usage: simulator [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
+      std::fprintf(stderr,
+                   "usage: simulator [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
       std::exit(2);
     }
   }
@@ -48,9 +50,10 @@ Flags read_flags(int argc, char** argv) {
 }
 
 void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome) {
-  std::printf("seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu --verbose\n",
-              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults), outcome.trouble.c_str(),
-              static_cast<unsigned long long>(seed));
+  std::printf(
+      "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu --verbose\n",
+      static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults),
+      outcome.trouble.c_str(), static_cast<unsigned long long>(seed));
   std::fflush(stdout);
 }
 
@@ -76,13 +79,17 @@ int main(int argc, char** argv) {
     }
     ++seed;
   } while (flags.seed == 0 && faults.total() < flags.faults);
-  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double took =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (const auto& [kind, count] : faults.by_kind()) {
     std::printf("%10llu %s\n", static_cast<unsigned long long>(count), kind.c_str());
   }
-  std::printf("%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a minute\n",
-              static_cast<unsigned long long>(faults.total()), static_cast<unsigned long long>(runs),
-              static_cast<unsigned long long>(events), static_cast<long long>(checks),
-              static_cast<unsigned long long>(failed), took, 60 * static_cast<double>(faults.total()) / took);
+  std::printf(
+      "%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a "
+      "minute\n",
+      static_cast<unsigned long long>(faults.total()), static_cast<unsigned long long>(runs),
+      static_cast<unsigned long long>(events), static_cast<long long>(checks),
+      static_cast<unsigned long long>(failed), took,
+      60 * static_cast<double>(faults.total()) / took);
   return failed == 0 ? 0 : 1;
 }

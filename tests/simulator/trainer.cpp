@@ -29,7 +29,9 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   return o;
 }
 
-double reward_of(const Rollout& rollout) { return rollout.rewards.empty() ? 0 : rollout.rewards[0].second; }
+double reward_of(const Rollout& rollout) {
+  return rollout.rewards.empty() ? 0 : rollout.rewards[0].second;
+}
 
 }  // namespace
 
@@ -62,7 +64,8 @@ void SimTrainer::start() {
     lowest = std::min(lowest, start->second);
   }
   starts_.emplace_back(trainer_term_, checkpoint_);
-  world_.trace("trainer: start " + std::to_string(trainer_term_) + " from step " + std::to_string(checkpoint_));
+  world_.trace("trainer: start " + std::to_string(trainer_term_) + " from step " +
+               std::to_string(checkpoint_));
   step_ = granted_to_ = checkpoint_;
   content_ = checkpoint_content_;
   training_ = false;
@@ -72,7 +75,8 @@ void SimTrainer::start() {
   world_.judge.restored(checkpoint_);
   try {
     world_.judge.started(journalled());
-    state_ = std::make_unique<TrainerState>(options_of(plan_, trainer_term_, world_.disk), "sim://weights");
+    state_ = std::make_unique<TrainerState>(options_of(plan_, trainer_term_, world_.disk),
+                                            "sim://weights");
   } catch (const ProcessCrash&) {
     world_.events.after(seconds(1), [this] { start(); });
     return;
@@ -142,7 +146,8 @@ void SimTrainer::flush() {
       if (out.payload.type == MessageType::kAck) {
         const auto message = packet.parse();
         const AckBody ack = message.value().body<AckBody>().value();
-        if (ack.status == "ACCEPTED") world_.judge.acknowledged(ack.rollout_id, group_of(ack.rollout_id));
+        if (ack.status == "ACCEPTED")
+          world_.judge.acknowledged(ack.rollout_id, group_of(ack.rollout_id));
       }
       if (!world_.network.to_worker(identity, std::move(packet))) {
         gone.push_back(identity);
@@ -157,7 +162,8 @@ void SimTrainer::flush() {
 // The ids of the rollouts that the journal gives back.
 std::set<std::string> SimTrainer::journalled() const {
   const TrainerOptions o = options_of(plan_, trainer_term_, world_.disk);
-  Journal journal({.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
+  Journal journal(
+      {.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
   std::set<std::string> ids;
   for (const Rollout& rollout : journal.take_replayed()) ids.insert(rollout.rollout_id);
   return ids;
@@ -185,12 +191,14 @@ void SimTrainer::publish(int64_t version) {
 }
 
 GroupGrant SimTrainer::grant_of(int64_t group) const {
-  return {group, static_cast<int32_t>(plan_.group_size), queue_->min_version(group), queue_->step_of(group)};
+  return {group, static_cast<int32_t>(plan_.group_size), queue_->min_version(group),
+          queue_->step_of(group)};
 }
 
 void SimTrainer::grant_to(int64_t step) {
   std::vector<GroupGrant> grants;
-  for (int64_t slot = granted_to_ * plan_.prompts_per_step; slot < step * plan_.prompts_per_step; ++slot) {
+  for (int64_t slot = granted_to_ * plan_.prompts_per_step; slot < step * plan_.prompts_per_step;
+       ++slot) {
     grants.push_back(grant_of(slot));
   }
   granted_to_ = std::max(granted_to_, step);
@@ -203,7 +211,8 @@ void SimTrainer::admit(Rollout rollout) {
   const std::string id = rollout.rollout_id;
   const std::string epoch = std::to_string(rollout.trainer_term);
   const auto admission = static_cast<int>(queue_->add(std::move(rollout)));
-  world_.trace("trainer: rollout " + id + " of start " + epoch + ", admission " + std::to_string(admission));
+  world_.trace("trainer: rollout " + id + " of start " + epoch + ", admission " +
+               std::to_string(admission));
   const rl::QueueRequests requests = queue_->take_requests();
   release(requests.forget);
   std::vector<GroupGrant> grants;
@@ -226,7 +235,8 @@ void SimTrainer::release(const std::vector<int64_t>& groups) {
 std::vector<int64_t> SimTrainer::groups_of(int64_t from_step, int64_t to_step) const {
   std::vector<int64_t> groups;
   for (int64_t round = 0; round < plan_.refill_rounds; ++round) {
-    for (int64_t slot = from_step * plan_.prompts_per_step; slot < to_step * plan_.prompts_per_step; ++slot) {
+    for (int64_t slot = from_step * plan_.prompts_per_step; slot < to_step * plan_.prompts_per_step;
+         ++slot) {
       groups.push_back(slot + round * rl::kRoundStride);
     }
   }
@@ -237,7 +247,8 @@ void SimTrainer::train_if_ready() {
   if (training_ || finished_) return;
   const auto rollouts = queue_->take(step_ + 1);
   if (!rollouts) return;
-  world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size, plan_.max_staleness);
+  world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
+                       plan_.max_staleness);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {
     if (life == life_) guarded([this] { trained(); });
@@ -272,10 +283,12 @@ std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const Chunk
     return snapshot->manifest.version == body.version;
   });
   const WeightDelta* delta = held == held_.end() ? nullptr : (*held)->delta.get();
-  const bool is_known = header.trainer_term == trainer_term_ && held != held_.end() && body.tensors == 1 &&
-                        (body.base_version < 0 || (delta && delta->manifest.base_version == body.base_version));
+  const bool is_known =
+      header.trainer_term == trainer_term_ && held != held_.end() && body.tensors == 1 &&
+      (body.base_version < 0 || (delta && delta->manifest.base_version == body.base_version));
   if (!is_known) {
-    payload = make_payload(MessageType::kError, ErrorBody{reason_name(Reason::kGone), "gone", false, body.version});
+    payload = make_payload(MessageType::kError,
+                           ErrorBody{reason_name(Reason::kGone), "gone", false, body.version});
   } else {
     const Buffer& tensor =
         body.base_version >= 0 ? delta->payloads.at(body.tensor) : (*held)->tensors.at(body.tensor);
@@ -295,8 +308,9 @@ std::string SimTrainer::summary() const {
   if (!state_) return text;
   text += ", " + std::to_string(queue_->size()) + " rollouts queued";
   for (const WorkerStatus& w : state_->workers()) {
-    text += "\n  " + w.worker_id + "/" + std::to_string(w.incarnation) + " " + w.state + " v" + std::to_string(w.version) +
-            ", holds " + std::to_string(w.in_flight_samples) + ", says " + std::to_string(w.queue_depth);
+    text += "\n  " + w.worker_id + "/" + std::to_string(w.incarnation) + " " + w.state + " v" +
+            std::to_string(w.version) + ", holds " + std::to_string(w.in_flight_samples) +
+            ", says " + std::to_string(w.queue_depth);
   }
   return text;
 }

@@ -1,5 +1,6 @@
-// A simulated trainer: the product's TrainerState, Journal and RolloutQueue, with an owner that grants,
-// pops, trains, publishes and checkpoints as the product's does, and dies and starts again on request.
+// A simulated trainer: the product's TrainerState, Journal and RolloutQueue, with an owner that
+// grants, pops, trains, publishes and checkpoints as the product's does, and dies and starts again
+// on request.
 #pragma once
 
 #include <deque>
@@ -63,7 +64,8 @@ class SimTrainer final : public TrainerPort {
 
   void on_packet(const std::string& identity, Packet packet) override;
   // A CHUNK, or an ERROR, for a CHUNK_REQUEST; nullopt while it is away.
-  std::optional<Packet> answer_chunk(const bridge::Header& header, const bridge::ChunkBody& request) const;
+  std::optional<Packet> answer_chunk(const bridge::Header& header,
+                                     const bridge::ChunkBody& request) const;
 
  private:
   template <class Action>
@@ -87,7 +89,7 @@ class SimTrainer final : public TrainerPort {
   TrainerPlan plan_;
   // What outlives the process.
   int64_t trainer_term_ = 0;
-  int64_t checkpoint_ = 0;                            // the step of the latest
+  int64_t checkpoint_ = 0;  // the step of the latest
   int64_t checkpoint_content_ = 1;
   std::vector<std::pair<int64_t, int64_t>> starts_;  // trainer_term, restored version
   int64_t last_content_ = 1;

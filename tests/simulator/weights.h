@@ -10,7 +10,9 @@ namespace ringside::simulator {
 
 inline constexpr const char* kRunId = "simulated";
 
-inline bridge::Buffer numbers(std::vector<int64_t> values) { return bridge::Buffer::own(std::move(values)); }
+inline bridge::Buffer numbers(std::vector<int64_t> values) {
+  return bridge::Buffer::own(std::move(values));
+}
 
 // `content` below 2^31: it becomes a token.
 inline std::vector<bridge::NamedBuffer> tensors_of(int64_t content) {
@@ -19,8 +21,8 @@ inline std::vector<bridge::NamedBuffer> tensors_of(int64_t content) {
           {"frozen", "I64", {2}, numbers({3, 4})}};
 }
 
-inline std::shared_ptr<const bridge::WeightSnapshot> snapshot_of(int64_t trainer_term, int64_t version,
-                                                                int64_t content) {
+inline std::shared_ptr<const bridge::WeightSnapshot> snapshot_of(int64_t trainer_term,
+                                                                 int64_t version, int64_t content) {
   return bridge::make_snapshot(kRunId, trainer_term, version, tensors_of(content));
 }
 

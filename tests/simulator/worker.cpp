@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-
 namespace ringside::simulator {
 namespace {
 
@@ -38,7 +37,8 @@ Status SimLink::send(const Rollout& rollout) {
   return state_.send_rollout(rollout);
 }
 
-SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s, const WorkerOptions& options)
+SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s,
+                            const WorkerOptions& options)
     : state(options), link(state, world.events), model(world, plan, options.worker_id), server(s) {
   state.touch(world.events.now());
   const rl::WorkerSettings settings{options.worker_id, {}, [] { return false; }};
@@ -51,13 +51,16 @@ SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s, 
 }
 
 milliseconds SimWorker::Process::turn() { return embedded ? embedded->turn() : served->turn(); }
-bool SimWorker::Process::is_over() const { return embedded ? embedded->is_over() : served->is_over(); }
+bool SimWorker::Process::is_over() const {
+  return embedded ? embedded->is_over() : served->is_over();
+}
 Span SimWorker::Process::take_busy() { return embedded ? model.take_busy() : server.take_busy(); }
 
 void SimWorker::start() {
   if (over_ || process_) return;
   ++life_;
-  process_ = std::make_unique<Process>(world_, plan_, server_, options_of(plan_, worker_id_, life_));
+  process_ =
+      std::make_unique<Process>(world_, plan_, server_, options_of(plan_, worker_id_, life_));
   inbox_.clear();
   busy_until_ = stopped_until_ = {};
   world_.trace(worker_id_ + ": starts");
@@ -120,7 +123,8 @@ void SimWorker::follow_link() {
 void SimWorker::flush() {
   WorkerState& state = process_->state;
   while (connected_ && state.front() != nullptr) {
-    if (!world_.network.to_trainer(identity_, {state.front_header(), state.front()->buffers})) break;
+    if (!world_.network.to_trainer(identity_, {state.front_header(), state.front()->buffers}))
+      break;
     state.sent_front(world_.events.now());
   }
   request_chunks();
@@ -205,8 +209,9 @@ void SimWorker::turn() {
 
 std::string SimWorker::summary() const {
   if (!process_) return worker_id_ + ": no process";
-  return worker_id_ + ": link " + std::to_string(static_cast<int>(process_->state.link())) + (connected_ ? ", connected" : "") +
-         ", pending " + std::to_string(process_->state.pending());
+  return worker_id_ + ": link " + std::to_string(static_cast<int>(process_->state.link())) +
+         (connected_ ? ", connected" : "") + ", pending " +
+         std::to_string(process_->state.pending());
 }
 
 }  // namespace ringside::simulator

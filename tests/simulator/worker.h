@@ -1,5 +1,5 @@
-// A simulated worker: the product's WorkerState and one of its two loops, over the simulated network, with
-// a model or an inference server that takes virtual time and goes wrong on request.
+// A simulated worker: the product's WorkerState and one of its two loops, over the simulated
+// network, with a model or an inference server that takes virtual time and goes wrong on request.
 #pragma once
 
 #include <deque>
@@ -52,7 +52,8 @@ class SimModel final : public rl::BatchSampler {
   SimModel(World& world, const WorkerPlan& plan, std::string worker_id)
       : world_(world), plan_(plan), worker_id_(std::move(worker_id)) {}
   std::string install(const bridge::WeightSnapshot& snapshot) override;
-  std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples, int64_t version) override;
+  std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
+                                      int64_t version) override;
   void damage_next_install() { damages_ = true; }
   Span take_busy() { return std::exchange(busy_, Span{}); }
 
@@ -78,7 +79,8 @@ class SimServer final : public rl::ServedPolicy {
   bridge::Status verify() override;
   bridge::Status interrupt() override;
   std::string root_hash() const override { return root_of(installed_); }
-  std::vector<bridge::Rollout> rollouts(std::vector<rl::ServedAnswer> answers, int64_t version) override;
+  std::vector<bridge::Rollout> rollouts(std::vector<rl::ServedAnswer> answers,
+                                        int64_t version) override;
   bridge::Rollout failed(const rl::ServedAnswer& answer, int64_t version) override;
 
   // Its process dies and is up again, with the weights it was installed with, after `away`.
@@ -111,7 +113,11 @@ class SimServer final : public rl::ServedPolicy {
 class SimWorker final : public WorkerPort {
  public:
   SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan, std::string worker_id)
-      : world_(world), trainer_(trainer), plan_(plan), worker_id_(std::move(worker_id)), server_(world, plan_, worker_id_) {}
+      : world_(world),
+        trainer_(trainer),
+        plan_(plan),
+        worker_id_(std::move(worker_id)),
+        server_(world, plan_, worker_id_) {}
 
   void start();
   // The process dies; the launcher starts it again after `away`.
@@ -132,7 +138,8 @@ class SimWorker final : public WorkerPort {
  private:
   // Of one process.
   struct Process {
-    Process(World& world, const WorkerPlan& plan, SimServer& server, const bridge::WorkerOptions& options);
+    Process(World& world, const WorkerPlan& plan, SimServer& server,
+            const bridge::WorkerOptions& options);
     std::chrono::milliseconds turn();
     bool is_over() const;
     Span take_busy();

@@ -1,4 +1,5 @@
-// Guards: an option that a method ignores in silence, a refusal after the first collective, shapes that do not fit the plan.
+// Guards: an option that a method ignores in silence, a refusal after the first collective, shapes
+// that do not fit the plan.
 #include <limits>
 
 #include "tests/sp/attention_problem.h"
@@ -9,12 +10,10 @@ using sp::RingImpl;
 
 namespace {
 
-const std::vector<std::pair<sp::MeshShape, RingImpl>> kMethods{{{1, 1, 1}, RingImpl::kP2p},
-                                                               {{1, 1, 2}, RingImpl::kP2p},
-                                                               {{1, 2, 1}, RingImpl::kP2p},
-                                                               {{1, 2, 1}, RingImpl::kAllGather},
-                                                               {{1, 2, 2}, RingImpl::kP2p},
-                                                               {{1, 2, 2}, RingImpl::kAllGather}};
+const std::vector<std::pair<sp::MeshShape, RingImpl>> kMethods{
+    {{1, 1, 1}, RingImpl::kP2p}, {{1, 1, 2}, RingImpl::kP2p},
+    {{1, 2, 1}, RingImpl::kP2p}, {{1, 2, 1}, RingImpl::kAllGather},
+    {{1, 2, 2}, RingImpl::kP2p}, {{1, 2, 2}, RingImpl::kAllGather}};
 
 struct Option {
   const char* name;
@@ -25,8 +24,10 @@ struct Option {
 const std::vector<Option> kOptions{
     {"softmax scale", [](test::Problem& p, sp::AttentionOptions&) { p.scale = 1.9; }, nullptr},
     {"window", [](test::Problem& p, sp::AttentionOptions&) { p.window = 3; }, nullptr},
-    {"sinks", [](test::Problem& p, sp::AttentionOptions&) { p.sinks = at::ones({4}, at::kDouble); }, nullptr},
-    {"dropout", [](test::Problem&, sp::AttentionOptions& o) { o.dropout = 0.1; }, "dropout 0.1 cannot be honoured"},
+    {"sinks", [](test::Problem& p, sp::AttentionOptions&) { p.sinks = at::ones({4}, at::kDouble); },
+     nullptr},
+    {"dropout", [](test::Problem&, sp::AttentionOptions& o) { o.dropout = 0.1; },
+     "dropout 0.1 cannot be honoured"},
     {"soft-cap", [](test::Problem&, sp::AttentionOptions& o) { o.logit_softcap = 30; },
      "soft-cap 30 cannot be honoured"},
 };
@@ -34,7 +35,8 @@ const std::vector<Option> kOptions{
 }  // namespace
 
 TEST_CASE("every option is honoured or refused by every method, before the first collective") {
-  const test::Problem plain = test::make_problem(sp::SegmentForest({{-1, 9}, {0, 12}, {0, 7}}), {4, 2, 8});
+  const test::Problem plain =
+      test::make_problem(sp::SegmentForest({{-1, 9}, {0, 12}, {0, 7}}), {4, 2, 8});
   const at::Tensor unchanged = test::solve_densely(plain).out;
   for (const auto& [shape, ring_impl] : kMethods) {
     for (const Option& option : kOptions) {
@@ -45,24 +47,27 @@ TEST_CASE("every option is honoured or refused by every method, before the first
       if (option.refusal == nullptr) {
         const at::Tensor expected = test::solve_densely(p).out;
         CHECK(test::max_abs_diff(expected, unchanged) > 1e-3);  // the option matters here at all
-        CHECK(test::max_abs_diff(test::solve_on_mesh(p, {ring_impl}, shape, at::kDouble).out, expected) < 1e-10);
+        CHECK(test::max_abs_diff(test::solve_on_mesh(p, {ring_impl}, shape, at::kDouble).out,
+                                 expected) < 1e-10);
         continue;
       }
       std::vector<std::string> errors(shape.world_size());
       std::vector<int64_t> bytes(shape.world_size(), 0);
-      test::run_ranks(shape, [&, &mesh_shape = shape, &impl = ring_impl](const sp::Mesh& mesh,
-                                                                         const sp::ProcessGroups& comms) {
+      test::run_ranks(shape, [&, &mesh_shape = shape, &impl = ring_impl](
+                                 const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         const sp::SequenceLayout layout(p.forest, mesh_shape.ring, mesh_shape.ulysses);
         const auto plan = std::make_shared<const sp::AttentionPlan>(
             sp::plan_attention(layout, p.heads, mesh.sp_rank(), {impl}));
         const auto index = at::tensor(layout.packed_indices(mesh.sp_rank()), at::kLong);
         try {
-          sp::attention(p.q.index_select(0, index), p.k.index_select(0, index), p.v.index_select(0, index),
-                        {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, refused);
+          sp::attention(
+              p.q.index_select(0, index), p.k.index_select(0, index), p.v.index_select(0, index),
+              {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, refused);
         } catch (const c10::Error& error) {
           errors[mesh.rank()] = error.what();
         }
-        for (const auto* comm : {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
+        for (const auto* comm :
+             {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
           for (const auto& [tag, count] : comm->sent_bytes()) {
             bytes[mesh.rank()] += count;
           }
@@ -78,7 +83,8 @@ TEST_CASE("every option is honoured or refused by every method, before the first
 
 TEST_CASE("shapes that do not fit the plan are refused before any collective") {
   const sp::SequenceLayout layout({4}, 1, 1);
-  const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(layout, {4, 2, 8}, 0));
+  const auto plan =
+      std::make_shared<const sp::AttentionPlan>(sp::plan_attention(layout, {4, 2, 8}, 0));
   const auto alone = sp::make_single_rank_communicator();
   const at::Tensor q = at::zeros({4, 4, 8}), kv = at::zeros({4, 2, 8});
   const sp::AttentionContext context{plan, alone, alone};
@@ -86,14 +92,16 @@ TEST_CASE("shapes that do not fit the plan are refused before any collective") {
   CHECK_THROWS_WITH(sp::attention(q, q, q, context, {}), Catch::Contains("k and v have shapes"));
   CHECK_THROWS_WITH(sp::attention(q, kv.to(at::kDouble), kv.to(at::kDouble), context, {}),
                     Catch::Contains("share a dtype"));
-  CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({3})}), Catch::Contains("expected [4]"));
+  CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({3})}),
+                    Catch::Contains("expected [4]"));
 }
 
 TEST_CASE("a rank without a live token, and a group without any, stay finite with zero gradients") {
   for (const auto& [shape, ring_impl] : kMethods) {
     for (const auto& lengths : std::vector<std::vector<int64_t>>{{1}, {0, 0}, {}}) {
       CAPTURE(lengths, shape.ring, shape.ulysses, static_cast<int>(ring_impl));
-      const test::Problem p = test::make_problem(sp::SegmentForest::of_documents(lengths), {4, 2, 8});
+      const test::Problem p =
+          test::make_problem(sp::SegmentForest::of_documents(lengths), {4, 2, 8});
       const auto solution = test::solve_on_mesh(p, {ring_impl}, shape, at::kDouble);
       for (const at::Tensor* x : {&solution.out, &solution.dq, &solution.dk, &solution.dv}) {
         CHECK(at::isfinite(*x).all().item<bool>());

@@ -1,6 +1,6 @@
-// Guards: any split of documents, shared prefixes, heads and ranks that changes an output, a log-sum-exp or a gradient;
-// bytes sent that the plan does not predict; partial results in less than fp32. Oracle: dense fp64 softmax in one
-// process, every document for itself.
+// Guards: any split of documents, shared prefixes, heads and ranks that changes an output, a
+// log-sum-exp or a gradient; bytes sent that the plan does not predict; partial results in less
+// than fp32. Oracle: dense fp64 softmax in one process, every document for itself.
 #include <cstdio>
 #include <random>
 
@@ -36,15 +36,28 @@ std::vector<Pack> all_packs() {
       groups.push_back({parent, std::uniform_int_distribution<int64_t>(1, 20)(rng)});
     }
   }
-  return {{"one document", SegmentForest::of_documents({37})},
-          {"ragged", SegmentForest::of_documents(ragged)},
-          {"one long, many short", SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7})},
-          {"one token", SegmentForest::of_documents({1})},
-          {"groups", SegmentForest(groups)},
-          {"three levels", SegmentForest({{-1, 21}, {0, 9}, {1, 14}, {1, 6}, {1, 0}, {0, 30}, {5, 1}, {5, 12},
-                                          {-1, 8}, {8, 5}, {9, 13}, {9, 2}, {-1, 4}})},
-          // document-aware placement puts documents 0, 2, 4 and 6 on ranks of their own at 2, 4 and 8
-          {"ranks without a loss token", SegmentForest::of_documents(std::vector<int64_t>(8, 16)), /*mask_even=*/true}};
+  return {
+      {"one document", SegmentForest::of_documents({37})},
+      {"ragged", SegmentForest::of_documents(ragged)},
+      {"one long, many short", SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7})},
+      {"one token", SegmentForest::of_documents({1})},
+      {"groups", SegmentForest(groups)},
+      {"three levels", SegmentForest({{-1, 21},
+                                      {0, 9},
+                                      {1, 14},
+                                      {1, 6},
+                                      {1, 0},
+                                      {0, 30},
+                                      {5, 1},
+                                      {5, 12},
+                                      {-1, 8},
+                                      {8, 5},
+                                      {9, 13},
+                                      {9, 2},
+                                      {-1, 4}})},
+      // document-aware placement puts documents 0, 2, 4 and 6 on ranks of their own at 2, 4 and 8
+      {"ranks without a loss token", SegmentForest::of_documents(std::vector<int64_t>(8, 16)),
+       /*mask_even=*/true}};
 }
 
 Problem make_problem(const Pack& pack, const sp::HeadShape& heads) {
@@ -71,8 +84,9 @@ std::vector<sp::MeshShape> all_meshes() {
 }
 
 std::vector<Split> splits_of(const sp::MeshShape& shape) {
-  std::vector<Split> splits{{RingImpl::kP2p, Placement::kDocumentAware},
-                            {RingImpl::kAllGather, Placement::kDocumentAware, /*heads_k_stride=*/1}};
+  std::vector<Split> splits{
+      {RingImpl::kP2p, Placement::kDocumentAware},
+      {RingImpl::kAllGather, Placement::kDocumentAware, /*heads_k_stride=*/1}};
   if (shape.ring > 1) {
     splits.push_back({RingImpl::kP2p, Placement::kZigzag});
     splits.push_back({RingImpl::kAllGather, Placement::kZigzag});
@@ -92,15 +106,18 @@ Case make_case(Problem p) {
   return {std::move(p), std::move(expected)};
 }
 
-// Solves every case by every split of a mesh, whose ranks keep their groups throughout; returns the worst difference.
+// Solves every case by every split of a mesh, whose ranks keep their groups throughout; returns the
+// worst difference.
 double check_cases(const std::vector<Case>& cases, const sp::MeshShape& shape) {
   const auto splits = splits_of(shape);
   std::vector<std::vector<std::vector<test::RankSolution>>> found(  // [case][split][rank]
       cases.size(), {splits.size(), std::vector<test::RankSolution>(shape.world_size())});
   test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     for (std::size_t c = 0; c < cases.size(); ++c) {
-      for (std::size_t s = 0; s < splits.size() && shape.ulysses <= cases[c].problem.heads.num_query_heads; ++s) {
-        found[c][s][mesh.rank()] = test::solve_on_rank(cases[c].problem, splits[s], mesh, comms, at::kDouble);
+      for (std::size_t s = 0;
+           s < splits.size() && shape.ulysses <= cases[c].problem.heads.num_query_heads; ++s) {
+        found[c][s][mesh.rank()] =
+            test::solve_on_rank(cases[c].problem, splits[s], mesh, comms, at::kDouble);
       }
     }
   });
@@ -129,7 +146,9 @@ double check_cases(const std::vector<Case>& cases, const sp::MeshShape& shape) {
 
 }  // namespace
 
-TEST_CASE("outputs, LSE and gradients equal the dense oracle for every mesh, method, head count and pack", "[parity]") {
+TEST_CASE(
+    "outputs, LSE and gradients equal the dense oracle for every mesh, method, head count and pack",
+    "[parity]") {
   std::vector<Case> cases;
   for (const auto& heads : kHeads) {
     for (const Pack& pack : all_packs()) {
@@ -159,14 +178,16 @@ TEST_CASE("windows and sinks are honoured by every method", "[parity]") {
 }
 
 TEST_CASE("bf16 error stays within twice the single process and does not grow with the degree") {
-  Problem p = test::make_problem(SegmentForest({{-1, 120}, {0, 181}, {0, 64}, {-1, 44}}), {8, 2, 16});
+  Problem p =
+      test::make_problem(SegmentForest({{-1, 120}, {0, 181}, {0, 64}, {-1, 44}}), {8, 2, 16});
   p.scale = 0.25;
   for (at::Tensor* x : {&p.q, &p.k, &p.v, &p.dout}) {  // the oracle sees the same bf16 inputs
     *x = x->to(at::kBFloat16).to(at::kDouble);
   }
   const auto expected = test::solve_densely(p);
   const auto error = [&](const Split& split, int64_t ring, int64_t ulysses) {
-    return test::worst_difference(test::solve_on_mesh(p, split, {1, ring, ulysses}, at::kBFloat16), expected);
+    return test::worst_difference(test::solve_on_mesh(p, split, {1, ring, ulysses}, at::kBFloat16),
+                                  expected);
   };
   const double single = error({}, 1, 1);
   std::printf("bf16 attention error: 1 rank %.4f\n", single);
@@ -174,8 +195,8 @@ TEST_CASE("bf16 error stays within twice the single process and does not grow wi
     const double p2p = error({RingImpl::kP2p, Placement::kZigzag}, size, 1);
     const double gather = error({RingImpl::kAllGather, Placement::kZigzag}, size, 1);
     const double ulysses = error({}, 1, size);
-    std::printf("bf16 attention error: P = %ld: p2p %.4f, all-gather %.4f, ulysses %.4f\n", static_cast<long>(size), p2p,
-                gather, ulysses);
+    std::printf("bf16 attention error: P = %ld: p2p %.4f, all-gather %.4f, ulysses %.4f\n",
+                static_cast<long>(size), p2p, gather, ulysses);
     CHECK(std::max({p2p, gather, ulysses}) <= 2 * single);
   }
 }

@@ -1,5 +1,5 @@
-// One attention problem, solved densely in one process and by a mesh of ranks, with the byte counters held against the
-// plan on the way.
+// One attention problem, solved densely in one process and by a mesh of ranks, with the byte
+// counters held against the plan on the way.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,9 @@ struct Problem {
 inline Problem make_problem(sp::SegmentForest forest, sp::HeadShape heads) {
   at::manual_seed(5);
   Problem p{std::move(forest), heads, 0.37, 0, {}, {}, {}, {}, {}};
-  const auto random = [&](int64_t h) { return at::randn({p.forest.num_tokens(), h, heads.head_dim}, at::kDouble); };
+  const auto random = [&](int64_t h) {
+    return at::randn({p.forest.num_tokens(), h, heads.head_dim}, at::kDouble);
+  };
   p.q = random(heads.num_query_heads);
   p.k = random(heads.num_kv_heads);
   p.v = random(heads.num_kv_heads);
@@ -40,8 +42,9 @@ struct Solution {
 };
 
 inline double worst_difference(const Solution& a, const Solution& b) {
-  double worst = std::max({max_abs_diff(a.out, b.out), max_abs_diff(a.lse, b.lse), max_abs_diff(a.dq, b.dq),
-                           max_abs_diff(a.dk, b.dk), max_abs_diff(a.dv, b.dv)});
+  double worst =
+      std::max({max_abs_diff(a.out, b.out), max_abs_diff(a.lse, b.lse), max_abs_diff(a.dq, b.dq),
+                max_abs_diff(a.dk, b.dk), max_abs_diff(a.dv, b.dv)});
   if (a.dsinks.defined()) {
     worst = std::max(worst, max_abs_diff(a.dsinks, b.dsinks));
   }
@@ -49,11 +52,17 @@ inline double worst_difference(const Solution& a, const Solution& b) {
 }
 
 inline Solution solve_densely(const Problem& p) {
-  const auto leaf = [](const at::Tensor& x) { return x.defined() ? x.clone().requires_grad_() : at::Tensor(); };
+  const auto leaf = [](const at::Tensor& x) {
+    return x.defined() ? x.clone().requires_grad_() : at::Tensor();
+  };
   const at::Tensor q = leaf(p.q), k = leaf(p.k), v = leaf(p.v), sinks = leaf(p.sinks);
   const auto result = dense_attention(q, k, v, p.forest, {p.scale, p.window, sinks});
   result.out_THD.backward(p.dout);
-  return {result.out_THD.detach(), result.lse_TH.detach(), q.grad(), k.grad(), v.grad(),
+  return {result.out_THD.detach(),
+          result.lse_TH.detach(),
+          q.grad(),
+          k.grad(),
+          v.grad(),
           sinks.defined() ? sinks.grad() : at::Tensor()};
 }
 
@@ -70,23 +79,27 @@ inline int64_t sent_bytes(const sp::Communicator& comm, const char* tag) {
   return found == comm.sent_bytes().end() ? 0 : found->second;
 }
 
-// Throws unless the bytes sent are the plan's, `passes` times forward and, with_backward, once backward.
-inline void check_bytes(const sp::AttentionPlan& plan, const sp::ProcessGroups& comms, at::ScalarType dtype,
-                        bool with_backward) {
+// Throws unless the bytes sent are the plan's, `passes` times forward and, with_backward, once
+// backward.
+inline void check_bytes(const sp::AttentionPlan& plan, const sp::ProcessGroups& comms,
+                        at::ScalarType dtype, bool with_backward) {
   const int64_t element = at::elementSize(dtype);
   const int64_t accumulated = dtype == at::kDouble ? 8 : 4;
   const int64_t both = with_backward ? 2 : 1;
   const int64_t kv_grad_element = plan.head_split.kv_heads_shared ? accumulated : element;
   const auto expect = [](const sp::Communicator& comm, const char* tag, int64_t bytes) {
-    TORCH_CHECK(sent_bytes(comm, tag) == bytes, tag, ": sent ", sent_bytes(comm, tag), " bytes, planned ", bytes);
+    TORCH_CHECK(sent_bytes(comm, tag) == bytes, tag, ": sent ", sent_bytes(comm, tag),
+                " bytes, planned ", bytes);
   };
   const sp::Traffic& t = plan.traffic;
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_query", both * t.ulysses_query * element);
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv", t.ulysses_kv * element);
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_output", both * t.ulysses_output * element);
   expect(*comms.tensors(sp::axes::kRing), "ring_kv", both * t.ring_kv * element);
-  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv_grad", with_backward ? t.ulysses_kv_grad * kv_grad_element : 0);
-  expect(*comms.tensors(sp::axes::kRing), "ring_kv_grad", with_backward ? t.ring_kv_grad * accumulated : 0);
+  expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv_grad",
+         with_backward ? t.ulysses_kv_grad * kv_grad_element : 0);
+  expect(*comms.tensors(sp::axes::kRing), "ring_kv_grad",
+         with_backward ? t.ring_kv_grad * accumulated : 0);
 }
 
 struct RankSolution {
@@ -97,11 +110,13 @@ struct RankSolution {
 };
 
 // The plan of this rank, and a solution that has only its places yet.
-inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on_rank(const Problem& p, const Split& split,
-                                                                                      const sp::Mesh& mesh) {
-  const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses, split.placement);
-  const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
-      layout, p.heads, mesh.sp_rank(), {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
+inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on_rank(
+    const Problem& p, const Split& split, const sp::Mesh& mesh) {
+  const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses,
+                                  split.placement);
+  const auto plan = std::make_shared<const sp::AttentionPlan>(
+      sp::plan_attention(layout, p.heads, mesh.sp_rank(),
+                         {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
   RankSolution result;
   result.packed = layout.packed_indices(mesh.sp_rank());
   for (const sp::TokenRun& run : layout.ring_share(mesh.ring_rank())) {
@@ -119,34 +134,39 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
   auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return x.index_select(0, index).to(dtype); };
-  const at::Tensor q = local(p.q).requires_grad_(), k = local(p.k).requires_grad_(), v = local(p.v).requires_grad_();
-  const at::Tensor sinks = p.sinks.defined() ? p.sinks.to(sp::accumulation_dtype(dtype)).clone().requires_grad_() : at::Tensor();
+  const at::Tensor q = local(p.q).requires_grad_(), k = local(p.k).requires_grad_(),
+                   v = local(p.v).requires_grad_();
+  const at::Tensor sinks = p.sinks.defined()
+                               ? p.sinks.to(sp::accumulation_dtype(dtype)).clone().requires_grad_()
+                               : at::Tensor();
   comms.tensors(sp::axes::kUlysses)->reset_counters();
   comms.tensors(sp::axes::kRing)->reset_counters();
-  const at::Tensor out = sp::attention(q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, {p.scale, sinks});
+  const at::Tensor out = sp::attention(
+      q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
+      {p.scale, sinks});
   check_bytes(*plan, comms, dtype, /*with_backward=*/false);
   out.backward(local(p.dout));
   check_bytes(*plan, comms, dtype, /*with_backward=*/true);
 
   const at::NoGradGuard no_grad;
   const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto partial =
-      sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(), *comms.tensors(sp::axes::kRing), p.scale);
-  result.local = {out.detach(), partial.lse, q.grad(), k.grad(), v.grad(), sinks.defined() ? sinks.grad() : at::Tensor()};
+  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(),
+                                       *comms.tensors(sp::axes::kRing), p.scale);
+  result.local = {out.detach(), partial.lse, q.grad(),
+                  k.grad(),     v.grad(),    sinks.defined() ? sinks.grad() : at::Tensor()};
   return result;
 }
 
 // The shards of all ranks as one packed solution, in fp64.
 inline Solution join(const Problem& p, const std::vector<RankSolution>& ranks) {
-  Solution whole{at::empty_like(p.q),
-                 at::empty({p.q.size(0), p.q.size(1)}, at::kDouble),
-                 at::empty_like(p.q),
-                 at::empty_like(p.k),
-                 at::empty_like(p.v),
-                 p.sinks.defined() ? at::zeros_like(p.sinks) : at::Tensor()};
+  Solution whole{at::empty_like(p.q), at::empty({p.q.size(0), p.q.size(1)}, at::kDouble),
+                 at::empty_like(p.q), at::empty_like(p.k),
+                 at::empty_like(p.v), p.sinks.defined() ? at::zeros_like(p.sinks) : at::Tensor()};
   for (const RankSolution& rank : ranks) {
     const at::Tensor index = at::tensor(rank.packed, at::kLong);
-    const auto put = [&](at::Tensor& to, const at::Tensor& from) { to.index_copy_(0, index, from.to(at::kDouble)); };
+    const auto put = [&](at::Tensor& to, const at::Tensor& from) {
+      to.index_copy_(0, index, from.to(at::kDouble));
+    };
     put(whole.out, rank.local.out);
     put(whole.dq, rank.local.dq);
     put(whole.dk, rank.local.dk);
@@ -160,7 +180,8 @@ inline Solution join(const Problem& p, const std::vector<RankSolution>& ranks) {
   return whole;
 }
 
-inline Solution solve_on_mesh(const Problem& p, const Split& split, sp::MeshShape shape, at::ScalarType dtype) {
+inline Solution solve_on_mesh(const Problem& p, const Split& split, sp::MeshShape shape,
+                              at::ScalarType dtype) {
   std::vector<RankSolution> ranks(shape.world_size());
   run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank(p, split, mesh, comms, dtype);

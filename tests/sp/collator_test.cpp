@@ -1,5 +1,5 @@
-// Guards: a label that crosses a shard edge, a loss entry lost or on the wrong rank, fields cut by different
-// permutations, and ranks that disagree about the plan without noticing.
+// Guards: a label that crosses a shard edge, a loss entry lost or on the wrong rank, fields cut by
+// different permutations, and ranks that disagree about the plan without noticing.
 #include "sp/batch/collator.h"
 
 #include <random>
@@ -32,9 +32,12 @@ std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
 
 }  // namespace
 
-TEST_CASE("every entry is on exactly one rank, next to its token, and names its place among all entries") {
+TEST_CASE(
+    "every entry is on exactly one rank, next to its token, and names its place among all "
+    "entries") {
   std::mt19937 rng(4);
-  for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}, {1, 3, 1}}) {
+  for (const auto& shape : std::vector<sp::MeshShape>{
+           {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}, {1, 3, 1}}) {
     std::vector<int64_t> lengths(9);
     for (int64_t& n : lengths) {
       n = std::uniform_int_distribution<int64_t>(0, 17)(rng);
@@ -73,21 +76,29 @@ TEST_CASE("every entry is on exactly one rank, next to its token, and names its 
   }
 }
 
-TEST_CASE("a shared prefix becomes one segment, to any depth, and every document keeps its tokens") {
+TEST_CASE(
+    "a shared prefix becomes one segment, to any depth, and every document keeps its tokens") {
   const auto join = [](std::vector<int64_t> a, const std::vector<int64_t>& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   };
   const std::vector<int64_t> prompt(20, 1);
   const std::vector<int64_t> turn = join(prompt, std::vector<int64_t>(18, 2));
-  const std::vector<std::vector<int64_t>> ids{join(prompt, {3, 4}), join(turn, {5}),  turn, join(turn, {6, 7}), {9, 9},
-                                              prompt,               join(turn, {5}), {}};
+  const std::vector<std::vector<int64_t>> ids{join(prompt, {3, 4}),
+                                              join(turn, {5}),
+                                              turn,
+                                              join(turn, {6, 7}),
+                                              {9, 9},
+                                              prompt,
+                                              join(turn, {5}),
+                                              {}};
   std::vector<const std::vector<int64_t>*> documents;
   for (const auto& document : ids) {
     documents.push_back(&document);
   }
   const auto tree = sp::build_prefix_tree(documents);
-  CHECK(tree.forest.num_tokens() == 20 + 2 + 18 + 1 + 1 + 2 + 2);  // the two equal documents save too little to share
+  CHECK(tree.forest.num_tokens() ==
+        20 + 2 + 18 + 1 + 1 + 2 + 2);  // the two equal documents save too little to share
   std::vector<int64_t> packed(tree.forest.num_tokens(), -1);
   for (std::size_t d = 0; d < ids.size(); ++d) {
     const auto places = sp::packed_indices_of(tree, static_cast<int64_t>(d));
@@ -105,7 +116,8 @@ TEST_CASE("a shared prefix becomes one segment, to any depth, and every document
 TEST_CASE("families keep to their budget and hold every document once") {
   std::vector<std::vector<int64_t>> ids;
   for (int64_t d = 0; d < 12; ++d) {
-    ids.push_back(std::vector<int64_t>(30, d / 6));  // two prompts of 30 tokens, six completions of 10 each
+    ids.push_back(
+        std::vector<int64_t>(30, d / 6));  // two prompts of 30 tokens, six completions of 10 each
     ids.back().insert(ids.back().end(), 10, 100 + d);
   }
   std::vector<const std::vector<int64_t>*> documents;
@@ -139,7 +151,8 @@ TEST_CASE("one group on two data-parallel ranks is divided, not left to one of t
   CHECK(plan.micro_batches[1][0].size() == 4);
 }
 
-TEST_CASE("entries of documents that share tokens stay with their tokens, and the saving is counted") {
+TEST_CASE(
+    "entries of documents that share tokens stay with their tokens, and the saving is counted") {
   std::vector<sp::Document> documents;
   std::vector<int64_t> source_ids;  // of all entries
   for (int64_t d = 0; d < 5; ++d) {
@@ -178,7 +191,8 @@ TEST_CASE("a token may carry several entries") {
   for (const int64_t target : {7, 8, 9}) {
     document.entries.add(0, target);
   }
-  const auto batches = sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}});
+  const auto batches =
+      sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}});
   REQUIRE(batches.size() == 1);
   CHECK(at::equal(batches[0].target_n, at::tensor(std::vector<int64_t>{7, 8, 9}, at::kLong)));
   CHECK(at::equal(batches[0].source_n, at::zeros({3}, at::kLong)));
@@ -197,16 +211,19 @@ TEST_CASE("entries that do not fit their document are refused") {
   CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}}),
                     Catch::Contains("document 0 has a loss entry at token 2 of 2"));
   document.entries.target.clear();
-  CHECK_THROWS_WITH(sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}}),
-                    Catch::Contains("column target has 0 values"));
+  CHECK_THROWS_WITH(
+      sp::collate(std::vector<sp::Document>{document}, sp::Mesh({1, 1, 1}, 0), {{1, 1, 4}, 8, {}}),
+      Catch::Contains("column target has 0 values"));
 }
 
 TEST_CASE("gradients and scalars are summed, disagreement is an error on every rank") {
   test::run_ranks({2, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    std::vector<at::Tensor> gradients{at::full({3}, mesh.rank() + 1.0), at::full({1}, 1.0, at::kDouble)};
+    std::vector<at::Tensor> gradients{at::full({3}, mesh.rank() + 1.0),
+                                      at::full({1}, 1.0, at::kDouble)};
     sp::sum_gradients(gradients, *comms.tensors(sp::axes::kLoss));
     TORCH_CHECK(gradients[0][2].item<float>() == 10.0f && gradients[1].item<double>() == 4.0);
-    TORCH_CHECK(sp::sum_scalars({1.0, mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[1] == 6.0);
+    TORCH_CHECK(sp::sum_scalars({1.0, mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[1] ==
+                6.0);
     TORCH_CHECK(sp::max_scalars({mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[0] == 3.0);
     sp::check_agreement(42, "plan", *comms.tensors(sp::axes::kLoss));
     bool thrown = false;

@@ -1,5 +1,6 @@
-// Guards: ranks mapped to the wrong axis, uneven or empty splits in an all-to-all, transfers that cross, counters that
-// disagree with what was sent, sums that depend on who adds them, and sp groups across nodes unnoticed.
+// Guards: ranks mapped to the wrong axis, uneven or empty splits in an all-to-all, transfers that
+// cross, counters that disagree with what was sent, sums that depend on who adds them, and sp
+// groups across nodes unnoticed.
 #include "sp/mesh/group_scope.h"
 #include "sp/mesh/process_groups.h"
 #include "tests/support/catch.h"
@@ -24,7 +25,8 @@ TEST_CASE("mesh axes, outermost first: dp, ring, ulysses") {
 TEST_CASE("all_to_all with uneven and empty splits; counters exclude oneself") {
   test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
-    // Rank r sends r + p elements of value 10 r + p to rank p, except that rank 0 sends itself nothing.
+    // Rank r sends r + p elements of value 10 r + p to rank p, except that rank 0 sends itself
+    // nothing.
     std::vector<at::Tensor> parts;
     std::vector<int64_t> send, receive;
     for (int64_t p = 0; p < 3; ++p) {
@@ -32,13 +34,15 @@ TEST_CASE("all_to_all with uneven and empty splits; counters exclude oneself") {
       receive.push_back(me + p);
       parts.push_back(at::full({me + p}, 10.0 * me + p, at::kFloat));
     }
-    const at::Tensor got = comms.tensors(sp::axes::kUlysses)->all_to_all(at::cat(parts), send, receive, "test");
+    const at::Tensor got =
+        comms.tensors(sp::axes::kUlysses)->all_to_all(at::cat(parts), send, receive, "test");
     std::vector<at::Tensor> expected;
     for (int64_t p = 0; p < 3; ++p) {
       expected.push_back(at::full({me + p}, 10.0 * p + me, at::kFloat));
     }
     TORCH_CHECK(at::equal(got, at::cat(expected)), "got ", got);
-    TORCH_CHECK(comms.tensors(sp::axes::kUlysses)->sent_bytes().at("test") == 4 * (3 * me + 3 - 2 * me));
+    TORCH_CHECK(comms.tensors(sp::axes::kUlysses)->sent_bytes().at("test") ==
+                4 * (3 * me + 3 - 2 * me));
   });
 }
 
@@ -49,7 +53,8 @@ TEST_CASE("a rank with nothing at all takes part in an all_to_all") {
     const std::vector<int64_t> to{0, sender ? 3 : 0}, from{sender ? 0 : 3, 0};
     const at::Tensor got = comms.tensors(sp::axes::kUlysses)->all_to_all(send, to, from, "test");
     TORCH_CHECK(got.numel() == (sender ? 0 : 3));
-    const at::Tensor none = comms.tensors(sp::axes::kUlysses)->all_to_all(at::empty({0}), {0, 0}, {0, 0}, "test");
+    const at::Tensor none =
+        comms.tensors(sp::axes::kUlysses)->all_to_all(at::empty({0}), {0, 0}, {0, 0}, "test");
     TORCH_CHECK(none.numel() == 0);
   });
 }
@@ -63,14 +68,19 @@ TEST_CASE("reductions, gathers, broadcasts and ring transfers") {
     at::Tensor highest = at::full({1}, static_cast<double>(me), at::kDouble);
     comms.tensors(sp::axes::kLoss)->all_reduce_max(highest, "max");
     TORCH_CHECK(highest.item<double>() == 2.0);
-    const at::Tensor gathered = comms.tensors(sp::axes::kLoss)->all_gather(at::full({2}, me, at::kLong), "gather");
+    const at::Tensor gathered =
+        comms.tensors(sp::axes::kLoss)->all_gather(at::full({2}, me, at::kLong), "gather");
     TORCH_CHECK(at::equal(gathered.select(1, 0), at::arange(3, at::kLong)));
     at::Tensor from_root = at::full({2}, static_cast<double>(me));
     comms.tensors(sp::axes::kLoss)->broadcast(from_root, 1, "broadcast");
     TORCH_CHECK(from_root[1].item<double>() == 1.0);
     at::Tensor first = at::empty({1}), second = at::empty({me == 1 ? 0 : 2});
-    auto a = comms.tensors(sp::axes::kRing)->send_recv(at::full({1}, static_cast<float>(me)), (me + 1) % 3, first, (me + 2) % 3, "ring");
-    auto b = comms.tensors(sp::axes::kRing)->send_recv(at::full({me == 0 ? 0 : 2}, 7.0f), (me + 1) % 3, second, (me + 2) % 3, "ring");
+    auto a = comms.tensors(sp::axes::kRing)
+                 ->send_recv(at::full({1}, static_cast<float>(me)), (me + 1) % 3, first,
+                             (me + 2) % 3, "ring");
+    auto b = comms.tensors(sp::axes::kRing)
+                 ->send_recv(at::full({me == 0 ? 0 : 2}, 7.0f), (me + 1) % 3, second, (me + 2) % 3,
+                             "ring");
     b->wait();
     a->wait();
     TORCH_CHECK(first.item<float>() == static_cast<float>((me + 2) % 3));
@@ -94,21 +104,28 @@ TEST_CASE("exchanges under way at once keep apart; wait in any order") {
         parts.push_back(at::full({send.back()}, 100.0 * round + 10.0 * me + p, at::kDouble));
       }
       received.push_back(at::full({2 * (me + round)}, -1.0, at::kDouble));
-      transfers.push_back(comms.tensors(sp::axes::kUlysses)->start_all_to_all(at::cat(parts), send, received.back(), receive, "test"));
+      transfers.push_back(
+          comms.tensors(sp::axes::kUlysses)
+              ->start_all_to_all(at::cat(parts), send, received.back(), receive, "test"));
     }
     for (int64_t round = 3; round >= 0; --round) {
       transfers[round]->wait();
       std::vector<at::Tensor> expected;
       for (int64_t p = 0; p < 3; ++p) {
-        expected.push_back(at::full({p == me ? 0 : me + round}, 100.0 * round + 10.0 * p + me, at::kDouble));
+        expected.push_back(
+            at::full({p == me ? 0 : me + round}, 100.0 * round + 10.0 * p + me, at::kDouble));
       }
-      TORCH_CHECK(at::equal(received[round], at::cat(expected)), "round ", round, ": ", received[round]);
+      TORCH_CHECK(at::equal(received[round], at::cat(expected)), "round ", round, ": ",
+                  received[round]);
     }
-    TORCH_CHECK(comms.tensors(sp::axes::kUlysses)->sent_bytes().at("test") == 8 * (4 * (3 - me) + 2 * 6));
+    TORCH_CHECK(comms.tensors(sp::axes::kUlysses)->sent_bytes().at("test") ==
+                8 * (4 * (3 - me) + 2 * 6));
     at::Tensor short_buffer = at::empty({2}, at::kDouble);
     bool refused = false;
     try {
-      comms.tensors(sp::axes::kUlysses)->start_all_to_all(at::ones({3}, at::kDouble), {1, 1, 1}, short_buffer, {1, 1, 1}, "test");
+      comms.tensors(sp::axes::kUlysses)
+          ->start_all_to_all(at::ones({3}, at::kDouble), {1, 1, 1}, short_buffer, {1, 1, 1},
+                             "test");
     } catch (const c10::Error&) {
       refused = true;
     }
@@ -123,23 +140,30 @@ TEST_CASE("rows of uneven counts: gathered, and reduced in rank order whatever t
   test::run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
     const at::Tensor mine = whole.narrow(0, begin_of[me], rows_of[me]);
-    TORCH_CHECK(at::equal(comms.tensors(sp::axes::kRing)->all_gather_rows(mine, rows_of, "gather"), whole));
-    TORCH_CHECK(comms.tensors(sp::axes::kRing)->sent_bytes().at("gather") == 2 * rows_of[me] * 2 * 8);
+    TORCH_CHECK(
+        at::equal(comms.tensors(sp::axes::kRing)->all_gather_rows(mine, rows_of, "gather"), whole));
+    TORCH_CHECK(comms.tensors(sp::axes::kRing)->sent_bytes().at("gather") ==
+                2 * rows_of[me] * 2 * 8);
 
     // 1e16 + 1 rounds back to 1e16: in rank order the sum is 0, in another it may be 1.
-    const at::Tensor full = at::full({5, 2}, std::vector<double>{1e16, 1, -1e16}[me], at::kDouble) + 0 * whole;
-    const at::Tensor sum = comms.tensors(sp::axes::kRing)->reduce_scatter_rows(full, rows_of, "scatter");
+    const at::Tensor full =
+        at::full({5, 2}, std::vector<double>{1e16, 1, -1e16}[me], at::kDouble) + 0 * whole;
+    const at::Tensor sum =
+        comms.tensors(sp::axes::kRing)->reduce_scatter_rows(full, rows_of, "scatter");
     TORCH_CHECK(at::equal(sum, at::zeros({rows_of[me], 2}, at::kDouble)), "got ", sum);
-    TORCH_CHECK(comms.tensors(sp::axes::kRing)->sent_bytes().at("scatter") == (5 - rows_of[me]) * 2 * 8);
+    TORCH_CHECK(comms.tensors(sp::axes::kRing)->sent_bytes().at("scatter") ==
+                (5 - rows_of[me]) * 2 * 8);
     // bf16 cannot hold 257, so adding 1 twice to 256 in bf16 is lost; in fp32 it is 258.
     const at::Tensor narrow = at::full({5, 2}, me == 0 ? 256.0 : 1.0, at::kBFloat16);
-    const at::Tensor wide = comms.tensors(sp::axes::kRing)->reduce_scatter_rows(narrow, rows_of, "scatter");
+    const at::Tensor wide =
+        comms.tensors(sp::axes::kRing)->reduce_scatter_rows(narrow, rows_of, "scatter");
     TORCH_CHECK(at::equal(wide, at::full({rows_of[me], 2}, 258.0, at::kBFloat16)), "got ", wide);
   });
   const auto alone = sp::make_single_rank_communicator();
   CHECK(at::equal(alone->all_gather_rows(whole, {5}, "one"), whole));
   CHECK_THROWS_WITH(alone->all_gather_rows(whole, {4}, "one"), Catch::Contains("passes 4 rows"));
-  CHECK_THROWS_WITH(alone->reduce_scatter_rows(whole, {2, 3}, "one"), Catch::Contains("row counts for 2 ranks"));
+  CHECK_THROWS_WITH(alone->reduce_scatter_rows(whole, {2, 3}, "one"),
+                    Catch::Contains("row counts for 2 ranks"));
 }
 
 TEST_CASE("what parameter sharding folds in and what is left of sp are disjoint and make up sp") {
@@ -150,8 +174,10 @@ TEST_CASE("what parameter sharding folds in and what is left of sp are disjoint 
   CHECK(folded(CpFsdpMode::kUlyssesOnly) == std::vector<int64_t>{9, 10, 11});
   CHECK(folded(CpFsdpMode::kRingOnly) == std::vector<int64_t>{7, 10});
   CHECK(folded(CpFsdpMode::kNone) == std::vector<int64_t>{10});
-  for (const auto mode : {CpFsdpMode::kAll, CpFsdpMode::kUlyssesOnly, CpFsdpMode::kRingOnly, CpFsdpMode::kNone}) {
-    CHECK(mesh.size(sp::axes::fsdp(mode)) * mesh.size(sp::axes::sp_without_fsdp(mode)) == mesh.size(sp::axes::kSp));
+  for (const auto mode :
+       {CpFsdpMode::kAll, CpFsdpMode::kUlyssesOnly, CpFsdpMode::kRingOnly, CpFsdpMode::kNone}) {
+    CHECK(mesh.size(sp::axes::fsdp(mode)) * mesh.size(sp::axes::sp_without_fsdp(mode)) ==
+          mesh.size(sp::axes::kSp));
     for (const auto axis : {sp::Axis::kRing, sp::Axis::kUlysses}) {
       CHECK(sp::axes::fsdp(mode).contains(axis) != sp::axes::sp_without_fsdp(mode).contains(axis));
     }
@@ -164,8 +190,9 @@ TEST_CASE("sub-meshes of any set of axes: sizes, coordinates and members agree")
   CHECK(sp::Mesh(shape, 10).ranks(batch_and_ulysses) == std::vector<int64_t>{3, 4, 5, 9, 10, 11});
   for (int64_t rank = 0; rank < 12; ++rank) {
     const sp::Mesh mesh(shape, rank);
-    for (const sp::Axes axes : {sp::axes::kNone, sp::axes::kRing, sp::axes::kUlysses, sp::axes::kBatch, sp::axes::kSp,
-                                sp::axes::kLoss, batch_and_ulysses}) {
+    for (const sp::Axes axes :
+         {sp::axes::kNone, sp::axes::kRing, sp::axes::kUlysses, sp::axes::kBatch, sp::axes::kSp,
+          sp::axes::kLoss, batch_and_ulysses}) {
       CHECK(static_cast<int64_t>(mesh.ranks(axes).size()) == mesh.size(axes));
       CHECK(mesh.ranks(axes).at(mesh.coordinate(axes)) == rank);
     }
@@ -174,8 +201,8 @@ TEST_CASE("sub-meshes of any set of axes: sizes, coordinates and members agree")
 
 TEST_CASE("each process group holds the ranks of its sub-mesh, for tensors and for control") {
   test::run_ranks({2, 2, 1}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    for (const auto axes : {sp::axes::kUlysses, sp::axes::kRing, sp::axes::kSp, sp::axes::kBatch, sp::axes::kLoss,
-                            sp::axes::kNone}) {
+    for (const auto axes : {sp::axes::kUlysses, sp::axes::kRing, sp::axes::kSp, sp::axes::kBatch,
+                            sp::axes::kLoss, sp::axes::kNone}) {
       for (const auto& group : {comms.tensors(axes), comms.control(axes)}) {
         at::Tensor sum = at::full({1}, 1LL << mesh.rank(), at::kLong);
         group->all_reduce_sum(sum, "members");
@@ -201,16 +228,19 @@ TEST_CASE("sp groups across nodes: an error that names them, or a warning") {
   CHECK(sp::check_group_scope(GroupScope::kGlobal, shape, {"a", "a", "b", "b"}).empty());
   CHECK_THROWS_WITH(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "a", "b"}),
                     Catch::Contains("rank 2 on a, rank 3 on b"));
-  CHECK_THROWS_AS(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "a", "b"}), std::invalid_argument);
+  CHECK_THROWS_AS(sp::check_group_scope(GroupScope::kLocalNode, shape, {"a", "a", "a", "b"}),
+                  std::invalid_argument);
   CHECK_THAT(sp::check_group_scope(GroupScope::kGlobal, shape, {"a", "b", "b", "b"}),
              Catch::Contains("rank 0 on a, rank 1 on b"));
   CHECK(sp::check_group_scope(GroupScope::kLocalNode, {4, 1, 1}, {"a", "b", "c", "d"}).empty());
-  CHECK_THROWS_WITH(sp::check_group_scope(GroupScope::kGlobal, shape, {"a"}), Catch::Contains("1 node names"));
+  CHECK_THROWS_WITH(sp::check_group_scope(GroupScope::kGlobal, shape, {"a"}),
+                    Catch::Contains("1 node names"));
   CHECK_FALSE(sp::this_node_name().empty());
   test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const std::string mine(1 + 120 * mesh.rank(), static_cast<char>('x' + mesh.rank()));
     const auto names = sp::gather_node_names(mine, *comms.tensors(sp::axes::kLoss));
-    TORCH_CHECK(names[0] == "x" && names[1] == std::string(121, 'y') && names[2] == std::string(241, 'z'));
+    TORCH_CHECK(names[0] == "x" && names[1] == std::string(121, 'y') &&
+                names[2] == std::string(241, 'z'));
   });
   const auto alone = sp::make_single_rank_communicator();
   CHECK_THROWS_AS(sp::gather_node_names(std::string(256, 'n'), *alone), std::invalid_argument);

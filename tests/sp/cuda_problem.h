@@ -1,5 +1,5 @@
-// An attention problem (attention_problem.h) solved by a mesh of ranks with kernels of any device; ranks that share a device
-// exchange through the host.
+// An attention problem (attention_problem.h) solved by a mesh of ranks with kernels of any device;
+// ranks that share a device exchange through the host.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ struct Target {
   at::Tensor place(const at::Tensor& x) const { return x.to(dtype).to(kernels->device()); }
 };
 
-// attention() forward and backward without autograd, which runs the backward of a device's tensors in one thread for the
-// process: ranks that are threads would wait for each other in it forever. Collective over the mesh. The solution lies on
-// the CPU.
+// attention() forward and backward without autograd, which runs the backward of a device's tensors
+// in one thread for the process: ranks that are threads would wait for each other in it forever.
+// Collective over the mesh. The solution lies on the CPU.
 inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, const sp::Mesh& mesh,
                                        const sp::ProcessGroups& comms, const Target& target) {
   auto [plan, result] = plan_on_rank(p, split, mesh);
@@ -29,24 +29,32 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
   const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);
   comms.tensors(sp::axes::kUlysses)->reset_counters();
   comms.tensors(sp::axes::kRing)->reset_counters();
-  const auto [q_ShD, kv_S2kD] = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels, *comms.tensors(sp::axes::kRing), p.scale);
+  const auto [q_ShD, kv_S2kD] =
+      sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
+  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels,
+                                     *comms.tensors(sp::axes::kRing), p.scale);
   const at::Tensor out_ShD = whole.out.to(target.dtype);
   const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.tensors(sp::axes::kUlysses));
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/false);
 
-  const at::Tensor dout_ShD = sp::sequence_to_heads(local(p.dout), *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan, *target.kernels, *comms.tensors(sp::axes::kRing),
-                                      p.scale);
-  const auto kv_wire = plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
-  const auto [dq, dk, dv] = sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
-                                                      *comms.tensors(sp::axes::kUlysses));
+  const at::Tensor dout_ShD =
+      sp::sequence_to_heads(local(p.dout), *plan, *comms.tensors(sp::axes::kUlysses));
+  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan,
+                                      *target.kernels, *comms.tensors(sp::axes::kRing), p.scale);
+  const auto kv_wire =
+      plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
+  const auto [dq, dk, dv] =
+      sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
+                                *comms.tensors(sp::axes::kUlysses));
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/true);
-  result.local = {out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(), {}};
+  result.local = {
+      out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(),
+      {}};
   return result;
 }
 
-inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::MeshShape shape, const Target& target) {
+inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::MeshShape shape,
+                                   const Target& target) {
   std::vector<RankSolution> ranks(shape.world_size());
   run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(comms), target);
@@ -54,7 +62,8 @@ inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::Mes
   return join(p, ranks);
 }
 
-// |a - b| / |b|, of all elements together: what rounding to a narrow dtype changes hardly depends on how the work is split.
+// |a - b| / |b|, of all elements together: what rounding to a narrow dtype changes hardly depends
+// on how the work is split.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
   return ((a.cpu().to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
@@ -74,9 +83,10 @@ inline Problem rounded(Problem p, at::ScalarType dtype) {
   return p;
 }
 
-// The problem's documents as they come, in one call of the kernels: what the rounding of the kernel alone does. The forest's
-// segments must be documents. lse is left out.
-inline Solution solve_in_one_call(const Problem& p, const sp::VarlenGroupOps& ops, at::ScalarType dtype) {
+// The problem's documents as they come, in one call of the kernels: what the rounding of the kernel
+// alone does. The forest's segments must be documents. lse is left out.
+inline Solution solve_in_one_call(const Problem& p, const sp::VarlenGroupOps& ops,
+                                  at::ScalarType dtype) {
   std::vector<sp::Range> documents;
   for (int64_t s = 0; s < p.forest.num_segments(); ++s) {
     TORCH_CHECK(p.forest.parent(s) == -1, "segment ", s, " is no document");

@@ -1,6 +1,7 @@
-// Guards: ring_steps run in varlen_groups (packing, masks, head groups, merging, gradients) that depart from the dense result, for every
-// way to split; copies through the host that change a value. Oracle: dense fp64 softmax. The kernels are replaced by
-// their CPU twins: what a GPU adds is in cuda_test.cpp.
+// Guards: ring_steps run in varlen_groups (packing, masks, head groups, merging, gradients) that
+// depart from the dense result, for every way to split; copies through the host that change a
+// value. Oracle: dense fp64 softmax. The kernels are replaced by their CPU twins: what a GPU adds
+// is in cuda_test.cpp.
 #include "tests/sp/cuda_problem.h"
 #include "tests/sp/cuda_twins.h"
 #include "tests/support/catch.h"
@@ -13,11 +14,23 @@ using test::Split;
 
 namespace {
 
-test::Target twin(at::ScalarType dtype) { return {sp::varlen_group_kernels(std::make_shared<test::CpuVarlenGroupOps>()), dtype}; }
+test::Target twin(at::ScalarType dtype) {
+  return {sp::varlen_group_kernels(std::make_shared<test::CpuVarlenGroupOps>()), dtype};
+}
 
 std::vector<SegmentForest> packs() {
   return {SegmentForest::of_documents({37}), SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7}),
-          SegmentForest({{-1, 21}, {0, 9}, {1, 14}, {1, 6}, {1, 0}, {0, 30}, {5, 1}, {5, 12}, {-1, 8}, {8, 5}, {-1, 4}})};
+          SegmentForest({{-1, 21},
+                         {0, 9},
+                         {1, 14},
+                         {1, 6},
+                         {1, 0},
+                         {0, 30},
+                         {5, 1},
+                         {5, 12},
+                         {-1, 8},
+                         {8, 5},
+                         {-1, 4}})};
 }
 
 std::vector<Split> splits() {
@@ -36,13 +49,14 @@ TEST_CASE("ring_steps run in varlen_groups equal the dense oracle", "[parity]") 
         test::Problem p = test::make_problem(forest, heads);
         p.window = window;
         const test::Solution expected = test::solve_densely(p);
-        for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 3, 1}, sp::MeshShape{1, 2, 2},
-                                          sp::MeshShape{1, 1, 4}}) {
+        for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 3, 1},
+                                          sp::MeshShape{1, 2, 2}, sp::MeshShape{1, 1, 4}}) {
           for (const Split& split : splits()) {
             const test::Solution got = test::solve_on_mesh_with(p, split, shape, twin(at::kDouble));
             const double difference = test::worst_difference(got, expected);
-            INFO("window " << window << ", ring " << shape.ring << ", ulysses " << shape.ulysses << ", heads "
-                           << heads.num_query_heads << ", tokens " << forest.num_tokens());
+            INFO("window " << window << ", ring " << shape.ring << ", ulysses " << shape.ulysses
+                           << ", heads " << heads.num_query_heads << ", tokens "
+                           << forest.num_tokens());
             REQUIRE(difference < 1e-10);
             worst = std::max(worst, difference);
           }
@@ -53,20 +67,24 @@ TEST_CASE("ring_steps run in varlen_groups equal the dense oracle", "[parity]") 
   WARN("largest difference " << worst);
 }
 
-TEST_CASE("rounding by the varlen_group costs at most twice what the kernel alone costs", "[parity]") {
+TEST_CASE("rounding by the varlen_group costs at most twice what the kernel alone costs",
+          "[parity]") {
   const sp::HeadShape heads{8, 2, 64};
-  const auto documents = test::rounded(test::make_problem(SegmentForest::of_documents({150, 40, 1, 90}), heads), at::kBFloat16);
-  const auto once = test::relative_errors(test::solve_in_one_call(documents, test::CpuVarlenGroupOps(), at::kBFloat16),
-                                          test::solve_densely(documents));
+  const auto documents = test::rounded(
+      test::make_problem(SegmentForest::of_documents({150, 40, 1, 90}), heads), at::kBFloat16);
+  const auto once = test::relative_errors(
+      test::solve_in_one_call(documents, test::CpuVarlenGroupOps(), at::kBFloat16),
+      test::solve_densely(documents));
   double worst = 0;
   const SegmentForest group({{-1, 120}, {0, 30}, {0, 40}, {0, 25}, {0, 1}});
   for (const SegmentForest& forest : {documents.forest, group}) {
     const auto p = test::rounded(test::make_problem(forest, heads), at::kBFloat16);
     const auto expected = test::solve_densely(p);
-    for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 1}, sp::MeshShape{1, 4, 1},
-                                      sp::MeshShape{1, 2, 2}}) {
+    for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 1},
+                                      sp::MeshShape{1, 4, 1}, sp::MeshShape{1, 2, 2}}) {
       for (const Split& split : splits()) {
-        const auto errors = test::relative_errors(test::solve_on_mesh_with(p, split, shape, twin(at::kBFloat16)), expected);
+        const auto errors = test::relative_errors(
+            test::solve_on_mesh_with(p, split, shape, twin(at::kBFloat16)), expected);
         for (std::size_t i = 0; i < errors.size(); ++i) {
           INFO("tensor " << i << ", ring " << shape.ring << ", ulysses " << shape.ulysses);
           CHECK(errors[i] < 2 * once[i]);

@@ -1,6 +1,7 @@
-// Guards: CUDA row kernels and flash calls that depart from their CPU twins, ring_steps and several ranks on CUDA that are less
-// exact than the rounding of the kernel explains, NCCL collectives that do not run. Linked wherever there is nvcc, run where
-// there is a GPU (ctest label gpu); elsewhere it says that it ran nothing.
+// Guards: CUDA row kernels and flash calls that depart from their CPU twins, ring_steps and several
+// ranks on CUDA that are less exact than the rounding of the kernel explains, NCCL collectives that
+// do not run. Linked wherever there is nvcc, run where there is a GPU (ctest label gpu); elsewhere
+// it says that it ran nothing.
 #include <ATen/cuda/CUDAContext.h>
 
 #include <algorithm>
@@ -33,7 +34,9 @@ bool no_gpu() {
   return true;
 }
 
-at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype) { return at::randn(sizes).to(dtype); }
+at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::randn(sizes).to(dtype);
+}
 
 sp::DeviceMoves device_moves(const sp::RowMoves& moves, at::Device device) {
   std::vector<int64_t> values;
@@ -51,18 +54,23 @@ struct Shape {
 };
 const std::vector<Shape> kShapes{{4, 64}, {1, 8}, {3, 5}, {2, 130}};
 
-// A part as it may come: not all heads of a wider tensor, with gaps between the heads where that aligns them.
+// A part as it may come: not all heads of a wider tensor, with gaps between the heads where that
+// aligns them.
 at::Tensor part_of_wider(Shape shape, at::ScalarType dtype) {
   const int64_t spaced = (shape.head_dim + 3) / 4 * 4;
-  return random({16, shape.heads + 2, spaced}, dtype).narrow(1, 1, shape.heads).narrow(2, 0, shape.head_dim);
+  return random({16, shape.heads + 2, spaced}, dtype)
+      .narrow(1, 1, shape.heads)
+      .narrow(2, 0, shape.head_dim);
 }
 
-// Runs `call` with the CUDA operations and with the CPU's on copies of the same tensors; returns both results on the CPU.
+// Runs `call` with the CUDA operations and with the CPU's on copies of the same tensors; returns
+// both results on the CPU.
 template <class Call>
 std::vector<at::Tensor> on_both(const sp::RowMoves& moves, Call call) {
   const auto cuda = sp::cuda_varlen_group_ops();
   const test::CpuVarlenGroupOps cpu;
-  return {call(*cuda, device_moves(moves, cuda->device())).cpu(), call(cpu, device_moves(moves, at::kCPU))};
+  return {call(*cuda, device_moves(moves, cuda->device())).cpu(),
+          call(cpu, device_moves(moves, at::kCPU))};
 }
 
 // Blocks of uneven lengths, among them single queries and queries that outnumber their keys.
@@ -78,12 +86,13 @@ std::vector<sp::Range> ranges(const std::vector<int64_t>& lengths) {
   return all;
 }
 
-sp::VarlenGroupCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys, sp::VarlenGroupMask mask,
-                     at::Device device) {
+sp::VarlenGroupCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys,
+                            sp::VarlenGroupMask mask, at::Device device) {
   const auto upload = [&](const std::vector<int64_t>& lengths) {
     return at::tensor(sp::cumulative_rows(ranges(lengths)), at::kInt).to(device);
   };
-  return {upload(queries), upload(keys), sp::longest(ranges(queries)), sp::longest(ranges(keys)), mask, 0.2};
+  return {upload(queries),           upload(keys), sp::longest(ranges(queries)),
+          sp::longest(ranges(keys)), mask,         0.2};
 }
 
 struct CallProblem {
@@ -94,10 +103,13 @@ struct CallProblem {
 };
 
 // out, lse, dq, dk, dv of one call, on the CPU.
-std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps& ops, at::ScalarType dtype) {
+std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps& ops,
+                                 at::ScalarType dtype) {
   at::manual_seed(3);
   const auto total = [](const std::vector<int64_t>& lengths) { return ranges(lengths).back().end; };
-  const auto place = [&](const at::Tensor& x) { return x.to(at::kBFloat16).to(dtype).to(ops.device()); };
+  const auto place = [&](const at::Tensor& x) {
+    return x.to(at::kBFloat16).to(dtype).to(ops.device());
+  };
   const at::Tensor q = place(at::randn({total(p.queries), p.query_heads, p.kv.head_dim}));
   const at::Tensor kv = place(at::randn({total(p.keys), 2 * p.kv.heads, p.kv.head_dim}));
   const at::Tensor dout = place(at::randn(q.sizes()));
@@ -111,17 +123,23 @@ std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps&
 test::Target cuda() { return {sp::cuda_kernels(), at::kBFloat16}; }
 
 std::vector<SegmentForest> packs() {
-  return {SegmentForest::of_documents({700}), SegmentForest::of_documents({300, 3, 1, 1, 90, 65}),
-          SegmentForest({{-1, 200}, {0, 40}, {0, 70}, {0, 1}, {0, 33}, {-1, 60}, {5, 20}, {5, 128}})};
+  return {
+      SegmentForest::of_documents({700}), SegmentForest::of_documents({300, 3, 1, 1, 90, 65}),
+      SegmentForest({{-1, 200}, {0, 40}, {0, 70}, {0, 1}, {0, 33}, {-1, 60}, {5, 20}, {5, 128}})};
 }
 
 // The kernel's own error on plain documents of bf16 numbers: what every split is measured by.
 std::vector<double> error_of_one_call(const sp::HeadShape& heads) {
-  const auto p = test::rounded(test::make_problem(SegmentForest::of_documents({300, 3, 1, 1, 90, 65}), heads), at::kBFloat16);
-  return test::relative_errors(test::solve_in_one_call(p, *sp::cuda_varlen_group_ops(), at::kBFloat16), test::solve_densely(p));
+  const auto p =
+      test::rounded(test::make_problem(SegmentForest::of_documents({300, 3, 1, 1, 90, 65}), heads),
+                    at::kBFloat16);
+  return test::relative_errors(
+      test::solve_in_one_call(p, *sp::cuda_varlen_group_ops(), at::kBFloat16),
+      test::solve_densely(p));
 }
 
-void check_errors(const test::Solution& got, const test::Solution& expected, const std::vector<double>& once) {
+void check_errors(const test::Solution& got, const test::Solution& expected,
+                  const std::vector<double>& once) {
   const auto errors = test::relative_errors(got, expected);
   for (std::size_t i = 0; i < errors.size(); ++i) {
     INFO("tensor " << i << " of out, dq, dk, dv");
@@ -143,11 +161,13 @@ TEST_CASE("CUDA gathers the same rows as its CPU twin", "[gpu]") {
       const at::Tensor wide = random({kWholeRows, shape.heads, 2 * shape.head_dim}, dtype);
       const at::Tensor lse = random({kWholeRows, shape.heads}, dtype);
       // Dense rows, rows with a gap behind them, rows that are not dense, a row that is repeated.
-      for (const at::Tensor& rows : {wide, wide.view({kWholeRows, 1, -1}).narrow(2, shape.head_dim, shape.head_dim),
-                                     wide.narrow(2, 1, shape.head_dim), lse, lse.narrow(0, 0, 1).expand({kWholeRows, -1})}) {
-        const auto got = on_both(moves, [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m) {
-          return ops.gather_rows(rows.to(ops.device()), m);
-        });
+      for (const at::Tensor& rows :
+           {wide, wide.view({kWholeRows, 1, -1}).narrow(2, shape.head_dim, shape.head_dim),
+            wide.narrow(2, 1, shape.head_dim), lse, lse.narrow(0, 0, 1).expand({kWholeRows, -1})}) {
+        const auto got =
+            on_both(moves, [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m) {
+              return ops.gather_rows(rows.to(ops.device()), m);
+            });
         CHECK(at::equal(got[0], got[1]));
       }
     }
@@ -179,10 +199,11 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
   const sp::RowMoves moves = sp::from_packed(kRows);
   for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const Shape shape : kShapes) {
-      const sp::PartialAttention part{part_of_wider(shape, dtype), at::randn({shape.heads, 16}) * 30};
+      const sp::PartialAttention part{part_of_wider(shape, dtype),
+                                      at::randn({shape.heads, 16}) * 30};
       const sp::PartialAttention before{at::randn({kWholeRows, shape.heads + 3, shape.head_dim}),
                                         at::randn({kWholeRows, shape.heads + 3}) * 30};
-      before.lse[8] = -kInfinity;                   // of packed row 1
+      before.lse[8] = -kInfinity;  // of packed row 1
       part.lse.select(1, 1).fill_(-kInfinity);
       before.lse[9] = -kInfinity;
       part.lse.select(1, 3).fill_(-kInfinity);
@@ -194,8 +215,10 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
           merge ? ops.merge_rows(whole, placed, m, 2) : ops.write_rows(whole, placed, m, 2);
           return lse ? whole.lse : whole.out;
         };
-        const auto out = on_both(moves, [&](const auto& ops, const auto& m) { return run(ops, m, false); });
-        const auto lse = on_both(moves, [&](const auto& ops, const auto& m) { return run(ops, m, true); });
+        const auto out =
+            on_both(moves, [&](const auto& ops, const auto& m) { return run(ops, m, false); });
+        const auto lse =
+            on_both(moves, [&](const auto& ops, const auto& m) { return run(ops, m, true); });
         CHECK(test::max_abs_diff(out[0], out[1]) < 1e-5);
         CHECK(at::equal(lse[0] == -kInfinity, lse[1] == -kInfinity));
         const auto finite = [](const at::Tensor& x) { return x.masked_fill(x == -kInfinity, 0); };
@@ -224,12 +247,13 @@ TEST_CASE("a flash call equals its CPU twin for every mask, length and head grou
     const auto exact = run_call(p, test::CpuVarlenGroupOps(), at::kDouble);
     const auto rounded = run_call(p, test::CpuVarlenGroupOps(), at::kBFloat16);
     const auto got = run_call(p, *sp::cuda_varlen_group_ops(), at::kBFloat16);
-    INFO("left " << p.mask.left << ", right " << p.mask.right << ", heads " << p.query_heads << " / " << p.kv.heads
-                 << ", head dim " << p.kv.head_dim);
+    INFO("left " << p.mask.left << ", right " << p.mask.right << ", heads " << p.query_heads
+                 << " / " << p.kv.heads << ", head dim " << p.kv.head_dim);
     CHECK(test::max_abs_diff(got[1], exact[1]) < 1e-3);
     for (const std::size_t i : {0, 2, 3, 4}) {
       INFO("tensor " << i << " of out, lse, dq, dk, dv");
-      CHECK(test::relative_error(got[i], exact[i]) <= 2 * test::relative_error(rounded[i], exact[i]) + 1e-4);
+      CHECK(test::relative_error(got[i], exact[i]) <=
+            2 * test::relative_error(rounded[i], exact[i]) + 1e-4);
     }
   }
 }
@@ -244,11 +268,12 @@ TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
       p.window = window;
       const auto expected = test::solve_densely(p);
       const auto alone = sp::make_single_rank_communicator();
-      const auto plan = std::make_shared<const sp::AttentionPlan>(
-          sp::plan_attention(sp::SequenceLayout(forest, 1, 1), heads, 0, {RingImpl::kP2p, 0, window, true}));
+      const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
+          sp::SequenceLayout(forest, 1, 1), heads, 0, {RingImpl::kP2p, 0, window, true}));
       const auto leaf = [](const at::Tensor& x) { return cuda().place(x).requires_grad_(); };
       const at::Tensor q = leaf(p.q), k = leaf(p.k), v = leaf(p.v);
-      const at::Tensor out = sp::attention(q, k, v, {plan, alone, alone, sp::cuda_kernels()}, {p.scale, {}});
+      const at::Tensor out =
+          sp::attention(q, k, v, {plan, alone, alone, sp::cuda_kernels()}, {p.scale, {}});
       out.backward(cuda().place(p.dout));
       INFO("tokens " << forest.num_tokens() << ", window " << window);
       check_errors({out.detach(), {}, q.grad(), k.grad(), v.grad(), {}}, expected, once);
@@ -263,11 +288,15 @@ TEST_CASE("several ranks on one GPU are as exact as a single flash call", "[gpu]
     for (const SegmentForest& forest : packs()) {
       const auto p = test::rounded(test::make_problem(forest, heads), at::kBFloat16);
       const auto expected = test::solve_densely(p);
-      for (const sp::MeshShape shape : {sp::MeshShape{1, 2, 1}, sp::MeshShape{1, 4, 1}, sp::MeshShape{1, 1, 2},
-                                        sp::MeshShape{1, 1, 4}, sp::MeshShape{1, 2, 2}}) {
-        for (const Split& split : {Split{RingImpl::kP2p, Placement::kDocumentAware}, Split{RingImpl::kP2p, Placement::kZigzag},
-                                   Split{RingImpl::kAllGather, Placement::kZigzag, /*heads_k_stride=*/1}}) {
-          INFO("tokens " << forest.num_tokens() << ", ring " << shape.ring << ", ulysses " << shape.ulysses);
+      for (const sp::MeshShape shape :
+           {sp::MeshShape{1, 2, 1}, sp::MeshShape{1, 4, 1}, sp::MeshShape{1, 1, 2},
+            sp::MeshShape{1, 1, 4}, sp::MeshShape{1, 2, 2}}) {
+        for (const Split& split :
+             {Split{RingImpl::kP2p, Placement::kDocumentAware},
+              Split{RingImpl::kP2p, Placement::kZigzag},
+              Split{RingImpl::kAllGather, Placement::kZigzag, /*heads_k_stride=*/1}}) {
+          INFO("tokens " << forest.num_tokens() << ", ring " << shape.ring << ", ulysses "
+                         << shape.ulysses);
           check_errors(test::solve_on_mesh_with(p, split, shape, cuda()), expected, once);
         }
       }
@@ -289,10 +318,12 @@ TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") 
 }
 
 TEST_CASE("CUDA attention refuses what its kernels do not have", "[gpu]") {
-  CHECK_THROWS_WITH(sp::cuda_kernels()->compute_dtype(at::kFloat), Catch::Contains("bf16 or fp16, got Float"));
+  CHECK_THROWS_WITH(sp::cuda_kernels()->compute_dtype(at::kFloat),
+                    Catch::Contains("bf16 or fp16, got Float"));
   if (no_gpu()) return;
   const CallProblem odd{{4}, {4}, {-1, 0}, {1, 12}, 1};
-  CHECK_THROWS_WITH(run_call(odd, *sp::cuda_varlen_group_ops(), at::kBFloat16), Catch::Contains("head dim 12"));
+  CHECK_THROWS_WITH(run_call(odd, *sp::cuda_varlen_group_ops(), at::kBFloat16),
+                    Catch::Contains("head dim 12"));
   const CallProblem heads{{4}, {4}, {-1, 0}, {2, 16}, 3};
   CHECK_THROWS_AS(run_call(heads, *sp::cuda_varlen_group_ops(), at::kBFloat16), c10::Error);
 }

@@ -1,7 +1,8 @@
-// VarlenGroupOps on the CPU, in plain ATen: the twin that the CUDA kernels are compared with, and what the varlen_groups run on where
-// there is no GPU. attend and attend_backward read masks as the flash kernel does, its surprises included. In bf16 and fp16 they
-// round what the kernel rounds (probabilities, score gradients, results), so their errors are of its size.
-// Shapes: n/m = query/key rows of a block, h = query heads, K = KV heads, D = head dim.
+// VarlenGroupOps on the CPU, in plain ATen: the twin that the CUDA kernels are compared with, and
+// what the varlen_groups run on where there is no GPU. attend and attend_backward read masks as the
+// flash kernel does, its surprises included. In bf16 and fp16 they round what the kernel rounds
+// (probabilities, score gradients, results), so their errors are of its size. Shapes: n/m =
+// query/key rows of a block, h = query heads, K = KV heads, D = head dim.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +20,8 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
   at::DeviceType device() const override { return at::kCPU; }
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return wire_dtype; }
 
-  std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k,
+                                            const at::Tensor& v,
                                             const sp::VarlenGroupCall& call) const override {
     const auto accumulated = sp::accumulation_dtype(q.scalar_type());
     at::Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous);
@@ -29,7 +31,8 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
       const at::Tensor lse_hn = at::logsumexp(scores_hnm, {2});
       const at::Tensor empty = lse_hn == -kInfinity;
       const at::Tensor probs = at::exp(scores_hnm - lse_hn.masked_fill(empty, 0).unsqueeze(2));
-      const at::Tensor wide = at::matmul(round(probs, q.scalar_type()), by_head(rows.key(v), q.size(1)));
+      const at::Tensor wide =
+          at::matmul(round(probs, q.scalar_type()), by_head(rows.key(v), q.size(1)));
       rows.query(out).copy_(wide.transpose(0, 1));
       // The kernel's LSE of a row without keys is +inf: a plan that has such rows must show.
       lse.narrow(1, rows.query_begin, rows.queries).copy_(lse_hn.masked_fill(empty, kInfinity));
@@ -37,13 +40,14 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
     return {out, lse};
   }
 
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(const at::Tensor& dout, const at::Tensor& q,
-                                                                 const at::Tensor& k, const at::Tensor& v,
-                                                                 const at::Tensor& out, const at::Tensor& lse_hn,
-                                                                 const sp::VarlenGroupCall& call) const override {
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
+      const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+      const at::Tensor& out, const at::Tensor& lse_hn,
+      const sp::VarlenGroupCall& call) const override {
     const auto dtype = q.scalar_type();
     const int64_t h = q.size(1), K = k.size(1);
-    at::Tensor dq = at::zeros_like(q, at::MemoryFormat::Contiguous), dk = at::zeros_like(k, at::MemoryFormat::Contiguous),
+    at::Tensor dq = at::zeros_like(q, at::MemoryFormat::Contiguous),
+               dk = at::zeros_like(k, at::MemoryFormat::Contiguous),
                dv = at::zeros_like(k, at::MemoryFormat::Contiguous);
     const auto to_rows = [](const at::Tensor& x_hnD) { return x_hnD.transpose(0, 1); };
     const auto sum_groups = [&](const at::Tensor& x_hmD) {
@@ -55,9 +59,11 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
       const at::Tensor lse = lse_hn.narrow(1, rows.query_begin, rows.queries).unsqueeze(2);
       const at::Tensor probs = at::exp(scores(rows.query(q), rows.key(k), call) - lse);
       const at::Tensor delta = (dout_hnD * by_head(rows.query(out), h)).sum(2, /*keepdim=*/true);
-      const at::Tensor dscores = round(probs * (at::matmul(dout_hnD, v_hmD.transpose(1, 2)) - delta), dtype);
+      const at::Tensor dscores =
+          round(probs * (at::matmul(dout_hnD, v_hmD.transpose(1, 2)) - delta), dtype);
       rows.query(dq).copy_(to_rows(at::matmul(dscores, k_hmD) * call.softmax_scale));
-      rows.key(dk).copy_(sum_groups(at::matmul(dscores.transpose(1, 2), q_hnD) * call.softmax_scale));
+      rows.key(dk).copy_(
+          sum_groups(at::matmul(dscores.transpose(1, 2), q_hnD) * call.softmax_scale));
       rows.key(dv).copy_(sum_groups(at::matmul(round(probs, dtype).transpose(1, 2), dout_hnD)));
     }
     return {dq, dk, dv};
@@ -73,16 +79,17 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
   void add_rows(at::Tensor& sums, const at::Tensor& part, const sp::DeviceMoves& moves,
                 int64_t head_begin) const override {
     const auto [from, to] = indices(moves);
-    sums.narrow(1, head_begin, part.size(1)).index_add_(0, to, part.index_select(0, from).to(sums.scalar_type()));
+    sums.narrow(1, head_begin, part.size(1))
+        .index_add_(0, to, part.index_select(0, from).to(sums.scalar_type()));
   }
 
-  void merge_rows(sp::PartialAttention& whole, const sp::PartialAttention& part, const sp::DeviceMoves& moves,
-                  int64_t head_begin) const override {
+  void merge_rows(sp::PartialAttention& whole, const sp::PartialAttention& part,
+                  const sp::DeviceMoves& moves, int64_t head_begin) const override {
     place(whole, part, moves, head_begin, sp::merge_rows);
   }
 
-  void write_rows(sp::PartialAttention& whole, const sp::PartialAttention& part, const sp::DeviceMoves& moves,
-                  int64_t head_begin) const override {
+  void write_rows(sp::PartialAttention& whole, const sp::PartialAttention& part,
+                  const sp::DeviceMoves& moves, int64_t head_begin) const override {
     place(whole, part, moves, head_begin, sp::write_rows);
   }
 
@@ -97,24 +104,32 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
 
   static std::vector<Rows> blocks_of(const sp::VarlenGroupCall& call) {
     std::vector<Rows> blocks;
-    const auto q = call.cumulative_query.accessor<int32_t, 1>(), k = call.cumulative_key.accessor<int32_t, 1>();
+    const auto q = call.cumulative_query.accessor<int32_t, 1>(),
+               k = call.cumulative_key.accessor<int32_t, 1>();
     for (int64_t b = 0; b + 1 < q.size(0); ++b) {
-      TORCH_CHECK(q[b + 1] - q[b] <= call.max_query && k[b + 1] - k[b] <= call.max_key, "a block is above the maximum");
+      TORCH_CHECK(q[b + 1] - q[b] <= call.max_query && k[b + 1] - k[b] <= call.max_key,
+                  "a block is above the maximum");
       blocks.push_back({q[b], q[b + 1] - q[b], k[b], k[b + 1] - k[b]});
     }
     return blocks;
   }
 
-  static at::Tensor round(const at::Tensor& x, at::ScalarType dtype) { return x.to(dtype).to(x.scalar_type()); }
+  static at::Tensor round(const at::Tensor& x, at::ScalarType dtype) {
+    return x.to(dtype).to(x.scalar_type());
+  }
 
   // [n, K, D] -> [h, n, D] in the accumulation dtype, KV heads repeated.
   static at::Tensor by_head(const at::Tensor& x, int64_t heads) {
-    return x.to(sp::accumulation_dtype(x.scalar_type())).repeat_interleave(heads / x.size(1), 1).transpose(0, 1);
+    return x.to(sp::accumulation_dtype(x.scalar_type()))
+        .repeat_interleave(heads / x.size(1), 1)
+        .transpose(0, 1);
   }
 
-  static at::Tensor scores(const at::Tensor& q, const at::Tensor& k, const sp::VarlenGroupCall& call) {
+  static at::Tensor scores(const at::Tensor& q, const at::Tensor& k,
+                           const sp::VarlenGroupCall& call) {
     const int64_t n = q.size(0), m = k.size(0), h = q.size(1);
-    const at::Tensor scores_hnm = at::matmul(by_head(q, h), by_head(k, h).transpose(1, 2)) * call.softmax_scale;
+    const at::Tensor scores_hnm =
+        at::matmul(by_head(q, h), by_head(k, h).transpose(1, 2)) * call.softmax_scale;
     int64_t left = call.mask.left >= call.max_key ? -1 : call.mask.left;
     int64_t right = call.mask.right >= call.max_key ? -1 : call.mask.right;
     if (left < 0 && right < 0) {
@@ -141,11 +156,12 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
   }
 
   template <class Place>
-  static void place(sp::PartialAttention& whole, const sp::PartialAttention& part, const sp::DeviceMoves& moves,
-                    int64_t head_begin, Place each) {
+  static void place(sp::PartialAttention& whole, const sp::PartialAttention& part,
+                    const sp::DeviceMoves& moves, int64_t head_begin, Place each) {
     const auto dtype = whole.out.scalar_type();
     const auto [from, to] = indices(moves);
-    const at::Tensor out = part.out.index_select(0, from).to(dtype), lse = part.lse.t().index_select(0, from).to(dtype);
+    const at::Tensor out = part.out.index_select(0, from).to(dtype),
+                     lse = part.lse.t().index_select(0, from).to(dtype);
     const std::vector<int64_t> begins(to.data_ptr<int64_t>(), to.data_ptr<int64_t>() + to.numel());
     each(whole, {out.unsqueeze(1), lse.unsqueeze(1)}, {begins, head_begin});
   }

@@ -1,8 +1,7 @@
-// Guards: blocks lost or run twice by the grouping into varlen_groups, query rows that stand twice in a varlen_group or are merged before they
-// are initialised, gradient rows that two parallel additions share, window masks that the kernel would read differently.
-// Oracle: the definition of a block, pair by pair.
-#include "sp/attention/cuda/varlen_groups.h"
-
+// Guards: blocks lost or run twice by the grouping into varlen_groups, query rows that stand twice
+// in a varlen_group or are merged before they are initialised, gradient rows that two parallel
+// additions share, window masks that the kernel would read differently. Oracle: the definition of a
+// block, pair by pair.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -10,6 +9,8 @@
 #include <set>
 #include <stdexcept>
 #include <utility>
+
+#include "sp/attention/cuda/varlen_groups.h"
 
 using namespace ringside::sp;
 
@@ -30,7 +31,8 @@ bool block_sees(const Block& block, int64_t i, int64_t j, int64_t window) {
   return 0 <= distance && distance < window;
 }
 
-// How the flash kernel reads a mask: bounds of max_k or more mean none, and "none" on one side of a bounded one means max_k.
+// How the flash kernel reads a mask: bounds of max_k or more mean none, and "none" on one side of a
+// bounded one means max_k.
 bool kernel_sees(VarlenGroupMask mask, int64_t max_k, int64_t n, int64_t m, int64_t i, int64_t j) {
   int64_t left = mask.left >= max_k ? -1 : mask.left;
   int64_t right = mask.right >= max_k ? -1 : mask.right;
@@ -76,7 +78,8 @@ Pairs pairs_of_varlen_groups(const std::vector<VarlenGroup>& varlen_groups) {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < m; ++j) {
           if (kernel_sees(varlen_group.mask, longest(varlen_group.keys), n, m, i, j)) {
-            pairs.add(varlen_group.queries[b].begin + i, varlen_group.keys[b].begin + j, varlen_group.key_gradients[b] + j);
+            pairs.add(varlen_group.queries[b].begin + i, varlen_group.keys[b].begin + j,
+                      varlen_group.key_gradients[b] + j);
           }
         }
       }
@@ -85,7 +88,8 @@ Pairs pairs_of_varlen_groups(const std::vector<VarlenGroup>& varlen_groups) {
   return pairs;
 }
 
-// No query row twice in a varlen_group, and none merged before a varlen_group has initialised it or an earlier step has.
+// No query row twice in a varlen_group, and none merged before a varlen_group has initialised it or
+// an earlier step has.
 void check_rows(const std::vector<VarlenGroup>& varlen_groups, bool first_step) {
   std::set<int64_t> initialised;
   for (const VarlenGroup& varlen_group : varlen_groups) {
@@ -125,9 +129,18 @@ void check_gradient_parts(const VarlenGroup& varlen_group) {
 }
 
 std::vector<SegmentForest> forests() {
-  return {SegmentForest::of_documents({37}),
-          SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7}),
-          SegmentForest({{-1, 21}, {0, 9}, {1, 14}, {1, 6}, {1, 0}, {0, 30}, {5, 1}, {5, 12}, {-1, 8}, {8, 5}, {-1, 4}})};
+  return {SegmentForest::of_documents({37}), SegmentForest::of_documents({90, 3, 1, 1, 5, 2, 2, 7}),
+          SegmentForest({{-1, 21},
+                         {0, 9},
+                         {1, 14},
+                         {1, 6},
+                         {1, 0},
+                         {0, 30},
+                         {5, 1},
+                         {5, 12},
+                         {-1, 8},
+                         {8, 5},
+                         {-1, 4}})};
 }
 
 Block windowed_block(int64_t queries, int64_t keys, int64_t offset) {
@@ -136,19 +149,24 @@ Block windowed_block(int64_t queries, int64_t keys, int64_t offset) {
 
 }  // namespace
 
-TEST_CASE("varlen_groups compute each pair of every plan once, on disjoint and initialised rows", "[unit]") {
+TEST_CASE("varlen_groups compute each pair of every plan once, on disjoint and initialised rows",
+          "[unit]") {
   int64_t steps = 0;
   for (const SegmentForest& forest : forests()) {
     for (const int64_t ring : {1, 2, 3, 4}) {
-      for (const Placement placement : {Placement::kZigzag, Placement::kContiguous, Placement::kDocumentAware}) {
+      for (const Placement placement :
+           {Placement::kZigzag, Placement::kContiguous, Placement::kDocumentAware}) {
         const SequenceLayout layout(forest, ring, 1, placement);
         for (const int64_t window : {0, 1, 2, 7, 20, 64}) {
           for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
             for (int64_t rank = 0; rank < ring; ++rank) {
-              const AttentionPlan plan = plan_attention(layout, {2, 1, 8}, rank, {impl, 0, window, true});
+              const AttentionPlan plan =
+                  plan_attention(layout, {2, 1, 8}, rank, {impl, 0, window, true});
               for (std::size_t s = 0; s < plan.steps.size(); ++s) {
-                const std::vector<VarlenGroup> varlen_groups = make_varlen_groups(plan.steps[s].blocks, window);
-                REQUIRE(pairs_of_varlen_groups(varlen_groups) == pairs_of_blocks(plan.steps[s].blocks, window));
+                const std::vector<VarlenGroup> varlen_groups =
+                    make_varlen_groups(plan.steps[s].blocks, window);
+                REQUIRE(pairs_of_varlen_groups(varlen_groups) ==
+                        pairs_of_blocks(plan.steps[s].blocks, window));
                 check_rows(varlen_groups, s == 0);
                 std::for_each(varlen_groups.begin(), varlen_groups.end(), check_gradient_parts);
                 ++steps;
@@ -163,11 +181,11 @@ TEST_CASE("varlen_groups compute each pair of every plan once, on disjoint and i
 }
 
 TEST_CASE("blocks of any lengths share a varlen_group and keep their order", "[unit]") {
-  const std::vector<VarlenGroup> documents = make_varlen_groups(
-      {{{0, 5}, {0, 5}, 0, BlockKind::kCausal},
-       {{5, 6}, {5, 6}, 5, BlockKind::kCausal},
-       {{6, 90}, {6, 90}, 6, BlockKind::kCausal}},
-      0);
+  const std::vector<VarlenGroup> documents =
+      make_varlen_groups({{{0, 5}, {0, 5}, 0, BlockKind::kCausal},
+                          {{5, 6}, {5, 6}, 5, BlockKind::kCausal},
+                          {{6, 90}, {6, 90}, 6, BlockKind::kCausal}},
+                         0);
   REQUIRE(documents.size() == 1);
   CHECK(documents[0].mask.causal());
   CHECK(documents[0].queries == std::vector<Range>{{0, 5}, {5, 6}, {6, 90}});
@@ -176,21 +194,25 @@ TEST_CASE("blocks of any lengths share a varlen_group and keep their order", "[u
   // Rows that lie one after another are one move, so that nothing is copied.
   CHECK(to_packed(documents[0].queries).moves == std::vector<RowMove>{{0, 0, 0}});
 
-  // The second and third block share rows 4 and 5: two varlen_groups, the fourth fits beside the second.
+  // The second and third block share rows 4 and 5: two varlen_groups, the fourth fits beside the
+  // second.
   const Block merged[] = {{{0, 2}, {0, 9}, 0, BlockKind::kFull, 0, true},
                           {{2, 6}, {3, 4}, 3, BlockKind::kFull, 0, true},
                           {{4, 8}, {0, 1}, 0, BlockKind::kFull, 0, true},
                           {{6, 7}, {8, 9}, 8, BlockKind::kFull, 0, true}};
-  const std::vector<VarlenGroup> varlen_groups = make_varlen_groups({merged[0], merged[1], merged[2], merged[3]}, 0);
+  const std::vector<VarlenGroup> varlen_groups =
+      make_varlen_groups({merged[0], merged[1], merged[2], merged[3]}, 0);
   REQUIRE(varlen_groups.size() == 2);
   CHECK(varlen_groups[0].queries == std::vector<Range>{{0, 2}, {2, 6}, {6, 7}});
   CHECK(varlen_groups[1].queries == std::vector<Range>{{4, 8}});
-  CHECK(to_packed(varlen_groups[0].keys).moves == std::vector<RowMove>{{0, 0, 0}, {9, 3, 9}, {10, 8, 10}});
+  CHECK(to_packed(varlen_groups[0].keys).moves ==
+        std::vector<RowMove>{{0, 0, 0}, {9, 3, 9}, {10, 8, 10}});
   CHECK(from_packed(varlen_groups[0].queries).moves == std::vector<RowMove>{{0, 0, 0}});
   CHECK(gradient_parts(varlen_groups[0]).size() == 2);  // keys 3 and 8 are among 0 to 9 as well
 }
 
-TEST_CASE("windowed rectangles of any shape either reach the kernel exactly or are refused", "[unit]") {
+TEST_CASE("windowed rectangles of any shape either reach the kernel exactly or are refused",
+          "[unit]") {
   int64_t exact = 0, refused = 0;
   for (int64_t n = 1; n <= 12; ++n) {
     for (int64_t m = 1; m <= 12; ++m) {
@@ -210,17 +232,21 @@ TEST_CASE("windowed rectangles of any shape either reach the kernel exactly or a
             ++refused;
             continue;
           }
-          // Bounds of max_k or more do not bind: a right one that has to, in a block with more queries than keys.
+          // Bounds of max_k or more do not bind: a right one that has to, in a block with more
+          // queries than keys.
           const int64_t right = offset - std::min(m, n + offset) + n;
           if (right >= m && right > 0 && right < n - 1) {
-            REQUIRE_THROWS_WITH(make_varlen_groups({block}, window), Catch::Contains("more queries than keys"));
+            REQUIRE_THROWS_WITH(make_varlen_groups({block}, window),
+                                Catch::Contains("more queries than keys"));
             ++refused;
             continue;
           }
           // With a longer block beside it, max_k is another.
           const Block beside{{100, 140}, {50, 90}, 50, BlockKind::kWindowed, 0, false};
-          REQUIRE(pairs_of_varlen_groups(make_varlen_groups({block}, window)) == pairs_of_blocks({block}, window));
-          REQUIRE(pairs_of_varlen_groups(make_varlen_groups({block, beside}, window)) == pairs_of_blocks({block, beside}, window));
+          REQUIRE(pairs_of_varlen_groups(make_varlen_groups({block}, window)) ==
+                  pairs_of_blocks({block}, window));
+          REQUIRE(pairs_of_varlen_groups(make_varlen_groups({block, beside}, window)) ==
+                  pairs_of_blocks({block, beside}, window));
           ++exact;
         }
       }
@@ -231,8 +257,11 @@ TEST_CASE("windowed rectangles of any shape either reach the kernel exactly or a
 }
 
 TEST_CASE("blocks that no call can express are refused by name", "[unit]") {
-  CHECK_THROWS_WITH(make_varlen_groups({{{0, 4}, {0, 5}, 0, BlockKind::kCausal}}, 0), Catch::Contains("not square"));
-  CHECK_THROWS_WITH(make_varlen_groups({{{3, 3}, {0, 5}, 0, BlockKind::kFull}}, 0), Catch::Contains("queries 3 to 3"));
+  CHECK_THROWS_WITH(make_varlen_groups({{{0, 4}, {0, 5}, 0, BlockKind::kCausal}}, 0),
+                    Catch::Contains("not square"));
+  CHECK_THROWS_WITH(make_varlen_groups({{{3, 3}, {0, 5}, 0, BlockKind::kFull}}, 0),
+                    Catch::Contains("queries 3 to 3"));
   CHECK_THROWS_AS(make_varlen_groups({windowed_block(4, 4, 0)}, 0), std::invalid_argument);
-  CHECK_THROWS_AS(cumulative_rows({{0, int64_t{1} << 30}, {0, int64_t{1} << 30}}), std::invalid_argument);
+  CHECK_THROWS_AS(cumulative_rows({{0, int64_t{1} << 30}, {0, int64_t{1} << 30}}),
+                  std::invalid_argument);
 }

@@ -44,8 +44,10 @@ inline std::vector<Case> all_cases() {
   return cases;
 }
 
-inline at::Tensor rows_of_rank(const at::Tensor& x, int64_t dim, const std::vector<int64_t>& lengths, int64_t rank) {
-  return x.narrow(dim, std::accumulate(lengths.begin(), lengths.begin() + rank, int64_t{0}), lengths[rank]);
+inline at::Tensor rows_of_rank(const at::Tensor& x, int64_t dim,
+                               const std::vector<int64_t>& lengths, int64_t rank) {
+  return x.narrow(dim, std::accumulate(lengths.begin(), lengths.begin() + rank, int64_t{0}),
+                  lengths[rank]);
 }
 
 // Causal attention of one document, KV head kv_head_of[h] for query head h.
@@ -57,7 +59,8 @@ inline at::Tensor attend(const at::Tensor& q_SHD, const at::Tensor& k_SKD, const
   const at::Tensor index = at::tensor(kv_head_of, at::kLong);
   const at::Tensor future = at::ones({q_SHD.size(0), q_SHD.size(0)}, at::kBool).triu(1);
   const at::Tensor scores = at::einsum("shd,thd->hst", {q_SHD, k_SKD.index_select(1, index)});
-  const at::Tensor probs = (0.6 * scores).masked_fill(future, -std::numeric_limits<double>::infinity()).softmax(-1);
+  const at::Tensor probs =
+      (0.6 * scores).masked_fill(future, -std::numeric_limits<double>::infinity()).softmax(-1);
   return at::einsum("hst,thd->shd", {probs, v_SKD.index_select(1, index)});
 }
 
@@ -70,8 +73,16 @@ struct Layer {
   // Leaves of a rank's own: its rows of x, all parameters.
   Layer shard(const Case& c, int64_t rank) const {
     const auto leaf = [](const at::Tensor& t) { return t.clone().requires_grad_(); };
-    return {leaf(rows_of_rank(x, 0, c.lengths, rank)), leaf(wq), leaf(bq), leaf(wk), leaf(bk), leaf(wv), leaf(bv),
-            leaf(wo), leaf(bo), dy};
+    return {leaf(rows_of_rank(x, 0, c.lengths, rank)),
+            leaf(wq),
+            leaf(bq),
+            leaf(wk),
+            leaf(bk),
+            leaf(wv),
+            leaf(bv),
+            leaf(wo),
+            leaf(bo),
+            dy};
   }
 };
 
@@ -79,8 +90,16 @@ inline Layer random_layer(const Case& c, int64_t hidden, int64_t head_dim) {
   at::manual_seed(11);
   const int64_t q = c.query_heads * head_dim, k = c.kv_heads * head_dim;
   const auto r = [](std::vector<int64_t> shape) { return at::randn(shape, at::kDouble); };
-  return {r({c.tokens(), hidden}), r({q, hidden}), r({q}),          r({k, hidden}), r({k}),
-          r({k, hidden}),          r({k}),         r({hidden, q}), r({hidden}),    r({c.tokens(), hidden})};
+  return {r({c.tokens(), hidden}),
+          r({q, hidden}),
+          r({q}),
+          r({k, hidden}),
+          r({k}),
+          r({k, hidden}),
+          r({k}),
+          r({hidden, q}),
+          r({hidden}),
+          r({c.tokens(), hidden})};
 }
 
 struct StepResult {
@@ -99,7 +118,8 @@ inline StepResult dense_step(const Layer& layer, const Case& c) {
   const auto heads = [&](const at::Tensor& w, const at::Tensor& b) {
     return at::linear(l.x, w, b).unflatten(1, {-1, d});
   };
-  const at::Tensor out = attend(heads(l.wq, l.bq), heads(l.wk, l.bk), heads(l.wv, l.bv), kv_head_of);
+  const at::Tensor out =
+      attend(heads(l.wq, l.bq), heads(l.wk, l.bk), heads(l.wv, l.bv), kv_head_of);
   const at::Tensor y = at::linear(out.flatten(1), l.wo, l.bo);
   y.backward(l.dy);
   StepResult result{y.detach(), l.x.grad(), {}};
@@ -114,7 +134,8 @@ class ProductLog {
  public:
   explicit ProductLog(std::string& log) {
     log_of_thread() = &log;
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
   }
   ProductLog(const ProductLog&) = delete;
   ProductLog& operator=(const ProductLog&) = delete;
@@ -139,7 +160,8 @@ class ProductLog {
 // Passes everything on and notes when transfers start and are waited for.
 class LoggingCommunicator final : public sp::Communicator {
  public:
-  explicit LoggingCommunicator(std::shared_ptr<sp::Communicator> inner) : inner_(std::move(inner)) {}
+  explicit LoggingCommunicator(std::shared_ptr<sp::Communicator> inner)
+      : inner_(std::move(inner)) {}
 
   int64_t rank() const override { return inner_->rank(); }
   int64_t size() const override { return inner_->size(); }
@@ -147,24 +169,29 @@ class LoggingCommunicator final : public sp::Communicator {
   std::string take() { return std::exchange(log_, {}); }
 
  protected:
-  void do_all_reduce(at::Tensor& tensor, Reduction) override { inner_->all_reduce_sum(tensor, "inner"); }
-  std::unique_ptr<sp::Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
-                                                    const std::vector<int64_t>& receive_counts,
-                                                    const std::vector<int64_t>& send_counts) override {
+  void do_all_reduce(at::Tensor& tensor, Reduction) override {
+    inner_->all_reduce_sum(tensor, "inner");
+  }
+  std::unique_ptr<sp::Transfer> do_start_all_to_all(
+      at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
+      const std::vector<int64_t>& send_counts) override {
     return logged(inner_->start_all_to_all(send, send_counts, receive, receive_counts, "inner"));
   }
   void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
     gathered.copy_(inner_->all_gather(tensor, "inner"));
   }
-  void do_broadcast(at::Tensor& tensor, int64_t root) override { inner_->broadcast(tensor, root, "inner"); }
-  std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
-                                             int64_t from) override {
+  void do_broadcast(at::Tensor& tensor, int64_t root) override {
+    inner_->broadcast(tensor, root, "inner");
+  }
+  std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to,
+                                             at::Tensor& receive, int64_t from) override {
     return logged(inner_->send_recv(send, to, receive, from, "inner"));
   }
 
  private:
   struct Logged final : sp::Transfer {
-    Logged(std::unique_ptr<sp::Transfer> t, int64_t n, std::string& l) : transfer(std::move(t)), number(n), log(l) {}
+    Logged(std::unique_ptr<sp::Transfer> t, int64_t n, std::string& l)
+        : transfer(std::move(t)), number(n), log(l) {}
     void wait() override {
       transfer->wait();
       log += "wait" + std::to_string(number) + " ";

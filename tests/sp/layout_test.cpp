@@ -1,8 +1,7 @@
-// Guards: a token lost, doubled or misplaced by the layout; a remainder that always lands on the same rank; a packing
-// plan over budget or unequal between data-parallel ranks.
-#include <catch2/catch.hpp>
-
+// Guards: a token lost, doubled or misplaced by the layout; a remainder that always lands on the
+// same rank; a packing plan over budget or unequal between data-parallel ranks.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <numeric>
 #include <random>
 
@@ -55,7 +54,8 @@ TEST_CASE("segments count positions along their path and packed indices in depth
   CHECK(forest.subtree_end(0) == 4);
   CHECK(forest.packed_subtree_end(1) == 10);
   CHECK(forest.attended_pairs(2, {0, 2}) == 9 + 10);
-  CHECK_THROWS_WITH(SegmentForest({{-1, 5}, {-1, 2}, {0, 1}}), Catch::Contains("segment 2 has parent 0"));
+  CHECK_THROWS_WITH(SegmentForest({{-1, 5}, {-1, 2}, {0, 1}}),
+                    Catch::Contains("segment 2 has parent 0"));
 }
 
 TEST_CASE("a range set places its members one after another") {
@@ -74,8 +74,9 @@ TEST_CASE("every token is on exactly one rank, restore undoes shard") {
     const int64_t ring = std::uniform_int_distribution<int64_t>(1, 5)(rng);
     const int64_t ulysses = std::uniform_int_distribution<int64_t>(1, 4)(rng);
     const auto placement = static_cast<Placement>(trial % 3);
-    const SequenceLayout layout(SegmentForest::of_documents(random_lengths(rng, 6, 3 * 2 * ring + 1)), ring, ulysses,
-                                placement);
+    const SequenceLayout layout(
+        SegmentForest::of_documents(random_lengths(rng, 6, 3 * 2 * ring + 1)), ring, ulysses,
+        placement);
     std::vector<int64_t> field(layout.num_tokens());
     std::iota(field.begin(), field.end(), 1000);
     std::vector<std::vector<int64_t>> shards;

@@ -1,9 +1,11 @@
-// Guards: NaN from merging two empty partials, bf16 accumulators, a merge into the wrong rows or heads, and a kernel call
-// whose query heads are not a multiple of its KV heads (the CPU kernel would read out of bounds without a word).
+// Guards: NaN from merging two empty partials, bf16 accumulators, a merge into the wrong rows or
+// heads, and a kernel call whose query heads are not a multiple of its KV heads (the CPU kernel
+// would read out of bounds without a word).
+#include "sp/attention/lse_merge.h"
+
 #include <limits>
 
 #include "sp/attention/block_attention.h"
-#include "sp/attention/lse_merge.h"
 #include "sp/attention/row_selection.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
@@ -25,13 +27,16 @@ sp::PartialAttention filled(std::vector<int64_t> shape, double out, double lse) 
 
 TEST_CASE("merging halves of the keys equals attending to all of them") {
   at::manual_seed(2);
-  const at::Tensor q = at::randn({1, 5, 2, 4}, at::kDouble), k = at::randn({1, 6, 2, 4}, at::kDouble),
+  const at::Tensor q = at::randn({1, 5, 2, 4}, at::kDouble),
+                   k = at::randn({1, 6, 2, 4}, at::kDouble),
                    v = at::randn({1, 6, 2, 4}, at::kDouble);
   const auto whole = sp::block_attention(q, k, v, {}, 0.5);
   sp::PartialAttention merged{at::empty({5, 2, 4}, at::kDouble), at::empty({5, 2}, at::kDouble)};
   const std::vector<int64_t> begins{0};
-  sp::write_rows(merged, sp::block_attention(q, k.narrow(1, 0, 2), v.narrow(1, 0, 2), {}, 0.5), {begins});
-  sp::merge_rows(merged, sp::block_attention(q, k.narrow(1, 2, 4), v.narrow(1, 2, 4), {}, 0.5), {begins});
+  sp::write_rows(merged, sp::block_attention(q, k.narrow(1, 0, 2), v.narrow(1, 0, 2), {}, 0.5),
+                 {begins});
+  sp::merge_rows(merged, sp::block_attention(q, k.narrow(1, 2, 4), v.narrow(1, 2, 4), {}, 0.5),
+                 {begins});
   CHECK(max_abs_diff(merged.out, whole.out.squeeze(0)) < 1e-14);
   CHECK(max_abs_diff(merged.lse, whole.lse.squeeze(0)) < 1e-14);
 }
@@ -70,18 +75,22 @@ TEST_CASE("empty partials merge to zero with -inf, and do not disturb others") {
 
 TEST_CASE("bf16 accumulators are refused") {
   sp::PartialAttention whole{at::zeros({2, 1, 3}, at::kBFloat16), at::zeros({2, 1}, at::kBFloat16)};
-  const sp::PartialAttention part{at::zeros({1, 2, 1, 3}, at::kBFloat16), at::zeros({1, 2, 1}, at::kBFloat16)};
-  CHECK_THROWS_WITH(sp::merge_rows(whole, part, {std::vector<int64_t>{0}}), Catch::Contains("fp32 or fp64"));
+  const sp::PartialAttention part{at::zeros({1, 2, 1, 3}, at::kBFloat16),
+                                  at::zeros({1, 2, 1}, at::kBFloat16)};
+  CHECK_THROWS_WITH(sp::merge_rows(whole, part, {std::vector<int64_t>{0}}),
+                    Catch::Contains("fp32 or fp64"));
 }
 
 TEST_CASE("query heads must be a multiple of KV heads at the kernel", "[hazard]") {
   const at::Tensor q = at::zeros({1, 4, 5, 8}), kv = at::zeros({1, 4, 2, 8});
-  CHECK_THROWS_WITH(sp::block_attention(q, kv, kv, {true, {}}, 1.0), Catch::Contains("5 query heads"));
+  CHECK_THROWS_WITH(sp::block_attention(q, kv, kv, {true, {}}, 1.0),
+                    Catch::Contains("5 query heads"));
 }
 
 TEST_CASE("rows are gathered and summed alike as views and by index") {
   const at::Tensor share = at::arange(24, at::kDouble).view({12, 2});
-  for (const auto& begins : std::vector<std::vector<int64_t>>{{4}, {0, 4, 8}, {1, 3, 9}, {9, 1, 5}}) {
+  for (const auto& begins :
+       std::vector<std::vector<int64_t>>{{4}, {0, 4, 8}, {1, 3, 9}, {9, 1, 5}}) {
     const sp::RowSelection rows(begins, 2);
     const at::Tensor gathered = rows.gather(share);
     at::Tensor expected = at::zeros_like(share);

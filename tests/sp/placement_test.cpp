@@ -1,7 +1,7 @@
-// Guards: a placement that leaves tokens or attended pairs unbalanced, or sends more keys and values than it must.
-#include <catch2/catch.hpp>
-
+// Guards: a placement that leaves tokens or attended pairs unbalanced, or sends more keys and
+// values than it must.
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -17,7 +17,8 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// 64 prompts of 64 tokens with completions log-normal (6, 1) clipped to 16..4096: the long tail of real rollouts.
+// 64 prompts of 64 tokens with completions log-normal (6, 1) clipped to 16..4096: the long tail of
+// real rollouts.
 std::vector<int64_t> long_tail(unsigned seed) {
   std::mt19937 rng(seed);
   std::lognormal_distribution<double> completion(6.0, 1.0);
@@ -52,8 +53,11 @@ TEST_CASE("on long-tailed lengths tokens and pairs are balanced and few bytes ar
       of_plain.push_back(bytes / static_cast<double>(kv_sent(zigzag, false)));
       of_pruned.push_back(bytes / static_cast<double>(kv_sent(zigzag, true)));
     }
-    std::printf("placement, ring %ld: tokens %.3f, pairs %.3f of the mean; KV bytes %.3f of zigzag's (%.3f of pruned zigzag's)\n",
-                static_cast<long>(ring), median(tokens), median(pairs), median(of_plain), median(of_pruned));
+    std::printf(
+        "placement, ring %ld: tokens %.3f, pairs %.3f of the mean; KV bytes %.3f of zigzag's (%.3f "
+        "of pruned zigzag's)\n",
+        static_cast<long>(ring), median(tokens), median(pairs), median(of_plain),
+        median(of_pruned));
     CHECK(median(tokens) <= 1.05);
     CHECK(median(pairs) <= 1.05);
     CHECK(median(of_pruned) <= (ring == 8 ? 0.4 : 0.25));
@@ -73,14 +77,18 @@ TEST_CASE("trees that fit stay whole, and no byte is sent for them") {
   CHECK(kv_sent(layout, true) == 0);
 }
 
-TEST_CASE("a tree too large for a rank is opened: its root is cut, its branches are placed for themselves") {
+TEST_CASE(
+    "a tree too large for a rank is opened: its root is cut, its branches are placed for "
+    "themselves") {
   const SequenceLayout layout(SegmentForest({{-1, 80}, {0, 20}, {0, 20}, {0, 20}, {0, 20}}), 2, 1,
                               Placement::kDocumentAware);
   for (int64_t r = 0; r < 2; ++r) {
     const auto& share = layout.ring_share(r);
-    CHECK(std::count_if(share.begin(), share.end(), [](const TokenRun& run) { return run.segment == 0; }) == 2 - r);
     CHECK(std::count_if(share.begin(), share.end(),
-                        [](const TokenRun& run) { return run.offsets == Range{0, 20} && run.segment > 0; }) == 2);
+                        [](const TokenRun& run) { return run.segment == 0; }) == 2 - r);
+    CHECK(std::count_if(share.begin(), share.end(), [](const TokenRun& run) {
+            return run.offsets == Range{0, 20} && run.segment > 0;
+          }) == 2);
   }
   CHECK(layout.balance().pairs < 1.001);
 }

@@ -1,8 +1,7 @@
-// Guards: a query-key pair that no rank or two ranks compute; a batch that writes a row twice; keys or gradients taken from
-// wrong rows of a buffer; head groups the kernel cannot take; traffic that departs from the closed formulas in the even
-// case. No tensor is involved.
+// Guards: a query-key pair that no rank or two ranks compute; a batch that writes a row twice; keys
+// or gradients taken from wrong rows of a buffer; head groups the kernel cannot take; traffic that
+// departs from the closed formulas in the even case. No tensor is involved.
 #include <catch2/catch.hpp>
-
 #include <map>
 #include <random>
 #include <set>
@@ -80,8 +79,9 @@ void collect_pairs(const RingStep& step, int64_t window, const std::vector<int64
     for (int64_t i = 0; i < block.query.size(); ++i) {
       for (int64_t j = 0; j < block.key.size(); ++j) {
         const int64_t distance = i + block.offset - j;
-        const bool seen = block.kind == BlockKind::kFull || (block.kind == BlockKind::kCausal && j <= i) ||
-                          (block.kind == BlockKind::kWindowed && distance >= 0 && distance < window);
+        const bool seen =
+            block.kind == BlockKind::kFull || (block.kind == BlockKind::kCausal && j <= i) ||
+            (block.kind == BlockKind::kWindowed && distance >= 0 && distance < window);
         if (seen) {
           REQUIRE(pairs.insert({queries[block.query.begin + i], keys[block.key.begin + j]}).second);
         }
@@ -97,7 +97,8 @@ std::set<Pair> expected_pairs(const SegmentForest& forest, int64_t window) {
       const int64_t position = forest.first_position(s) + q - forest.packed(s).begin;
       for (int64_t t = s; t != -1; t = forest.parent(t)) {
         for (int64_t k = forest.packed(t).begin; k < forest.packed(t).end; ++k) {
-          const int64_t distance = position - (forest.first_position(t) + k - forest.packed(t).begin);
+          const int64_t distance =
+              position - (forest.first_position(t) + k - forest.packed(t).begin);
           if (distance >= 0 && (window == 0 || distance < window)) {
             pairs.insert({q, k});
           }
@@ -109,7 +110,9 @@ std::set<Pair> expected_pairs(const SegmentForest& forest, int64_t window) {
 }
 
 SegmentForest random_forest(std::mt19937& rng, int64_t max_length) {
-  const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(rng);
+  };
   std::vector<Segment> segments;
   std::vector<int64_t> path;
   for (int64_t n = draw(1, 8); n > 0; --n) {
@@ -130,11 +133,14 @@ std::vector<AttentionPlan> ring_plans(const SequenceLayout& layout, const PlanOp
 
 }  // namespace
 
-TEST_CASE("the blocks of all ranks cover the mask of every forest exactly once, on rows that were really sent") {
+TEST_CASE(
+    "the blocks of all ranks cover the mask of every forest exactly once, on rows that were really "
+    "sent") {
   std::mt19937 rng(11);
   for (int trial = 0; trial < 240; ++trial) {
     const int64_t ring = std::uniform_int_distribution<int64_t>(1, 5)(rng);
-    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1, static_cast<Placement>(trial % 3));
+    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1,
+                                static_cast<Placement>(trial % 3));
     for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
       const PlanOptions options{impl, 0, trial % 4 == 3 ? trial % 13 + 1 : 0, trial % 2 == 0};
       const auto plans = ring_plans(layout, options);
@@ -144,7 +150,8 @@ TEST_CASE("the blocks of all ranks cover the mask of every forest exactly once, 
       int64_t counted = 0;
       for (int64_t r = 0; r < ring; ++r) {
         for (std::size_t step = 0; step < plans[r].steps.size(); ++step) {
-          collect_pairs(plans[r].steps[step], options.window, packed_of_share(layout, r), buffers[r][step], pairs);
+          collect_pairs(plans[r].steps[step], options.window, packed_of_share(layout, r),
+                        buffers[r][step], pairs);
         }
         counted += plans[r].attended_pairs;
       }
@@ -158,7 +165,8 @@ TEST_CASE("gradients that travel the p2p ring come home to the rows they belong 
   std::mt19937 rng(12);
   for (int trial = 0; trial < 60; ++trial) {
     const int64_t ring = std::uniform_int_distribution<int64_t>(2, 5)(rng);
-    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1, static_cast<Placement>(trial % 3));
+    const SequenceLayout layout(random_forest(rng, 3 * 2 * ring + 1), ring, 1,
+                                static_cast<Placement>(trial % 3));
     const auto plans = ring_plans(layout, {RingImpl::kP2p, 0, 0, trial % 2 == 0});
     const Buffers kv = move_p2p(layout, plans);
     for (int64_t owner = 0; owner < ring; ++owner) {
@@ -223,11 +231,13 @@ TEST_CASE("batches hold the blocks again, rows once per batch, initialising batc
 }
 
 TEST_CASE("equal documents share one kernel call, completions of a prompt one block") {
-  const auto equal = plan_attention(SequenceLayout(std::vector<int64_t>(32, 20), 1, 2), {4, 2, 8}, 0);
+  const auto equal =
+      plan_attention(SequenceLayout(std::vector<int64_t>(32, 20), 1, 2), {4, 2, 8}, 0);
   REQUIRE(equal.steps.size() == 1);
   REQUIRE(equal.steps[0].batches.size() == 1);
   CHECK(equal.steps[0].batches[0].query_begins.size() == 32);
-  const auto group = plan_attention(SequenceLayout(SegmentForest({{-1, 40}, {0, 7}, {0, 5}, {0, 9}}), 1, 1), {4, 2, 8}, 0);
+  const auto group = plan_attention(
+      SequenceLayout(SegmentForest({{-1, 40}, {0, 7}, {0, 5}, {0, 9}}), 1, 1), {4, 2, 8}, 0);
   const auto& blocks = group.steps[0].blocks;
   REQUIRE(blocks.size() == 5);  // four diagonals, and all completions against the prompt
   CHECK(blocks.back().query == Range{40, 61});
@@ -241,8 +251,8 @@ TEST_CASE("any head split gives every rank uniform groups that cover its heads, 
     for (const int64_t stride : {0, 1, 3}) {
       int64_t next_head = 0;
       for (int64_t u = 0; u < ulysses; ++u) {
-        const auto plan =
-            plan_attention(SequenceLayout({64}, 1, ulysses), {hq, hk, 8}, u, {RingImpl::kAllGather, stride});
+        const auto plan = plan_attention(SequenceLayout({64}, 1, ulysses), {hq, hk, 8}, u,
+                                         {RingImpl::kAllGather, stride});
         const Range query_heads = plan.head_split.query_heads_of[u];
         CHECK(query_heads.begin == next_head);
         next_head = query_heads.end;
@@ -258,7 +268,8 @@ TEST_CASE("any head split gives every rank uniform groups that cover its heads, 
             const int64_t per_kv = group.query_heads.size() / group.kv_heads.size();
             for (int64_t h = group.query_heads.begin; h < group.query_heads.end; ++h) {
               const int64_t global_kv = (query_heads.begin + h) / (hq / hk);
-              const int64_t local_kv = group.kv_heads.begin + (h - group.query_heads.begin) / per_kv;
+              const int64_t local_kv =
+                  group.kv_heads.begin + (h - group.query_heads.begin) / per_kv;
               CHECK(plan.head_split.kv_heads_of[u].begin + local_kv == global_kv);
             }
             q = group.query_heads.end;
@@ -279,19 +290,23 @@ TEST_CASE("even, unpruned traffic equals the closed formulas") {
   SECTION("ulysses, P <= Hk: (P-1)/P^2 S D (2Hq + 2Hk)") {
     const int64_t P = 4;
     const auto t = plan_attention(SequenceLayout({S}, 1, P), {hq, hk, d}, 1).traffic;
-    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output == (P - 1) * S * d * (2 * hq + 2 * hk) / (P * P));
+    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output ==
+          (P - 1) * S * d * (2 * hq + 2 * hk) / (P * P));
     CHECK(t.ulysses_kv_grad == t.ulysses_kv);
     CHECK(t.ring_kv == 0);
   }
   SECTION("ulysses, P > Hk: KV counts P heads") {
     const int64_t P = 16;
     const auto t = plan_attention(SequenceLayout({S}, 1, P), {hq, hk, d}, 3).traffic;
-    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output == (P - 1) * S * d * (2 * hq + 2 * P) / (P * P));
+    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output ==
+          (P - 1) * S * d * (2 * hq + 2 * P) / (P * P));
   }
   SECTION("ring, either form: (P-1)/P 2 S Hk D, the gradient in as many hops") {
     const int64_t P = 8;
     for (const RingImpl impl : {RingImpl::kP2p, RingImpl::kAllGather}) {
-      const auto t = plan_attention(SequenceLayout({S}, P, 1), {hq, hk, d}, 5, {impl, 0, 0, /*prune=*/false}).traffic;
+      const auto t =
+          plan_attention(SequenceLayout({S}, P, 1), {hq, hk, d}, 5, {impl, 0, 0, /*prune=*/false})
+              .traffic;
       CHECK(t.ring_kv == (P - 1) * 2 * S * hk * d / P);
       CHECK(t.ring_kv_grad == t.ring_kv);
       CHECK(t.ulysses_query == 0);
@@ -299,20 +314,25 @@ TEST_CASE("even, unpruned traffic equals the closed formulas") {
   }
   SECTION("hybrid: both parts, KV heads max(Hk, U) / U on each ring") {
     const int64_t U = 4, R = 2, P = U * R;
-    const auto t = plan_attention(SequenceLayout({S}, R, U), {hq, hk, d}, 5, {RingImpl::kP2p, 0, 0, false}).traffic;
-    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output == (U - 1) * (S / P) * d * (2 * hq + 2 * hk) / U);
+    const auto t =
+        plan_attention(SequenceLayout({S}, R, U), {hq, hk, d}, 5, {RingImpl::kP2p, 0, 0, false})
+            .traffic;
+    CHECK(t.ulysses_query + t.ulysses_kv + t.ulysses_output ==
+          (U - 1) * (S / P) * d * (2 * hq + 2 * hk) / U);
     CHECK(t.ring_kv == (R - 1) * 2 * (S / R) * (hk / U) * d);
   }
 }
 
-TEST_CASE("pruning sends what the mask needs: three quarters of a causal document with all-gather") {
+TEST_CASE(
+    "pruning sends what the mask needs: three quarters of a causal document with all-gather") {
   const int64_t S = 1024, P = 4;
   int64_t sent = 0;
   int64_t unpruned = 0;
   for (int64_t r = 0; r < P; ++r) {
     const SequenceLayout layout({S}, P, 1);
     sent += plan_attention(layout, {4, 2, 8}, r, {RingImpl::kAllGather}).traffic.ring_kv;
-    unpruned += plan_attention(layout, {4, 2, 8}, r, {RingImpl::kAllGather, 0, 0, false}).traffic.ring_kv;
+    unpruned +=
+        plan_attention(layout, {4, 2, 8}, r, {RingImpl::kAllGather, 0, 0, false}).traffic.ring_kv;
   }
   CHECK(4 * sent == 3 * unpruned);
 }
@@ -335,7 +355,9 @@ TEST_CASE("zigzag balances attended pairs") {
 
 TEST_CASE("impossible head splits are refused with both numbers") {
   const SequenceLayout layout({64}, 1, 4);
-  CHECK_THROWS_WITH(plan_attention(layout, {3, 1, 8}, 0), Catch::Contains("ulysses size 4 exceeds the 3"));
+  CHECK_THROWS_WITH(plan_attention(layout, {3, 1, 8}, 0),
+                    Catch::Contains("ulysses size 4 exceeds the 3"));
   CHECK_THROWS_WITH(plan_attention(layout, {6, 4, 8}, 0), Catch::Contains("got 6 and 4"));
-  CHECK_THROWS_WITH(plan_attention(layout, {8, 4, 8}, 0, {RingImpl::kP2p, -1}), Catch::Contains("-1"));
+  CHECK_THROWS_WITH(plan_attention(layout, {8, 4, 8}, 0, {RingImpl::kP2p, -1}),
+                    Catch::Contains("-1"));
 }

@@ -1,6 +1,7 @@
-// The oracle of attention tests: dense masked softmax with autograd over one document after another, a shared token
-// copied into every document that holds it. Written apart from the executor and its planner.
-// Shapes: T = packed tokens, n = tokens of a document, H = query heads, K = KV heads, D = head dim.
+// The oracle of attention tests: dense masked softmax with autograd over one document after
+// another, a shared token copied into every document that holds it. Written apart from the executor
+// and its planner. Shapes: T = packed tokens, n = tokens of a document, H = query heads, K = KV
+// heads, D = head dim.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,8 +25,8 @@ struct DenseResult {
 };
 
 // Attention of one document; out_nHD and lse_nH.
-inline DenseResult dense_document(const at::Tensor& q_nHD, const at::Tensor& k_nKD, const at::Tensor& v_nKD,
-                                  const DenseOptions& options) {
+inline DenseResult dense_document(const at::Tensor& q_nHD, const at::Tensor& k_nKD,
+                                  const at::Tensor& v_nKD, const DenseOptions& options) {
   const int64_t n = q_nHD.size(0), group = q_nHD.size(1) / k_nKD.size(1);
   const auto by_head = [&](const at::Tensor& x, int64_t repeat) {
     return x.repeat_interleave(repeat, 1).transpose(0, 1);
@@ -44,10 +45,11 @@ inline DenseResult dense_document(const at::Tensor& q_nHD, const at::Tensor& k_n
   return {at::matmul(probs, v).transpose(0, 1), at::logsumexp(scores, {-1}).transpose(0, 1)};
 }
 
-// Attention of every packed token of a forest. A document is the path from a root to a segment without children; a token's
-// result is taken from the first document that holds it.
-inline DenseResult dense_attention(const at::Tensor& q_THD, const at::Tensor& k_TKD, const at::Tensor& v_TKD,
-                                   const sp::SegmentForest& forest, const DenseOptions& options) {
+// Attention of every packed token of a forest. A document is the path from a root to a segment
+// without children; a token's result is taken from the first document that holds it.
+inline DenseResult dense_attention(const at::Tensor& q_THD, const at::Tensor& k_TKD,
+                                   const at::Tensor& v_TKD, const sp::SegmentForest& forest,
+                                   const DenseOptions& options) {
   std::vector<at::Tensor> outs, lses;
   std::vector<int64_t> token_of_row;  // packed token of each row of outs that is used
   std::vector<int64_t> used_rows;

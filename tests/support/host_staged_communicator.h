@@ -1,5 +1,5 @@
-// Collectives of device tensors through copies on the host: what a Gloo group needs so that several ranks can share one GPU
-// in a test. Counts the same bytes as the communicator it wraps.
+// Collectives of device tensors through copies on the host: what a Gloo group needs so that several
+// ranks can share one GPU in a test. Counts the same bytes as the communicator it wraps.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,8 @@ namespace ringside::test {
 
 class HostStagedCommunicator final : public sp::Communicator {
  public:
-  explicit HostStagedCommunicator(std::shared_ptr<sp::Communicator> host) : host_(std::move(host)) {}
+  explicit HostStagedCommunicator(std::shared_ptr<sp::Communicator> host)
+      : host_(std::move(host)) {}
 
   int64_t rank() const override { return host_->rank(); }
   int64_t size() const override { return host_->size(); }
@@ -23,13 +24,14 @@ class HostStagedCommunicator final : public sp::Communicator {
  protected:
   void do_all_reduce(at::Tensor& tensor, Reduction reduction) override {
     at::Tensor staged = tensor.cpu();
-    reduction == Reduction::kSum ? host_->all_reduce_sum(staged, kTag) : host_->all_reduce_max(staged, kTag);
+    reduction == Reduction::kSum ? host_->all_reduce_sum(staged, kTag)
+                                 : host_->all_reduce_max(staged, kTag);
     tensor.copy_(staged);
   }
 
-  std::unique_ptr<sp::Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
-                                                    const std::vector<int64_t>& receive_counts,
-                                                    const std::vector<int64_t>& send_counts) override {
+  std::unique_ptr<sp::Transfer> do_start_all_to_all(
+      at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
+      const std::vector<int64_t>& send_counts) override {
     at::Tensor staged = at::empty(receive.sizes(), receive.options().device(at::kCPU));
     auto transfer = host_->start_all_to_all(send.cpu(), send_counts, staged, receive_counts, kTag);
     return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
@@ -45,8 +47,8 @@ class HostStagedCommunicator final : public sp::Communicator {
     tensor.copy_(staged);
   }
 
-  std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
-                                             int64_t from) override {
+  std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to,
+                                             at::Tensor& receive, int64_t from) override {
     at::Tensor staged = at::empty(receive.sizes(), receive.options().device(at::kCPU));
     auto transfer = host_->send_recv(send.cpu(), to, staged, from, kTag);
     return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
@@ -58,7 +60,9 @@ class HostStagedCommunicator final : public sp::Communicator {
   class StagedTransfer final : public sp::Transfer {
    public:
     StagedTransfer(std::unique_ptr<sp::Transfer> transfer, at::Tensor staged, at::Tensor receive)
-        : transfer_(std::move(transfer)), staged_(std::move(staged)), receive_(std::move(receive)) {}
+        : transfer_(std::move(transfer)),
+          staged_(std::move(staged)),
+          receive_(std::move(receive)) {}
 
     void wait() override {
       transfer_->wait();

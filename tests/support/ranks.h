@@ -1,5 +1,6 @@
-// Runs a function once per rank, each rank a thread with its own Gloo groups over one shared in-memory store: the fast
-// form of a multi-process test. An exception of any rank is rethrown in the caller after all have ended.
+// Runs a function once per rank, each rank a thread with its own Gloo groups over one shared
+// in-memory store: the fast form of a multi-process test. An exception of any rank is rethrown in
+// the caller after all have ended.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,8 +18,8 @@
 
 namespace ringside::test {
 
-// c10d's flight recorder keeps one unlocked map for the whole process: several groups in several threads corrupt it. It
-// reads this variable when the first group is made.
+// c10d's flight recorder keeps one unlocked map for the whole process: several groups in several
+// threads corrupt it. It reads this variable when the first group is made.
 inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 inline void run_ranks(sp::MeshShape shape,

@@ -1,4 +1,5 @@
-// A decoder small enough to train in milliseconds, with grouped-query heads and query and key norms.
+// A decoder small enough to train in milliseconds, with grouped-query heads and query and key
+// norms.
 #pragma once
 
 #include "engine/models/decoder.h"

@@ -35,7 +35,8 @@ Ran run(const std::string& arguments) {
 }
 
 TEST_CASE("rollout without a run directory or an address is a usage error at once") {
-  const Ran ran = run("rollout " + (fs::path(RINGSIDE_SOURCE_DIR) / "recipes/quickstart/grpo.yaml").string());
+  const Ran ran =
+      run("rollout " + (fs::path(RINGSIDE_SOURCE_DIR) / "recipes/quickstart/grpo.yaml").string());
   CHECK(ran.status == 2);
   CHECK_THAT(ran.output, Contains("--run-dir") && Contains("bridge.rollout_address"));
 }
@@ -46,8 +47,10 @@ TEST_CASE("check prints values with their origins and the batch arithmetic") {
   std::ofstream(recipe) << "algorithm:\n  preset: grpo\nrollout:\n  group_size: 4\n";
   const Ran ran = run("check " + recipe.string() + " seed=7");
   fs::remove(recipe);
-  CHECK(ran.status == 2);  // there is no model and no data; tests/tools/preflight_test.py has runs that are complete
-  CHECK_THAT(ran.output, Contains("model.path is not set") && Contains("data.train is not set") && Contains("2 mistakes"));
+  CHECK(ran.status == 2);  // there is no model and no data; tests/tools/preflight_test.py has runs
+                           // that are complete
+  CHECK_THAT(ran.output, Contains("model.path is not set") && Contains("data.train is not set") &&
+                             Contains("2 mistakes"));
   const auto line_of = [&](const std::string& key) {
     const auto at = ran.output.find("\n" + key + ":");
     return at == std::string::npos
@@ -55,7 +58,8 @@ TEST_CASE("check prints values with their origins and the batch arithmetic") {
                : ran.output.substr(at + 1, ran.output.find('\n', at + 1) - at - 1);
   };
   CHECK_THAT(ran.output, Catch::StartsWith("seed: 7 ") && Contains("# command line"));
-  CHECK(ran.output.find("rollout.group_size: 4") < ran.output.find("model.dtype"));  // what was set comes first
+  CHECK(ran.output.find("rollout.group_size: 4") <
+        ran.output.find("model.dtype"));  // what was set comes first
   CHECK_THAT(line_of("rollout.group_size"),
              Contains(": 4 ") && Catch::EndsWith(recipe.string() + ":4"));
   CHECK_THAT(line_of("algorithm.kl_coef"), Contains(": 0.04 ") && Catch::EndsWith("# preset grpo"));
@@ -80,7 +84,8 @@ TEST_CASE("help, version and the annotated defaults succeed, and the defaults ch
   CHECK(defaults.status == 0);
   CHECK_THAT(defaults.output, Contains("group_size: 8 "));
   CHECK_THAT(run("check " RINGSIDE_SOURCE_DIR "/configs/defaults.yaml").output,
-             Contains("2 mistakes") && Contains("model.path is not set") && Contains("data.train is not set"));
+             Contains("2 mistakes") && Contains("model.path is not set") &&
+                 Contains("data.train is not set"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Guards the architecture's one direction of dependency: tools -> rl -> {engine, rollout_bridge},
 // engine -> sp, and the folders that promise to build without torch. One include the other way, and
-// layers can no longer be tested alone. Also guards the size of functions and classes, which a limit on a file's length does
-// not: it only cuts a large class into several files.
+// layers can no longer be tested alone. Also guards the size of functions and classes, which a
+// limit on a file's length does not: it only cuts a large class into several files.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -101,13 +101,16 @@ TEST_CASE("every source file keeps the rules") {
 }
 
 TEST_CASE("folders that include each other are found, a file outside the layers is not") {
-  const auto found = two_way_folders({{"rl/trainer/trainer.h", "#include \"rl/worker/link.h\"\n"},
-                                      {"rl/worker/link.cpp", "#include \"rl/trainer/trainer.h\"\n"},
-                                      {"rl/data/text.cpp", "#include \"rl/config/config.h\"\n"},
-                                      {"sp/plan/plan.cpp", "#include \"sp/plan/plan.h\"\n#include <vector>\n"}});
+  const auto found =
+      two_way_folders({{"rl/trainer/trainer.h", "#include \"rl/worker/link.h\"\n"},
+                       {"rl/worker/link.cpp", "#include \"rl/trainer/trainer.h\"\n"},
+                       {"rl/data/text.cpp", "#include \"rl/config/config.h\"\n"},
+                       {"sp/plan/plan.cpp", "#include \"sp/plan/plan.h\"\n#include <vector>\n"}});
   REQUIRE(found.size() == 1);
   CHECK(found.begin()->first == "rl <-> rl/worker");
-  CHECK(found.begin()->second == "rl/trainer/trainer.h includes rl/worker/link.h; rl/worker/link.cpp includes rl/trainer/trainer.h");
+  CHECK(found.begin()->second ==
+        "rl/trainer/trainer.h includes rl/worker/link.h; rl/worker/link.cpp includes "
+        "rl/trainer/trainer.h");
 }
 
 // Pairs that still include each other. Take a pair out once it is parted; none is added.
@@ -127,31 +130,37 @@ TEST_CASE("no two second-level folders include each other") {
 
 TEST_CASE("functions and classes are measured as they are written") {
   const SourceShape shape = shape_of(R"cpp(
-#define IGNORED { {
-namespace a {
-struct Point { int x = 0, y = 0; std::function<void(int)> moved; };  // } a comment
-template <class T> class Box : public Base<T> {
- public:
-  Box() : items_{1, 2}, name_("}") { add(); }
-  Box(const Box&) = default;
-  using Item = T;
-  const T& get(int i) const;
-  bool operator==(const Box&) const { return true; }
+#define IGNORED \
+      {             \
+        {
+    namespace a {
+    struct Point {
+      int x = 0, y = 0;
+      std::function<void(int)> moved;
+    };  // } a comment
+    template <class T>
+    class Box : public Base<T> {
+     public:
+      Box() : items_{1, 2}, name_("}") { add(); }
+      Box(const Box&) = default;
+      using Item = T;
+      const T& get(int i) const;
+      bool operator==(const Box&) const { return true; }
 
- private:
-  std::vector<T> items_{};
-  std::string name_ = std::string("{");
-};
-enum class E { kA, kB };
-const std::map<int, int> kTable = {{1, 2}};
-auto f(std::vector<int> v = {1}) -> int {
-  const auto g = [&] { return v; };
-  for (int i : g()) {
-    use(i);
-  }
-}
-}  // namespace a
-)cpp");
+     private:
+      std::vector<T> items_{};
+      std::string name_ = std::string("{");
+    };
+    enum class E { kA, kB };
+    const std::map<int, int> kTable = {{1, 2}};
+    auto f(std::vector<int> v = {1}) -> int {
+      const auto g = [&] { return v; };
+      for (int i : g()) {
+        use(i);
+      }
+    }
+    }  // namespace a
+  )cpp");
   REQUIRE(shape.classes.size() == 2);
   CHECK(shape.classes[0].name == "Point");
   CHECK(shape.classes[0].data == 2);
@@ -164,13 +173,14 @@ auto f(std::vector<int> v = {1}) -> int {
   CHECK(shape.functions[2].lines == 6);
 }
 
-// A body that fits on one screen. A class of 40 members: the largest table of settings has 34, and what is above was one
-// class written in several files.
+// A body that fits on one screen. A class of 40 members: the largest table of settings has 34, and
+// what is above was one class written in several files.
 constexpr int kMaxFunctionLines = 70, kMaxMembers = 40;
 // What is still larger. Take an entry out once it is small enough; none is added.
 const std::set<std::string> kNotYetSmall = {
-    "rl/config/paper_presets.cpp", "rl/config/system_presets.cpp", "rollout_bridge/trainer/trainer_messages.cpp",
-    "rollout_bridge/trainer/trainer_state.h", "rollout_bridge/worker/worker_state.h"};
+    "rl/config/paper_presets.cpp", "rl/config/system_presets.cpp",
+    "rollout_bridge/trainer/trainer_messages.cpp", "rollout_bridge/trainer/trainer_state.h",
+    "rollout_bridge/worker/worker_state.h"};
 
 TEST_CASE("functions have at most 70 lines and classes at most 40 members") {
   std::set<std::string> large;
@@ -185,7 +195,8 @@ TEST_CASE("functions have at most 70 lines and classes at most 40 members") {
     for (const ClassSize& one : shape.classes) {
       if (one.data + one.methods <= kMaxMembers) continue;
       large.insert(file);
-      INFO(file << ":" << one.line << " " << one.name << " has " << one.data << " data members and " << one.methods << " methods");
+      INFO(file << ":" << one.line << " " << one.name << " has " << one.data << " data members and "
+                << one.methods << " methods");
       CHECK(kNotYetSmall.contains(file));
     }
   }

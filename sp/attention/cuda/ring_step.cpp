@@ -1,5 +1,6 @@
-// Shapes: S = rows of the ring share, h = this rank's query heads, c = KV heads of the chunk, m = rows of the KV buffer,
-// g = rows of the gradient buffer, n/p = packed query/key rows of a varlen_group, D = head dim.
+// Shapes: S = rows of the ring share, h = this rank's query heads, c = KV heads of the chunk, m =
+// rows of the KV buffer, g = rows of the gradient buffer, n/p = packed query/key rows of a
+// varlen_group, D = head dim.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -10,12 +11,12 @@
 namespace ringside::sp {
 namespace {
 
-// Copies a vector to the device; from pinned memory when that is another one, so that the copy need not be waited for (the
-// caching host allocator keeps the block until the stream has passed it).
+// Copies a vector to the device; from pinned memory when that is another one, so that the copy need
+// not be waited for (the caching host allocator keeps the block until the stream has passed it).
 template <class T>
 at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
-  const at::Tensor host =
-      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(dtype).pinned_memory(device.is_cuda()));
+  const at::Tensor host = at::empty({static_cast<int64_t>(values.size())},
+                                    at::TensorOptions(dtype).pinned_memory(device.is_cuda()));
   std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
   return host.to(device, /*non_blocking=*/true);
 }
@@ -58,7 +59,8 @@ class PackedRows {
   }
 
   // [S, ...] -> [n, ...]
-  at::Tensor of(const at::Tensor& share, const MoveTables& tables, const VarlenGroupOps& ops) const {
+  at::Tensor of(const at::Tensor& share, const MoveTables& tables,
+                const VarlenGroupOps& ops) const {
     return in_place_ ? share.narrow(0, first_, rows_) : ops.gather_rows(share, tables.get(moves_));
   }
 
@@ -72,7 +74,8 @@ class PackedRows {
 // A varlen_group's integers on the device.
 class DeviceVarlenGroup {
  public:
-  DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device, bool backward)
+  DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device,
+                    bool backward)
       : query_(varlen_group.queries, tables_), key_(varlen_group.keys, tables_) {
     results_ = tables_.add(from_packed(varlen_group.queries));
     if (backward) {
@@ -86,17 +89,26 @@ class DeviceVarlenGroup {
     const auto keys = cumulative_rows(varlen_group.keys);
     cumulative.insert(cumulative.end(), keys.begin(), keys.end());
     const at::Tensor both = upload(cumulative, at::kInt, device);
-    call_ = {both.narrow(0, 0, boundaries), both.narrow(0, boundaries, boundaries),
-             longest(varlen_group.queries), longest(varlen_group.keys), varlen_group.mask, softmax_scale};
+    call_ = {both.narrow(0, 0, boundaries),
+             both.narrow(0, boundaries, boundaries),
+             longest(varlen_group.queries),
+             longest(varlen_group.keys),
+             varlen_group.mask,
+             softmax_scale};
   }
 
   const VarlenGroupCall& call() const { return call_; }
-  at::Tensor queries(const at::Tensor& share, const VarlenGroupOps& ops) const { return query_.of(share, tables_, ops); }
-  at::Tensor keys(const at::Tensor& buffer, const VarlenGroupOps& ops) const { return key_.of(buffer, tables_, ops); }
+  at::Tensor queries(const at::Tensor& share, const VarlenGroupOps& ops) const {
+    return query_.of(share, tables_, ops);
+  }
+  at::Tensor keys(const at::Tensor& buffer, const VarlenGroupOps& ops) const {
+    return key_.of(buffer, tables_, ops);
+  }
   DeviceMoves results() const { return tables_.get(results_); }
 
   // Adds dk or dv of the packed keys to heads of the gradient buffer.
-  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin, const VarlenGroupOps& ops) const {
+  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin,
+                    const VarlenGroupOps& ops) const {
     for (const std::size_t moves : gradients_) {
       ops.add_rows(sums_g2cD, part, tables_.get(moves), head_begin);
     }
@@ -111,7 +123,9 @@ class DeviceVarlenGroup {
   VarlenGroupCall call_;
 };
 
-at::Tensor heads(const at::Tensor& x, Range range) { return x.narrow(1, range.begin, range.size()); }
+at::Tensor heads(const at::Tensor& x, Range range) {
+  return x.narrow(1, range.begin, range.size());
+}
 
 // Where a head group's k and v heads stand in a chunk's buffer.
 struct KvHeads {
@@ -130,12 +144,16 @@ class VarlenGroupKernels final : public RingStepKernels {
   explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
 
   at::DeviceType device() const override { return ops_->device(); }
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return ops_->compute_dtype(wire_dtype); }
+  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
+    return ops_->compute_dtype(wire_dtype);
+  }
 
   void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, q_ShD.device(), /*backward=*/false);
+    for (const VarlenGroup& varlen_group :
+         make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, q_ShD.device(),
+                                        /*backward=*/false);
       const at::Tensor q_nhD = on_device.queries(q_ShD, *ops_);
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
       for (const HeadGroup& group : ring_step.chunk.groups) {
@@ -144,24 +162,28 @@ class VarlenGroupKernels final : public RingStepKernels {
                                              heads(kv_p2cD, kv.v), on_device.call());
         const int64_t head = group.query_heads.begin;
         varlen_group.merge ? ops_->merge_rows(result, {out, lse}, on_device.results(), head)
-                   : ops_->write_rows(result, {out, lse}, on_device.results(), head);
+                           : ops_->write_rows(result, {out, lse}, on_device.results(), head);
       }
     }
   }
 
-  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD, at::Tensor& dq_ShD,
-                at::Tensor& dkv_g2cD) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, side.q_ShD.device(), /*backward=*/true);
-      const QuerySide rows{on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
-                           on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
+  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
+    for (const VarlenGroup& varlen_group :
+         make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, side.q_ShD.device(),
+                                        /*backward=*/true);
+      const QuerySide rows{
+          on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
+          on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
       for (const HeadGroup& group : ring_step.chunk.groups) {
         const Range h = group.query_heads;
         const KvHeads kv = kv_heads(ring_step.chunk, group);
         const auto [dq, dk, dv] = ops_->attend_backward(
-            heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k), heads(kv_p2cD, kv.v),
-            heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(), on_device.call());
+            heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k),
+            heads(kv_p2cD, kv.v), heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(),
+            on_device.call());
         ops_->add_rows(dq_ShD, dq, on_device.results(), h.begin);
         on_device.add_gradient(dkv_g2cD, dk, kv.k.begin, *ops_);
         on_device.add_gradient(dkv_g2cD, dv, kv.v.begin, *ops_);
@@ -175,7 +197,8 @@ class VarlenGroupKernels final : public RingStepKernels {
 
 }  // namespace
 
-std::shared_ptr<const RingStepKernels> varlen_group_kernels(std::shared_ptr<const VarlenGroupOps> ops) {
+std::shared_ptr<const RingStepKernels> varlen_group_kernels(
+    std::shared_ptr<const VarlenGroupOps> ops) {
   return std::make_shared<VarlenGroupKernels>(std::move(ops));
 }
 

@@ -44,9 +44,11 @@ __device__ Place place_of(const MoveTable& table, int64_t row) {
 }
 
 template <class Unit>
-__global__ void gather_kernel(Unit* to, const Unit* from, int64_t row_units, int64_t stride_units, MoveTable table) {
+__global__ void gather_kernel(Unit* to, const Unit* from, int64_t row_units, int64_t stride_units,
+                              MoveTable table) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; row < table.rows; row += step) {
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; row < table.rows;
+       row += step) {
     const Place place = place_of(table, row);
     for (int64_t i = threadIdx.x; i < row_units; i += kLanes) {
       to[place.to * row_units + i] = from[place.from * stride_units + i];
@@ -58,7 +60,8 @@ template <class T, int kWidth>
 __global__ void add_kernel(WholeRows whole, PartRows part, MoveTable table) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   const int64_t items = table.rows * part.heads;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items; item += step) {
+  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items;
+       item += step) {
     const int64_t head = item % part.heads;
     const Place place = place_of(table, item / part.heads);
     const auto* from = reinterpret_cast<const Vector<T, kWidth>*>(
@@ -81,7 +84,8 @@ template <class T, int kWidth, bool kMerge>
 __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTable table) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   const int64_t items = table.rows * part.heads;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items; item += step) {
+  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items;
+       item += step) {
     const int64_t head = item % part.heads;
     const Place place = place_of(table, item / part.heads);
     const int64_t row = place.to * whole.heads + whole.head_begin + head;
@@ -92,7 +96,8 @@ __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTa
     if (kMerge) {
       const float whole_lse = lse.whole[row];
       const float highest = fmaxf(whole_lse, part_lse);
-      const float shift = highest == -INFINITY ? 0.0f : highest;  // keeps -inf - -inf from becoming NaN
+      const float shift =
+          highest == -INFINITY ? 0.0f : highest;  // keeps -inf - -inf from becoming NaN
       const float a = expf(whole_lse - shift);
       const float b = expf(part_lse - shift);
       const float divisor = a + b == 0.0f ? 1.0f : a + b;
@@ -127,14 +132,17 @@ unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
-bool divisible(const void* pointer, int64_t by) { return reinterpret_cast<uintptr_t>(pointer) % by == 0; }
+bool divisible(const void* pointer, int64_t by) {
+  return reinterpret_cast<uintptr_t>(pointer) % by == 0;
+}
 
 template <class Unit>
 cudaError_t launch_gather(void* to, const void* from, int64_t row_bytes, int64_t row_stride_bytes,
                           const MoveTable& table, cudaStream_t stream) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Unit));
   gather_kernel<<<blocks_for(table.rows), dim3(kLanes, kWarps), 0, stream>>>(
-      static_cast<Unit*>(to), static_cast<const Unit*>(from), row_bytes / kBytes, row_stride_bytes / kBytes, table);
+      static_cast<Unit*>(to), static_cast<const Unit*>(from), row_bytes / kBytes,
+      row_stride_bytes / kBytes, table);
   return cudaGetLastError();
 }
 
@@ -146,7 +154,8 @@ bool four_wide(const WholeRows& whole, const PartRows& part) {
 }
 
 template <class T>
-cudaError_t launch_add(const WholeRows& whole, const PartRows& part, const MoveTable& table, cudaStream_t stream) {
+cudaError_t launch_add(const WholeRows& whole, const PartRows& part, const MoveTable& table,
+                       cudaStream_t stream) {
   const unsigned blocks = blocks_for(table.rows * part.heads);
   if (four_wide(whole, part)) {
     add_kernel<T, 4><<<blocks, dim3(kLanes, kWarps), 0, stream>>>(whole, part, table);
@@ -157,20 +166,22 @@ cudaError_t launch_add(const WholeRows& whole, const PartRows& part, const MoveT
 }
 
 template <class T, bool kMerge>
-cudaError_t launch_merge(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                         cudaStream_t stream) {
+cudaError_t launch_merge(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                         const MoveTable& table, cudaStream_t stream) {
   const unsigned blocks = blocks_for(table.rows * part.heads);
   if (four_wide(whole, part)) {
-    merge_kernel<T, 4, kMerge><<<blocks, dim3(kLanes, kWarps), 0, stream>>>(whole, part, lse, table);
+    merge_kernel<T, 4, kMerge>
+        <<<blocks, dim3(kLanes, kWarps), 0, stream>>>(whole, part, lse, table);
   } else {
-    merge_kernel<T, 1, kMerge><<<blocks, dim3(kLanes, kWarps), 0, stream>>>(whole, part, lse, table);
+    merge_kernel<T, 1, kMerge>
+        <<<blocks, dim3(kLanes, kWarps), 0, stream>>>(whole, part, lse, table);
   }
   return cudaGetLastError();
 }
 
 template <bool kMerge>
-cudaError_t merge_or_write(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                           cudaStream_t stream) {
+cudaError_t merge_or_write(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                           const MoveTable& table, cudaStream_t stream) {
   if (table.rows == 0 || part.heads == 0) {
     return cudaSuccess;
   }
@@ -187,13 +198,15 @@ cudaError_t merge_or_write(const WholeRows& whole, const PartRows& part, const L
 
 }  // namespace
 
-cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes, int64_t row_stride_bytes,
-                             const MoveTable& table, cudaStream_t stream) {
+cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes,
+                             int64_t row_stride_bytes, const MoveTable& table,
+                             cudaStream_t stream) {
   if (table.rows == 0 || row_bytes == 0) {
     return cudaSuccess;
   }
   const auto fits = [&](int64_t unit) {
-    return row_bytes % unit == 0 && row_stride_bytes % unit == 0 && divisible(to, unit) && divisible(from, unit);
+    return row_bytes % unit == 0 && row_stride_bytes % unit == 0 && divisible(to, unit) &&
+           divisible(from, unit);
   };
   if (fits(16)) {
     return launch_gather<uint4>(to, from, row_bytes, row_stride_bytes, table, stream);
@@ -204,7 +217,8 @@ cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes, int6
   return launch_gather<uint8_t>(to, from, row_bytes, row_stride_bytes, table, stream);
 }
 
-cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table, cudaStream_t stream) {
+cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table,
+                          cudaStream_t stream) {
   if (table.rows == 0 || part.heads == 0) {
     return cudaSuccess;
   }
@@ -219,13 +233,13 @@ cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const Mo
   return cudaErrorInvalidValue;
 }
 
-cudaError_t merge_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                            cudaStream_t stream) {
+cudaError_t merge_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                            const MoveTable& table, cudaStream_t stream) {
   return merge_or_write<true>(whole, part, lse, table, stream);
 }
 
-cudaError_t write_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                            cudaStream_t stream) {
+cudaError_t write_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                            const MoveTable& table, cudaStream_t stream) {
   return merge_or_write<false>(whole, part, lse, table, stream);
 }
 

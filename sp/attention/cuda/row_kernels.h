@@ -1,7 +1,8 @@
-// The row kernels of the CUDA attention ring_step, without torch: raw device pointers, strides in elements and a stream. Every
-// function is asynchronous on `stream`, returns the launch's error, accepts zero rows, heads and any head dim, and
-// indexes in 64 bits. The table of moves lies on the device and is not checked; `rows` is the sum over its moves.
-// No atomics: results are the same on every run, provided that no destination row stands twice in the moves.
+// The row kernels of the CUDA attention ring_step, without torch: raw device pointers, strides in
+// elements and a stream. Every function is asynchronous on `stream`, returns the launch's error,
+// accepts zero rows, heads and any head dim, and indexes in 64 bits. The table of moves lies on the
+// device and is not checked; `rows` is the sum over its moves. No atomics: results are the same on
+// every run, provided that no destination row stands twice in the moves.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,7 +38,8 @@ struct WholeRows {
   int64_t head_begin = 0;
 };
 
-// A part's log-sum-exp, fp32 [rows, heads] of any strides, and the contiguous fp32 [.., heads of the whole] it goes to.
+// A part's log-sum-exp, fp32 [rows, heads] of any strides, and the contiguous fp32 [.., heads of
+// the whole] it goes to.
 struct LseRows {
   float* whole = nullptr;
   const float* part = nullptr;
@@ -45,18 +47,21 @@ struct LseRows {
   int64_t part_head_stride = 0;
 };
 
-// to[r'] = from[r] for each moved row: row_bytes bytes a row, dense in `to`, row_stride_bytes apart in `from`.
-cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes, int64_t row_stride_bytes,
-                             const MoveTable& table, cudaStream_t stream);
+// to[r'] = from[r] for each moved row: row_bytes bytes a row, dense in `to`, row_stride_bytes apart
+// in `from`.
+cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes,
+                             int64_t row_stride_bytes, const MoveTable& table, cudaStream_t stream);
 
 // whole[to, head_begin + j] += part[from, j], in fp32.
-cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table, cudaStream_t stream);
+cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table,
+                          cudaStream_t stream);
 
-// Merges the part into the whole by log-sum-exp (lse_merge.h), in fp32: safe for -inf on either side, and where both are
-// -inf the row becomes zero with LSE -inf. write_rows_cuda overwrites the rows instead.
-cudaError_t merge_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                            cudaStream_t stream);
-cudaError_t write_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse, const MoveTable& table,
-                            cudaStream_t stream);
+// Merges the part into the whole by log-sum-exp (lse_merge.h), in fp32: safe for -inf on either
+// side, and where both are -inf the row becomes zero with LSE -inf. write_rows_cuda overwrites the
+// rows instead.
+cudaError_t merge_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                            const MoveTable& table, cudaStream_t stream);
+cudaError_t write_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,
+                            const MoveTable& table, cudaStream_t stream);
 
 }  // namespace ringside::sp

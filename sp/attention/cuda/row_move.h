@@ -1,4 +1,5 @@
-// One run of consecutive rows that a row kernel moves. Plain data, shared by host code and .cu files.
+// One run of consecutive rows that a row kernel moves. Plain data, shared by host code and .cu
+// files.
 #pragma once
 
 #include <cstdint>

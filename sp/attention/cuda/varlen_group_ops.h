@@ -1,7 +1,7 @@
-// The device operations that a ring_step is made of when its blocks run in varlen_groups (cuda_varlen_groups.h). cuda_kernels.h has those
-// of CUDA.
-// Shapes: n/m = packed query/key rows of a varlen_group, S = rows of a share or buffer, H/h = heads of the whole/of the part,
-// K = KV heads (h a multiple of K), D = head dim.
+// The device operations that a ring_step is made of when its blocks run in varlen_groups
+// (cuda_varlen_groups.h). cuda_kernels.h has those of CUDA. Shapes: n/m = packed query/key rows of
+// a varlen_group, S = rows of a share or buffer, H/h = heads of the whole/of the part, K = KV heads
+// (h a multiple of K), D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +32,9 @@ struct VarlenGroupCall {
   double softmax_scale = 1.0;
 };
 
-// All calls are asynchronous on the device's current stream and leave their inputs as they are, unless said otherwise. Not
-// one may be given a range outside its tensors: the tables are not checked against them.
+// All calls are asynchronous on the device's current stream and leave their inputs as they are,
+// unless said otherwise. Not one may be given a range outside its tensors: the tables are not
+// checked against them.
 class VarlenGroupOps {
  public:
   virtual ~VarlenGroupOps() = default;
@@ -43,34 +44,42 @@ class VarlenGroupOps {
   // As RingStepKernels::compute_dtype.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
-  // Returns out_nhD in q's dtype and lse_hn in the accumulation dtype. Throws c10::Error on a head dim it does not have.
-  virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
-                                                    const at::Tensor& v_mKD, const VarlenGroupCall& call) const = 0;
+  // Returns out_nhD in q's dtype and lse_hn in the accumulation dtype. Throws c10::Error on a head
+  // dim it does not have.
+  virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD,
+                                                    const at::Tensor& k_mKD,
+                                                    const at::Tensor& v_mKD,
+                                                    const VarlenGroupCall& call) const = 0;
 
-  // Returns dq_nhD, dk_mKD, dv_mKD in q's dtype. out and lse are those of all keys, dout the gradient of that output.
+  // Returns dq_nhD, dk_mKD, dv_mKD in q's dtype. out and lse are those of all keys, dout the
+  // gradient of that output.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
-      const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD, const at::Tensor& v_mKD,
-      const at::Tensor& out_nhD, const at::Tensor& lse_hn, const VarlenGroupCall& call) const = 0;
+      const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
+      const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
+      const VarlenGroupCall& call) const = 0;
 
   // rows_S... -> packed rows, contiguous, [moves.rows, ...]; any dtype.
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
 
-  // sums_SHD[to, head_begin + j] += part_mhD[from, j]. sums in the accumulation dtype, heads and rows contiguous; no `to`
-  // row may stand twice in the moves.
+  // sums_SHD[to, head_begin + j] += part_mhD[from, j]. sums in the accumulation dtype, heads and
+  // rows contiguous; no `to` row may stand twice in the moves.
   virtual void add_rows(at::Tensor& sums_SHD, const at::Tensor& part_mhD, const DeviceMoves& moves,
                         int64_t head_begin) const = 0;
 
-  // Merges the part into rows and heads of `whole` (out_SHD, lse_SH, accumulation dtype, contiguous), by lse_merge.h; or
-  // overwrites them. part.out is out_nhD and part.lse lse_hn, as attend returns them.
-  virtual void merge_rows(PartialAttention& whole, const PartialAttention& part, const DeviceMoves& moves,
-                          int64_t head_begin) const = 0;
-  virtual void write_rows(PartialAttention& whole, const PartialAttention& part, const DeviceMoves& moves,
-                          int64_t head_begin) const = 0;
+  // Merges the part into rows and heads of `whole` (out_SHD, lse_SH, accumulation dtype,
+  // contiguous), by lse_merge.h; or overwrites them. part.out is out_nhD and part.lse lse_hn, as
+  // attend returns them.
+  virtual void merge_rows(PartialAttention& whole, const PartialAttention& part,
+                          const DeviceMoves& moves, int64_t head_begin) const = 0;
+  virtual void write_rows(PartialAttention& whole, const PartialAttention& part,
+                          const DeviceMoves& moves, int64_t head_begin) const = 0;
 };
 
-// RingSteps as varlen_groups of blocks over these operations: a varlen call per varlen_group and head group. Rows of a varlen_group that already lie one
-// after another are used in place, others are gathered. Results do not depend on anything but the inputs when attend
-// and attend_backward do not: sums and merges run in the order of the varlen_groups.
-std::shared_ptr<const RingStepKernels> varlen_group_kernels(std::shared_ptr<const VarlenGroupOps> ops);
+// RingSteps as varlen_groups of blocks over these operations: a varlen call per varlen_group and
+// head group. Rows of a varlen_group that already lie one after another are used in place, others
+// are gathered. Results do not depend on anything but the inputs when attend and attend_backward do
+// not: sums and merges run in the order of the varlen_groups.
+std::shared_ptr<const RingStepKernels> varlen_group_kernels(
+    std::shared_ptr<const VarlenGroupOps> ops);
 
 }  // namespace ringside::sp

@@ -32,7 +32,9 @@ class Occupied {
 };
 
 std::string describe(const Block& block) {
-  const auto range = [](Range r) { return std::to_string(r.begin) + " to " + std::to_string(r.end); };
+  const auto range = [](Range r) {
+    return std::to_string(r.begin) + " to " + std::to_string(r.end);
+  };
   return "block of queries " + range(block.query) + " and keys " + range(block.key) + ", offset " +
          std::to_string(block.offset);
 }
@@ -48,10 +50,14 @@ struct MaskedBlock {
   VarlenGroupMask mask;
 };
 
-// A windowed block is given by 0 <= i + offset - j < window. Three things the kernel cannot be told directly:
-//   - keys beyond the last query's own would make `right` negative, which means "no bound": they are cut off;
-//   - with a bound on the left, "none" on the right means max_k of the call, too little for a block with more queries than
-//     keys: the first queries, which see every key, become a block without a mask, fewer than keys remain;
+// A windowed block is given by 0 <= i + offset - j < window. Three things the kernel cannot be told
+// directly:
+//   - keys beyond the last query's own would make `right` negative, which means "no bound": they
+//   are cut off;
+//   - with a bound on the left, "none" on the right means max_k of the call, too little for a block
+//   with more queries than
+//     keys: the first queries, which see every key, become a block without a mask, fewer than keys
+//     remain;
 //   - a bound of max_k or more means none, so one that binds must be smaller.
 std::vector<MaskedBlock> windowed(const Block& block, int64_t window) {
   const int64_t n = block.query.size();
@@ -99,7 +105,8 @@ class VarlenGroupList {
   void add(const MaskedBlock& part, int64_t key_gradient, bool merge) {
     std::size_t w = 0;
     while (w < varlen_groups_.size() &&
-           !(varlen_groups_[w].merge == merge && varlen_groups_[w].mask == part.mask && occupied_[w].take(part.query))) {
+           !(varlen_groups_[w].merge == merge && varlen_groups_[w].mask == part.mask &&
+             occupied_[w].take(part.query))) {
       ++w;
     }
     if (w == varlen_groups_.size()) {
@@ -152,7 +159,8 @@ std::vector<int32_t> cumulative_rows(const std::vector<Range>& ranges) {
   for (const Range& range : ranges) {
     rows += range.size();
     if (rows > std::numeric_limits<int32_t>::max()) {
-      throw std::invalid_argument("a kernel call of " + std::to_string(rows) + " rows, at most 2^31 - 1");
+      throw std::invalid_argument("a kernel call of " + std::to_string(rows) +
+                                  " rows, at most 2^31 - 1");
     }
     begins.push_back(static_cast<int32_t>(rows));
   }

@@ -1,8 +1,9 @@
 // The trainer's side for nccl_wire_test.py, without a GPU:
 //   id                    the pickled id of the golden test, in hex
-//   buckets               for each line "LIMIT SIZE..." of its input the cuts, "first last bytes " one after the other, on a line
-//   vllm WORLD            rank 0 of a vLLM group: prints its port, announces that id, stays until its input ends
-//   custom NAME WORLD     rank 0 of a process group over Gloo: prints its port, broadcasts 0 1 2 3, stays until its input ends
+//   buckets               for each line "LIMIT SIZE..." of its input the cuts, "first last bytes "
+//   one after the other, on a line vllm WORLD            rank 0 of a vLLM group: prints its port,
+//   announces that id, stays until its input ends custom NAME WORLD     rank 0 of a process group
+//   over Gloo: prints its port, broadcasts 0 1 2 3, stays until its input ends
 #include <ATen/ATen.h>
 
 #include <array>
@@ -67,7 +68,8 @@ int serve_vllm(int64_t world_size) {
 int serve_custom(const std::string& group_name, int64_t world_size) {
   rl::GroupStore listener("127.0.0.1", 0);
   std::cout << listener.port() << std::endl;
-  const auto store = rl::custom_group_store(listener.open(world_size, seconds(60)), group_name, "cpu");
+  const auto store =
+      rl::custom_group_store(listener.open(world_size, seconds(60)), group_name, "cpu");
   auto options = c10d::ProcessGroupGloo::Options::create(seconds(60));
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   const auto group = sp::make_c10d_communicator(

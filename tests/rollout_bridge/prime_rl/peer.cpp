@@ -1,5 +1,6 @@
-// The trainer's side for publisher_test.py: joins the publisher at the given address, prints every message as it decodes, or why
-// it does not, one JSON line each, until the given number of messages has come or none comes for ten seconds.
+// The trainer's side for publisher_test.py: joins the publisher at the given address, prints every
+// message as it decodes, or why it does not, one JSON line each, until the given number of messages
+// has come or none comes for ten seconds.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,11 +12,21 @@ namespace ringside::bridge::prime_rl {
 namespace {
 
 nlohmann::json describe(const Rollout& r) {
-  return {{"id", r.rollout_id},         {"group", r.group_id},          {"group_size", r.group_size},
-          {"sample", r.sample_index},   {"prompt_id", r.prompt_id},     {"prompt", r.prompt_ids},
-          {"mask", r.loss_mask},        {"completion", r.completion_ids}, {"logprobs", r.logprobs},
-          {"advantages", r.advantages}, {"temperature", r.temperature}, {"version", r.versions.at(0).version},
-          {"covered", r.versions.at(0).end}, {"rewards", r.rewards},    {"top_p", r.top_p}};
+  return {{"id", r.rollout_id},
+          {"group", r.group_id},
+          {"group_size", r.group_size},
+          {"sample", r.sample_index},
+          {"prompt_id", r.prompt_id},
+          {"prompt", r.prompt_ids},
+          {"mask", r.loss_mask},
+          {"completion", r.completion_ids},
+          {"logprobs", r.logprobs},
+          {"advantages", r.advantages},
+          {"temperature", r.temperature},
+          {"version", r.versions.at(0).version},
+          {"covered", r.versions.at(0).end},
+          {"rewards", r.rewards},
+          {"top_p", r.top_p}};
 }
 
 int serve(const std::string& address, int64_t messages) {
@@ -27,13 +38,15 @@ int serve(const std::string& address, int64_t messages) {
       line["error"] = "silence";
       i = messages;
     } else {
-      const std::span<const std::byte> bytes(static_cast<const std::byte*>(message->data()), message->size());
+      const std::span<const std::byte> bytes(static_cast<const std::byte*>(message->data()),
+                                             message->size());
       const auto step = decode_step(bytes, {i + 1, 100 * i, 0, 5});
       if (step) {
         line = {{"rollouts", nlohmann::json::array()},
                 {"without_loss", step.value().without_loss},
                 {"padding", step.value().padding_tokens}};
-        for (const Rollout& rollout : step.value().rollouts) line["rollouts"].push_back(describe(rollout));
+        for (const Rollout& rollout : step.value().rollouts)
+          line["rollouts"].push_back(describe(rollout));
       } else {
         line["error"] = step.error().detail;
       }

@@ -48,7 +48,9 @@ TEST_CASE("llama.cpp: log-probs that do not match the ids one by one are incompl
   }
 }
 
-TEST_CASE("llama.cpp: where all tokens were parts of characters the list is left out, and log-probs are incomplete") {
+TEST_CASE(
+    "llama.cpp: where all tokens were parts of characters the list is left out, and log-probs are "
+    "incomplete") {
   const auto script_without =
       edited(script("generate"), [](json& a) { a.erase("completion_probabilities"); });
   const auto result = generate_against(script_without, make, request_at(1.0, {}));

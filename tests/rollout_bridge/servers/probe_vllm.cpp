@@ -1,6 +1,7 @@
-// Drives a running vLLM through its client and prints what came of it as one JSON object: completions at two temperatures, then
-// the same after other weights were loaded from disk. tests/oracle/vllm_client.py judges the figures.
-// Usage: probe_vllm URL MODEL VOCAB_SIZE OTHER_WEIGHTS_DIRECTORY
+// Drives a running vLLM through its client and prints what came of it as one JSON object:
+// completions at two temperatures, then the same after other weights were loaded from disk.
+// tests/oracle/vllm_client.py judges the figures. Usage: probe_vllm URL MODEL VOCAB_SIZE
+// OTHER_WEIGHTS_DIRECTORY
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -70,8 +70,8 @@ TEST_CASE("sglang: log-probs of given tokens") {
   REQUIRE(scores);
   CHECK(scores.value() == std::vector<float>{-0.75F, -1.5F});
   const auto refused = [&](Reason reason, const Edit& edit) {
-    const auto result = score(edited(
-        good, [&](json& answer) { edit(answer["meta_info"]["input_token_logprobs"]); }));
+    const auto result = score(
+        edited(good, [&](json& answer) { edit(answer["meta_info"]["input_token_logprobs"]); }));
     REQUIRE_FALSE(result);
     CHECK(result.error().reason == reason);
   };

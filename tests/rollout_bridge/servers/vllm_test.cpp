@@ -166,7 +166,8 @@ Result<std::string> pull_against(const std::vector<Exchange>& script, VllmWeight
 }
 
 TEST_CASE("vllm: weights pulled by the worker extension, on all ranks or on none") {
-  const auto one = pull_against(joined(connect_with_ranks(1), exchanges("vllm", "pull")), VllmWeights::kReload);
+  const auto one =
+      pull_against(joined(connect_with_ranks(1), exchanges("vllm", "pull")), VllmWeights::kReload);
   REQUIRE(one);
   CHECK(one.value() == "abc");
   const auto both = joined(connect_with_ranks(2), exchanges("vllm", "pull_two_ranks"));
@@ -176,8 +177,8 @@ TEST_CASE("vllm: weights pulled by the worker extension, on all ranks or on none
   // One rank staged other bytes: nothing is installed.
   auto staged = both;
   staged.erase(staged.end() - 2, staged.end());
-  const auto torn =
-      pull_against(edited(staged, [](json& a) { a["results"][1]["root_hash"] = "abd"; }), VllmWeights::kReload);
+  const auto torn = pull_against(
+      edited(staged, [](json& a) { a["results"][1]["root_hash"] = "abd"; }), VllmWeights::kReload);
   REQUIRE_FALSE(torn);
   CHECK(torn.error().reason == Reason::kChecksum);
 }
@@ -189,8 +190,9 @@ TEST_CASE("vllm: weights pulled by its own routes") {
   REQUIRE(root);
   CHECK(root.value() == "abc");
   SECTION("a refused update is an error and is not finished") {
-    const auto refused =
-        pull_against(joined(connect, answering({update[0], update[1], update[2]}, 500, "wrong root")), VllmWeights::kEngine);
+    const auto refused = pull_against(
+        joined(connect, answering({update[0], update[1], update[2]}, 500, "wrong root")),
+        VllmWeights::kEngine);
     REQUIRE_FALSE(refused);
     CHECK_THAT(refused.error().detail, Catch::Contains("wrong root"));
   }

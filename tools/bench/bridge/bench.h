@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/worker/worker_endpoint.h"
 
 namespace ringside::bench {

@@ -92,7 +92,8 @@ double memcpy_seconds(const std::vector<Frames>& messages, int times) {
 double first_touch_seconds(std::size_t bytes, std::size_t block) {
   const auto start = Clock::now();
   std::vector<std::vector<std::byte>> blocks;
-  for (std::size_t at = 0; at < bytes; at += block) blocks.emplace_back(std::min(block, bytes - at));
+  for (std::size_t at = 0; at < bytes; at += block)
+    blocks.emplace_back(std::min(block, bytes - at));
   return seconds_since(start);
 }
 

@@ -1,4 +1,5 @@
-// Weights from TrainerEndpoint::publish() until every worker's COMMITTED is in, dense and as a delta.
+// Weights from TrainerEndpoint::publish() until every worker's COMMITTED is in, dense and as a
+// delta.
 #include <cstring>
 #include <memory>
 #include <random>
@@ -156,7 +157,8 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
   double bytes = 0;
   for (const auto chunk : chunks) bytes += static_cast<double>(chunk.size()) * workers;
   Session beside(workers, keys, /*shared_memory=*/true);
-  std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, shared_s, touch_s, raw_cpu_s, cpu_s;
+  std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, shared_s, touch_s, raw_cpu_s,
+      cpu_s;
   for (int i = 0; i <= repetitions; ++i) {  // side by side: other load hits all alike
     copy_s.push_back(memcpy_seconds({chunks}, workers));
     stream_s.push_back(raw_pull_seconds(chunks, workers, chunks.size(), keys));

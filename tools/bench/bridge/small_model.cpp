@@ -1,8 +1,9 @@
-// What publishing costs the quickstart's model: steps of AdamW at a post-training learning rate on real
-// gradients, each version sent to a worker as changes and then, the same bytes again, whole.
+// What publishing costs the quickstart's model: steps of AdamW at a post-training learning rate on
+// real gradients, each version sent to a worker as changes and then, the same bytes again, whole.
 //
-// Usage: bench_small_model [--steps N] [--learning-rate X] [--out FILE]   (FILE: rows are added to it)
-// Shapes: d documents, t tokens of each, s = d t, H query heads, K key/value heads, D head size.
+// Usage: bench_small_model [--steps N] [--learning-rate X] [--out FILE]   (FILE: rows are added to
+// it) Shapes: d documents, t tokens of each, s = d t, H query heads, K key/value heads, D head
+// size.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -149,20 +150,24 @@ class Run {
     base_ = snapshot(++version_);  // the same bytes under another number
     dense_s.push_back(publish(base_, dense_cpu_s));
     const auto block = blocks_.take(rl::weight_bytes(decoder_, at::kBFloat16));
-    base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block), block);
+    base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block),
+                          block);
     std::vector<double> ignored;
     shared_s.push_back(publish(base_, ignored));
   }
 
   void check() const {
     const BridgeCounters c = trainer_.counters();
-    if (c.delta_staged != delta_s.size() || c.shared_staged != shared_s.size() || c.delta_refetched != 0) {
+    if (c.delta_staged != delta_s.size() || c.shared_staged != shared_s.size() ||
+        c.delta_refetched != 0) {
       throw std::runtime_error("delta: staged " + std::to_string(c.delta_staged) + " of " +
-                               std::to_string(delta_s.size()) + ", shared " + std::to_string(c.shared_staged));
+                               std::to_string(delta_s.size()) + ", shared " +
+                               std::to_string(c.shared_staged));
     }
   }
 
-  std::vector<double> copy_s, hash_s, encode_s, delta_s, dense_s, shared_s, delta_cpu_s, dense_cpu_s;
+  std::vector<double> copy_s, hash_s, encode_s, delta_s, dense_s, shared_s, delta_cpu_s,
+      dense_cpu_s;
   double changed = 0, payload_bytes = 0, elements = 0;
 
  private:
@@ -171,7 +176,8 @@ class Run {
   }
   // Seconds until the worker has committed; adds the processor's to `cpu_s`.
   double publish(const Snapshot& weights, std::vector<double>& cpu_s) {
-    std::this_thread::sleep_for(kIdle);  // both ways begin alike, not one of them after a training step
+    std::this_thread::sleep_for(
+        kIdle);  // both ways begin alike, not one of them after a training step
     const double cpu = cpu_seconds();
     const auto begin = Clock::now();
     trainer_.publish(weights);

@@ -1,8 +1,10 @@
-// Attention forward and backward, and a whole step of a decoder, by every method of context parallelism at one rank
-// and at two, with the same number of threads in all. Prints one JSON object a line; plot.py draws them.
+// Attention forward and backward, and a whole step of a decoder, by every method of context
+// parallelism at one rank and at two, with the same number of threads in all. Prints one JSON
+// object a line; plot.py draws them.
 //
-// Usage: bench_cp [tokens] [repetitions]. Ranks are threads of this process over Gloo on loopback. A method's time is the
-// slowest rank's; repetitions of all methods alternate, and the median counts.
+// Usage: bench_cp [tokens] [repetitions]. Ranks are threads of this process over Gloo on loopback.
+// A method's time is the slowest rank's; repetitions of all methods alternate, and the median
+// counts.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -72,15 +74,16 @@ std::vector<sp::Segment> groups(int64_t tokens, bool shared) {
 
 std::vector<Regime> regimes(int64_t tokens) {
   return {{"few long documents", sp::SegmentForest::of_documents({tokens / 2, tokens / 2})},
-          {"many short documents", sp::SegmentForest::of_documents(std::vector<int64_t>(64, tokens / 64))},
+          {"many short documents",
+           sp::SegmentForest::of_documents(std::vector<int64_t>(64, tokens / 64))},
           {"groups, shared prompt", sp::SegmentForest(groups(tokens, true))},
           {"groups, unshared", sp::SegmentForest(groups(tokens, false))}};
 }
 
 struct Measurement {
-  double seconds = 0;        // slowest rank, median of the repetitions
-  int64_t bytes = 0;         // that the busiest rank sent, forward and backward
-  int64_t pairs = 0;         // query-key pairs, all ranks
+  double seconds = 0;  // slowest rank, median of the repetitions
+  int64_t bytes = 0;   // that the busiest rank sent, forward and backward
+  int64_t pairs = 0;   // query-key pairs, all ranks
 };
 
 // The ranks of one method, alive over all repetitions; run() measures one.
@@ -93,7 +96,8 @@ class Bench {
       : size_(shape.world_size()), ends_(size_), bytes_(size_), start_(size_ + 1), end_(size_ + 1) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     for (int64_t rank = 0; rank < size_; ++rank) {
-      threads_.emplace_back([this, shape, store, setup, rank] { serve(shape, store, setup, rank); });
+      threads_.emplace_back(
+          [this, shape, store, setup, rank] { serve(shape, store, setup, rank); });
     }
   }
 
@@ -106,18 +110,20 @@ class Bench {
     const auto begin = Clock::now();
     start_.arrive_and_wait();
     end_.arrive_and_wait();
-    return std::chrono::duration<double>(*std::max_element(ends_.begin(), ends_.end()) - begin).count();
+    return std::chrono::duration<double>(*std::max_element(ends_.begin(), ends_.end()) - begin)
+        .count();
   }
 
   int64_t bytes() const { return *std::max_element(bytes_.begin(), bytes_.end()); }
 
  private:
-  void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store, const Setup& setup,
-             int64_t rank) {
+  void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store,
+             const Setup& setup, int64_t rank) {
     at::set_num_threads(kThreads / static_cast<int>(size_));
     const sp::Mesh mesh(shape, rank);
-    const auto comms = size_ == 1 ? sp::single_rank_groups()
-                                  : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60));
+    const auto comms = size_ == 1
+                           ? sp::single_rank_groups()
+                           : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60));
     const Body body = setup(mesh, comms);
     for (;;) {
       start_.arrive_and_wait();
@@ -129,7 +135,8 @@ class Bench {
       body();
       ends_[rank] = Clock::now();
       bytes_[rank] = 0;
-      for (const auto* comm : {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
+      for (const auto* comm :
+           {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
         for (const auto& [tag, sent] : comm->sent_bytes()) {
           bytes_[rank] += sent;
         }
@@ -149,17 +156,25 @@ class Bench {
 
 Bench::Setup attention_of(const Regime& regime, const Method& method) {
   return [&regime, &method](const sp::Mesh& mesh, const sp::ProcessGroups& comms) -> Bench::Body {
-    const sp::SequenceLayout layout(regime.forest, mesh.shape().ring, mesh.shape().ulysses, method.placement);
+    const sp::SequenceLayout layout(regime.forest, mesh.shape().ring, mesh.shape().ulysses,
+                                    method.placement);
     const auto plan = std::make_shared<const sp::AttentionPlan>(
         sp::plan_attention(layout, kHeads, mesh.sp_rank(), {method.ring_impl}));
-    const auto random = [&](int64_t heads) { return at::randn({plan->local_rows(), heads, kHeads.head_dim}); };
-    const at::Tensor q = random(kHeads.num_query_heads).requires_grad_(), k = random(kHeads.num_kv_heads).requires_grad_(),
-                     v = random(kHeads.num_kv_heads).requires_grad_(), dout = random(kHeads.num_query_heads);
+    const auto random = [&](int64_t heads) {
+      return at::randn({plan->local_rows(), heads, kHeads.head_dim});
+    };
+    const at::Tensor q = random(kHeads.num_query_heads).requires_grad_(),
+                     k = random(kHeads.num_kv_heads).requires_grad_(),
+                     v = random(kHeads.num_kv_heads).requires_grad_(),
+                     dout = random(kHeads.num_query_heads);
     return [=] {
       for (const at::Tensor* x : {&q, &k, &v}) {
         x->mutable_grad().reset();
       }
-      sp::attention(q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, {0.125, {}}).backward(dout);
+      sp::attention(q, k, v,
+                    {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
+                    {0.125, {}})
+          .backward(dout);
     };
   };
 }
@@ -234,7 +249,8 @@ std::vector<sp::Document> group_documents(int64_t tokens) {
   for (int64_t d = 0; d < 128; ++d) {
     sp::Document document;
     for (int64_t i = 0; i < 5 * completion; ++i) {
-      document.ids.push_back(i < 4 * completion ? (7 * i + d / 16) % 4096 : (11 * i + 37 * d) % 4096);
+      document.ids.push_back(i < 4 * completion ? (7 * i + d / 16) % 4096
+                                                : (11 * i + 37 * d) % 4096);
     }
     for (int64_t i = 0; i < completion; ++i) {
       document.entries.add(4 * completion + i - 1, document.ids[4 * completion + i]);
@@ -251,13 +267,15 @@ Bench::Setup step_of(int64_t tokens, bool shared) {
     decoder->init_random(1, 0.02);
     sp::CollatorOptions options{kHeads, 16384, {}};
     options.sequence.shared_prefix = shared;
-    auto shards = std::make_shared<std::vector<sp::MicroBatch>>(sp::collate(group_documents(tokens), mesh, options));
+    auto shards = std::make_shared<std::vector<sp::MicroBatch>>(
+        sp::collate(group_documents(tokens), mesh, options));
     return [=] {
       for (const sp::MicroBatch& shard : *shards) {
-        engine::SequenceParallelAttention attention({shard.plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)});
+        engine::SequenceParallelAttention attention(
+            {shard.plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)});
         const at::Tensor hidden = decoder->forward(shard.ids_s, shard.positions_s, attention);
-        const auto scores =
-            decoder->score(hidden.index_select(0, shard.source_n), shard.target_n, at::ones({shard.num_entries()}));
+        const auto scores = decoder->score(hidden.index_select(0, shard.source_n), shard.target_n,
+                                           at::ones({shard.num_entries()}));
         (scores.logprobs_n / static_cast<double>(128 * (tokens / 160))).sum().backward();
       }
     };

@@ -24,18 +24,19 @@ constexpr std::chrono::seconds kRetired{5};   // an old connection is read, then
 constexpr std::chrono::seconds kStalled{30};  // a trainer that takes nothing for so long is gone
 
 enum class Manner {
-  kSession,    // HELLO, then messages in its session's numbers
-  kStranger,   // never says HELLO
-  kDeaf,       // like kSession, and never reads what comes back
-  kWeights,    // on the weights socket
+  kSession,   // HELLO, then messages in its session's numbers
+  kStranger,  // never says HELLO
+  kDeaf,      // like kSession, and never reads what comes back
+  kWeights,   // on the weights socket
 };
-constexpr Manner kManners[] = {Manner::kSession, Manner::kStranger, Manner::kDeaf, Manner::kWeights};
+constexpr Manner kManners[] = {Manner::kSession, Manner::kStranger, Manner::kDeaf,
+                               Manner::kWeights};
 
 struct Tally {
   uint64_t rollouts = 0;  // messages on the rollouts socket
   uint64_t weights = 0;
-  uint64_t frames = 0;    // of all messages
-  uint64_t header = 0;    // messages whose header passes the parser
+  uint64_t frames = 0;  // of all messages
+  uint64_t header = 0;  // messages whose header passes the parser
   uint64_t whole = 0;
   uint64_t in_session = 0;
   uint64_t connections = 0;
@@ -47,7 +48,9 @@ struct Tally {
 class Connection {
  public:
   Connection(zmq::context_t& context, const Target& target, Manner manner, std::string worker_id)
-      : manner_(manner), worker_id_(std::move(worker_id)), socket_(context, zmq::socket_type::dealer) {
+      : manner_(manner),
+        worker_id_(std::move(worker_id)),
+        socket_(context, zmq::socket_type::dealer) {
     socket_.set(zmq::sockopt::linger, static_cast<int>(std::chrono::milliseconds(kFlush).count()));
     socket_.set(zmq::sockopt::routing_id, worker_id_ + "/1");
     socket_.connect(manner == Manner::kWeights ? target.weights_address : target.rollout_address);
@@ -104,8 +107,8 @@ class Connection {
       return;
     }
     ++tally.in_session;
-    if (!verdict_.whole) return;                       // the trainer's count stays
-    in_session_ = verdict_.seq == next_seq_;           // any other number ends the session
+    if (!verdict_.whole) return;              // the trainer's count stays
+    in_session_ = verdict_.seq == next_seq_;  // any other number ends the session
     next_seq_ = verdict_.seq + 1;
   }
 
@@ -149,12 +152,18 @@ nlohmann::json report(const Tally& tally, double seconds) {
   const auto share = [&](uint64_t part) {
     return static_cast<double>(part) / static_cast<double>(std::max<uint64_t>(messages, 1));
   };
-  return {{"messages", messages},          {"rollouts_socket", tally.rollouts},
-          {"weights_socket", tally.weights}, {"zmq_frames", tally.frames},
-          {"header_passes", tally.header},   {"header_share", share(tally.header)},
-          {"whole_share", share(tally.whole)}, {"in_session", tally.in_session},
-          {"connections", tally.connections}, {"answers_read", tally.answers},
-          {"damage", damage},                {"stalled", tally.stalled},
+  return {{"messages", messages},
+          {"rollouts_socket", tally.rollouts},
+          {"weights_socket", tally.weights},
+          {"zmq_frames", tally.frames},
+          {"header_passes", tally.header},
+          {"header_share", share(tally.header)},
+          {"whole_share", share(tally.whole)},
+          {"in_session", tally.in_session},
+          {"connections", tally.connections},
+          {"answers_read", tally.answers},
+          {"damage", damage},
+          {"stalled", tally.stalled},
           {"seconds", seconds}};
 }
 

@@ -78,8 +78,18 @@ Frames MessageMaker::hello(const std::string& worker_id, uint64_t incarnation) c
 }
 
 int64_t MessageMaker::odd_number() {
-  constexpr int64_t kOdd[] = {0,  1,  -1, 2, 127, 128, 255, 65536, int64_t{1} << 31, int64_t{1} << 40,
-                              std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
+  constexpr int64_t kOdd[] = {0,
+                              1,
+                              -1,
+                              2,
+                              127,
+                              128,
+                              255,
+                              65536,
+                              int64_t{1} << 31,
+                              int64_t{1} << 40,
+                              std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::min()};
   return kOdd[draw(std::size(kOdd))];
 }
 
@@ -138,14 +148,16 @@ Payload MessageMaker::payload_of(MessageType type) {
 Frames MessageMaker::next(const std::string& worker_id, uint64_t incarnation, uint64_t seq,
                           Damage& damage) {
   const Payload payload = payload_of(static_cast<MessageType>(draw(kTypes)));
-  const Header header{payload.type, target_.run_id, target_.trainer_term, worker_id, incarnation, seq};
+  const Header header{payload.type, target_.run_id, target_.trainer_term,
+                      worker_id,    incarnation,    seq};
   Frames frames = {pack_header(header, payload)};
   for (const Buffer& buffer : payload.buffers) {
     frames.emplace_back(reinterpret_cast<const char*>(buffer.bytes.data()), buffer.bytes.size());
   }
   // Half of all is structural: what a parser of bytes would never let through to the state.
-  constexpr Damage kMix[] = {Damage::kNone,  Damage::kNode, Damage::kNode,    Damage::kNode, Damage::kNode,
-                             Damage::kBytes, Damage::kCut,  Damage::kBuffers, Damage::kNoise};
+  constexpr Damage kMix[] = {Damage::kNone, Damage::kNode,    Damage::kNode,
+                             Damage::kNode, Damage::kNode,    Damage::kBytes,
+                             Damage::kCut,  Damage::kBuffers, Damage::kNoise};
   damage = kMix[draw(std::size(kMix))];
   switch (damage) {
     case Damage::kNone:

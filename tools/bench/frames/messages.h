@@ -22,12 +22,12 @@ struct Target {
 using Frames = std::vector<std::string>;
 
 enum class Damage {
-  kNone,       // valid; of a session it does not have, or of no use
-  kNode,       // one value of frame 0's map replaced by another of any type
-  kBytes,      // bytes of frame 0 changed
-  kCut,        // frame 0 ends early or goes on
-  kBuffers,    // buffers changed, cut, lost, repeated
-  kNoise,      // frame 0 is noise, or a map that claims sizes it does not have
+  kNone,     // valid; of a session it does not have, or of no use
+  kNode,     // one value of frame 0's map replaced by another of any type
+  kBytes,    // bytes of frame 0 changed
+  kCut,      // frame 0 ends early or goes on
+  kBuffers,  // buffers changed, cut, lost, repeated
+  kNoise,    // frame 0 is noise, or a map that claims sizes it does not have
 };
 inline constexpr int kDamages = 6;
 const char* damage_name(Damage damage);

@@ -20,9 +20,9 @@ using namespace bridge;
 using namespace std::chrono_literals;
 
 constexpr int32_t kGroupSize = 4;
-constexpr std::size_t kAhead = 32;      // groups granted and not in
+constexpr std::size_t kAhead = 32;  // groups granted and not in
 constexpr int64_t kGroupsAVersion = 200;
-constexpr auto kSampling = 1ms;     // what a sample takes the good worker
+constexpr auto kSampling = 1ms;  // what a sample takes the good worker
 constexpr std::size_t kFloats = 100'000;
 
 // What the good worker makes of a sample: a function of its place and its weights' version.
@@ -113,8 +113,9 @@ class Owner {
 
   void publish() {
     std::vector<float> values(kFloats, static_cast<float>(version_ + 1));
-    endpoint_.publish(make_snapshot("frames", 1, ++version_,
-                                    {{"w", "F32", {static_cast<int64_t>(kFloats)}, Buffer::own(std::move(values))}}));
+    endpoint_.publish(make_snapshot(
+        "frames", 1, ++version_,
+        {{"w", "F32", {static_cast<int64_t>(kFloats)}, Buffer::own(std::move(values))}}));
   }
 
   void grant() {
@@ -125,7 +126,8 @@ class Owner {
   }
 
   void take(const Rollout& rollout) {
-    if (rollout.trainer_term != 1) {  // what an earlier start might have asked for: no group is missing it
+    if (rollout.trainer_term !=
+        1) {  // what an earlier start might have asked for: no group is missing it
       ++of_other_starts_;
       return;
     }
@@ -144,15 +146,23 @@ class Owner {
 
   nlohmann::json line() const {
     const BridgeCounters c = endpoint_.counters();
-    return {{"rss_kib", memory_kib("VmRSS")}, {"peak_kib", memory_kib("VmHWM")},
-            {"messages", c.messages},         {"rejected", by_reason(c.rejected)},
-            {"weight_requests", c.weight_requests}, {"weight_rejected", by_reason(c.weight_rejected)},
-            {"received", c.received},         {"accepted", c.accepted},
-            {"duplicate", c.duplicate},       {"requeued", c.requeued},
-            {"lost_workers", c.lost_workers}, {"granted_samples", granted_ * kGroupSize},
-            {"popped", popped_},              {"of_other_starts", of_other_starts_},
+    return {{"rss_kib", memory_kib("VmRSS")},
+            {"peak_kib", memory_kib("VmHWM")},
+            {"messages", c.messages},
+            {"rejected", by_reason(c.rejected)},
+            {"weight_requests", c.weight_requests},
+            {"weight_rejected", by_reason(c.weight_rejected)},
+            {"received", c.received},
+            {"accepted", c.accepted},
+            {"duplicate", c.duplicate},
+            {"requeued", c.requeued},
+            {"lost_workers", c.lost_workers},
+            {"granted_samples", granted_ * kGroupSize},
+            {"popped", popped_},
+            {"of_other_starts", of_other_starts_},
             {"wrong", wrong_},
-            {"version", version_},            {"sessions", endpoint_.workers().size()}};
+            {"version", version_},
+            {"sessions", endpoint_.workers().size()}};
   }
 
   std::filesystem::path folder_;
@@ -191,7 +201,8 @@ class Worker {
   void on(const WeightsReady& e) {
     version_ = e.snapshot->manifest.version;
     const TensorEntry& t = e.snapshot->manifest.tensors[0];
-    check(endpoint_.commit_weights(version_, root_hash_of({{t.name, t.dtype, t.shape, e.snapshot->tensors[0]}})));
+    check(endpoint_.commit_weights(
+        version_, root_hash_of({{t.name, t.dtype, t.shape, e.snapshot->tensors[0]}})));
   }
   void on(const Granted& e) {
     for (const GrantedGroup& group : e.groups) {
@@ -204,7 +215,8 @@ class Worker {
     }
   }
   void on(const RolloutRejected& e) {
-    std::cerr << "worker: rejected " << e.rollout_id << ": " << e.reason << ": " << e.detail << "\n";
+    std::cerr << "worker: rejected " << e.rollout_id << ": " << e.reason << ": " << e.detail
+              << "\n";
     status_ = 1;
   }
   void on(const Ended&) { over_ = true; }

@@ -1,8 +1,9 @@
-// TFLOP/s of attention forward and backward on one GPU: the executor at P = 1 and, beside it, the bare flash kernel in one call
-// over the same documents. Where documents share prefixes the bare kernel computes and stores every prefix anew; both are
-// measured by the arithmetic that the shared form needs, so the ratio of their rates is the ratio of their times.
-// Writes a JSON array to stdout. Exits with 0 and an empty array when there is no GPU.
-// Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
+// TFLOP/s of attention forward and backward on one GPU: the executor at P = 1 and, beside it, the
+// bare flash kernel in one call over the same documents. Where documents share prefixes the bare
+// kernel computes and stores every prefix anew; both are measured by the arithmetic that the shared
+// form needs, so the ratio of their rates is the ratio of their times. Writes a JSON array to
+// stdout. Exits with 0 and an empty array when there is no GPU. Shapes: T = tokens, H = query
+// heads, K = KV heads, D = head dim.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -36,8 +37,10 @@ Scenario documents(const std::string& name, int64_t tokens, int64_t count) {
   return {name, sp::SegmentForest::of_documents(lengths), lengths};
 }
 
-// Groups of documents of which three quarters are the group's prompt; `tokens` counts each document whole.
-Scenario groups(const std::string& name, int64_t tokens, int64_t num_groups, int64_t group_size, bool shared) {
+// Groups of documents of which three quarters are the group's prompt; `tokens` counts each document
+// whole.
+Scenario groups(const std::string& name, int64_t tokens, int64_t num_groups, int64_t group_size,
+                bool shared) {
   const int64_t document = tokens / (num_groups * group_size), prompt = document * 3 / 4;
   std::vector<int64_t> lengths(num_groups * group_size, document);
   if (!shared) {
@@ -92,15 +95,20 @@ struct Inputs {
 
 Inputs make_inputs(int64_t tokens) {
   const auto options = at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA);
-  const auto random = [&](int64_t heads) { return at::randn({tokens, heads, kHeads.head_dim}, options); };
-  return {random(kHeads.num_query_heads), random(2 * kHeads.num_kv_heads), random(kHeads.num_query_heads)};
+  const auto random = [&](int64_t heads) {
+    return at::randn({tokens, heads, kHeads.head_dim}, options);
+  };
+  return {random(kHeads.num_query_heads), random(2 * kHeads.num_kv_heads),
+          random(kHeads.num_query_heads)};
 }
 
 Times time_executor(const Scenario& scenario, const sp::AttentionPlan& plan) {
   const Inputs in = make_inputs(scenario.forest.num_tokens());
   const auto kernels = sp::cuda_kernels();
   const auto alone = sp::make_single_rank_communicator();
-  const auto forward = [&] { return sp::run_forward(in.q_THD, in.kv_T2KD, plan, *kernels, *alone, kScale); };
+  const auto forward = [&] {
+    return sp::run_forward(in.q_THD, in.kv_T2KD, plan, *kernels, *alone, kScale);
+  };
   const auto result = forward();
   const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
   return {seconds([&] { forward(); }),
@@ -116,28 +124,36 @@ Times time_flash(const Scenario& scenario) {
   }
   const Inputs in = make_inputs(tokens);
   const at::Tensor cumulative = at::tensor(sp::cumulative_rows(rows), at::kInt).cuda();
-  const sp::WaveCall call{cumulative, cumulative, sp::longest(rows), sp::longest(rows), {-1, 0}, kScale};
+  const sp::WaveCall call{cumulative,        cumulative, sp::longest(rows),
+                          sp::longest(rows), {-1, 0},    kScale};
   const at::Tensor k = in.kv_T2KD.narrow(1, 0, kHeads.num_kv_heads);
   const at::Tensor v = in.kv_T2KD.narrow(1, kHeads.num_kv_heads, kHeads.num_kv_heads);
   const auto ops = sp::cuda_wave_ops();
   const auto [out, lse] = ops->attend(in.q_THD, k, v, call);
   const at::Tensor result = out, lse_HT = lse;
-  return {seconds([&] { ops->attend(in.q_THD, k, v, call); }),
-          seconds([&] { ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call); })};
+  return {seconds([&] { ops->attend(in.q_THD, k, v, call); }), seconds([&] {
+            ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call);
+          })};
 }
 
 void report(const Scenario& scenario, bool first) {
-  const sp::AttentionPlan plan = sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
-  const auto flops = static_cast<double>(plan.forward_flops());  // the backward has five products, the forward two
+  const sp::AttentionPlan plan =
+      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
+  const auto flops =
+      static_cast<double>(plan.forward_flops());  // the backward has five products, the forward two
   const Times executor = time_executor(scenario, plan);
   const Times flash = time_flash(scenario);
   const auto rate = [&](const Times& t) { return 3.5 * flops / t.both() / 1e12; };
-  std::printf("%s  {\"scenario\": \"%s\", \"tokens\": %lld, \"executor_forward_ms\": %.4f, \"executor_backward_ms\": %.4f, "
-              "\"flash_forward_ms\": %.4f, \"flash_backward_ms\": %.4f, \"executor_tflops\": %.1f, \"flash_tflops\": %.1f, "
-              "\"ratio\": %.4f}",
-              first ? "" : ",\n", scenario.name.c_str(), static_cast<long long>(scenario.forest.num_tokens()),
-              executor.forward * 1e3, executor.backward * 1e3, flash.forward * 1e3, flash.backward * 1e3, rate(executor),
-              rate(flash), flash.both() / executor.both());
+  std::printf(
+      "%s  {\"scenario\": \"%s\", \"tokens\": %lld, \"executor_forward_ms\": %.4f, "
+      "\"executor_backward_ms\": %.4f, "
+      "\"flash_forward_ms\": %.4f, \"flash_backward_ms\": %.4f, \"executor_tflops\": %.1f, "
+      "\"flash_tflops\": %.1f, "
+      "\"ratio\": %.4f}",
+      first ? "" : ",\n", scenario.name.c_str(),
+      static_cast<long long>(scenario.forest.num_tokens()), executor.forward * 1e3,
+      executor.backward * 1e3, flash.forward * 1e3, flash.backward * 1e3, rate(executor),
+      rate(flash), flash.both() / executor.both());
   std::fflush(stdout);
 }
 
