@@ -10,6 +10,7 @@
 #include "rl/report/log.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/server_worker.h"
+#include "rl/worker/trainer_address.h"
 #include "tools/stop_signal.h"
 
 namespace ringside::tools {
@@ -22,11 +23,6 @@ struct RolloutOptions {
   std::string server;
 };
 
-// An address to bind, which picks a port, and none to connect to.
-bool has_no_port(const std::string& address) {
-  return address.empty() || address.ends_with(":0") || address.ends_with(":*");
-}
-
 int rollout(const RolloutOptions& options) {
   ConfigInputs inputs = split_inputs(options.words);
   if (!options.server.empty()) {
@@ -34,10 +30,9 @@ int rollout(const RolloutOptions& options) {
   }
   const auto loaded = load_or_print_errors(inputs);
   if (!loaded) return kExitUsage;
-  if (options.run_dir.empty() && has_no_port(loaded->config.bridge.rollout_address)) {
+  if (options.run_dir.empty() && !rl::names_port(loaded->config.bridge.rollout_address)) {
     std::cerr << "ringside rollout: no trainer named; give --run-dir DIR, or the trainer's "
-                 "bridge.rollout_address and "
-                 "bridge.weights_address (now "
+                 "bridge.rollout_address (now "
               << loaded->config.bridge.rollout_address << ")\n";
     return kExitUsage;
   }

@@ -69,11 +69,6 @@ std::string sentence(const rl::LoadedConfig& loaded, const rl::Mistake& mistake)
 
 }  // namespace
 
-std::string error_text(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-}
-
 ConfigInputs split_inputs(const std::vector<std::string>& words) {
   ConfigInputs inputs;
   for (std::size_t i = 0; i < words.size(); ++i) {

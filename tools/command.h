@@ -29,9 +29,6 @@ struct CommandContext {
   std::vector<std::string> arguments;
 };
 
-// What an exception says, without the C++ stack that LibTorch adds to its own.
-std::string error_text(const std::exception& error);
-
 // Recipes and overrides as they stand on a command line, in any order.
 struct ConfigInputs {
   std::vector<std::filesystem::path> recipes;

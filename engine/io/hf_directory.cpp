@@ -14,15 +14,13 @@
 #include <vector>
 
 #include "engine/io/disk_file.h"
-#include "engine/io/json_object.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/weight_files.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 
@@ -35,145 +33,6 @@ constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.json",
                                                              "chat_template.jinja",
                                                              "chat_template.json",
                                                              "generation_config.json"};
-
-// What to do about weights that are there in another form.
-std::string other_form(const fs::path& dir) {
-  if (fs::exists(dir / "pytorch_model.bin") || fs::exists(dir / "pytorch_model.bin.index.json")) {
-    return ", only pytorch_model.bin; convert it with transformers' "
-           "save_pretrained(safe_serialization=True)";
-  }
-  if (fs::exists(dir / "adapter_config.json")) {
-    return ", only an adapter (adapter_config.json); merge it into its base model first";
-  }
-  return "";
-}
-
-// Every tensor of a directory by name, over all of its files.
-class WeightFiles {
- public:
-  explicit WeightFiles(const fs::path& dir) : dir_(dir) {
-    if (fs::exists(dir / kSingleFile)) {
-      add_file(dir / kSingleFile);
-    } else if (fs::exists(dir / kIndexFile)) {
-      add_shards(dir / kIndexFile);
-    } else {
-      throw std::runtime_error(dir.string() + ": neither " + std::string(kSingleFile) + " nor " +
-                               std::string(kIndexFile) + " is there" + other_form(dir));
-    }
-  }
-
-  // Names not yet taken.
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& [name, place] : places_) {
-      result.push_back(name);
-    }
-    return result;
-  }
-
-  bool contains(const std::string& name) const { return places_.count(name) != 0; }
-
-  // "<file>: tensor '<name>'", for messages.
-  std::string describe(const std::string& name) const {
-    return files_[places_.at(name).file].path().string() + ": tensor '" + name + "'";
-  }
-
-  at::Tensor read(const std::string& name) const {
-    const Place place = places_.at(name);
-    return files_[place.file].tensor(place.entry);
-  }
-
-  const SafetensorsEntry& entry(const std::string& name) const {
-    const Place place = places_.at(name);
-    return files_[place.file].entries()[place.entry];
-  }
-
-  // The tensor of a parameter, which each file may serve once.
-  at::Tensor take(const std::string& name) {
-    if (!contains(name)) {
-      throw std::runtime_error(dir_.string() + ": tensor '" + name +
-                               "' is in none of the weight files");
-    }
-    at::Tensor tensor = read(name);
-    places_.erase(name);
-    return tensor;
-  }
-
- private:
-  struct Place {
-    std::size_t file;
-    std::size_t entry;
-  };
-
-  void add_file(const fs::path& path) {
-    files_.emplace_back(path);
-    const auto& entries = files_.back().entries();
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (contains(entries[i].name)) {
-        throw std::runtime_error(path.string() + ": tensor '" + entries[i].name + "' is also in " +
-                                 files_[places_.at(entries[i].name).file].path().string());
-      }
-      places_[entries[i].name] = {files_.size() - 1, i};
-    }
-  }
-
-  void add_shards(const fs::path& index_path) {
-    const JsonObject index = JsonObject::read(index_path);
-    const JsonObject map = index.require(index.object("weight_map"), "weight_map");
-    std::map<std::string, std::string> file_of;
-    std::set<std::string> shards;
-    for (const auto& [name, value] : map.json().items()) {
-      const std::string shard = map.require(map.text(name), name);
-      if (fs::path(shard).filename() != shard) {
-        map.fail(name, "is '" + shard + "', expected a file beside the index");
-      }
-      file_of[name] = shard;
-      shards.insert(shard);
-    }
-    for (const std::string& shard : shards) {
-      add_file(dir_ / shard);
-    }
-    for (const auto& [name, shard] : file_of) {
-      if (!contains(name) || files_[places_.at(name).file].path().filename() != shard) {
-        map.fail(name, "is '" + shard + "', which does not hold that tensor");
-      }
-    }
-  }
-
-  fs::path dir_;
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, Place> places_;
-};
-
-// What is wrong with the stored tensor of a parameter of this shape by its header; "" when it fits.
-std::string header_problem(const WeightFiles& files, const std::string& name,
-                           at::IntArrayRef shape) {
-  const SafetensorsEntry& entry = files.entry(name);
-  if (at::IntArrayRef(entry.shape) != shape) {
-    return files.describe(name) + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
-           ", the configuration asks for " + c10::str(shape);
-  }
-  if (!at::isFloatingType(entry.dtype)) {
-    return files.describe(name) + " has dtype " + c10::toString(entry.dtype) +
-           ", expected a floating-point one";
-  }
-  return "";
-}
-
-void fill(const at::Tensor& parameter, WeightFiles& files, const std::string& name) {
-  const std::string where = files.contains(name) ? files.describe(name) : name;
-  const std::string wrong =
-      files.contains(name) ? header_problem(files, name, parameter.sizes()) : "";
-  if (!wrong.empty()) {
-    throw std::runtime_error(wrong);
-  }
-  const at::Tensor stored = files.take(name);
-  parameter.copy_(stored);
-  if (!at::isfinite(parameter).all().item<bool>()) {
-    throw std::runtime_error(
-        where + " holds values that are not finite (NaN or infinite); these weights are broken");
-  }
-}
 
 // A buffer that old transformers versions saved.
 bool is_old_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
@@ -246,7 +105,7 @@ void remove_weights(const fs::path& dir) {
   std::vector<fs::path> old;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    if (name == kIndexFile || (name.starts_with("model") && name.ends_with(".safetensors"))) {
+    if (name == kWeightIndexFile || (name.starts_with("model") && name.ends_with(".safetensors"))) {
       old.push_back(entry.path());
     }
   }
@@ -258,7 +117,7 @@ void remove_weights(const fs::path& dir) {
 void write_weights(const fs::path& dir, std::vector<std::vector<TensorToWrite>> shards) {
   remove_weights(dir);
   if (shards.size() == 1) {
-    write_safetensors(dir / kSingleFile, std::move(shards.front()));
+    write_safetensors(dir / kSingleWeightFile, std::move(shards.front()));
     return;
   }
   nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
@@ -273,7 +132,7 @@ void write_weights(const fs::path& dir, std::vector<std::vector<TensorToWrite>> 
   }
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
                                         {"weight_map", weight_map}};
-  write_text(dir / kIndexFile, index.dump(2) + "\n");
+  write_text(dir / kWeightIndexFile, index.dump(2) + "\n");
 }
 
 }  // namespace
@@ -294,7 +153,7 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
       if (name == kEmbedding && decoder.config().tie_word_embeddings && files.contains(name)) {
         embedding = files.read(name);
       }
-      fill(unit->view(i), files, name);
+      files.fill(unit->view(i), name);
     }
   }
   refuse_unexpected(files, embedding.defined() ? &embedding : nullptr);
@@ -306,7 +165,7 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
   std::set<std::string> expected;
   for (const ParamSpec& spec : decoder_specs(config)) {
     expected.insert(spec.name);
-    std::string problem = files.contains(spec.name) ? header_problem(files, spec.name, spec.shape)
+    std::string problem = files.contains(spec.name) ? files.header_problem(spec.name, spec.shape)
                                                     : dir.string() + ": tensor '" + spec.name +
                                                           "' is in none of the weight files";
     if (!problem.empty()) {

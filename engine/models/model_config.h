@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/nn/rope.h"
+#include "engine/nn/rope_scaling.h"
 
 namespace ringside::engine {
 

@@ -7,15 +7,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace ringside::engine {
+#include "engine/nn/rope_scaling.h"
 
-// rope_scaling of type "llama3" (transformers modeling_rope_utils, _compute_llama3_parameters).
-struct Llama3RopeScaling {
-  double factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
-};
+namespace ringside::engine {
 
 // cos and sin of every token's angles, shared by all layers of one forward.
 struct RopeTables {

@@ -13,19 +13,19 @@ namespace ringside::rl {
 // asks for is empty. What a pass over the micro-batches fills in (old, reference, value) holds this
 // rank's own tokens and 0 elsewhere until merge_columns() has been called.
 struct StepColumns {
-  std::vector<int64_t> begin;       // [B + 1] first loss token of each sample, and N
-  std::vector<double> rollout;      // [N] log-prob under the policy that sampled
-  std::vector<double> temperature;  // [N] that it was sampled at
-  std::vector<double> old;          // [N] log-prob under the policy at the beginning of the step
-  std::vector<double> reference;    // [N] log-prob under the reference policy
-  std::vector<double> value;        // [N] the critic's
-  std::vector<double> given;        // [N] advantages that came with the rollouts
-  std::vector<double> advantage;    // [N]
-  std::vector<double> returns;      // [N] what the critic is fitted to
-  std::vector<double>
-      correction;  // [N] factor of the policy term for the mismatch of trainer and rollout engine
-  std::vector<double>
-      weight;  // [N] holds the aggregation and the global denominator; fixed before any backward
+  std::vector<int64_t> begin{};       // [B + 1] first loss token of each sample, and N
+  std::vector<double> rollout{};      // [N] log-prob under the policy that sampled
+  std::vector<double> old{};          // [N] log-prob under the policy at the start of the step
+  std::vector<double> reference{};    // [N] log-prob under the reference policy
+  std::vector<double> value{};        // [N] the critic's
+  std::vector<double> given{};        // [N] advantages that came with the rollouts
+  std::vector<double> temperature{};  // [N] of the sampling
+  std::vector<double> advantage{};    // [N]
+  std::vector<double> returns{};      // [N] what the critic is fitted to
+  // [N] factor of the policy term for the mismatch of trainer and rollout engine
+  std::vector<double> correction{};
+  // [N] holds the aggregation and the global denominator; fixed before any backward
+  std::vector<double> weight{};
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }

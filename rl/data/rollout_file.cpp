@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/io/json_text.h"
+
 namespace ringside::rl {
 namespace {
 

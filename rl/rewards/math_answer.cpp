@@ -169,9 +169,9 @@ bool same_math(std::string_view a, std::string_view b, double tolerance) {
 
 std::string math_answer_problem(std::string_view answer, const RewardOptions& options) {
   const std::string_view right = right_answer(answer, options.separator);
-  if (right.size() > kLongest) {
+  if (right.size() > kLongestAnswer) {
     return "has " + std::to_string(right.size()) + " bytes, expected at most " +
-           std::to_string(kLongest);
+           std::to_string(kLongestAnswer);
   }
   return plain_math(right, false).empty()
              ? "is missing or blank; there is no answer to compare with"

@@ -30,11 +30,6 @@ std::string text_of(double value) {
   return text;
 }
 
-bool has_failed(const Rollout& rollout) {
-  return rollout.finish_reason == bridge::FinishReason::kAborted ||
-         rollout.finish_reason == bridge::FinishReason::kError;
-}
-
 Status check_vocabulary(const Rollout& rollout, int64_t vocab_size) {
   const auto check = [&](const char* field, const std::vector<int64_t>& ids) -> Status {
     const auto bad = std::find_if(ids.begin(), ids.end(),
@@ -126,13 +121,13 @@ Status check_sum(const Rollout& rollout, const std::string& recipe) {
 Status check_judged(const Rollout& rollout, AdvantageEstimator estimator) {
   const bool rewarded = !rollout.rewards.empty() || !rollout.turn_rewards.empty();
   if (estimator == AdvantageEstimator::kGiven) {
-    if (rollout.advantages.empty() && (rewarded || !has_failed(rollout))) {
+    if (rollout.advantages.empty() && (rewarded || !bridge::has_failed(rollout))) {
       return refused(rollout, Reason::kRewards,
                      "brings no advantages, but algorithm.advantage.estimator is given");
     }
     return Success{};
   }
-  if (rewarded || (has_failed(rollout) && rollout.advantages.empty())) {
+  if (rewarded || (bridge::has_failed(rollout) && rollout.advantages.empty())) {
     return Success{};
   }
   return refused(

@@ -14,11 +14,6 @@ void require(bool holds, const std::string& what) {
   }
 }
 
-bool has_failed(const bridge::Rollout& rollout) {
-  return rollout.finish_reason == bridge::FinishReason::kAborted ||
-         rollout.finish_reason == bridge::FinishReason::kError;
-}
-
 }  // namespace
 
 RolloutQueue::RolloutQueue(QueueRules rules, int64_t next_step)
@@ -92,7 +87,7 @@ Admission RolloutQueue::add(bridge::Rollout rollout) {
     drop_group(group_id);
     return fits ? Admission::kStale : Admission::kWrongSize;
   }
-  const bool failed = has_failed(rollout);
+  const bool failed = bridge::has_failed(rollout);
   const int32_t sample = rollout.sample_index;
   if (!groups_[group_id].emplace(sample, std::move(rollout)).second) {
     ++counters_.duplicates;

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kIdlePoll{100};
 constexpr milliseconds kBusyPoll{2};  // between looks at the server's answers
-constexpr milliseconds kRetryDelivery{20};
+constexpr milliseconds kDeliveryRetry{20};
 constexpr milliseconds kRetryInstall{1000};
 constexpr milliseconds kTrustedSilence{2000};  // a server is not started anew and loaded within it
 constexpr int kTriesAtTrouble = 3;             // of one sample whose request found no server
@@ -69,7 +69,7 @@ milliseconds ServerLoop::turn() {
     feed();
   }
   if (policy_.running() == 0 && queue_.has_made()) {
-    return kRetryDelivery;
+    return kDeliveryRetry;
   }
   return queue_.held() > 0 ? kBusyPoll : kIdlePoll;
 }

@@ -14,6 +14,10 @@ constexpr std::chrono::milliseconds kPollInterval{100};
 
 }  // namespace
 
+bool names_port(const std::string& address) {
+  return !address.empty() && !address.ends_with(":0") && !address.ends_with(":*");
+}
+
 bool WaitNotice::is_due(TimePoint now) {
   if (!next_) {
     next_ = now + kFirst;

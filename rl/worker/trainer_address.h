@@ -25,6 +25,9 @@ class WaitNotice {
   std::optional<TimePoint> next_;
 };
 
+// Whether one can connect to `address`: port 0 and * are for binding only.
+bool names_port(const std::string& address);
+
 // Why `found`, which was read from RUN_DIR/bridge/endpoint.json, names no trainer to go to: for the
 // log.
 std::string why_no_trainer(const std::filesystem::path& endpoint_file,

@@ -86,7 +86,10 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
   }
   if (settings.endpoint_file.empty()) {
     options.rollout_address = config.bridge.rollout_address;
-    options.weights_address = config.bridge.weights_address;
+    // Without a port it is the one that WELCOME names.
+    if (names_port(config.bridge.weights_address)) {
+      options.weights_address = config.bridge.weights_address;
+    }
     return options;
   }
   options.rollout_address = wait_for_trainer(settings).rollout_address;

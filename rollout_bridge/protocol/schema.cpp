@@ -249,4 +249,9 @@ uint64_t dtype_size(const std::string& dtype) {
   return 0;
 }
 
+bool has_failed(const Rollout& rollout) {
+  return rollout.finish_reason == FinishReason::kAborted ||
+         rollout.finish_reason == FinishReason::kError;
+}
+
 }  // namespace ringside::bridge

@@ -68,6 +68,9 @@ struct Rollout {
 // holds both numbers. Pure, thread-safe.
 Status validate(const Rollout& rollout, const Limits& limits = {});
 
+// Whether the rollout was aborted or has failed: it is not trained on.
+bool has_failed(const Rollout& rollout);
+
 // Log-probs this far above zero are rounding; anything above is an error.
 inline constexpr float kMaxLogprob = 1e-3F;
 

@@ -9,11 +9,6 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-bool has_failed(const Rollout& rollout) {
-  return rollout.finish_reason == FinishReason::kAborted ||
-         rollout.finish_reason == FinishReason::kError;
-}
-
 int64_t oldest_version(const Rollout& rollout) {
   int64_t oldest = INT64_MAX;
   for (const VersionSpan& span : rollout.versions) oldest = std::min(oldest, span.version);

@@ -37,7 +37,7 @@ class Journal {
     std::chrono::milliseconds fsync_interval{1000};
     uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
     uint64_t max_bytes = 0;                      // of the file; 0: no limit but the disk's
-    Limits limits;
+    Limits limits{};
     std::shared_ptr<FileSystem> files = posix_file_system();
   };
 

@@ -46,37 +46,37 @@ class CpuKernels final : public RingStepKernels {
     return accumulation_dtype(wire_dtype);
   }
 
-  void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+  void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const BlockBatch& batch : ring_step.step.batches) {
+    for (const BlockBatch& batch : call.step.batches) {
       const at::Tensor q_BnhD = RowSelection(batch.query_begins, batch.query_rows).gather(q_ShD);
       const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, ring_step.window, q_ShD);
-      for (const HeadGroup& group : ring_step.chunk.groups) {
-        const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
+      const BlockMask mask = mask_of(batch, call.window, q_ShD);
+      for (const HeadGroup& group : call.chunk.groups) {
+        const auto [k, v] = split_kv(kv_Bm2cD, call.chunk, group.kv_heads);
         const auto part =
-            block_attention(heads(q_BnhD, group.query_heads), k, v, mask, ring_step.softmax_scale);
+            block_attention(heads(q_BnhD, group.query_heads), k, v, mask, call.softmax_scale);
         const PartPlace place{batch.query_begins, group.query_heads.begin};
         batch.merge ? merge_rows(result, part, place) : write_rows(result, part, place);
       }
     }
   }
 
-  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+  void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
                 at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    for (const BlockBatch& batch : ring_step.step.batches) {
+    for (const BlockBatch& batch : call.step.batches) {
       const RowSelection query(batch.query_begins, batch.query_rows);
       const QuerySide rows{query.gather(side.dout_ShD), query.gather(side.q_ShD),
                            query.gather(side.out_ShD), query.gather(side.lse_Sh)};
       const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, ring_step.window, side.q_ShD);
+      const BlockMask mask = mask_of(batch, call.window, side.q_ShD);
       std::vector<at::Tensor> dks, dvs;
-      for (const HeadGroup& group : ring_step.chunk.groups) {
+      for (const HeadGroup& group : call.chunk.groups) {
         const Range h = group.query_heads;
-        const auto [k, v] = split_kv(kv_Bm2cD, ring_step.chunk, group.kv_heads);
+        const auto [k, v] = split_kv(kv_Bm2cD, call.chunk, group.kv_heads);
         const auto grads = block_attention_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), k, v, heads(rows.out_ShD, h),
-            heads(rows.lse_Sh, h), mask, ring_step.softmax_scale);
+            heads(rows.lse_Sh, h), mask, call.softmax_scale);
         at::Tensor dq = dq_ShD.narrow(1, h.begin, h.size());
         query.add(dq, grads.dq_BnHD);
         dks.push_back(grads.dk_BmKD);

@@ -14,7 +14,7 @@
 namespace ringside::sp {
 
 // A ring_step's work, and the numbers that every block of it uses.
-struct RingStep {
+struct RingStepCall {
   const RingStep& step;
   const HeadChunk& chunk;
   int64_t window = 0;
@@ -44,11 +44,11 @@ class RingStepKernels {
   // Computes the ring_step's blocks and merges them into result (out_ShD, lse_Sh in the
   // accumulation dtype, contiguous); blocks without `merge` initialise their rows. kv_m2cD: k
   // heads, then v heads.
-  virtual void forward(const RingStep& ring_step, const at::Tensor& q_ShD,
-                       const at::Tensor& kv_m2cD, PartialAttention& result) const = 0;
+  virtual void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+                       PartialAttention& result) const = 0;
 
   // Adds the blocks' gradients to dq_ShD and dkv_g2cD, both in the accumulation dtype.
-  virtual void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+  virtual void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
                         at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const = 0;
 };
 

@@ -168,8 +168,9 @@ TEST_CASE("value model: a directory that does not fit is refused by name") {
   CHECK_THROWS_WITH(
       load({{"score.weight", weight, at::kFloat}, {"value_head.weight", weight, at::kFloat}}),
       Contains("'value_head.weight' belongs to no parameter"));
-  CHECK_THROWS_WITH(load({{"score.weight", at::ones({2, kHidden}), at::kFloat}}),
-                    Contains("'score.weight' has shape [2, 16], the value model asks for [1, 16]"));
+  CHECK_THROWS_WITH(
+      load({{"score.weight", at::ones({2, kHidden}), at::kFloat}}),
+      Contains("'score.weight' has shape [2, 16], the configuration asks for [1, 16]"));
   CHECK_THROWS_WITH(load({{"score.weight", weight.to(at::kLong), at::kLong}}),
                     Contains("'score.weight' has dtype Long"));
   CHECK_THROWS_WITH(load({{"extra.weight", weight, at::kFloat}}),

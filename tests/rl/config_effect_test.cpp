@@ -158,9 +158,8 @@ std::string trained(const rl::Config& config, const fs::path& run_dir,
 std::string recorded(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
   return trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
-    const auto source = run.is_main_rank()
-                            ? rl::make_file_source(kGoldens / "plain.jsonl", config.rollout)
-                            : nullptr;
+    const auto source =
+        run.is_main_rank() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
     rl::train_rl(run, source.get());
   });
 }
@@ -214,14 +213,10 @@ std::string weights_sent(const rl::Config& config) {
 
 // The order and the seeds of the samples that a worker draws.
 std::string jobs(const rl::Config& config) {
-  std::vector<bridge::GrantedGroup> groups(6);
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    groups[g].group_id = static_cast<int64_t>(g);
-    groups[g].group_size = 1;
-    groups[g].sample_indices = {0};
-  }
+  rl::SampleJobs all(config);
   std::string text;
-  for (const rl::SampleJob& job : rl::SampleJobs(config).of(groups)) {
+  for (int64_t group = 0; group < 6; ++group) {
+    const rl::SampleJob job = all.of({.group_id = group, .group_size = 1, .sample_index = 0});
     text += job.prompt.id + " " + job.prompt.prompt + " " + job.prompt.answer + " " +
             std::to_string(job.seed) + "\n";
   }
@@ -281,7 +276,7 @@ std::string endpoint(const rl::Config& config) {
 
 std::string worker_side(const rl::Config& config) {
   try {
-    const auto o = rl::worker_options(config, {"w", {}, [] { return false; }});
+    const auto o = rl::worker_options(config, {"w", {}, [] { return false; }}, {});
     return o.rollout_address + " " + o.weights_address + " " + std::to_string(o.capacity_samples);
   } catch (const std::exception& error) {
     return error.what();

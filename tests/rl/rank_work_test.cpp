@@ -42,7 +42,7 @@ rl::Config make_config(const std::vector<std::string>& words = {}) {
 class SlowSource final : public rl::RolloutSource {
  public:
   SlowSource(const rl::Config& config, milliseconds delay)
-      : file_(rl::make_file_source(kGoldens / "plain.jsonl", config.rollout)), delay_(delay) {}
+      : file_(rl::make_file_source(kGoldens / "plain.jsonl", config)), delay_(delay) {}
 
   void publish(const engine::Decoder&, int64_t version, int64_t) override {
     std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));

@@ -39,6 +39,14 @@ TEST_CASE("the reason for the wait names the directory, the file and the run") {
   CHECK_THAT(why_no_trainer(file, ended), Contains("exp-7") && Contains("has ended"));
 }
 
+TEST_CASE("port 0 and * are no addresses to connect to") {
+  CHECK(names_port("tcp://10.0.0.1:5500"));
+  CHECK(names_port("ipc:///tmp/rollouts"));
+  CHECK_FALSE(names_port("tcp://127.0.0.1:0"));
+  CHECK_FALSE(names_port("tcp://127.0.0.1:*"));
+  CHECK_FALSE(names_port(""));
+}
+
 TEST_CASE("a run directory that is a file is an error at once") {
   const TempDir dir;
   std::ofstream(dir.path() / "run") << "text";

@@ -166,44 +166,6 @@ TEST_CASE(
   CHECK(credited(trainer, "a") == 3);
 }
 
-TEST_CASE("a journal record that is whole and holds no rollout is dropped, what follows is kept",
-          "[admission][journal]") {
-  const TempDir dir;
-  const TrainerOptions options = trainer_options(dir);
-  const auto flat = [](const Rollout& rollout, double temperature) {
-    Payload payload = encode_rollout(rollout);
-    RolloutBody body{rollout.rollout_id,
-                     0,
-                     rollout.group_id,
-                     rollout.group_size,
-                     rollout.sample_index,
-                     "",
-                     temperature,
-                     1.0,
-                     0,
-                     1,
-                     "stop",
-                     {}};
-    payload.body = make_payload(MessageType::kRollout, body).body;
-    return flatten(pack_header({MessageType::kRollout, "run", 1, "w", 1, 0}, payload), payload);
-  };
-  {
-    Journal journal({.directory = options.journal_directory,
-                     .run_id = options.run_id,
-                     .fsync = FsyncPolicy::kOff});
-    REQUIRE(journal.append(0, flat(make_rollout(0, 0, 1), 0.0))
-                .ok());  // a temperature that no rollout may have
-    REQUIRE(journal.append(1, flat(make_rollout(1, 0, 1), 1.0)).ok());
-    REQUIRE(journal.append(1, flat(make_rollout(1, 1, 7), 1.0)).ok());  // of another group size
-  }
-  TrainerState state(options, "tcp://127.0.0.1:1");
-  CHECK(state.counters().rejected[static_cast<std::size_t>(Reason::kInvalidField)] == 2);
-  const auto kept = state.pop();
-  REQUIRE(kept.has_value());
-  CHECK(kept->group_id == 1);
-  CHECK_FALSE(state.pop().has_value());
-}
-
 Settings trainer_settings() {
   Settings settings;
   settings.temperature = 1.0;

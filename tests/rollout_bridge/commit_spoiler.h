@@ -35,8 +35,8 @@ class CommitSpoiler {
 
   // What has come, within some milliseconds.
   void pass() {
-    zmq::poll(std::vector<zmq::pollitem_t>{{front_, 0, ZMQ_POLLIN, 0}},
-              std::chrono::milliseconds(2));
+    std::vector<zmq::pollitem_t> items{{front_, 0, ZMQ_POLLIN, 0}};
+    zmq::poll(items, std::chrono::milliseconds(2));
     for (Frames frames = take(front_); !frames.empty(); frames = take(front_)) {
       if (frames.front().to_string() !=
           identity_) {  // the worker's first connection, or it came back

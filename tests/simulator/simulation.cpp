@@ -1,5 +1,6 @@
 #include "tests/simulator/simulation.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -88,13 +89,17 @@ class Simulation {
   }
 
  private:
-  // Workers that END did not reach learn from the endpoint file that the run is over.
-  bool is_over() const { return trainer_.is_finished(); }
+  // Everybody has left: the trainer after its last step, the workers after its END.
+  bool is_over() const {
+    return trainer_.is_finished() && std::all_of(workers_.begin(), workers_.end(),
+                                                 [](const auto& w) { return w->is_over(); });
+  }
 
   void schedule_fault(Time quiet) {
     const Span gap = world_.random.between(Span(milliseconds(1)), 2 * mean_gap_);
     if (world_.events.now() + gap >= quiet) return;
     world_.events.after(gap, [this, quiet] {
+      if (trainer_.is_finished()) return heal();  // what is left is to say END
       inject();
       schedule_fault(quiet);
     });

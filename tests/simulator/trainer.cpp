@@ -262,6 +262,7 @@ void SimTrainer::trained() {
   world_.trace("trainer: step " + std::to_string(step_) + " of " + std::to_string(plan_.steps));
   if (step_ == plan_.steps) {
     finished_ = true;
+    world_.disk.crash_at_append(0);  // it stays until every worker has heard of the end
     state_->end("the run is finished");
     flush();
     return;

@@ -143,7 +143,7 @@ TEST_CASE("one group on two data-parallel ranks is divided, not left to one of t
   for (int64_t d = 0; d < 8; ++d) {
     std::vector<int64_t> ids(20, 1);
     ids.insert(ids.end(), 20, 10 + d);
-    group.push_back({ids, sp::blank_entries(0)});
+    group.push_back({ids, {}});
   }
   const auto plan = sp::plan_micro_batches(group, 2, 10000, /*shared_prefix=*/true);
   REQUIRE(plan.num_micro_batches() == 1);

@@ -23,9 +23,21 @@ const std::vector<Layer>& layers() {
   return table;
 }
 
-constexpr std::array<std::string_view, 9> kTorchFree = {
-    "sp/layout/",  "sp/plan/",     "rollout_bridge/", "rl/config/",   "rl/log/",
-    "rl/metrics/", "rl/progress/", "rl/rewards/",     "tools/launch/"};
+constexpr std::array<std::string_view, 7> kTorchFree = {
+    "sp/layout/", "sp/plan/",    "rollout_bridge/", "rl/config/",
+    "rl/report/", "rl/rewards/", "tools/launch/"};
+
+// A rollout worker carries no trainer code, and the other way round.
+struct Apart {
+  std::string_view folder;
+  std::string_view not_this;
+};
+constexpr std::array<Apart, 6> kApart = {{{"rl/worker/", "rl/trainer/"},
+                                          {"rl/worker/", "rl/rollouts/"},
+                                          {"rl/worker/", "rollout_bridge/trainer/"},
+                                          {"rollout_bridge/worker/", "rollout_bridge/trainer/"},
+                                          {"rollout_bridge/trainer/", "rollout_bridge/worker/"},
+                                          {"rl/trainer/", "rl/worker/"}}};
 
 std::string_view top_folder(std::string_view path) {
   const auto slash = path.find('/');
@@ -70,6 +82,11 @@ std::string include_violation(std::string_view file, std::string_view include) {
       std::find(from->may_include.begin(), from->may_include.end(), to->folder) ==
           from->may_include.end()) {
     return std::string(from->folder) + "/ must not know " + std::string(to->folder) + "/";
+  }
+  for (const Apart& pair : kApart) {
+    if (file.starts_with(pair.folder) && include.starts_with(pair.not_this)) {
+      return std::string(pair.folder) + " must not know " + std::string(pair.not_this);
+    }
   }
   if (from != nullptr && top_folder(include) == "tests") return "product code includes a test's";
   if (must_be_torch_free(file) && is_torch_include(include)) return "this folder is torch-free";

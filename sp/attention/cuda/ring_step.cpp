@@ -148,16 +148,15 @@ class VarlenGroupKernels final : public RingStepKernels {
     return ops_->compute_dtype(wire_dtype);
   }
 
-  void forward(const RingStep& ring_step, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+  void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const VarlenGroup& varlen_group :
-         make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, q_ShD.device(),
+    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, q_ShD.device(),
                                         /*backward=*/false);
       const at::Tensor q_nhD = on_device.queries(q_ShD, *ops_);
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
-      for (const HeadGroup& group : ring_step.chunk.groups) {
-        const KvHeads kv = kv_heads(ring_step.chunk, group);
+      for (const HeadGroup& group : call.chunk.groups) {
+        const KvHeads kv = kv_heads(call.chunk, group);
         const auto [out, lse] = ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
                                              heads(kv_p2cD, kv.v), on_device.call());
         const int64_t head = group.query_heads.begin;
@@ -167,19 +166,18 @@ class VarlenGroupKernels final : public RingStepKernels {
     }
   }
 
-  void backward(const RingStep& ring_step, const QuerySide& side, const at::Tensor& kv_m2cD,
+  void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
                 at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    for (const VarlenGroup& varlen_group :
-         make_varlen_groups(ring_step.step.blocks, ring_step.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, ring_step.softmax_scale, side.q_ShD.device(),
+    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
+      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, side.q_ShD.device(),
                                         /*backward=*/true);
       const QuerySide rows{
           on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
           on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
       const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
-      for (const HeadGroup& group : ring_step.chunk.groups) {
+      for (const HeadGroup& group : call.chunk.groups) {
         const Range h = group.query_heads;
-        const KvHeads kv = kv_heads(ring_step.chunk, group);
+        const KvHeads kv = kv_heads(call.chunk, group);
         const auto [dq, dk, dv] = ops_->attend_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k),
             heads(kv_p2cD, kv.v), heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(),

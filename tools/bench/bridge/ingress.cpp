@@ -4,6 +4,7 @@
 
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/weights/snapshot.h"
+#include "rollout_bridge/worker/worker_queue.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {

@@ -1,0 +1,61 @@
+// The weight files of a Hugging Face directory: every tensor by name, over all of its files.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/io/safetensors.h"
+
+namespace ringside::engine {
+
+inline constexpr std::string_view kSingleWeightFile = "model.safetensors";
+inline constexpr std::string_view kWeightIndexFile = "model.safetensors.index.json";
+
+// Maps the files; reads no tensor before it is asked for. Not thread-safe.
+class WeightFiles {
+ public:
+  // model.safetensors, or the shards that model.safetensors.index.json names.
+  // Throws: std::runtime_error naming file and tensor when neither is there, a tensor is stored
+  // twice, or the index does not fit its shards.
+  explicit WeightFiles(const std::filesystem::path& dir);
+
+  // Names not yet taken.
+  std::vector<std::string> names() const;
+  bool contains(const std::string& name) const { return places_.count(name) != 0; }
+
+  // "<file>: tensor '<name>'", for messages. Throws: std::out_of_range for a name not contained;
+  // read() and entry() too.
+  std::string describe(const std::string& name) const;
+  at::Tensor read(const std::string& name) const;
+  const SafetensorsEntry& entry(const std::string& name) const;
+
+  // What is wrong, by its header, with the stored tensor of a parameter of this shape; "" when it
+  // fits.
+  std::string header_problem(const std::string& name, at::IntArrayRef shape) const;
+
+  // Copies the stored tensor into the parameter, cast to its dtype, and takes the name: a stored
+  // tensor serves one parameter.
+  // Throws: std::runtime_error naming file and tensor when it is absent, of another shape, of no
+  // floating-point dtype, or holds a NaN or an infinity.
+  void fill(const at::Tensor& parameter, const std::string& name);
+
+ private:
+  struct Place {
+    std::size_t file;
+    std::size_t entry;
+  };
+
+  void add_file(const std::filesystem::path& path);
+  void add_shards(const std::filesystem::path& index_path);
+
+  std::filesystem::path dir_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Place> places_;
+};
+
+}  // namespace ringside::engine
