@@ -22,12 +22,12 @@ struct CheckOptions {
   std::filesystem::path rollouts;
 };
 
-using Line = std::pair<std::string, std::string>;  // "key: value" and where the value came from
+using Line = std::pair<std::string, std::string>;  // "key: value" and the value's origin
 
 void print_lines(const std::vector<Line>& lines) {
   std::size_t width = 0;
   for (const auto& [line, origin] : lines) {
-    // One very long path must not push every origin off the screen.
+    // A very long path must not push every origin off the screen.
     width = std::max(width, std::min<std::size_t>(line.size(), 60));
   }
   for (const auto& [line, origin] : lines) {
@@ -36,8 +36,8 @@ void print_lines(const std::vector<Line>& lines) {
   }
 }
 
-// What a recipe, a preset or the command line set comes first. Text is quoted so that "" and blanks
-// are seen.
+// Prints the values set by a recipe, a preset or the command line first. Text is quoted so that ""
+// and blanks are visible.
 void print_configuration(rl::LoadedConfig& loaded) {
   std::vector<Line> written, defaults;
   for (const rl::Field& field : rl::fields_of(loaded.config)) {
@@ -56,8 +56,8 @@ void print_configuration(rl::LoadedConfig& loaded) {
 void print_presets() {
   for (const std::string_view name : rl::preset_names()) {
     std::cout << name << "\n";
-    std::map<std::string_view, std::string_view>
-        values;  // a later entry for a key replaces an earlier one
+    // A later entry for a key replaces an earlier one.
+    std::map<std::string_view, std::string_view> values;
     for (const rl::PresetValue& value : rl::preset_values(name)) {
       values[value.key] = value.value;
     }

@@ -1,7 +1,7 @@
-// `ringside check [RECIPE...] [key=value ...]`: the resolved configuration with the origin of each
-// value, what was set first, and the batch arithmetic that follows from it; then everything that
-// `run` would open is opened (rl/preflight). Starts nothing. Exit code 2 when there are mistakes,
-// all of which are printed.
+// Command `ringside check [RECIPE...] [key=value ...]`: prints the resolved configuration with the
+// origin of each value, explicitly set keys first, and the batch arithmetic that follows from it.
+// Then it opens everything that `run` would open (rl/preflight). Starts nothing. Prints all
+// mistakes; the exit code is 2 if there are any.
 #pragma once
 
 #include "tools/command.h"

@@ -72,7 +72,7 @@ void generate_file(const GenerateOptions& options, const rl::Config& config) {
     }
     const auto scored = sampler.sample(*decoder, batch, seeds, config.eval.temperature);
     for (std::size_t i = 0; i < scored.size(); ++i) {
-      reward += scored[i].scores.total;  // 0 where there is none
+      reward += scored[i].scores.total;  // 0 without a score
       unscored += scored[i].scores.failure.empty() ? 0 : 1;
       if (output.is_open()) {
         output << output_line(batch[i], scored[i]).dump() << '\n';
@@ -112,7 +112,7 @@ int generate(const GenerateOptions& options) {
 void add_generate_command(CommandContext& context) {
   const auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "generate", "Complete prompts with a model, score them, and print the mean reward");
+      "generate", "Sample completions of prompts, score them, and print the mean reward");
   command->add_option("--model", options->model, "Hugging Face directory with a tokenizer.json")
       ->required();
   command->add_option("--input", options->input, "JSONL of {\"prompt\", \"answer\"}")->required();

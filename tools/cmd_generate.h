@@ -1,5 +1,6 @@
-// `ringside generate --model DIR --input FILE.jsonl [--output FILE.jsonl] [key=value ...]`: one
-// completion per prompt, scored by rollout.reward, sampled at eval.temperature (0 = greedy).
+// Command `ringside generate --model DIR --input FILE.jsonl [--output FILE.jsonl] [key=value ...]`:
+// samples one completion per prompt at eval.temperature (0 = greedy) and scores it by
+// rollout.reward.
 #pragma once
 
 #include "tools/command.h"

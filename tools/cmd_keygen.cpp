@@ -35,7 +35,7 @@ void add_keygen_command(CommandContext& context) {
   const auto options = std::make_shared<KeygenOptions>();
   CLI::App* command = context.app.add_subcommand(
       "keygen", "Make a key pair for an encrypted bridge; existing files are never overwritten");
-  command->add_option("--out", options->out, "folder for NAME.key and NAME.pub, made if missing")
+  command->add_option("--out", options->out, "folder for NAME.key and NAME.pub, created if missing")
       ->required();
   command->add_option("--name", options->name, "trainer, worker or any plain file name")
       ->capture_default_str();

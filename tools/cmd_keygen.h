@@ -1,5 +1,5 @@
-// `ringside keygen --out DIR [--name trainer|worker|...]`: a CURVE key pair for the bridge, as
-// DIR/NAME.key (mode 0600) and DIR/NAME.pub. Never overwrites.
+// Command `ringside keygen --out DIR [--name trainer|worker|...]`: writes a CURVE key pair for the
+// bridge to DIR/NAME.key (mode 0600) and DIR/NAME.pub. Never overwrites a file.
 #pragma once
 
 #include "tools/command.h"

@@ -24,7 +24,7 @@ struct LogprobsOptions {
   std::vector<std::string> overrides;
 };
 
-// Lines scored at a time: bounds what is in memory beside the model.
+// Lines scored at a time: bounds the memory used besides the model.
 constexpr std::size_t kLinesPerBatch = 1024;
 
 std::vector<int64_t> parse_ids(const std::string& text, int64_t vocab_size) {
@@ -101,8 +101,8 @@ void score_file(const LogprobsOptions& options, const rl::Config& config, const 
 }
 
 int logprobs(const LogprobsOptions& options, const CommandContext& context) {
-  // fp32 norms first, so that the user's word stands: fp64 log-probs are for comparing with
-  // transformers.
+  // fp32 norms first, so that the user's overrides take precedence: fp64 log-probs are for
+  // comparison with transformers.
   std::vector<std::string> overrides{"model.fp32_norms=true",
                                      "model.path=" + options.model.string()};
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
@@ -118,12 +118,12 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
 void add_logprobs_command(CommandContext& context) {
   const auto options = std::make_shared<LogprobsOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "logprobs", "Log-probs of token ids under a model, at any parallel layout");
+      "logprobs", "Compute log-probs of token ids under a model, at any parallel layout");
   command->add_option("--model", options->model, "Hugging Face directory")->required();
   command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
   command
       ->add_option("--output", options->output,
-                   "JSONL of {\"logprobs\": [...]}, one value fewer a line")
+                   "JSONL of {\"logprobs\": [...]}, with one value fewer than ids per line")
       ->required();
   command
       ->add_option("--nproc", options->nproc,

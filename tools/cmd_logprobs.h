@@ -1,6 +1,7 @@
-// `ringside logprobs --model DIR --input FILE.jsonl --output FILE.jsonl [--nproc N] [key=value
-// ...]`: log-probs of given token ids, at any parallel layout. Each input line {"ids": [...]}; each
-// output line {"logprobs": [...]} with one value fewer, in order.
+// Command `ringside logprobs --model DIR --input FILE.jsonl --output FILE.jsonl [--nproc N]
+// [key=value ...]`: computes log-probs of given token ids, at any parallel layout. Each input line
+// is {"ids": [...]}. The output line at the same place is {"logprobs": [...]} with one value fewer
+// than ids.
 #pragma once
 
 #include "tools/command.h"

@@ -59,7 +59,7 @@ int rollout(const RolloutOptions& options) {
 void add_rollout_command(CommandContext& context) {
   const auto options = std::make_shared<RolloutOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "rollout", "A rollout worker: with the embedded generator, or driving an inference server");
+      "rollout", "Run a rollout worker, with the embedded generator or with an inference server");
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
   command->add_option("--run-dir", options->run_dir,
@@ -67,8 +67,9 @@ void add_rollout_command(CommandContext& context) {
   command->add_option("--server", options->server,
                       "embedded, vllm, sglang, llama_cpp or python: short for rollout.server=...; "
                       "see rollout.server_options");
-  command->add_option("--worker-id", options->worker_id,
-                      "name of this worker, kept over restarts (default: by process id)");
+  command->add_option(
+      "--worker-id", options->worker_id,
+      "name of this worker, the same after a restart (default: from the process id)");
   command->callback([options, &context] { context.exit_code = rollout(*options); });
 }
 

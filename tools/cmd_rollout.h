@@ -1,6 +1,7 @@
-// `ringside rollout RECIPE... [--run-dir DIR] [--worker-id ID] [key=value ...]`: one rollout worker
-// with the embedded generator. With --run-dir it finds the trainer through the run directory, else
-// at bridge.rollout_address and bridge.weights_address.
+// Command `ringside rollout RECIPE... [--run-dir DIR] [--worker-id ID] [key=value ...]`: runs one
+// rollout worker, with the embedded generator or an inference server as rollout.server says. With
+// --run-dir it finds the trainer through the run directory, else at bridge.rollout_address and
+// bridge.weights_address.
 #pragma once
 
 #include "tools/command.h"

@@ -40,14 +40,17 @@ std::vector<std::string> worker_arguments(const RunOptions& options, int64_t wor
   return arguments;
 }
 
-// Workers wait for the trainer's addresses: those that an earlier run left would send them to ports
-// nobody listens at.
+// Removes the addresses of an earlier run: workers wait for the trainer's addresses, and old ones
+// would send them to closed ports.
 void remove_old_addresses(const std::filesystem::path& run_dir) {
+  if (!std::filesystem::exists(run_dir)) {
+    return;
+  }
   const rl::RunDirectoryLock nobody_is_at_work(run_dir);
   std::filesystem::remove(run_dir / "bridge" / "endpoint.json");
 }
 
-// Mirrors what `train` makes of --steps.
+// Applies --steps as `train` does.
 rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
   if (options.steps > 0 && loaded.origins.at("train.steps") == "default") {
     loaded.config.train.steps = options.steps;
@@ -61,13 +64,13 @@ int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
   if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
+  remove_old_addresses(options.run_dir);
   std::vector<std::string> notes;
   if (!pass_preflight(*loaded, {}, notes)) return kExitUsage;
   for (const std::string& note : notes) {
     rl::log::info(note);
   }
   const int num_processes = trainer_processes(loaded->config, options.nproc);
-  remove_old_addresses(options.run_dir);
   LaunchOptions launch_options;
   launch_options.num_trainers = num_processes;
   launch_options.trainer_args = trainer_arguments(options);
@@ -90,7 +93,7 @@ int run(const RunOptions& options) {
 void add_run_command(CommandContext& context) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "run", "Start trainer ranks and rollout workers on this machine and see them through");
+      "run", "Start trainer ranks and rollout workers on this machine and monitor them");
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
   command
@@ -107,8 +110,8 @@ void add_run_command(CommandContext& context) {
                    "sp.reproducible)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
-                    "go on in a run directory whose configuration was another; without it changed "
-                    "keys are refused");
+                    "resume although keys of the run directory's configuration have changed; "
+                    "without it changed keys are refused");
   command->callback([options, &context] { context.exit_code = run(*options); });
 }
 

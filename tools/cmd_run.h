@@ -1,5 +1,5 @@
-// `ringside run RECIPE... --run-dir DIR [key=value ...]`: starts the trainer ranks and the rollout
-// workers on this machine, watches them, and stops them all.
+// Command `ringside run RECIPE... --run-dir DIR [key=value ...]`: starts the trainer ranks and the
+// rollout workers on this machine, monitors them, and stops them.
 #pragma once
 
 #include "tools/command.h"

@@ -34,9 +34,9 @@ struct TrainOptions {
   bool accept_changes = false;
 };
 
-// Whether the options and what the run opens are good; prints what is not. Of the processes that a
-// launcher started, the first looks for all. Workers may sit on other machines, so data.train and
-// the rewards are theirs to check.
+// Checks the options and everything that the run opens; prints the mistakes. Of processes that a
+// launcher started, only rank 0 checks. Workers may run on other machines, so they check data.train
+// and the rewards themselves.
 bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   if (const auto rank = rank_environment(); rank && rank->rank > 0) {
     return true;
@@ -78,7 +78,7 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
                               run.state().weight_version, steps);
 }
 
-// Says what the start means and makes the directory this run's. On rank 0, which holds its lock.
+// Logs the start plan and claims the directory for this run. On rank 0, which holds its lock.
 void begin(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan) {
   for (const std::string& line : plan.lines) {
     rl::log::warn("the configuration has changed: " + line);
@@ -118,7 +118,8 @@ int train(const TrainOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
-    loaded->config.train.steps = options.steps;  // nobody named another horizon for the schedule
+    // train.steps is not set otherwise: the schedule ends with --steps.
+    loaded->config.train.steps = options.steps;
   }
   const rl::StartPlan plan =
       rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
@@ -138,7 +139,7 @@ void add_train_command(CommandContext& context) {
   const auto options = std::make_shared<TrainOptions>();
   CLI::App* command = context.app.add_subcommand(
       "train",
-      "Train on recorded or live rollouts, or on written examples; goes on where it stopped");
+      "Train on recorded or live rollouts, or on supervised examples; resumes a stopped run");
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
   command
@@ -147,7 +148,7 @@ void add_train_command(CommandContext& context) {
       ->required();
   CLI::Option* recorded =
       command->add_option("--rollouts", options->rollouts,
-                          "recorded rollouts (JSONL); without it, workers are waited for");
+                          "recorded rollouts (JSONL); default: live rollouts from workers");
   command
       ->add_option(
           "--prime-rl", options->prime_rl,
@@ -165,8 +166,8 @@ void add_train_command(CommandContext& context) {
                    "sp.reproducible)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
-                    "go on in a run directory whose configuration was another; without it changed "
-                    "keys are refused");
+                    "resume although keys of the run directory's configuration have changed; "
+                    "without it changed keys are refused");
   command->callback([options, &context] { context.exit_code = train(*options, context); });
 }
 

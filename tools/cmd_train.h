@@ -1,7 +1,7 @@
-// `ringside train RECIPE... --run-dir DIR [--rollouts FILE.jsonl | --prime-rl tcp://HOST:PORT]
-// [--steps N] [--nproc N] [key=value ...]`: trains on recorded rollouts, on live ones from workers
-// that connect, on those of prime-rl's orchestrator, or (algorithm.name=sft) on written examples.
-// The same command on the same run directory goes on where it stopped.
+// Command `ringside train RECIPE... --run-dir DIR [--rollouts FILE.jsonl | --prime-rl
+// tcp://HOST:PORT] [--steps N] [--nproc N] [key=value ...]`: trains on recorded rollouts, on live
+// ones from workers that connect, on those of prime-rl's orchestrator, or (algorithm.name=sft) on
+// supervised examples. The same command on the same run directory resumes the run.
 #pragma once
 
 #include "tools/command.h"

@@ -22,8 +22,8 @@ bool is_known_key(const std::string& word) {
   return std::find(keys.begin(), keys.end(), word) != keys.end();
 }
 
-// What is wrong with words[at], a word that is neither an assignment nor a file; "" when it may be
-// a recipe. Skips the words that it has explained.
+// The mistake in words[at], which is neither an assignment nor a file; "" when it may be a recipe.
+// Skips the words that the message covers.
 std::string mistake_at(const std::vector<std::string>& words, std::size_t& at) {
   const std::string word = words[at];
   if (at + 1 < words.size() && words[at + 1] == "=") {
@@ -59,7 +59,7 @@ void print_count(std::size_t mistakes) {
   std::cerr << mistakes << (mistakes == 1 ? " mistake" : " mistakes") << "; nothing was started\n";
 }
 
-// "recipe.yaml:3: data.train: ..."; a key that nobody wrote stands without a place.
+// "recipe.yaml:3: data.train: ..."; a key at its default has no place in the message.
 std::string sentence(const rl::LoadedConfig& loaded, const rl::Mistake& mistake) {
   const auto origin = loaded.origins.find(mistake.key);
   const bool written = origin != loaded.origins.end() && origin->second != "default";

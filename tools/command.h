@@ -1,4 +1,4 @@
-// The pattern of the executable's subcommands: tools/cmd_<name>.h declares one function that
+// Shared parts of the executable's subcommands. tools/cmd_<name>.h declares one function that
 // registers the command, and main.cpp calls it.
 #pragma once
 
@@ -19,47 +19,47 @@ constexpr int kExitOk = 0;
 constexpr int kExitFailure = 1;  // the run failed
 constexpr int kExitUsage = 2;    // the command line or a recipe is wrong; nothing was started
 
-// What a command's registering function gets. A command adds a subcommand to `app` whose callback
-// does the work and sets `exit_code`; exceptions out of the callback are printed by main() and end
-// in kExitFailure.
+// Argument of a command's registering function. The function adds a subcommand to `app`. Its
+// callback does the work and sets `exit_code`. main() prints an exception of the callback and exits
+// with kExitFailure.
 struct CommandContext {
   CLI::App& app;
   int exit_code = kExitOk;
-  // The words after the executable's name: a launching parent starts its ranks with the same.
+  // The arguments after the executable's name. A launching parent starts its ranks with the same
+  // arguments.
   std::vector<std::string> arguments;
 };
 
-// Recipes and overrides as they stand on a command line, in any order.
+// Recipes and overrides of a command line, in any order.
 struct ConfigInputs {
   std::vector<std::filesystem::path> recipes;
   std::vector<std::string> overrides;
-  std::vector<std::string> mistakes;  // words that are neither, a sentence each
+  std::vector<std::string> mistakes;  // one sentence per argument that is neither
 };
 
-// Sorts positional words: key=value is an override, unless a file of exactly that name exists; the
-// rest are recipes. A key without "=" (and no file of that name), or with "=" or ":" apart from it,
-// is a mistake.
+// Sorts positional arguments into recipes and overrides. key=value is an override, unless a file of
+// exactly that name exists; the others are recipes. A key without "=" (and no file of that name),
+// or with "=" or ":" separated from it, is a mistake.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration and sets log.level of this process; when it has mistakes, prints them all
-// to standard error and returns nullopt, for the command to end with kExitUsage.
+// Loads the configuration and sets log.level of this process. If there are mistakes, prints them
+// all to standard error and returns nullopt; the command then exits with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
 
-// Opens what the configuration is going to open (rl/preflight). Prints all mistakes to standard
-// error, each with where its key was set; true when there are none. `notes` gets what the files
-// hold.
+// Runs the preflight checks (rl/preflight). Prints all mistakes to standard error, each with the
+// origin of its key. Returns true if there are none. `notes` receives a description of the files.
 bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope,
                     std::vector<std::string>& notes);
 
-// What an exception says to a user: without the stack trace of LibTorch's errors and without the
-// labels of libraries.
+// The message of an exception for a user: without the stack trace of LibTorch's errors and without
+// library prefixes.
 std::string error_text(const std::exception& error);
 
-// Whether `path` can be written; an existing file is not touched, a new one not left behind. Prints
-// a sentence that names `option` to standard error when it cannot.
+// Whether `path` can be written. Leaves an existing file unchanged and creates no new one. If it
+// cannot be written, prints a sentence that names `option` to standard error.
 bool check_writable(const std::string& option, const std::filesystem::path& path);
 
-// For an option that counts: whole numbers from 1.
+// Validator for whole numbers from 1.
 CLI::Validator at_least_one();
 
 }  // namespace ringside::tools

@@ -42,12 +42,13 @@ int threads_per_rank(const rl::Config& config, int ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 
-// What connects this process's ranks to the others: one store for all of its virtual ranks' groups.
+// Rendezvous of this process's ranks with the others: one store for the groups of all its virtual
+// ranks.
 struct Rendezvous {
   RankEnvironment environment;
   int64_t ranks_here = 1;
   std::chrono::milliseconds timeout{0};
-  c10::intrusive_ptr<c10d::Store> in_process;  // where one process carries all ranks
+  c10::intrusive_ptr<c10d::Store> in_process;  // if one process holds all ranks
 
   int64_t first_rank() const { return environment.rank * ranks_here; }
 };
@@ -70,8 +71,8 @@ sp::GroupScope group_scope(rl::GroupScope scope) {
   return scope == rl::GroupScope::kGlobal ? sp::GroupScope::kGlobal : sp::GroupScope::kLocalNode;
 }
 
-// Virtual ranks compute on one thread each whatever the number of processes: with more, sums would
-// be cut differently.
+// Virtual ranks compute on one thread each, for any number of processes: with more threads, sums
+// would be split differently.
 int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
   return config.sp.reproducible > 0 ? 1
                                     : threads_per_rank(config, rendezvous.environment.world_size);
@@ -102,7 +103,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
   return ranks;
 }
 
-// The process's ranks as threads. They wait for each other in collectives, so when one fails the
+// Runs the process's ranks as threads. They wait for each other in collectives, so if one fails the
 // process ends.
 void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
                        const std::function<void(const Ranks&)>& body) {
@@ -122,8 +123,8 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
   }
 }
 
-// One rank of several. An error that every rank finds is told by rank 0, that of another rank by
-// itself.
+// Runs one rank of several. Rank 0 reports an error that every rank throws; any other error is
+// reported by its own rank.
 int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
              const std::function<void(const Ranks&)>& body) {
   try {

@@ -1,5 +1,5 @@
-// Joins the ranks of a command: the environment says who this process is, the configuration how the
-// mesh looks.
+// Set-up of a command's ranks: the environment gives this process's rank, the configuration the
+// mesh.
 #pragma once
 
 #include <functional>
@@ -17,23 +17,25 @@ struct Ranks {
   sp::ProcessGroups comms;
 };
 
-// Processes that a run starts: one for each rank of the mesh, or what --nproc asks for (0 =
-// nothing). Fewer than ranks need sp.reproducible, and must divide them. Throws
-// std::invalid_argument otherwise.
+// Number of processes that a run starts: one per rank of the mesh, or the value of --nproc (0 = not
+// given). Fewer processes than ranks require sp.reproducible and must divide the number of ranks.
+// Throws: std::invalid_argument otherwise.
 int trainer_processes(const rl::Config& config, int nproc);
 
-// Runs `body` as this process's rank of the configuration's mesh, connected to the others; with
-// sp.reproducible once per virtual rank, each on a thread of its own. Where a launcher has set
-// RANK, or one process carries the mesh, that happens here; otherwise the processes are started
-// with this one's own `arguments` and watched, and the failure of one is reported with its rank.
-// First writes the factors of parallel.context_parallel_size into `config`. Also sets the number of
-// CPU threads and the log prefix. Collective; blocks until all ranks have come and done. Throws
-// std::invalid_argument when the mesh does not fit the environment's processes or the nodes,
-// c10::Error when a rank does not come in time. Returns the exit code.
+// Runs `body` as this process's rank of the configuration's mesh, connected to the other ranks.
+// With sp.reproducible it runs once per virtual rank, each on its own thread. If a launcher has set
+// RANK, or one process holds the whole mesh, `body` runs in this process. Otherwise this process
+// starts child processes with its own `arguments`, monitors them, and reports a failure with its
+// rank. First writes the factors of parallel.context_parallel_size into `config`. Also sets the
+// number of CPU threads and the log prefix. Returns the exit code.
+// Collective over: all ranks.
+// Blocks: until all ranks have joined and finished.
+// Throws: std::invalid_argument when the mesh does not fit the environment's processes or the
+// nodes; c10::Error when a rank does not join in time.
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
                  const std::function<void(const Ranks&)>& body);
 
-// Logs the error of a launch, if there is one, and returns its exit code.
+// Logs the error of a launch, if any, and returns its exit code.
 int report_launch(const LaunchResult& result);
 
 }  // namespace ringside::tools

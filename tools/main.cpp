@@ -1,4 +1,4 @@
-// The `ringside` executable: one subcommand a file, tools/cmd_<name>.cpp.
+// The `ringside` executable: one subcommand per file, tools/cmd_<name>.cpp.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <exception>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// The sentence about a first word that names no subcommand; "" when it does, or is an option.
+// The message for a first argument that names no subcommand; "" when it does, or is an option.
 std::string unknown_subcommand(const CLI::App& app, const std::vector<std::string>& words) {
   if (words.empty() || words.front().starts_with('-')) {
     return "";
@@ -43,7 +43,8 @@ std::string unknown_subcommand(const CLI::App& app, const std::vector<std::strin
 
 int main(int argc, char** argv) {
   using namespace ringside::tools;
-  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit is an error of write(), not the end
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // write() then fails at the file size limit instead of killing the process
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
   app.set_version_flag("--version", RINGSIDE_VERSION);

@@ -1,4 +1,4 @@
-// What a command does about the plan of a start.
+// Handling of a start plan by a command.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace ringside::tools {
 
-// Says that a run is finished, or why it is refused, and returns the command's exit code; nothing
-// when there is something to train. Under a launcher only rank 0 speaks.
+// If the plan starts no training, logs that the run is finished, or why it is refused, and returns
+// the command's exit code; else nullopt. Under a launcher only rank 0 logs.
 std::optional<int> exit_code_of(const rl::StartPlan& plan);
 
 }  // namespace ringside::tools

@@ -7,7 +7,7 @@
 namespace ringside::tools {
 namespace {
 
-// A signal handler can reach nothing but a variable of static storage.
+// A signal handler can only access variables of static storage.
 volatile std::sig_atomic_t received = 0;
 
 void receive(int signal) { received = signal; }

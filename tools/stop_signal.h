@@ -1,15 +1,14 @@
-// SIGINT, SIGTERM and SIGHUP as a wish to stop, for the commands that finish what they are at
-// first.
+// Stop requests by SIGINT, SIGTERM and SIGHUP, for commands that first finish their current work.
 #pragma once
 
 namespace ringside::tools {
 
-// From now on the first signal of each kind only sets stop_signal(); a second of the same kind ends
-// the process as usual. A SIGHUP that is ignored stays ignored. Call it once, when there is
-// something worth finishing.
+// Installs the handlers. Afterwards the first signal of each kind only sets stop_signal(); a second
+// of the same kind ends the process as usual. An ignored SIGHUP stays ignored. Call it once, when
+// there is work worth finishing.
 void finish_on_stop_signals();
 
-// The signal that came last, or 0.
+// The last signal received, or 0.
 int stop_signal();
 
 }  // namespace ringside::tools

@@ -1,4 +1,4 @@
-// The compute context: what every tensor of a rank is made with.
+// Compute context: device and dtypes of every tensor of a rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,14 +9,14 @@ namespace ringside::engine {
 
 struct ComputeContext {
   c10::Device device = c10::Device(c10::kCPU);
-  at::ScalarType compute = at::kFloat;  // of activations and of weights in use
+  at::ScalarType compute = at::kFloat;  // of activations and of the weights cast for use
   at::ScalarType master = at::kFloat;   // of stored parameters, optimizer moments and gradients
-  at::ScalarType reduce = at::kFloat;   // gradients are summed in it
+  at::ScalarType reduce = at::kFloat;   // in which gradients are summed
 
   ComputeContext() = default;
-  // Everything that follows from a compute dtype: fp64 keeps masters and sums in fp64, all others
-  // in fp32. Implicit: a dtype alone names a context on the CPU. Throws: c10::Error unless
-  // compute_dtype is kFloat, kBFloat16 or kDouble.
+  // Derives the dtypes from a compute dtype: fp64 keeps masters and sums in fp64, all others in
+  // fp32. Implicit: a dtype alone means a context on the CPU.
+  // Throws: c10::Error unless compute_dtype is kFloat, kBFloat16 or kDouble.
   ComputeContext(at::ScalarType compute_dtype,  // NOLINT(google-explicit-constructor)
                  c10::Device compute_device = c10::Device(c10::kCPU));
 

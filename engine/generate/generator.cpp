@@ -14,11 +14,11 @@
 namespace ringside::engine {
 namespace {
 
-// Finished rows are dropped from the cache once they are this share of it: copying the cache for
-// each would cost more than computing them.
+// Live share of the rows below which finished rows are dropped from the cache. Copying the cache
+// for each finished row would cost more than computing the row.
 constexpr double kCompactBelowLiveShare = 0.8;
 
-// Each different prompt once, and which of them every prompt is.
+// Each distinct prompt once, and the index of every prompt among them.
 struct DistinctPrompts {
   std::vector<const std::vector<int64_t>*> prompts;
   std::vector<int64_t> index;
@@ -39,7 +39,7 @@ DistinctPrompts find_distinct(const std::vector<std::vector<int64_t>>& prompts) 
 
 at::Tensor tensor_of(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
-// One call of generate(): the batch, its cache and the completions so far.
+// State of one generate() call: the batch, its cache and the completions so far.
 class Batch {
  public:
   Batch(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
@@ -59,7 +59,7 @@ class Batch {
 
   bool has_live_rows() const { return live_ > 0; }
 
-  // Draws one token for every row from hidden_ and records it where the completion is live.
+  // Draws one token for every row from hidden_ and records it for live completions.
   void sample() {
     std::vector<double> uniform;
     for (const std::size_t i : rows_) {
@@ -77,7 +77,7 @@ class Batch {
     }
   }
 
-  // Feeds the tokens drawn last; hidden_ becomes the state after them.
+  // Feeds the last drawn tokens; hidden_ becomes the state after them.
   void advance() {
     compact();
     std::vector<int64_t> positions;
@@ -159,8 +159,8 @@ class Batch {
   std::vector<int64_t> next_position_;  // per prompt
   std::size_t live_ = 0;
   at::Tensor hidden_BE_;           // of each row's last token
-  KvCache cache_;                  // after hidden_BE_ and live_, which its prefill sets
-  std::vector<std::size_t> rows_;  // which prompt each row of the batch is
+  KvCache cache_;                  // declared after hidden_BE_ and live_, which its prefill sets
+  std::vector<std::size_t> rows_;  // prompt of each row
   std::vector<int64_t> last_ids_;  // per row
 };
 

@@ -1,4 +1,4 @@
-// Batched sampling from a decoder: the embedded stand-in for an inference server.
+// Batched sampler from a decoder: the embedded alternative to an inference server.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,27 @@ namespace ringside::engine {
 enum class FinishReason { kStop, kLength, kAborted };
 
 struct Completion {
-  std::vector<int64_t> ids;     // with the stop token, when one was drawn
-  std::vector<float> logprobs;  // one per id, of the distribution sampled (sampler.h)
+  std::vector<int64_t> ids;     // includes the stop token, when one was drawn
+  std::vector<float> logprobs;  // one per id, under the sampling distribution (sampler.h)
   FinishReason finish = FinishReason::kAborted;
 };
 
 struct GenerateOptions {
-  // One per prompt, or empty: prompt i then draws from sequence i of params.seed.
+  // One per prompt, or empty: prompt i then uses sequence i of params.seed.
   std::span<const uint64_t> seeds = {};
-  // Asked before every token; true ends all unfinished completions as kAborted, with the tokens so
-  // far.
+  // Called before every token. True ends all unfinished completions as kAborted with their tokens
+  // so far.
   std::function<bool()> should_stop = {};
 };
 
-// One completion per prompt, in order. All prompts run as one batch, which the caller bounds; equal
-// prompts are computed once and finished rows leave the batch. What a prompt draws depends on its
-// seed and not on the batch, up to the rounding of differently shaped GEMMs. Blocks until done;
-// thread-safe for reading threads while no one writes parameters. Throws std::invalid_argument on
-// an empty prompt, a prompt longer than max_position_embeddings (when that is set) allows with
-// max_new_tokens, seeds of another count, and bad params; c10::Error on an id outside the
-// vocabulary.
+// One completion per prompt, in order. All prompts run as one batch, which the caller bounds. Equal
+// prompts are computed once; finished rows leave the batch. The tokens drawn for a prompt depend on
+// its seed and not on the batch, up to the rounding of GEMMs of other shapes.
+// Blocks: until done.
+// Throws: std::invalid_argument on an empty prompt, a prompt longer than max_position_embeddings
+// (when set) allows with max_new_tokens, a wrong number of seeds, and bad params; c10::Error on an
+// id outside the vocabulary.
+// Thread safety: any number of threads while no thread writes parameters.
 std::vector<Completion> generate(const Decoder& decoder,
                                  const std::vector<std::vector<int64_t>>& prompts,
                                  const SamplingParams& params, const GenerateOptions& options = {});

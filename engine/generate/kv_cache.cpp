@@ -20,7 +20,7 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   const int64_t rows = static_cast<int64_t>(prompt_lengths_.size());
   const int64_t capacity = std::max(expected_columns, columns_);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    // Zeros, not garbage: a masked column's NaN would survive its weight of 0.
+    // Zeros, because a NaN in a masked column would survive its weight of 0.
     for (auto* cache : {&keys_, &values_}) {
       cache->push_back(
           at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim}, dtype));
@@ -100,7 +100,7 @@ at::Tensor KvCache::prefill(int64_t layer, const at::Tensor& q_sHD, const at::Te
   return at::cat(outs);
 }
 
-// The g queries of a key/value head are the rows of one small matrix, so no head is repeated.
+// The g queries of a key/value head form one small matrix, so no key/value head is repeated.
 at::Tensor KvCache::decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                            const at::Tensor& v_BKD) {
   at::Tensor &keys = keys_[layer], &values = values_[layer];

@@ -1,7 +1,9 @@
-// Attention of generation: keys and values of every sequence are kept, so that each new token costs
-// one row. Sequences are aligned at their ends (shorter prompts leave their first columns empty),
-// so that all of them write the same column and a step needs no scatter. Shapes: B = sequences, H =
-// query heads, K = key/value heads, g = H / K, D = head dim, T = columns.
+// KV cache of generation: an attention backend that keeps the keys and values of every sequence, so
+// each new token costs one row. Sequences are aligned at their ends; shorter prompts leave their
+// first columns empty. So all sequences write the same column and a step needs no scatter.
+//
+// Shapes: B = sequences, H = query heads, K = key/value heads, g = H / K, D = head dim, T =
+// columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,24 +16,24 @@
 
 namespace ringside::engine {
 
-// Not differentiable, not thread-safe. Use: one forward over the packed prompts, then keep_rows()
-// to repeat prompts for their completions, then one forward a token (a row a sequence),
-// begin_step() before each.
+// Use: one forward over the packed prompts; keep_rows() to repeat prompts for their completions;
+// then one forward a token (a row a sequence), each after begin_step(). Not differentiable.
+// Thread safety: none.
 class KvCache final : public AttentionBackend {
  public:
   // prompt_lengths: tokens of each packed prompt, all positive. dtype: the decoder's compute dtype.
-  // expected_columns (longest prompt plus tokens to come) sizes the first allocation; the cache
-  // grows beyond it where needed.
+  // expected_columns: longest prompt plus new tokens; sizes the first allocation. The cache grows
+  // when needed.
   KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths, at::ScalarType dtype,
           int64_t expected_columns);
 
-  // Before the forward that decodes one token of every sequence.
+  // Call it before each forward that decodes one token of every sequence.
   void begin_step();
 
-  // Keeps sequences rows_b (int64, repeats allowed) in that order and drops the rest.
+  // Keeps sequences rows_b (int64, repeats allowed) in that order and drops the others.
   void keep_rows(const at::Tensor& rows_b);
 
-  // The first call for each layer is the prefill (q_sHD over all packed prompts); the later ones
+  // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
   at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
@@ -44,11 +46,11 @@ class KvCache final : public AttentionBackend {
   void reserve(int64_t columns);
 
   std::vector<int64_t> prompt_lengths_;
-  int64_t columns_;  // filled, of every live sequence
+  int64_t columns_;  // filled columns, equal for all live sequences
   bool prefilled_ = false;
   std::vector<at::Tensor> keys_, values_;  // per layer [B, K, T, D]
-  at::Tensor mask_B1T_;  // 0 where a column holds a token, -inf before a sequence's start;
-                         // undefined when all start at 0
+  // 0 where a column holds a token, -inf before a sequence's start; undefined when all start at 0.
+  at::Tensor mask_B1T_;
 };
 
 }  // namespace ringside::engine

@@ -18,7 +18,8 @@ at::Tensor keep_top_k(const at::Tensor& logits_BV, int64_t top_k) {
   return logits_BV.masked_fill(logits_BV < top.narrow(-1, top_k - 1, 1), kMinusInfinity);
 }
 
-// A token stays when the tokens more likely than it hold less than top_p, so the first always does.
+// Keeps a token when the more likely tokens together hold less than top_p; so the first is always
+// kept.
 at::Tensor keep_top_p(const at::Tensor& logits_BV, double top_p) {
   const auto [sorted, order] = logits_BV.sort(/*stable=*/true, -1, /*descending=*/true);
   const at::Tensor probs = at::softmax(sorted, -1, at::kDouble);
@@ -71,8 +72,8 @@ Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
   if (params.temperature == 0) {
     ids_B1 = logprobs_BV.argmax(-1, /*keepdim=*/true);
   } else {
-    // In fp64: over a large vocabulary an fp32 sum would make rare tokens unreachable. Scaled by
-    // its last element, so that rounding leaves no gap above the last token.
+    // In fp64, because over a large vocabulary an fp32 sum would make rare tokens unreachable.
+    // Divided by its last element, so rounding leaves no gap above the last token.
     const at::Tensor cumulative = at::exp(logprobs_BV.to(at::kDouble)).cumsum(-1);
     const at::Tensor total = cumulative.narrow(1, -1, 1);
     TORCH_CHECK(total.isfinite().all().item<bool>(),

@@ -1,4 +1,5 @@
-// Draws tokens from logits and says with which log-probability each was drawn.
+// Sampler: draws tokens from logits and returns the log-prob of each draw.
+//
 // Shapes: B = rows, V = vocabulary.
 #pragma once
 
@@ -11,19 +12,20 @@ namespace ringside::engine {
 
 struct SamplingParams {
   double temperature = 1;  // 0: the most likely token
-  double top_p = 1;        // keep the smallest set of tokens that holds this probability
-  int64_t top_k = 0;       // keep this many of the most likely tokens; 0: all
+  double top_p = 1;        // keeps the smallest set of tokens with this probability
+  int64_t top_k = 0;       // keeps this many of the most likely tokens; 0: all
   int64_t max_new_tokens = 0;
   std::vector<int64_t> stop_ids = {};
   uint64_t seed = 0;
 };
 
-// Throws std::invalid_argument naming the field unless temperature >= 0, 0 < top_p <= 1, top_k >= 0
-// and max_new_tokens > 0.
+// Throws: std::invalid_argument naming the field unless temperature >= 0, 0 < top_p <= 1, top_k >=
+// 0 and max_new_tokens > 0.
 void check_sampling_params(const SamplingParams& params);
 
-// A stream of uniform numbers per sequence (Philox, Salmon et al. 2011), addressed by token index:
-// what a sequence draws depends on nothing but its seed.
+// Stream of uniform numbers of one sequence, addressed by token index. A sequence's draws depend
+// only on its seed.
+// Source: Philox, Salmon et al. 2011.
 struct RandomStream {
   uint64_t seed = 0;
   uint64_t sequence = 0;
@@ -31,10 +33,10 @@ struct RandomStream {
   double uniform(uint64_t token) const;
 };
 
-// Log-probabilities [B, V] (fp32, or fp64 for doubles) of the distribution that is sampled:
-// tempered, then cut to top_k, then to top_p, then renormalised; -inf outside the cut. Temperature
-// 0 is the untempered distribution, of which sampling takes the most likely token. Tokens tied with
-// the last kept by top_k are kept.
+// Log-probs of the sampling distribution: tempered, then cut to top_k, then to top_p, then
+// renormalised; -inf outside the cut. Tokens tied with the last one kept by top_k are kept.
+// Temperature 0 gives the untempered distribution, whose most likely token is drawn.
+// Shapes: returns [B, V] in fp32 (fp64 for doubles).
 at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& params);
 
 struct Draw {
@@ -43,7 +45,7 @@ struct Draw {
 };
 
 // Inverts the cumulative distribution at uniform_B (fp64 in [0, 1), ignored at temperature 0).
-// Throws c10::Error on logits that are not finite.
+// Throws: c10::Error on logits that are not finite.
 Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
                  const SamplingParams& params);
 

@@ -15,7 +15,8 @@ namespace ringside::engine {
 namespace fs = std::filesystem;
 namespace {
 
-// "runs/x/" names the same directory as "runs/x", but its temporary must be a sibling, not a child.
+// "runs/x/" is the same directory as "runs/x", but the temporary directory must be a sibling, not a
+// child.
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path absolute = fs::absolute(path).lexically_normal();
   return absolute.has_filename() ? absolute : absolute.parent_path();
@@ -45,7 +46,7 @@ AtomicDirectory::AtomicDirectory(fs::path target)
 
 AtomicDirectory::~AtomicDirectory() {
   if (!committed_) {
-    std::error_code ignored;  // a destructor has no one to tell
+    std::error_code ignored;  // a destructor cannot report it
     fs::remove_all(temporary_, ignored);
   }
 }
@@ -65,8 +66,8 @@ void AtomicDirectory::commit() {
   }
   committed_ = true;
   sync_path(target_.parent_path());
-  // What is left under the temporary name is the older directory. The new one is in place: failing
-  // to clean up is no failure of the commit.
+  // The temporary name now holds the older directory. The new one is in place, so a failure to
+  // remove the older one does not fail the commit.
   std::error_code ignored;
   fs::remove_all(temporary_, ignored);
 }

@@ -1,4 +1,5 @@
-// A directory that appears whole or not at all: filled under another name, then renamed.
+// Atomic directory: filled under a temporary name, then renamed, so it appears complete or not at
+// all.
 #pragma once
 
 #include <filesystem>
@@ -7,23 +8,24 @@ namespace ringside::engine {
 
 class AtomicDirectory {
  public:
-  // Creates `<target>.tmp-<pid>` (and missing parents), emptied of what an earlier process of the
-  // same id left there. One at a time per target in a process. Throws
-  // std::filesystem::filesystem_error.
+  // Creates `<target>.tmp-<pid>` and missing parents. Empties what an earlier process with the same
+  // pid left there. Only one at a time per target in a process.
+  // Throws: std::filesystem::filesystem_error.
   explicit AtomicDirectory(std::filesystem::path target);
   // Removes the temporary directory unless commit() has succeeded.
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
-  // Where to write until commit().
+  // The directory to write into until commit().
   const std::filesystem::path& path() const { return temporary_; }
 
-  // Makes every file durable, then gives the directory its name, durably. An older directory of
-  // that name is swapped out in one step and removed afterwards, so that a crash leaves either the
-  // old or the new one, whole. On filesystems without that exchange the old one is first set aside
-  // as `<target>.old-<pid>`; a crash between the two renames leaves it there. Blocks for the disk.
-  // Throws std::system_error; the older directory then stays.
+  // Makes every file durable, then renames the directory, durably. An existing directory of that
+  // name is exchanged in one step and removed afterwards, so a crash leaves either the old or the
+  // new one complete. On filesystems without exchange the old one is first renamed to
+  // `<target>.old-<pid>`; a crash between the two renames leaves it there.
+  // Blocks: until the disk has the data.
+  // Throws: std::system_error; the existing directory then stays.
   void commit();
 
  private:

@@ -17,7 +17,7 @@ namespace {
   throw std::system_error(errno, std::generic_category(), what + (" " + path.string()));
 }
 
-// A descriptor for the length of one function.
+// File descriptor that is closed at the end of the scope.
 class ScopedFd {
  public:
   ScopedFd(const std::filesystem::path& path, int flags)
@@ -66,7 +66,7 @@ void OutputFile::write(const void* data, std::size_t size) {
 }
 
 void OutputFile::close() {
-  // The descriptor is gone whatever close() says, so a second attempt would close someone else's.
+  // close() releases the descriptor even when it fails; a second call would close another file's.
   if (::close(std::exchange(fd_, -1)) != 0) {
     fail("cannot close", path_);
   }

@@ -1,5 +1,6 @@
-// Files as checkpoints need them: written in full and made durable, or mapped. Every failure throws
-// std::system_error that names the path.
+// Files of checkpoints: complete durable writes, and mapped reads.
+//
+// Throws: every failure is a std::system_error that names the path.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace ringside::engine {
 
-// A new or truncated file that is written front to back. Closes itself; call close() to learn of
+// A new or truncated file, written front to back. The destructor closes it; call close() to get
 // late errors.
 class OutputFile {
  public:
@@ -18,7 +19,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Blocks until the kernel has taken all bytes.
+  // Blocks: until the kernel has accepted all bytes.
   void write(const void* data, std::size_t size);
   void close();
 
@@ -27,8 +28,8 @@ class OutputFile {
   int fd_;
 };
 
-// A whole file in memory, read on demand. Writes to it stay private to this process and never reach
-// the file. Truncating the file while it is mapped ends the process, as for any mapping.
+// A whole file in memory, read on demand. Writes to the memory stay private to this process.
+// Truncating the file while it is mapped kills the process, as for any mapping.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -44,10 +45,11 @@ class MappedFile {
   uint64_t size_ = 0;
 };
 
-// Writes `text` as the whole of a file, not durable yet.
+// Writes `text` as the whole content of a file. Not durable.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
-// Makes a file's content, or a directory's entries, durable. Blocks until the disk has them.
+// Makes a file's content, or a directory's entries, durable.
+// Blocks: until the disk has the data.
 void sync_path(const std::filesystem::path& path);
 
 }  // namespace ringside::engine

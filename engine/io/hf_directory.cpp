@@ -77,7 +77,7 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-// Tensors in order, cut before the one that would exceed the limit.
+// Splits tensors, in order, into shards within the size limit.
 std::vector<std::vector<TensorToWrite>> make_shards(const std::vector<TensorToWrite>& tensors,
                                                     int64_t max_bytes) {
   std::vector<std::vector<TensorToWrite>> shards(1);
@@ -100,7 +100,7 @@ std::string shard_name(std::size_t i, std::size_t count) {
   return name.data();
 }
 
-// A directory that held another number of files must not keep the old ones beside the new.
+// Removes old weight files, which must not stay beside new ones of another number.
 void remove_weights(const fs::path& dir) {
   std::vector<fs::path> old;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {

@@ -1,4 +1,4 @@
-// A JSON object read key by key; what is wrong is said with file and key.
+// JSON object read key by key, with errors that name file and key.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace ringside::engine {
 
 class JsonObject {
  public:
-  // Throws std::runtime_error when the file cannot be read or is not one JSON object.
+  // Throws: std::runtime_error when the file cannot be read or is not one JSON object.
   static JsonObject read(const std::filesystem::path& file);
 
-  // A key that is absent or null has no value. Each throws std::runtime_error on a value of another
-  // type.
+  // A key that is absent or null has no value.
+  // Throws: std::runtime_error on a value of another type.
   bool has(std::string_view key) const;
   std::optional<int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
@@ -28,7 +28,7 @@ class JsonObject {
   std::vector<int64_t> integers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
-  // The value of a key that must be there.
+  // The value of a required key.
   template <class T>
   T require(std::optional<T> value, std::string_view key) const {
     if (!value) {
@@ -37,10 +37,10 @@ class JsonObject {
     return *std::move(value);
   }
 
-  // An integer of at least `least` that must be there.
+  // A required integer of at least `least`.
   int64_t require_at_least(int64_t least, std::string_view key) const;
 
-  // Throws std::runtime_error "<file>: '<key>' <problem>".
+  // Throws: std::runtime_error "<file>: '<key>' <problem>".
   [[noreturn]] void fail(std::string_view key, const std::string& problem) const;
 
   const nlohmann::json& json() const { return json_; }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kLfsHead = "version https://git-lfs.github.com/spec/";
 
-// The library's sentence after its position, e.g. "unexpected end of input; expected string
+// The library's message after the position, e.g. "unexpected end of input; expected string
 // literal".
 std::string syntax_problem(const std::string& what) {
   const std::size_t dash = what.find(" - ");

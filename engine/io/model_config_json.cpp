@@ -21,7 +21,7 @@ constexpr ArchitectureNames kArchitectures[] = {
     {Architecture::kLlama, "llama", "LlamaForCausalLM"},
 };
 
-// Qwen3Config's class default, which transformers uses when a file leaves the key out.
+// Qwen3Config's class default, which transformers uses when the key is missing.
 constexpr int64_t kQwen3HeadDim = 128;
 
 Architecture read_architecture(const JsonObject& json) {
@@ -34,7 +34,7 @@ Architecture read_architecture(const JsonObject& json) {
   json.fail("model_type", "is '" + type + "', expected qwen3, qwen2 or llama");
 }
 
-// What would change the computation in ways the decoder does not know.
+// Refuses options that change the computation and that the decoder does not support.
 void refuse_unsupported(const JsonObject& json) {
   const std::string act = json.text("hidden_act").value_or("silu");
   if (act != "silu") {
@@ -60,8 +60,7 @@ void read_shape(const JsonObject& json, ModelConfig& c) {
   c.num_hidden_layers = json.require_at_least(1, "num_hidden_layers");
   c.num_attention_heads = json.require_at_least(1, "num_attention_heads");
   c.max_position_embeddings = json.require_at_least(1, "max_position_embeddings");
-  // Left out it means one per query head in Llama; the Qwen classes have a number of their own
-  // there.
+  // When missing, Llama has one per query head; the Qwen classes have their own default.
   c.num_key_value_heads = c.architecture == Architecture::kLlama && !json.has("num_key_value_heads")
                               ? c.num_attention_heads
                               : json.require_at_least(1, "num_key_value_heads");
@@ -96,12 +95,13 @@ void read_biases(const JsonObject& json, ModelConfig& c) {
   const bool mlp_bias = json.boolean("mlp_bias").value_or(false);
   c.qk_norm = c.architecture == Architecture::kQwen3;
   if (c.architecture == Architecture::kQwen2) {
-    c.qkv_bias = true;  // always, and never on the output; Qwen2 has no attention_bias
+    // Qwen2 always has QKV biases, never an output bias, and no attention_bias key.
+    c.qkv_bias = true;
   } else {
     c.qkv_bias = attention_bias;
     c.o_bias = attention_bias;
   }
-  // Only Llama's configuration knows mlp_bias; transformers ignores it elsewhere.
+  // Only Llama's configuration has mlp_bias; transformers ignores it elsewhere.
   c.mlp_bias = c.architecture == Architecture::kLlama && mlp_bias;
 }
 
@@ -109,7 +109,7 @@ void read_rope_scaling(const JsonObject& rope, ModelConfig& c) {
   std::string type = "default";
   if (const auto named = rope.text("rope_type")) {
     type = *named;
-  } else if (const auto old = rope.text("type")) {  // its name before transformers 4.43
+  } else if (const auto old = rope.text("type")) {  // the key's name before transformers 4.43
     type = *old;
   }
   if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
@@ -138,8 +138,8 @@ void read_rope_scaling(const JsonObject& rope, ModelConfig& c) {
   c.rope_scaling = scaling;
 }
 
-// transformers' order of precedence: a non-empty rope_scaling replaces rope_parameters, whose own
-// rope_theta beats the one beside it.
+// transformers' precedence: a non-empty rope_scaling replaces rope_parameters, and the rope_theta
+// inside rope_parameters overrides the one outside.
 void read_rope(const JsonObject& json, ModelConfig& c) {
   c.rope_theta = json.number("rope_theta").value_or(c.rope_theta);
   if (json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
@@ -195,7 +195,7 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
 }
 
-// Both spellings, since transformers 4 reads rope_theta and rope_scaling, 5 rope_parameters.
+// Writes both forms: transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters.
 void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
   nlohmann::ordered_json scaling = nullptr;
   nlohmann::ordered_json parameters = {{"rope_type", "default"}};

@@ -1,5 +1,5 @@
-// config.json and generation_config.json of a Hugging Face directory, read into a ModelConfig and
-// written from one.
+// Reader and writer of ModelConfig as config.json and generation_config.json of a Hugging Face
+// directory.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,13 @@
 
 namespace ringside::engine {
 
-// Reads a directory's config.json, or the file given. Understands model_type qwen3, qwen2 and llama
-// as transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters) write them, with
-// transformers' defaults for shapes left out; ids left out stay unset. The eos ids are those of
-// generation_config.json beside it where that names any, since generation stops there. Throws
-// std::runtime_error that names file and key when something is missing, of the wrong type,
-// contradictory, or would need what the decoder lacks: another model_type, activation, rope type,
-// sliding windows, quantized weights.
+// Reads a directory's config.json, or the given file. Supports model_type qwen3, qwen2 and llama as
+// written by transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). Missing shapes get
+// transformers' defaults; missing ids stay unset. The eos ids are those of generation_config.json
+// in the same directory when it has any, because generation stops there.
+// Throws: std::runtime_error naming file and key when a value is missing, has the wrong type, is
+// contradictory, or is not supported: another model_type, activation or rope type, sliding windows,
+// quantized weights.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
 
 // The text of a config.json that transformers 4 and 5 both read. dtype: "float32", "bfloat16", ...

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors stores li
 
 using Json = nlohmann::json;
 
-// The Python package's own limit.
+// The limit of the Python package.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = 8;
 
@@ -36,7 +36,7 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 8> kDtypes = {
     {"BOOL", at::kBool},
 }};
 
-// Parses and refuses a key that comes twice, of which nlohmann would silently keep the last.
+// Parses and refuses a repeated key, of which nlohmann would silently keep the last.
 Json parse_unique(std::string_view text) {
   std::vector<std::set<std::string>> keys_by_depth;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -73,7 +73,7 @@ std::string_view dtype_name(at::ScalarType dtype, const std::string& tensor) {
                            " is none of F64 F32 BF16 F16 I64 I32 U8 BOOL");
 }
 
-// Bytes of a tensor of this shape, which must fit in the `limit` bytes that there are.
+// Bytes of a tensor of this shape, checked against the `limit` bytes that exist.
 uint64_t checked_bytes(const std::vector<int64_t>& shape, at::ScalarType dtype, uint64_t limit) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
     return 0;
@@ -121,7 +121,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& json, uint64_t
   return entry;
 }
 
-// Orders the entries by their bytes, which must fill the data without overlap or hole.
+// Orders the entries by their bytes and checks that they fill the data without overlap or gap.
 void sort_and_check_cover(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

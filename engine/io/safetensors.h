@@ -1,6 +1,7 @@
-// The safetensors format: 8 bytes of header length (little-endian), a JSON header {name: {dtype,
-// shape, data_offsets}}, then the tensors' bytes. Format:
-// https://github.com/huggingface/safetensors, README "Format".
+// Reader and writer of the safetensors format: 8 bytes of header length (little-endian), a JSON
+// header {name: {dtype, shape, data_offsets}}, then the tensors' bytes.
+//
+// Source: https://github.com/huggingface/safetensors, README "Format".
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@
 
 namespace ringside::engine {
 
-// One tensor of a file, as its header describes it.
+// Header entry of one tensor.
 struct SafetensorsEntry {
   std::string name;
   at::ScalarType dtype = at::kFloat;
@@ -25,14 +26,15 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
-// A mapped file. The constructor checks the whole header, so a file that opens can be read. Reading
-// is thread-safe.
+// A mapped file. The constructor checks the whole header, so every tensor of an open file can be
+// read.
+// Thread safety: reading, from any thread.
 class SafetensorsFile {
  public:
-  // Throws std::runtime_error that names the file, and the tensor where one is at fault: header
-  // longer than the file or 100 MB, not JSON, a name twice, a dtype that is none of F64 F32 BF16
-  // F16 I64 I32 U8 BOOL, a negative or overflowing shape, offsets that disagree with shape x size,
-  // overlap, leave a hole or end elsewhere than the file.
+  // Throws: std::runtime_error naming the file, and the tensor if one is wrong: a header longer
+  // than the file or 100 MB, not JSON, a repeated name, a dtype other than F64 F32 BF16 F16 I64 I32
+  // U8 BOOL, a negative or overflowing shape, or offsets that do not match shape x size, overlap,
+  // leave a gap or end before or after the file.
   explicit SafetensorsFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -41,8 +43,8 @@ class SafetensorsFile {
   // The header's "__metadata__".
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // The tensor of entries()[i] on the CPU. It views the mapping (and keeps it alive) where the
-  // bytes are aligned for its dtype, and is a copy otherwise; writing to it never reaches the file.
+  // The tensor of entries()[i] on the CPU. A view of the mapping, which it keeps alive, when the
+  // bytes are aligned for the dtype; otherwise a copy. Writing to it never changes the file.
   at::Tensor tensor(std::size_t i) const;
 
  private:
@@ -53,18 +55,18 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// One tensor to write, cast to `dtype` on the way, so that a file never needs a second copy of a
-// whole model.
+// One tensor to write. It is cast to `dtype` while writing, so there is no second copy of the
+// model.
 struct TensorToWrite {
   std::string name;
   at::Tensor tensor;  // any device, any strides
   at::ScalarType dtype = at::kFloat;
 };
 
-// Writes a file with metadata {"format": "pt"}; tensors are laid out by falling element size, so
-// that each is aligned. Not atomic and not durable (AtomicDirectory makes whole directories so).
-// Throws std::runtime_error on a name that comes twice or a dtype the format lacks here,
-// std::system_error on a write failure.
+// Writes a file with metadata {"format": "pt"}. Tensors are ordered by falling element size, so
+// each is aligned. Neither atomic nor durable; AtomicDirectory provides both for a directory.
+// Throws: std::runtime_error on a repeated name or an unsupported dtype; std::system_error on a
+// write failure.
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorToWrite> tensors);
 
 }  // namespace ringside::engine

@@ -15,8 +15,8 @@
 namespace ringside::engine {
 namespace {
 
-// Logits that exist at once while scoring: 16 MB in fp32, small beside the activations of a few
-// thousand tokens.
+// Most logits that exist at once while scoring: 16 MB in fp32, small compared with the activations
+// of a few thousand tokens.
 constexpr int64_t kLogitsPerChunk = int64_t{4} << 20;
 
 void check_config(const ModelConfig& c) {
@@ -95,7 +95,7 @@ void Decoder::init_random(uint64_t seed, double std) {
       const ParamSpec& spec = unit->specs()[i];
       at::Tensor values = unit->view(i);
       if (spec.shape.size() > 1) {
-        // Drawn in fp64 so that decoders of either master dtype start from the same model.
+        // Drawn in fp64, so that decoders of either master dtype start from the same model.
         values.copy_(at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
         values.fill_(spec.name.ends_with("bias") ? 0.0 : 1.0);

@@ -16,8 +16,8 @@ std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::make_optional(bias) : std::nullopt;
 }
 
-// Norm and rotation of query and key heads; both treat them alike, so they go through one kernel
-// launch. qk_norm: the rows of the heads that are there.
+// Norm and rotation of query and key heads in one kernel launch, because both are treated alike.
+// qk_norm: one row for each head in qk.
 at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk,
                            const at::Tensor& qk_norm, const RopeTables& rope) {
   const bool normed = qk_norm.defined();
@@ -25,8 +25,8 @@ at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk,
                     rope);
 }
 
-// Self-attention whose projections run while heads are traded for tokens: this rank norms, rotates
-// and attends its own heads of more tokens.
+// Self-attention whose projections overlap the exchange of heads. This rank norms, rotates and
+// attends its own heads of all exchanged tokens.
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
                                      const at::Tensor& normed_sE, const RopeTables& rope,
                                      OverlappedAttention& attention) {
@@ -42,7 +42,7 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
   auto heads = attention.project(normed_sE, projection(0), projection(1), projection(2));
   const int64_t own_h = heads.q_ShD.size(1), own_k = heads.k_SkD.size(1);
   at::Tensor norm;
-  if (weights.qk_norm.defined()) {  // the same row for every query head, and for every key head
+  if (weights.qk_norm.defined()) {  // one row for all query heads, one for all key heads
     norm = at::cat({weights.qk_norm.narrow(0, 0, own_h), weights.qk_norm.narrow(0, h, own_k)});
   }
   const auto q_k = norm_and_rotate(config, at::cat({heads.q_ShD, heads.k_SkD}, 1), norm, rope)
@@ -129,7 +129,7 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
       shapes.push_back(std::move(shape));
     }
   };
-  // The order of decoder_layer_specs().
+  // In the order of decoder_layer_specs().
   cut(weights.qkv_weight, {(h + 2 * k) * d, e});
   cut(weights.qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
   cut(weights.o_weight, {e, h * d});

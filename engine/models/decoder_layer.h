@@ -1,6 +1,8 @@
-// One layer of the decoder: its parameters and its forward. Pre-norm attention and a gated MLP,
-// each added to the residual. Shapes: s = tokens, E = hidden size, F = MLP size, H = query heads, K
-// = key/value heads, D = head dim.
+// Decoder layer: parameters and forward. Pre-norm attention and a gated MLP, each added to the
+// residual.
+//
+// Shapes: s = tokens, E = hidden size, F = MLP size, H = query heads, K = key/value heads, D = head
+// dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +17,7 @@
 
 namespace ringside::engine {
 
-// Parameters of layer `layer` under their Hugging Face names, ordered so that q, k, v and gate, up
+// Parameters of layer `layer` with their Hugging Face names, ordered so that q, k, v and gate, up
 // are adjacent.
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
 
@@ -35,12 +37,13 @@ struct LayerWeights {
   at::Tensor post_attention_norm;
 };
 
-// Cuts the unit made from decoder_layer_specs(); differentiable towards unit.flat().
+// Splits a unit made from decoder_layer_specs(). Differentiable towards unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
                                at::ScalarType compute_dtype);
 
-// hidden_sE after layer `layer`; s may be 0. Calls attention.attend() once, with tensors that may
-// be strided views.
+// The hidden states after layer `layer`. Calls attention.attend() once; its tensors may be strided
+// views.
+// Shapes: hidden_sE -> hidden_sE; s may be 0.
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
                          AttentionBackend& attention);

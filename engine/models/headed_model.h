@@ -1,4 +1,5 @@
-// A trainable model: a decoder and a head that reads its hidden states at the loss entries.
+// Trainable model: a decoder and a head that reads its hidden states at the loss entries.
+//
 // Shapes: n = loss entries of this rank, E = hidden size.
 #pragma once
 
@@ -12,13 +13,13 @@
 
 namespace ringside::engine {
 
-// One micro-batch as a model takes it.
+// Input of a model: one micro-batch.
 struct ModelInput {
   const sp::MicroBatch* batch = nullptr;
-  at::Tensor temperature_n;  // what logits are divided by; a value head does not read it
+  at::Tensor temperature_n;  // divides the logits; a value head ignores it
 };
 
-// What a head says of the loss entries. A head fills its own fields; the others are undefined.
+// Output of a head for the loss entries. A head fills its own fields; the others are undefined.
 struct HeadOutput {
   at::Tensor logprobs_n;  // of the targets
   at::Tensor entropy_n;   // of the distributions
@@ -33,15 +34,15 @@ class HeadedModel {
   virtual Decoder& trunk() = 0;
   virtual const Decoder& trunk() const = 0;
 
-  // hidden_nE: the trunk's output at the entries' source tokens. Differentiable. Not collective. n
-  // may be 0.
+  // Head outputs. Differentiable. Not collective.
+  // Shapes: hidden_nE: the trunk's output at the entries' source tokens; n may be 0.
   virtual HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const = 0;
 
-  // All trained units: the trunk's in their order, then the head's own.
+  // All trained units: the trunk's in order, then the head's own.
   virtual std::vector<ParamUnit*> units() = 0;
 };
 
-// A decoder with its language-model head: log-probs and entropies.
+// Decoder with its language-model head: log-probs and entropies.
 class LanguageModel final : public HeadedModel {
  public:
   explicit LanguageModel(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}

@@ -1,4 +1,4 @@
-// The shape of a decoder, as config.json of a Hugging Face directory states it.
+// Shape of a decoder, as in config.json of a Hugging Face directory.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct ModelConfig {
   bool o_bias = false;    // Llama and Qwen3 with attention_bias
   bool mlp_bias = false;  // Llama with mlp_bias
   bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
-  // Norm in fp32 in fp64 models too. Not in config.json: transformers always does, and comparing
-  // with it to more than 1e-5 needs the same; everything else wants fp64 throughout.
+  // Computes norms in fp32 in fp64 models too. Not in config.json. transformers always does so, and
+  // comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64 throughout.
   bool fp32_norms = false;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;

@@ -1,6 +1,8 @@
-// A value model: a decoder whose head reads one number off a token's hidden state, the return
-// expected from there on (PPO's critic, Schulman et al. 2017). Shapes: n = entries to value, E =
-// hidden size.
+// Value model: a decoder with a head that maps a token's hidden state to one number, the expected
+// return from that token on.
+//
+// Shapes: n = entries to value, E = hidden size.
+// Source: PPO's critic, Schulman et al. 2017.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +17,18 @@
 
 namespace ringside::engine {
 
-// Threads as Decoder: not thread-safe for writing, const functions may be called by any number of
-// threads meanwhile.
+// Thread safety: as Decoder: const functions from any thread while no thread writes parameters.
 class ValueModel final : public HeadedModel {
  public:
-  // The trunk is Decoder(config, context) with tie_word_embeddings set, whatever the config says:
-  // an LM head of its own would only be memory that nothing reads. The head is zero: every value is
-  // 0 until it is loaded or trained. Throws as Decoder does.
+  // The trunk is Decoder(config, context) with tie_word_embeddings set, so that no unused LM head
+  // is allocated. The head is zero: every value is 0 until the head is loaded or trained.
+  // Throws: as Decoder does.
   ValueModel(ModelConfig config, const ComputeContext& context);
 
-  // hidden_nE: the trunk's output at the entries, in compute dtype. Returns hidden . w + b, [n] in
-  // fp32 (fp64 for doubles), differentiable towards hidden_nE and the head. n may be 0. Not
-  // collective. Throws c10::Error on another hidden size.
+  // hidden . w + b, differentiable towards hidden_nE and the head. Not collective.
+  // Shapes: hidden_nE: the trunk's output at the entries, in compute dtype; n may be 0; returns [n]
+  // in fp32 (fp64 for doubles).
+  // Throws: c10::Error on another hidden size.
   at::Tensor values(const at::Tensor& hidden_nE) const;
 
   HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const override {
@@ -40,7 +42,7 @@ class ValueModel final : public HeadedModel {
   ParamUnit& head() { return *head_; }
   const ParamUnit& head() const { return *head_; }
 
-  // All trained units: the trunk's in their order, the head last. They stay where they are when the
+  // All trained units: the trunk's in order, the head last. Their addresses stay valid when the
   // model is moved.
   std::vector<ParamUnit*> units() override;
   std::vector<const ParamUnit*> units() const;

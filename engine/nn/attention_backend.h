@@ -1,7 +1,8 @@
-// How a decoder layer attends. The decoder knows nothing of sharding or caches: training plugs in
-// sequence-parallel attention, generation a KV cache.
+// Attention backend of a decoder layer. The decoder has no notion of shards or caches: training
+// uses sequence-parallel attention, generation a KV cache.
+//
 // Shapes: s = tokens held by this rank, E = hidden size, H = query heads, K = key/value heads, D =
-// head dim; S = tokens and h, k = heads of this rank after heads were traded for tokens.
+// head dim; S = tokens and h, k = heads of this rank after the exchange of tokens for heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,21 +17,22 @@ class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
-  // Where this is not nullptr the layer leaves its projections to it, which are then computed while
-  // heads are traded for tokens, and calls its functions instead of attend().
+  // If not nullptr, the layer calls these functions instead of attend(). They compute the
+  // projections while heads and tokens are exchanged.
   virtual OverlappedAttention* overlapped() { return nullptr; }
 
-  // Causal attention of one layer. q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied.
-  // Returns out_sHD in the same dtype, differentiable where autograd is on. May be collective over
-  // the sequence-parallel group: then all of its ranks call it for the same layers in the same
-  // order.
+  // Causal attention of one layer. Differentiable where autograd is on.
+  // Shapes: q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied; returns out_sHD in the same
+  // dtype.
+  // Collective over: the sequence-parallel group, in backends that have one: all ranks then call it
+  // for the same layers in the same order.
   virtual at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                             const at::Tensor& v_sKD) = 0;
 };
 
-// The projections around attention and the exchange of heads as one (asynchronous Ulysses). All
-// functions are collective over the sequence-parallel group, differentiable, and called in this
-// order in each layer.
+// Projections around attention, overlapped with the exchange of heads (asynchronous Ulysses).
+// Differentiable. Called in this order in each layer.
+// Collective over: the sequence-parallel group.
 class OverlappedAttention {
  public:
   virtual ~OverlappedAttention() = default;
@@ -45,13 +47,13 @@ class OverlappedAttention {
     at::Tensor v_SkD;
   };
 
-  // int64 positions of the S tokens: what RoPE must turn q and k by.
+  // int64 positions of the S tokens, for RoPE of q and k.
   virtual const at::Tensor& positions_S() const = 0;
 
   virtual Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,
                         const Projection& v) = 0;
 
-  // Causal attention of this rank's heads, norms and RoPE applied. Returns out_ShD.
+  // Causal attention of this rank's heads; norms and RoPE are applied already. Returns out_ShD.
   virtual at::Tensor attend_heads(const Heads& heads) = 0;
 
   // out_ShD -> hidden_sE.

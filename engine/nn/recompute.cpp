@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Segment = std::function<at::Tensor(const at::Tensor&)>;
 
-// An IValue carries no std::function, but it does carry an intrusive pointer.
+// Holder of a std::function, because an IValue stores intrusive pointers but no std::function.
 struct SegmentHolder : torch::CustomClassHolder {
   explicit SegmentHolder(Segment s) : segment(std::move(s)) {}
   Segment segment;

@@ -1,5 +1,7 @@
-// Activation checkpointing (Chen et al. 2016): a segment runs without autograd in the forward and
-// once more, with it, in the backward.
+// Activation checkpointing: a segment runs without autograd in the forward, and again with autograd
+// in the backward.
+//
+// Source: Chen et al. 2016.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +10,10 @@
 
 namespace ringside::engine {
 
-// Returns segment(input), keeping only `input` for the backward, where the segment runs again. The
+// Returns segment(input). Keeps only `input` for the backward, where the segment runs again. The
 // segment reads `leaf` itself (a unit's flat buffer, which requires grad) and must give the same
-// result twice; what it captures by reference must outlive the backward. Gradients flow to `input`
-// and `leaf`.
+// result twice. Objects that it captures by reference must outlive the backward. Gradients flow to
+// `input` and `leaf`.
 at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf,
                                  std::function<at::Tensor(const at::Tensor&)> segment);
 

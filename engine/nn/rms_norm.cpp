@@ -15,9 +15,9 @@ at::ScalarType norm_dtype(at::ScalarType dtype, bool in_fp32) {
 
 at::Tensor mean_square(const at::Tensor& x, bool in_fp32) {
   if (in_fp32) {
-    return x.pow(2).mean(-1, /*keepdim=*/true);  // to the bit what transformers computes
+    return x.pow(2).mean(-1, /*keepdim=*/true);  // bit-identical to transformers
   }
-  // One reduction kernel; the rest of the statistic is on one number a row.
+  // One reduction kernel; the rest works on one number a row.
   const double root_dim = std::sqrt(static_cast<double>(x.size(-1)));
   return at::linalg_vector_norm(x, 2, at::IntArrayRef({-1}), /*keepdim=*/true)
       .div_(root_dim)

@@ -11,8 +11,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// transformers modeling_rope_utils.py, _compute_llama3_parameters: long wavelengths are slowed by
-// `factor`, short ones kept, those between interpolated.
+// Scales long wavelengths by `factor`, keeps short ones and interpolates between.
+// Source: transformers modeling_rope_utils.py, _compute_llama3_parameters.
 at::Tensor scale_llama3(const at::Tensor& inv_freq, const Llama3RopeScaling& scaling) {
   const double context = static_cast<double>(scaling.original_max_position_embeddings);
   const at::Tensor wavelength = at::reciprocal(inv_freq) * (2 * std::numbers::pi);
@@ -25,7 +25,7 @@ at::Tensor scale_llama3(const at::Tensor& inv_freq, const Llama3RopeScaling& sca
   return at::where(is_long.logical_or(is_short), slowed, smoothed);
 }
 
-// y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; with `sign` -1 the inverse turn.
+// y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. With `sign` -1 the inverse rotation.
 at::Tensor rotate(const at::Tensor& x_sHD, const at::Tensor& cos_s1d, const at::Tensor& sin_s1d,
                   double sign) {
   const int64_t half = cos_s1d.size(-1);

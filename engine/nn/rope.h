@@ -17,19 +17,21 @@ struct RopeTables {
   at::Tensor sin_s1d;
 };
 
-// Inverse frequencies [D/2] in fp32, with the same roundings as transformers'
-// compute_default_rope_parameters and _compute_llama3_parameters.
+// Inverse frequencies [D/2] in fp32.
+// Source: transformers, compute_default_rope_parameters and _compute_llama3_parameters, with the
+// same roundings.
 at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
                                     const std::optional<Llama3RopeScaling>& scaling);
 
-// Angles, cos and sin in fp32, then cast to compute_dtype: transformers rounds there for every
-// dtype, fp64 included, and a trained model expects those angles. positions_s: int64 [s], s may be
-// 0.
+// Angles, cos and sin in fp32, then cast to compute_dtype. transformers rounds to fp32 for every
+// dtype, fp64 included, and trained models expect these angles.
+// Shapes: positions_s: int64 [s], s may be 0.
 RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,
                        at::ScalarType compute_dtype);
 
-// Rotates every head of x_sHD by its token's angles; differentiable (the backward turns back).
-// Throws c10::Error when x and the tables disagree.
+// Rotates every head of x_sHD by its token's angles. Differentiable; the backward rotates by the
+// negative angles.
+// Throws: c10::Error when x and the tables do not match.
 at::Tensor apply_rope(const at::Tensor& x_sHD, const RopeTables& tables);
 
 }  // namespace ringside::engine

@@ -16,7 +16,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     return at::silu(gate_up_s2F.narrow(1, 0, f)).mul_(gate_up_s2F.narrow(1, f, f));
   }
 
-  // Both halves are written into one buffer, so that no cat follows.
+  // Writes both halves into one buffer, which saves a cat.
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const at::Tensor gate_up_s2F = ctx->get_saved_variables()[0];
     const int64_t f = gate_up_s2F.size(1) / 2;

@@ -15,7 +15,7 @@ at::ScalarType score_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// log softmax(hidden head^T / temperature) of rows [begin, begin + rows): the GEMM in compute
+// log softmax(hidden head^T / temperature) of rows [begin, begin + rows). The GEMM runs in compute
 // dtype, the rest in fp32 or fp64.
 at::Tensor chunk_log_softmax(const at::Tensor& hidden_cE, const at::Tensor& head_VE,
                              const at::Tensor& temperature_c) {
@@ -24,8 +24,8 @@ at::Tensor chunk_log_softmax(const at::Tensor& hidden_cE, const at::Tensor& head
   return at::log_softmax(logits_cV.div_(temperature_c.unsqueeze(1)), -1);
 }
 
-// The gradient of the logits, from their log softmax (overwritten). g_lp and g_H are the gradients
-// of log-prob and entropy, already divided by the temperature; g_H may be undefined.
+// Gradient of the logits, from their log softmax (overwritten). g_lp and g_H are the gradients of
+// log-prob and entropy, already divided by the temperature. g_H may be undefined.
 //   d logits = g_lp * (onehot - p) - g_H * p * (log p + H)
 at::Tensor chunk_logits_grad(at::Tensor logp_cV, const at::Tensor& targets_c,
                              const at::Tensor& g_lp_c, const at::Tensor& g_entropy_c,
@@ -73,7 +73,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
         grads[0].defined() ? grads[0] / temperature_n : at::zeros_like(entropy_n);
     const at::Tensor g_entropy_n = grads[1].defined() ? grads[1] / temperature_n : at::Tensor();
     at::Tensor d_hidden_nE = at::empty_like(hidden_nE);
-    // Many chunks add to the head's gradient, so it is summed in fp32 whatever the compute dtype.
+    // Many chunks add to the head's gradient, so it is summed in fp32 for every compute dtype.
     at::Tensor d_head_VE = at::zeros(head_VE.sizes(), head_VE.options().dtype(acc));
     for (int64_t begin = 0; begin < n; begin += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);

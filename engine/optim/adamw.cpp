@@ -40,8 +40,8 @@ void AdamW::step(double learning_rate) {
   update(undecayed_, flat_grads, learning_rate);
 }
 
-// LibTorch's fused kernel reads parameter, gradient and moments once; it takes the step after the
-// increment, one tensor a parameter.
+// Runs LibTorch's fused kernel, which reads parameter, gradient and moments once. It takes the step
+// number after the increment, as one tensor a parameter.
 void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate) {
   if (group.params.empty()) {
     return;

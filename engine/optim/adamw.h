@@ -1,4 +1,6 @@
-// AdamW (Loshchilov and Hutter 2019) on flat parameter buffers, step for step torch.optim.AdamW.
+// AdamW on flat parameter buffers, with the same steps as torch.optim.AdamW.
+//
+// Source: Loshchilov and Hutter 2019.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,29 +18,30 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  // Not applied to one-dimensional parameters (norms and biases), as transformers' Trainer does.
+  // Not applied to one-dimensional parameters (norms and biases), as in transformers' Trainer.
   double weight_decay = 0.0;
 };
 
-// Keeps two moments a parameter in master dtype. Not thread-safe.
+// Keeps two moments a parameter in master dtype.
+// Thread safety: none.
 class AdamW {
  public:
-  // The units must outlive the optimizer. Throws c10::Error on a beta outside [0, 1), a negative
-  // eps or a negative weight decay.
+  // The units must outlive the optimizer.
+  // Throws: c10::Error on a beta outside [0, 1), a negative eps or a negative weight decay.
   AdamW(std::vector<ParamUnit*> units, AdamWOptions options);
 
-  // One update of every unit from its gradient; a unit no backward has reached counts as a gradient
-  // of zero. Leaves the gradients as they are.
+  // Updates every unit from its gradient. A unit without a gradient counts as gradient zero. Does
+  // not change the gradients.
   //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr wd p
   //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
   void step(double learning_rate);
 
-  // Updates done so far: t above before the next step.
+  // Updates done so far; t above is one more in the next step.
   int64_t step_count() const { return step_count_; }
   void set_step_count(int64_t count);
 
   // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for every parameter, as views with the
-  // parameter's shape: reading them saves the state, copying into them restores it.
+  // parameter's shape. Reading them saves the state; copying into them restores it.
   std::vector<std::pair<std::string, at::Tensor>> named_state() const;
 
  private:

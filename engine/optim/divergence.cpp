@@ -11,7 +11,7 @@ namespace {
 bool is_finite(const at::Tensor& values) {
   const auto [low, high] = at::aminmax(values.detach());
   return std::isfinite(low.item<double>()) &&
-         std::isfinite(high.item<double>());  // both are NaN where one value is
+         std::isfinite(high.item<double>());  // one NaN makes both NaN
 }
 
 }  // namespace

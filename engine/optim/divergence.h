@@ -9,14 +9,15 @@
 
 namespace ringside::engine {
 
-// Training cannot go on: a loss, a gradient or a weight is NaN or infinite. Thrown on every rank
-// alike.
+// A loss, a gradient or a weight is NaN or infinite, so training cannot continue. Thrown on every
+// rank.
 class Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The name of the first parameter that holds a NaN or an infinity, "" when all are finite. Local.
+// Name of the first parameter that holds a NaN or an infinity; "" when all are finite. Not
+// collective.
 std::string first_non_finite(std::span<ParamUnit* const> units);
 
 }  // namespace ringside::engine

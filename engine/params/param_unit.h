@@ -1,7 +1,7 @@
-// A layer's parameters in one flat buffer: the unit that model, optimizer, gradient sync,
-// checkpoint and weight publisher share. The flat master buffer is the only autograd leaf;
-// materialize() casts and splits it, so the gradient of the whole unit arrives flat, summed in
-// master precision.
+// Parameter unit: a layer's parameters in one flat buffer. Model, optimizer, gradient sync,
+// checkpoint and weight publisher work on these units. The flat master buffer is the only autograd
+// leaf. materialize() casts and splits it, so the gradient of the whole unit is one flat buffer,
+// summed in master precision.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +23,8 @@ struct ParamSpec {
 
 class ParamUnit {
  public:
-  // The flat buffer is zero-initialised in the context's master dtype, on its device; loading or
-  // initialisation fills it through view().
+  // Allocates a zero buffer in the context's master dtype, on its device. Loading or initialisation
+  // fills it through view().
   ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context);
 
   const std::string& name() const { return name_; }
@@ -34,35 +34,36 @@ class ParamUnit {
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
-  // [numel] accumulated gradient in master dtype, the buffer itself: writing to it changes the
-  // gradient. Zeros, made on the first call, when no backward has reached this unit.
+  // [numel] accumulated gradient in master dtype. This is the buffer itself: writing to it changes
+  // the gradient. Zeros, allocated on the first call, when no backward has reached this unit.
   at::Tensor grad() const;
 
-  // Drops the gradient buffer, so that the next backward hands its result over instead of adding to
-  // zeros.
+  // Drops the gradient buffer, so the next backward stores its result instead of adding to zeros.
   void zero_grad();
 
   // The tensors of specs() in order, cast to compute_dtype; differentiable towards flat().
   std::vector<at::Tensor> materialize(at::ScalarType compute_dtype) const;
 
-  // The same buffer cut into other shapes, in order: adjacent parameters of equal row length (q, k
-  // and v; gate and up) become the one matrix of a single GEMM. Throws c10::Error when the shapes
-  // do not add up to the buffer.
+  // materialize() with other shapes, in order. Adjacent parameters of equal row length (q, k and v;
+  // gate and up) become one matrix for a single GEMM.
+  // Throws: c10::Error when the shapes do not add up to the buffer.
   std::vector<at::Tensor> materialize(at::ScalarType compute_dtype,
                                       const std::vector<std::vector<int64_t>>& shapes) const;
 
-  // Where parameter i lies in flat(), in elements. Throws std::out_of_range like view.
+  // Range of parameter i in flat(), in elements.
+  // Throws: std::out_of_range as view.
   struct Range {
     int64_t offset;
     int64_t numel;
   };
   Range range(std::size_t i) const { return {offsets_.at(i), specs_[i].numel()}; }
 
-  // A view of parameter i's master values with its shape, outside autograd: for load, save and
-  // publish. Throws std::out_of_range when i is not below specs().size().
+  // View of parameter i's master values with its shape, outside autograd, for load, save and
+  // publish.
+  // Throws: std::out_of_range when i is not below specs().size().
   at::Tensor view(std::size_t i) const;
 
-  // The same view of another flat buffer of this layout: an optimizer moment, a gradient.
+  // view() of another flat buffer of this layout: an optimizer moment, a gradient.
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:

@@ -89,8 +89,8 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   const double sent_before = sent_bytes();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const sp::MicroBatch& batch = *inputs[i].batch;
-    const auto attention =
-        micro_batch_attention(batch, groups_);  // recomputed layers call it again in the backward
+    // Lives until the backward, in which recomputed layers call it again.
+    const auto attention = micro_batch_attention(batch, groups_);
     loss(i, forward(inputs[i], *attention)).backward();
     figures.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
     figures.unique_tokens += static_cast<double>(batch.saving.unique_tokens);

@@ -1,6 +1,8 @@
-// The model runner: forward and backward passes of a model over micro-batches, gradient sync and
-// the optimizer. Policy, reference and critic are three of them, and it is all that a trainer sees
-// of a model. Shapes: n = loss entries of this rank.
+// Model runner: forward and backward passes of a model over micro-batches, gradient sync and
+// optimizer. Policy, reference and critic are model runners, and a trainer uses models only through
+// them.
+//
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,31 +23,33 @@
 
 namespace ringside::engine {
 
-// What sequence parallelism did in one training pass, on this rank. Sums add up over ranks, maxima
-// are taken over them.
+// Work of sequence parallelism in one training pass, on this rank. Over ranks, sums are added and
+// maxima are maximised.
 struct SequenceWork {
   double raw_tokens = 0.0;          // of the documents
   double unique_tokens = 0.0;       // computed, after shared prefixes
   double raw_pairs = 0.0;           // query-key pairs of the documents
   double unique_pairs = 0.0;        // computed
-  double predicted_bytes = 0.0;     // that the plans say attention sends
-  double sent_bytes = 0.0;          // that it sent
-  double balance_tokens_max = 1.0;  // fullest ring rank / mean, of the worst micro-batch
+  double predicted_bytes = 0.0;     // that the plans predict for attention
+  double sent_bytes = 0.0;          // that attention sent
+  double balance_tokens_max = 1.0;  // fullest ring rank / mean, in the worst micro-batch
   double balance_pairs_max = 1.0;
 };
 
-// Collective methods are called by all ranks of the groups, with the same number of inputs of the
-// same plan; a rank may hold no token of one. Not thread-safe.
+// Collective methods are called by all ranks of the group, with the same number of inputs of the
+// same plan. A rank may hold no token of an input.
+// Thread safety: none.
 class ModelRunner {
  public:
   using OnOutput = std::function<void(std::size_t input, const HeadOutput& output)>;
-  // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, for
-  // inputs without an entry too.
+  // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, also
+  // for inputs without an entry.
   using LossFunction = std::function<at::Tensor(std::size_t input, const HeadOutput& output)>;
 
-  // A frozen model: it can be evaluated and exported.
+  // A frozen model, which can be evaluated and exported.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups);
-  // A trained model. Throws: c10::Error as AdamW.
+  // A trained model.
+  // Throws: c10::Error as AdamW.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
               const AdamWOptions& optimizer);
 
@@ -53,29 +57,32 @@ class ModelRunner {
   const Decoder& decoder() const { return model_->trunk(); }
   Decoder& decoder() { return model_->trunk(); }
 
-  // Forward passes without autograd, one input after the other. Collective over sp.
+  // Forward passes without autograd, one input after the other.
+  // Collective over: sp.
   void evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const;
 
-  // Gradients of the summed loss: drops the old ones, then forward, loss and backward of each
-  // input, then the sum over kLoss. The weights stay as they are. Collective over kLoss.
+  // Gradients of the summed loss. Drops the old gradients; runs forward, loss and backward of each
+  // input; sums the gradients over kLoss. Does not change the weights.
+  // Collective over: kLoss.
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
   // Clips the gradients of train() to max_grad_norm (0 = no clipping) and takes one AdamW step.
-  // Returns the norm of the summed gradient before the clip, the same on every rank. Local: every
-  // rank has the same gradients. Throws: Diverged on every rank, before the weights change when the
-  // norm is not finite, and after it when a weight is not; c10::Error for a frozen model.
+  // Returns the norm of the summed gradient before the clip, the same on every rank. Not
+  // collective: every rank has the same gradients.
+  // Throws: Diverged on every rank, before the step when the norm is not finite, after the step
+  // when a weight is not; c10::Error for a frozen model.
   double step(double learning_rate, double max_grad_norm);
 
-  // Optimizer steps taken, and their restoring from a checkpoint.
+  // Number of optimizer steps; set_step_count() restores it from a checkpoint.
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // The optimizer's moments by parameter name. Views: reading saves them, copying into them
-  // restores them.
+  // The optimizer's moments by parameter name, as views. Reading them saves the state; copying into
+  // them restores it.
   std::vector<std::pair<std::string, at::Tensor>> named_state() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
-  // parameters. Local.
+  // parameters. Not collective.
   void interpolate_towards(const ModelRunner& other, double mixup);
 
  private:
@@ -90,7 +97,7 @@ class ModelRunner {
   std::unique_ptr<AdamW> optimizer_;  // null: frozen
 };
 
-// The attention of a micro-batch over the mesh.
+// Attention backend of a micro-batch over the mesh.
 std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& batch,
                                                         const sp::ProcessGroups& groups);
 

@@ -1,5 +1,5 @@
-// The attention backend of training with asynchronous Ulysses: each projection runs while the
-// exchange of the one before it is in flight.
+// Attention backend of training with asynchronous Ulysses: each projection overlaps the exchange of
+// the one before it.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,18 @@
 
 namespace ringside::engine {
 
-// Collective over the context's groups; forward with autograd or without.
+// Works with and without autograd.
+// Collective over: the context's groups.
 class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
  public:
-  // positions_S: of the whole ring share, int64 [share rows of the plan]; c10::Error otherwise.
+  // positions_S: of the whole ring share.
+  // Shapes: int64 [share rows of the plan].
+  // Throws: c10::Error on another shape or dtype.
   OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S);
 
   OverlappedAttention* overlapped() override { return this; }
 
-  // For tensors that were projected already; the layers call the functions below instead.
+  // For tensors that are projected already; layers call the functions below instead.
   at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
 

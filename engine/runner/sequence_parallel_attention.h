@@ -1,5 +1,5 @@
-// The attention backend of training: each layer's attention runs over the sequence-parallel group
-// by the micro-batch's plan.
+// Attention backend of training: runs each layer's attention over the sequence-parallel group, by
+// the micro-batch's plan.
 #pragma once
 
 #include "engine/nn/attention_backend.h"
@@ -7,8 +7,8 @@
 
 namespace ringside::engine {
 
-// Collective over the context's groups. The softmax scale is 1 / sqrt(head_dim), as in all
-// supported models.
+// The softmax scale is 1 / sqrt(head_dim), as in all supported models.
+// Collective over: the context's groups.
 class SequenceParallelAttention final : public AttentionBackend {
  public:
   explicit SequenceParallelAttention(sp::AttentionContext context);

@@ -1,4 +1,4 @@
-// Tokens that are found in the text before anything else looks at it: "<|im_end|>" and the like.
+// Added tokens, such as "<|im_end|>", which are found in the text before pre-tokenization.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@ namespace ringside::engine {
 struct AddedToken {
   std::string content;
   int64_t id = 0;
-  bool special = false;     // left out by decode(skip_special)
-  bool normalized = false;  // looked for after normalization rather than before
+  bool special = false;     // skipped by decode(skip_special)
+  bool normalized = false;  // searched after normalization instead of before
 };
 
-// Finds the given texts; where several begin at one place, the longest. Thread-safe.
+// Finder of added tokens in a text; of several that begin at one place it takes the longest.
+// Thread safety: any thread.
 class AddedTokenFinder {
  public:
   // Tokens with empty content are never found.
@@ -24,16 +25,16 @@ class AddedTokenFinder {
 
   struct Part {
     std::string_view text;
-    std::optional<int64_t> id;  // of the token that this part is
+    std::optional<int64_t> id;  // set when this part is an added token
   };
-  // Non-empty parts that make up `text`.
+  // Non-empty parts that together are `text`.
   std::vector<Part> split(std::string_view text) const;
 
  private:
   const AddedToken* longest_at_front(std::string_view text) const;
 
   std::vector<AddedToken> tokens_;  // longest first
-  std::vector<bool> first_bytes_;   // whether any token begins with the byte
+  std::vector<bool> first_bytes_;   // true when a token begins with the byte
 };
 
 }  // namespace ringside::engine

@@ -22,7 +22,7 @@ int64_t require_id(const Vocabulary& vocabulary, const std::string& token, const
 }  // namespace
 
 std::size_t Bpe::PairHash::operator()(const std::pair<int64_t, int64_t>& pair) const {
-  // Ids are small: multiplying by a large odd number spreads the first over the high bits.
+  // Ids are small; multiplying by a large odd number spreads the first id over the high bits.
   return std::hash<uint64_t>{}(static_cast<uint64_t>(pair.first) * 0x9E3779B97F4A7C15u ^
                                static_cast<uint64_t>(pair.second));
 }
@@ -73,8 +73,8 @@ std::vector<int64_t> Bpe::characters(std::string_view word) const {
   return symbols;
 }
 
-// A doubly linked list of symbols and a heap of the merges that were possible when they were
-// pushed; one whose symbols have changed since is passed over.
+// Merges with a doubly linked list of symbols and a heap of candidate merges. A candidate whose
+// symbols have changed since it was pushed is skipped.
 void Bpe::merge(std::vector<int64_t> symbols, std::vector<int64_t>& ids) const {
   const auto n = static_cast<int64_t>(symbols.size());
   constexpr int64_t kGone = -1;

@@ -1,4 +1,4 @@
-// Byte-pair encoding of one word, as Hugging Face's models::BPE does it.
+// Byte-pair encoding of one word, equal to Hugging Face's models::BPE.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ namespace ringside::engine {
 
 struct BpeOptions {
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       // neighbouring unknown characters become one unk_token
-  bool ignore_merges = false;  // a word that is a token is taken whole, whatever the merges say
+  bool fuse_unk = false;       // adjacent unknown characters become one unk_token
+  bool ignore_merges = false;  // a word that is a token is taken whole, before any merge
 };
 
 class Bpe final : public TokenModel {
  public:
-  // merges: pairs of tokens, the most important first. Throws std::runtime_error when a merge names
-  // a token that the vocabulary lacks, or unk_token does.
+  // merges: pairs of tokens, highest priority first.
+  // Throws: std::runtime_error when a merge or unk_token names a token that is not in the
+  // vocabulary.
   Bpe(Vocabulary tokens, const std::vector<std::pair<std::string, std::string>>& merges,
       BpeOptions options);
 

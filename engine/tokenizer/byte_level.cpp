@@ -18,7 +18,7 @@ bool is_printable(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-// Printable bytes stand for the Latin-1 character of their value, the others for U+0100 on, in
+// Printable bytes map to the Latin-1 character of their value, the others to U+0100 and up, in
 // order.
 const Alphabet& alphabet() {
   static const Alphabet kAlphabet = [] {

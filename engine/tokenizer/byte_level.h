@@ -1,5 +1,7 @@
-// GPT-2's alphabet of bytes: every byte is written as one printable character, so that a vocabulary
-// of text can hold any bytes. Source: openai/gpt-2, encoder.py, bytes_to_unicode.
+// GPT-2's byte alphabet: every byte is one printable character, so a text vocabulary can hold any
+// bytes.
+//
+// Source: openai/gpt-2, encoder.py, bytes_to_unicode.
 #pragma once
 
 #include <string>
@@ -10,11 +12,11 @@ namespace ringside::engine {
 // Each byte as its character.
 std::string bytes_to_alphabet(std::string_view bytes);
 
-// The bytes of a token; a token with a character outside the alphabet (an added one) is returned as
-// it is.
+// The bytes of a token. A token with a character outside the alphabet (an added token) is returned
+// unchanged.
 std::string alphabet_to_bytes(std::string_view token);
 
-// GPT-2's split into words, which ByteLevel applies when use_regex is true.
+// GPT-2's split into words; ByteLevel uses it when use_regex is true.
 inline constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -15,14 +15,14 @@ namespace {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-// What Hugging Face's Whitespace takes for a word: Rust's \w, which is wider than PCRE2's.
+// A word in Hugging Face's Whitespace: Rust's \w, which is wider than PCRE2's.
 constexpr std::string_view kWhitespacePattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)"
     R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
 
 enum class Keep { kAll, kMatches, kGaps };
 
-// A component's type; the nested ones of a Sequence are under `list_key`.
+// A component's type. The parts of a Sequence are under `list_key`.
 std::string type_of(const Json& json) { return json.at("type").get<std::string>(); }
 
 [[noreturn]] void unsupported(const std::string& component, const std::string& type) {

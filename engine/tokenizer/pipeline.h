@@ -1,6 +1,7 @@
-// The parts of a tokenizer.json around its model: normalizer, pre_tokenizer and decoder, each built
-// from its JSON. Each builder throws std::runtime_error that names the component or option it does
-// not know. All are thread-safe.
+// Normalizer, pre-tokenizer and decoder of a tokenizer.json, each built from its JSON.
+//
+// Throws: every builder: std::runtime_error naming an unknown component or option.
+// Thread safety: any thread.
 #pragma once
 
 #include <functional>
@@ -14,13 +15,13 @@ using Normalizer = std::function<std::string(std::string)>;
 using PreTokenizer = std::function<std::vector<std::string>(std::string)>;  // text to words
 using Decoding = std::function<std::string(std::vector<std::string>)>;      // tokens to text
 
-// null, NFC, Sequence.
+// Supports null, NFC, Sequence.
 Normalizer make_normalizer(const nlohmann::json& json);
 
-// null, ByteLevel, Split, Whitespace, WhitespaceSplit, Digits, Sequence.
+// Supports null, ByteLevel, Split, Whitespace, WhitespaceSplit, Digits, Sequence.
 PreTokenizer make_pre_tokenizer(const nlohmann::json& json);
 
-// null (tokens joined by spaces), ByteLevel, Fuse, Sequence.
+// Supports null (tokens joined by spaces), ByteLevel, Fuse, Sequence.
 Decoding make_decoding(const nlohmann::json& json);
 
 }  // namespace ringside::engine

@@ -49,7 +49,7 @@ Regex::Regex(std::string_view pattern) : pattern_(with_unicode_white_space(patte
                              std::to_string(offset) + ": " + error_text(error));
   }
   code_ = std::shared_ptr<const void>(code, [code](const void*) { pcre2_code_free(code); });
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // only a matter of speed; matching works without
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // for speed only; matching works without it
 }
 
 std::vector<Piece> Regex::split(std::string_view text) const {
@@ -74,7 +74,7 @@ std::vector<Piece> Regex::split(std::string_view text) const {
     }
     pieces.push_back({begin, end, true});
     done = end;
-    // After a match of nothing the search goes on behind the next character.
+    // After an empty match the search continues after the next character.
     from = end > begin ? end : end + std::max<std::size_t>(1, utf8_char_bytes(text.substr(end)));
   }
   if (done < text.size()) {

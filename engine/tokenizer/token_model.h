@@ -1,4 +1,4 @@
-// What turns one word of pre-tokenized text into ids.
+// Tokenizer model: converts one word of pre-tokenized text to ids.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TextHash {
     return std::hash<std::string_view>{}(text);
   }
 };
-// Token text to id, looked up by view.
+// Token text to id; can be looked up by string_view.
 using Vocabulary = std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>>;
 
 inline std::optional<int64_t> find_id(const Vocabulary& vocabulary, std::string_view token) {
@@ -30,7 +30,8 @@ class TokenModel {
   explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
   virtual ~TokenModel() = default;
 
-  // Appends the ids of `word` (UTF-8). Thread-safe.
+  // Appends the ids of `word` (UTF-8).
+  // Thread safety: any thread.
   virtual void encode_word(std::string_view word, std::vector<int64_t>& ids) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

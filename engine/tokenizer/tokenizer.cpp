@@ -28,7 +28,7 @@ Vocabulary read_vocabulary(const Json& json) {
   return vocabulary;
 }
 
-// "left right" as tokenizers wrote merges before 0.20, ["left", "right"] since.
+// Reads "left right", the form before tokenizers 0.20, and ["left", "right"], the form since.
 std::vector<std::pair<std::string, std::string>> read_merges(const Json& json) {
   std::vector<std::pair<std::string, std::string>> merges;
   merges.reserve(json.size());
@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, std::string>> read_merges(const Json& json) {
   return merges;
 }
 
-// An option that is absent, null, or the one value under which it does nothing.
+// Refuses an option unless it is absent, null, or the one value that has no effect.
 void refuse_option(const Json& json, const char* component, const char* key, const Json& harmless) {
   const auto found = json.find(key);
   if (found != json.end() && !found->is_null() && *found != harmless) {
@@ -57,7 +57,7 @@ void refuse_option(const Json& json, const char* component, const char* key, con
 }
 
 std::unique_ptr<const TokenModel> read_model(const Json& json) {
-  // Old files leave the type of a BPE out.
+  // Old files omit the type of a BPE.
   const std::string type = json.value("type", json.contains("merges") ? "BPE" : "");
   if (type == "WordLevel") {
     return std::make_unique<WordLevel>(read_vocabulary(json.at("vocab")),

@@ -11,13 +11,13 @@ namespace ringside::engine {
 namespace {
 
 struct Prefix {
-  std::size_t bytes;  // of the longest piece that could begin a character
+  std::size_t bytes;  // length of the longest piece that could begin a character
   bool complete;
 };
 
 uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<uint8_t>(text[i]); }
 
-// The length that a leading byte announces, 0 for a byte that cannot lead.
+// Length announced by a leading byte; 0 for a byte that cannot lead.
 std::size_t announced_bytes(uint8_t lead) {
   if (lead < 0x80) {
     return 1;
@@ -31,8 +31,8 @@ std::size_t announced_bytes(uint8_t lead) {
   return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-// The second byte's range is narrower after some leads: no overlong forms, surrogates or values
-// over 0x10FFFF.
+// After some leading bytes the second byte's range is narrower: no overlong forms, no surrogates,
+// no values above 0x10FFFF.
 bool is_second_byte(uint8_t lead, uint8_t second) {
   const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;

@@ -1,4 +1,4 @@
-// UTF-8, as far as a tokenizer needs it.
+// UTF-8 helpers of the tokenizer.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace ringside::engine {
 
-// Bytes of the well-formed character at the front of `text`, 0 when there is none (Unicode 15,
-// table 3-7).
+// Bytes of the well-formed character at the front of `text`; 0 when there is none.
+// Source: Unicode 15, table 3-7.
 std::size_t utf8_char_bytes(std::string_view text);
 
 bool is_utf8(std::string_view text);
 
-// The same text with every maximal ill-formed piece replaced by U+FFFD, as Rust's from_utf8_lossy
-// does it.
+// The text with every maximal ill-formed piece replaced by U+FFFD, as Rust's from_utf8_lossy does.
 std::string to_valid_utf8(std::string_view bytes);
 
-// Normal form C. `text` must be UTF-8, else std::invalid_argument.
+// Normal form C.
+// Throws: std::invalid_argument when `text` is not UTF-8.
 std::string to_nfc(std::string_view text);
 
 }  // namespace ringside::engine

@@ -1,4 +1,4 @@
-// A model in which every word is one token.
+// Word-level tokenizer model: every word is one token.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class WordLevel final : public TokenModel {
   WordLevel(Vocabulary vocabulary, std::string unk_token)
       : TokenModel(std::move(vocabulary)), unk_token_(std::move(unk_token)) {}
 
-  // Throws std::invalid_argument on an unknown word when unk_token is not in the vocabulary either.
+  // Throws: std::invalid_argument on an unknown word when unk_token is not in the vocabulary.
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const override;
 
  private:

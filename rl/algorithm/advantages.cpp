@@ -30,7 +30,7 @@ double standard_deviation(const Eigen::ArrayXd& values, bool unbiased) {
   return std::sqrt(squares / static_cast<double>(unbiased ? n - 1 : n));
 }
 
-// Compared themselves: the mean of equal numbers need not be the number.
+// Compares the values themselves: the mean of equal numbers need not equal them exactly.
 bool all_equal(const Eigen::ArrayXd& values) {
   return values.size() == 0 || (values == values[0]).all();
 }
@@ -41,8 +41,7 @@ Eigen::ArrayXd without(const Eigen::ArrayXd& values, Eigen::Index i) {
   return others;
 }
 
-// What the numbers of one group are divided by. batch_std: standard deviation of all rewards of the
-// step.
+// The divisors of one group. batch_std: standard deviation of all rewards of the step.
 Eigen::ArrayXd divisors(const Eigen::ArrayXd& group, double batch_std,
                         const AdvantageConfig& config) {
   switch (config.std) {
@@ -75,7 +74,7 @@ Eigen::ArrayXd lead_of_the_best(const Eigen::ArrayXd& group) {
   return result;
 }
 
-// Of a group of at least two whose rewards are not all equal.
+// The advantages of a group of at least two whose rewards are not all equal.
 Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
                              const AdvantageConfig& config) {
   const double mean = group.mean();

@@ -1,5 +1,6 @@
-// Advantages that are one number a sample: how much better it scored than the others of its prompt.
-// Pure functions, torch-free, thread-safe. Rewards are [G * group_size], groups consecutive.
+// Advantages with one value per sample, from comparing the rewards of a prompt's group. Torch-free.
+// Shapes: rewards [G * group_size], groups consecutive.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +11,41 @@
 
 namespace ringside::rl {
 
-// The advantage of each sample. By config.estimator, with n = group_size and mean, r_max, r_second
-// of the group:
-//   grpo       (R - mean) / divisor                     (Shao et al. 2024, DeepSeekMath,
-//   section 4.1) rloo       (R - mean of the others) / divisor       (Kool et al. 2019, Ahmadian et
-//   al. 2024) pass_at_k  (r_max - r_second) / divisor for the best of the group, 0 for the others
-//   (verl's grpo_passk) max_rl     (R - mean) / mean, and 0 unless the mean is above 0 (prime-rl's
-//   max_rl)
-// The divisor by config.std, of the standard deviation over n - 1 (config.unbiased) or n:
-//   group          the group's + eps       (GRPO; with rloo: PipelineRL)
-//   batch          that of all rewards + eps            (TRL's scale_rewards "batch")
-//   leave_one_out  that of the others + eps, and 1 where it is exactly 0                 (NeMo-RL,
-//   with rloo) none           1                       (Dr. GRPO, Liu et al. 2025; RLOO)
-// A group of equal rewards has advantages of exactly 0, a group of one too. Throws
-// std::invalid_argument when the rewards are not whole groups, and for the estimators that are not
-// made of one reward a sample (gdpo, reinforce, gae, given) or a standard deviation that pass_at_k
-// does not know (batch, leave_one_out).
+// The advantage of each sample. By config.estimator, with n = group_size, and mean, r_max and
+// r_second of the group:
+//   grpo       (R - mean) / divisor
+//              (Shao et al. 2024, DeepSeekMath, section 4.1)
+//   rloo       (R - mean of the others) / divisor
+//              (Kool et al. 2019, Ahmadian et al. 2024)
+//   pass_at_k  (r_max - r_second) / divisor for the best of the group, 0 for the others
+//              (verl's grpo_passk)
+//   max_rl     (R - mean) / mean, and 0 unless the mean is above 0 (prime-rl's max_rl)
+// The divisor by config.std, with standard deviations over n - 1 (config.unbiased) or n:
+//   group          the group's + eps (GRPO; with rloo: PipelineRL)
+//   batch          that of all rewards + eps (TRL's scale_rewards "batch")
+//   leave_one_out  that of the others + eps, and 1 where it is exactly 0 (NeMo-RL, with rloo)
+//   none           1 (Dr. GRPO, Liu et al. 2025; RLOO)
+// The advantages of a group of equal rewards, or of a group of one, are exactly 0.
+// Throws: std::invalid_argument when the rewards are not whole groups, for estimators that do not
+// use one reward per sample (gdpo, reinforce, gae, given), and for pass_at_k with std batch or
+// leave_one_out.
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config);
 
-// GDPO (Liu et al. 2026; TRL's normalize_then_sum, verl's gdpo): every reward is normalised within
-// its group on its own, (R - mean) / (std + eps), or R - mean with std none; the weighted sum of
-// them is normalised over all samples in the first way. (verl does the latter over tokens: gdpo
-// with advantage.whiten tokens.) rewards: [R][B] before weights, weights: [R]. A weight therefore
-// says how much its reward counts, whatever its spread. Throws std::invalid_argument without a
-// reward, for std batch and leave_one_out, and when lengths differ or are not whole groups.
+// GDPO: every reward is normalised on its own within its group, (R - mean) / (std + eps), or R -
+// mean with std none. Their weighted sum is then normalised over all samples, (x - mean) / (std +
+// eps). (verl normalises the sum over tokens: gdpo with advantage.whiten tokens.) Unless std is
+// none, the scale of a reward therefore has no influence; its weight has.
+// Shapes: rewards [R][B] before weights, weights [R].
+// Throws: std::invalid_argument without a reward, for std batch and leave_one_out, and when lengths
+// differ or are not whole groups.
+// Source: Liu et al. 2026; TRL's normalize_then_sum, verl's gdpo.
 std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards,
                                     std::span<const double> weights, int64_t group_size,
                                     const AdvantageConfig& config);
 
-// Of each group, [G]: whether its rewards are all equal, so that comparing within it says nothing.
-// Throws as above.
+// For each group, [G]: whether its rewards are all equal, so that all its advantages are 0.
+// Throws: as above.
 std::vector<bool> groups_without_variance(std::span<const double> rewards, int64_t group_size);
 
 // Statistics of one step's rewards, named as TRL logs them.

@@ -23,7 +23,7 @@ double mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// A sample with loss tokens: where they lie, and sums over them.
+// A sample with loss tokens: its range of tokens, and sums over them.
 struct Part {
   int64_t begin = 0, end = 0;
   double log_ratio = 0.0, old = 0.0, rollout = 0.0;
@@ -103,7 +103,7 @@ std::vector<double> weights_of(const StepColumns& table, const std::vector<Part>
   return weight;
 }
 
-// How far the two policies are apart, whatever is done about it.
+// Distances between the two policies, independent of the correction.
 void add_distances(const StepColumns& table, const std::vector<Part>& parts,
                    CorrectionStatistics& s) {
   std::vector<double> k1, k3, squares, errors;
@@ -149,7 +149,8 @@ void add_out_of_bounds(const std::vector<Part>& parts, const std::vector<double>
   s.rollout_is_ratio_fraction_low = mean(low_share);
 }
 
-// Of the weights, or of what tis would make them where they are no ratios.
+// Statistics of the weights; for modes whose weights are no ratios, of the weights that tis would
+// give.
 void add_weights(const std::vector<double>& ratio, const std::vector<double>& weight,
                  const CorrectionConfig& config, CorrectionStatistics& s) {
   const bool ratios = config.mode != CorrectionMode::kNone && config.mode != CorrectionMode::kMask;

@@ -1,6 +1,7 @@
-// Correction of what the rollout engine's numerics or older weights did to the samples: weights
-// from the ratio of the trainer's policy to the one that sampled, exp(old - rollout). Pure
-// function, torch-free, thread-safe.
+// Correction of the mismatch between the trainer's policy and the policy that sampled, which has
+// other numerics or older weights: importance weights from the ratio exp(old - rollout).
+// Torch-free.
+// Thread safety: pure functions.
 #pragma once
 
 #include <vector>
@@ -10,19 +11,19 @@
 
 namespace ringside::rl {
 
-// Named as verl's rollout_corr/ metrics, computed in every mode. Means are over loss tokens unless
-// said otherwise; sequences are the samples that have some. A step without loss tokens leaves the
-// values below.
+// Statistics of the mismatch, named as verl's rollout_corr/ metrics and computed in every mode.
+// Means are over loss tokens unless stated otherwise. Sequences are the samples that have loss
+// tokens. A step without loss tokens leaves the defaults below.
 struct CorrectionStatistics {
   double kl = 0.0;          // rollout - old: the k1 estimate of KL(rollout policy || old policy)
   double k3_kl = 0.0;       // ratio - 1 - log ratio: its k3 estimate
   double chi2_token = 0.0;  // E[ratio^2] - 1
   double chi2_seq = 0.0;    // the same over sequences, of the products of their ratios
-  double rollout_is_mean =
-      1.0;  // of w: the weight; for none and mask the ratio clamped to low and high
+  // Mean of w, where w is the weight; for none and mask, the ratio clamped to low and high.
+  double rollout_is_mean = 1.0;
   double rollout_is_eff_sample_size = 1.0;  // E[w]^2 / E[w^2], a share of the tokens
-  double rollout_is_ratio_fraction_high =
-      0.0;  // share of tokens (level token) or sequences with a ratio above high
+  // Share of tokens (level token) or sequences with a ratio above high.
+  double rollout_is_ratio_fraction_high = 0.0;
   double rollout_is_ratio_fraction_low = 0.0;  // below low, or below 1 / high where low is 0
   double rollout_rs_masked_fraction = 0.0;     // share of weights that are 0
   double training_ppl = 1.0;                   // mean over sequences of exp(-mean old log-prob)
@@ -36,18 +37,19 @@ struct CorrectionResult {
   CorrectionStatistics statistics;
 };
 
-// weight by config.mode, of the ratio at config.level: each token's (token), the product over its
-// sample's loss tokens (sequence) or their geometric mean (geometric); the logarithm of the ratio
-// is kept within -20 and 20 as verl does.
+// Correction weights by config.mode. config.level selects the ratio: of each token (token), its
+// product over the sample's loss tokens (sequence), or its geometric mean over them (geometric).
+// The log ratio is clamped to [-20, 20], as in verl.
 //   none          1
-//   tis           clamp(ratio, low, high)                       (Yao et al. 2025; verl's
-//   rollout_is, TRL's *_truncate) icepop        the ratio within low and high, 0 outside (IcePop,
-//   Ling team 2025; TRL's *_mask) mask          1 within low and high, 0 outside (verl's
-//   rollout_rs) seq_mask_tis  the token's ratio in samples whose geometric mean is within low and
-//   high, 0 in others   (NeMo-RL, OpenRLHF)
-// Reads table.begin, old and rollout. Throws std::invalid_argument for lengths that differ, bounds
-// that hold no ratio, seq_mask_tis at another level than token (it uses both), or a log-prob that
-// is not finite.
+//   tis           clamp(ratio, low, high)
+//                 (Yao et al. 2025; verl's rollout_is, TRL's *_truncate)
+//   icepop        the ratio within low and high, 0 outside (IcePop, Ling team 2025; TRL's *_mask)
+//   mask          1 within low and high, 0 outside (verl's rollout_rs)
+//   seq_mask_tis  the token's ratio in samples whose geometric mean is within low and high,
+//                 0 in other samples (NeMo-RL, OpenRLHF)
+// Reads table.begin, old and rollout.
+// Throws: std::invalid_argument for lengths that differ, bounds that admit no ratio, seq_mask_tis
+// at another level than token (it uses both), or a log-prob that is not finite.
 CorrectionResult correction_weights(const StepColumns& table, const CorrectionConfig& config);
 
 }  // namespace ringside::rl

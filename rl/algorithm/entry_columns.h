@@ -1,6 +1,6 @@
-// One micro-batch's loss entries as tensors: what the losses read of StepColumns.
-// Shapes: n = loss entries of this rank. All but sample_n are fp32, or fp64 when the model computes
-// in it.
+// Loss entries of one micro-batch as tensors: the part of StepColumns that the losses read.
+// Shapes: n = loss entries of this rank. All tensors but sample_n are fp32, or fp64 if the model
+// computes in fp64.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -12,7 +12,7 @@ namespace {
 
 double total(const at::Tensor& x) { return x.sum(at::kDouble).item<double>(); }
 
-// What both losses report of the tokens.
+// Token statistics of both losses.
 LossSums token_sums(const at::Tensor& logprob_n, const at::Tensor& entropy_n) {
   LossSums sums;
   sums.tokens = static_cast<double>(logprob_n.numel());
@@ -20,8 +20,7 @@ LossSums token_sums(const at::Tensor& logprob_n, const at::Tensor& entropy_n) {
   return sums;
 }
 
-// How far the trainer's log-probs are from those the rollout was sampled with; named as TRL, verl
-// and NeMo-RL do.
+// Mismatch of the trainer's log-probs and the rollout's, named as in TRL, verl and NeMo-RL.
 void add_mismatch(LossSums& sums, const at::Tensor& logprob_n, const at::Tensor& rollout_n) {
   const at::Tensor log_rho = logprob_n - rollout_n;
   const at::Tensor rho = log_rho.exp();
@@ -45,12 +44,12 @@ void add_policy_sums(LossSums& sums, const at::Tensor& log_ratio_n, const at::Te
   sums.old_kl = total(entries.old_logprob_n - logprob_n);
 }
 
-// 0 for the tokens of sequences that correction.opsm_delta leaves out, 1 for others.
+// 0 for tokens of sequences that correction.opsm_delta masks out, 1 for other tokens.
 at::Tensor opsm_mask(const at::Tensor& logprob_n, const EntryColumns& entries,
                      const AlgorithmConfig& config, const SequenceMeans& sequences) {
   const at::Tensor drift = sequences.of({entries.rollout_logprob_n - logprob_n})[0];
   const at::Tensor left_out =
-      at::logical_and(entries.advantage_n<0, drift> config.correction.opsm_delta);
+      at::logical_and(entries.advantage_n.lt(0), drift.gt(config.correction.opsm_delta));
   return left_out.logical_not().to(logprob_n.scalar_type());
 }
 

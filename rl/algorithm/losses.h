@@ -1,5 +1,5 @@
-// The policy loss per loss token, as pure functions of tensors, and the sums that its metrics are
-// made of. Shapes: n = loss entries of this rank.
+// Policy loss over loss tokens as pure functions of tensors, and the sums for its metrics.
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@
 
 namespace ringside::rl {
 
-// Sums over loss entries. Adding the sums of all micro-batches and ranks, then taking the maximum
-// of the last group, gives those of the whole step.
+// Sums over loss entries. The figures of the whole step: add the sums of all micro-batches and
+// ranks, and take the maximum of the last field.
 struct LossSums {
   // weighted by the entries' weights: add up to the step's loss
   double loss = 0.0;
@@ -26,7 +26,7 @@ struct LossSums {
   double ratio_clipped_low = 0.0;   // A < 0 and ratio below its lower bound
   double ratio_clipped_high = 0.0;  // A > 0 and ratio above its upper bound
   double old_kl = 0.0;              // old - current log-prob
-  double opsm_masked = 0.0;         // left out by correction.opsm_delta
+  double opsm_masked = 0.0;         // masked out by correction.opsm_delta
   // of the rollout's log-probs against the current ones, rho = exp(current - rollout)
   double sampling_difference = 0.0;  // |current - rollout|
   double mult_prob_error = 0.0;      // exp |current - rollout|
@@ -47,24 +47,25 @@ struct PolicyLoss {
   LossSums sums;
 };
 
-// What the loss needs beside the entries.
+// Inputs of the loss besides the entries.
 struct LossContext {
-  double kl_coef = 0.0;       // the present value of an adaptive coefficient
+  double kl_coef = 0.0;       // current value of the adaptive coefficient
   double entropy_coef = 0.0;  // 0 = no bonus
   int64_t loss_tokens = 1;    // of the whole mini-batch, over all ranks
   int64_t num_sequences = 1;  // entries' samples lie in [0, num_sequences)
-  sp::Communicator* sequence =
-      nullptr;  // of the ranks that share the sequences; nullptr = this rank alone
+  // The ranks that share the sequences; nullptr = this rank alone.
+  sp::Communicator* sequence = nullptr;
 };
 
-// The loss of a policy: per token L = correction * policy_objective + kl_coef * kl_estimate
-// (policy_objective.h), the KL term only where it is in the loss, and loss = sum of weight * L -
-// entropy_coef * mean entropy of all loss tokens. Sequences of A < 0 that have left the sampling
-// policy too far behind lose their policy term (correction.opsm_delta; DeepSeek-V3.2 2025,
-// section 3.1, off-policy sequence masking). logprob_n carries the gradient, and entropy_n when
-// there is a bonus. n may be 0: the loss is then a zero that still has a gradient path, so that a
-// rank without tokens takes part in the backward's collectives. Collective over context.sequence
-// where the configuration asks for figures of sequences.
+// The policy loss: loss = sum of weight * L - entropy_coef * mean entropy of all loss tokens, with
+// L = correction * policy_objective + kl_coef * kl_estimate per token (policy_objective.h). L has
+// the KL term only if algorithm.kl_in is loss. Off-policy sequence masking: a sequence with A < 0
+// whose policy has drifted too far from the sampling policy has no policy term
+// (correction.opsm_delta). The gradient flows through logprob_n, and through entropy_n if there is
+// a bonus. n may be 0: the loss is then a zero with a gradient path, so that a rank without tokens
+// joins the collectives of the backward pass.
+// Collective over: context.sequence, if the configuration needs per-sequence values.
+// Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
 PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const EntryColumns& entries, const AlgorithmConfig& config,
                                 const LossContext& context);

@@ -46,8 +46,8 @@ at::Tensor dppo_tv(const PolicyTerms& terms, const at::Tensor& ratio,
   return -terms.advantage_n * ratio * too_far.logical_not().to(ratio.scalar_type());
 }
 
-// What gmpo takes the mean of: the log ratio, not followed further than the clip in the direction
-// that the advantage pulls.
+// The log ratio of which gmpo takes the mean: clipped in the direction in which the advantage
+// pushes.
 at::Tensor gmpo_log_ratio(const at::Tensor& log_ratio, const at::Tensor& advantage,
                           const AlgorithmConfig& config) {
   const at::Tensor sign = advantage.sign();
@@ -62,7 +62,8 @@ at::Tensor k3_unbiased(const at::Tensor& k3, const at::Tensor& ratio, const Algo
   if (config.importance_level == ImportanceLevel::kToken) {
     return k3 * ratio;
   }
-  // Every token's k3 is multiplied by the one ratio that all of them move.
+  // The ratio is shared by the sequence: every token's k3 is multiplied by it, and every token's
+  // log-prob has a gradient through it.
   return k3 * ratio.detach() + sequences.of({k3})[0] * (ratio - ratio.detach());
 }
 
@@ -112,7 +113,7 @@ at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_
                        const at::Tensor& log_ratio_n, const AlgorithmConfig& config,
                        const SequenceMeans& sequences) {
   const at::Tensor difference = logprob_n - reference_n;
-  // k2 minus its own value: adds a gradient and nothing else.
+  // k2 minus its own value: adds a gradient and no value.
   const auto straight = [&](const at::Tensor& value) {
     const at::Tensor k2 = 0.5 * difference.square();
     return k2 - k2.detach() + value.detach();

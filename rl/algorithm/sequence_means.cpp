@@ -11,7 +11,8 @@ SequenceMeans::SequenceMeans(at::Tensor sample_n, int64_t num_sequences, sp::Com
 
 std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns) const {
   const at::NoGradGuard no_grad;
-  // Rows: the sums of each column, then the counts. fp64, so that the order of ranks does not show.
+  // Rows: the sums of each column, then the counts. fp64, so that the result does not depend on the
+  // order of ranks.
   at::Tensor sums =
       at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_}, at::kDouble);
   for (std::size_t c = 0; c < columns.size(); ++c) {

@@ -1,5 +1,6 @@
 // Means over whole sequences whose tokens lie on several ranks: segment sums and one small
-// all-reduce, never a gather of per-token values. Shapes: n = loss entries of this rank.
+// all-reduce, without a gather of per-token values.
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +14,13 @@ namespace ringside::rl {
 
 class SequenceMeans {
  public:
-  // sample_n: int64, each entry's sequence in [0, num_sequences). comm: of the ranks that share the
-  // sequences; nullptr = this rank alone. Does not communicate.
+  // sample_n: int64, each entry's sequence in [0, num_sequences). comm: the ranks that share the
+  // sequences; nullptr = this rank alone. Not collective.
   SequenceMeans(at::Tensor sample_n, int64_t num_sequences, sp::Communicator* comm);
 
-  // For each column [n] the mean over the entry's sequence, [n], without gradient. Collective over
-  // comm, once for all columns: every rank passes as many. n may be 0.
+  // For each column [n], the mean over the entry's sequence, [n], without gradient. Every rank
+  // passes the same number of columns. n may be 0.
+  // Collective over: comm, once for all columns.
   std::vector<at::Tensor> of(const std::vector<at::Tensor>& columns) const;
 
  private:

@@ -1,5 +1,5 @@
-// The step's per-token numbers: one host table of columns, the only home of log-probs, advantages
-// and weights of the loss tokens. Torch-free.
+// Per-token columns of a step: the one host table that holds log-probs, advantages and weights of
+// the loss tokens. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,21 @@
 
 namespace ringside::rl {
 
-// Samples one after the other, in the same order on every rank. A sample may have no loss token.
-// Shapes: B = samples, N = loss tokens. All log-probs are natural logarithms. A column that nothing
-// asks for is empty. What a pass over the micro-batches fills in (old, reference, value) holds this
-// rank's own tokens and 0 elsewhere until merge_columns() has been called.
+// Samples follow each other in the same order on every rank. A sample may have no loss token. All
+// log-probs are natural logarithms. A column that nothing reads is empty. The columns that a pass
+// over micro-batches fills (old, reference, value) hold this rank's own tokens and 0 elsewhere
+// until merge_columns() is called.
+// Shapes: B = samples, N = loss tokens.
 struct StepColumns {
   std::vector<int64_t> begin{};       // [B + 1] first loss token of each sample, and N
   std::vector<double> rollout{};      // [N] log-prob under the policy that sampled
   std::vector<double> old{};          // [N] log-prob under the policy at the start of the step
   std::vector<double> reference{};    // [N] log-prob under the reference policy
-  std::vector<double> value{};        // [N] the critic's
+  std::vector<double> value{};        // [N] value of the critic
   std::vector<double> given{};        // [N] advantages that came with the rollouts
-  std::vector<double> temperature{};  // [N] of the sampling
+  std::vector<double> temperature{};  // [N] sampling temperature
   std::vector<double> advantage{};    // [N]
-  std::vector<double> returns{};      // [N] what the critic is fitted to
+  std::vector<double> returns{};      // [N] targets of the critic
   // [N] factor of the policy term for the mismatch of trainer and rollout engine
   std::vector<double> correction{};
   // [N] holds the aggregation and the global denominator; fixed before any backward
@@ -31,12 +32,12 @@ struct StepColumns {
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }
 };
 
-// Throws std::invalid_argument unless begin starts at 0 and never falls. `who` begins the message
-// here and below.
+// Throws std::invalid_argument unless begin starts at 0 and never falls. The message starts with
+// `who`, here and below.
 void check_samples(const StepColumns& table, std::string_view who);
 
-// Throws std::invalid_argument unless `column` has one finite number a loss token; names the column
-// and the first sample at fault.
+// Throws std::invalid_argument unless `column` has one finite number per loss token. Names the
+// column and the first sample at fault.
 void check_column(const StepColumns& table, const std::vector<double>& column,
                   std::string_view name, std::string_view who);
 

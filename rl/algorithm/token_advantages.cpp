@@ -58,7 +58,7 @@ void check_rewards(const StepColumns& table, const SampleRewards& rewards) {
   }
 }
 
-// KL estimate of each token; empty when none is taken off here.
+// KL estimate of each token; empty if none is subtracted here.
 std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& config,
                              double kl_coef) {
   if (config.kl_in == KlIn::kLoss || kl_coef == 0.0) {
@@ -105,7 +105,7 @@ std::vector<double> sample_scores(const StepColumns& table, const SampleRewards&
   return scores;
 }
 
-// kl_coef times the sum of a sample's KL, of kl_in reward.
+// For kl_in reward: kl_coef times the sum of each sample's KL.
 std::vector<double> kl_costs(const StepColumns& table, const std::vector<double>& kl,
                              const AlgorithmConfig& config, double kl_coef) {
   std::vector<double> costs(static_cast<std::size_t>(table.samples()), 0.0);
@@ -151,7 +151,7 @@ std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards,
   return gdpo_advantages(components, weights, group_size, config.advantage);
 }
 
-// One number a sample, given to each of its tokens.
+// One value per sample, given to each of its tokens.
 std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rewards,
                               const std::vector<double>& kl, int64_t group_size,
                               const AlgorithmConfig& config, double kl_coef) {
@@ -174,7 +174,7 @@ std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rew
   return advantage;
 }
 
-// Of kl_in advantage, where the estimator knows no rewards of tokens.
+// For kl_in advantage with estimators that have no token rewards.
 void take_off_later_kl(const StepColumns& table, const std::vector<double>& kl,
                        const AlgorithmConfig& config, double kl_coef,
                        std::vector<double>& advantage) {
@@ -222,7 +222,7 @@ void gae(const StepColumns& table, const std::vector<double>& reward, const Adva
   check_column(table, table.value, "value", kAdvantages);
   std::vector<double> delta = reward;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
-    double next_value = 0.0;  // a sample ends where nothing follows
+    double next_value = 0.0;  // nothing follows the last token of a sample
     for (int64_t t = table.begin[sample + 1] - 1; t >= table.begin[sample]; --t) {
       delta[t] += config.gamma * next_value - table.value[t];
       next_value = table.value[t];
@@ -258,7 +258,7 @@ void whiten(const StepColumns& table, const AdvantageConfig& config,
   const double squares = (counted - mean).square().sum();
   const double variance = squares / (config.unbiased ? std::max(n - 1, 1.0) : n);
   if ((counted == counted[0]).all()) {
-    tokens -= counted[0];  // nothing to scale by, and their mean need not be the number itself
+    tokens -= counted[0];  // constant: no scale, and the mean need not equal the number exactly
   } else {
     tokens = (tokens - mean) / std::sqrt(variance + config.whiten_eps);
   }

@@ -1,6 +1,8 @@
-// From a step's rewards and log-probs to the advantage of every loss token. Pure functions,
-// torch-free, thread-safe; every rank computes the same from the same table. Sizes: B = samples of
-// the step, in groups of group_size consecutive ones; N = loss tokens of the step; R = rewards.
+// Advantage of every loss token from a step's rewards and log-probs. Every rank computes the same
+// from the same table. Torch-free.
+// Shapes: B = samples of the step, in groups of group_size consecutive ones; N = loss tokens of the
+// step; R = rewards.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +15,11 @@
 
 namespace ringside::rl {
 
-// A reward given in the course of a sample, at the last token of a turn.
+// A reward within a sample, at the last token of a turn.
 struct TurnReward {
   int64_t sample = 0;
-  int64_t token = 0;  // index into the table, one of the sample's; not looked at when the sample
-                      // has no loss token
+  // Index into the table, one of the sample's tokens. Ignored if the sample has no loss token.
+  int64_t token = 0;
   double value = 0.0;
 };
 
@@ -29,60 +31,60 @@ struct SampleRewards {
   std::vector<TurnReward> turns;  // in addition to total, in any order
 };
 
-// total becomes clip(scale * total, -clip, clip) + overlong_factor *
-// overlong_penalty(completion_tokens) (length_penalty.h; DAPO, Yu et al. 2025, eq. 13). Each weight
-// is multiplied by scale, and the penalty is added as a reward "overlong_penalty" of weight
-// overlong_factor, so that total stays the weighted sum unless it was clipped. turns stay as they
-// are. completion_tokens: [B], may be empty when overlong_buffer_tokens is 0. Throws
-// std::invalid_argument when lengths differ.
+// Shaped rewards: total becomes clip(scale * total, -clip, clip) + overlong_factor *
+// overlong_penalty(completion_tokens) (length_penalty.h). Each weight is multiplied by scale. The
+// penalty is added as a reward "overlong_penalty" of weight overlong_factor, so that total stays
+// the weighted sum unless it was clipped. turns are unchanged. completion_tokens: [B]; may be empty
+// if overlong_buffer_tokens is 0.
+// Throws: std::invalid_argument when lengths differ.
+// Source: DAPO, Yu et al. 2025, eq. 13.
 SampleRewards shape_rewards(SampleRewards rewards, std::span<const int64_t> completion_tokens,
                             int64_t max_completion_tokens, const RewardShapingConfig& config);
 
-// The value of a KL estimate of d = log-prob - other log-prob (Schulman 2020). X_straight and
-// k3_score have the value of X and k3; k3_unbiased has k3's, since the policy is the one that its
-// ratio is taken against.
+// The value of a KL estimate of d = log-prob - other log-prob (Schulman 2020). X_straight has the
+// value of X. k3_score and k3_unbiased have the value of k3: for k3_unbiased the policy is the one
+// its ratio is taken against, so r = 1.
 double kl_value(KlEstimator estimator, double d);
 
 struct StepAdvantages {
   std::vector<double> advantage;     // [N]
   std::vector<double> returns;       // [N] what the critic learns, of gae; empty otherwise
   std::vector<double> sample_score;  // [B] total + turn rewards, before any KL
-  double kl =
-      0.0;  // mean over tokens of the KL that was taken off, before kl_coef; 0 with kl_in loss
+  // Mean over tokens of the KL that was subtracted, before kl_coef; 0 with kl_in loss.
+  double kl = 0.0;
 };
 
 // Advantages by config.advantage.estimator:
-//   grpo, rloo, pass_at_k, max_rl, gdpo (advantages.h)  one number a sample, given to each of its
-//   tokens. Turn rewards join the
-//       sample's total; for gdpo they (and the KL of kl_in reward) are one more reward, of
-//       weight 1.
-//   reinforce  discounted returns-to-go of token rewards: G_t = r_t + gamma G_t+1 (Williams 1992;
-//   REINFORCE++, Hu et al. 2025) gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t +
-//   gamma lambda A_t+1 (Schulman et al. 2015), returns = A + V
-//       before whitening
-//   given      table.given as it is: advantages that came with the rollouts. Rewards, where there
-//   are any, only count in figures
-// For reinforce and gae the total is the reward of the sample's last loss token and a turn's reward
-// that of its token; time runs over the sample's loss tokens in order, so tokens of the environment
-// between turns carry the next value and advantage through, as in verl. A sample without a loss
-// token counts in its group's statistics all the same. KL, with d = old - reference, or old -
-// rollout by kl_to:
-//   kl_in loss       nothing is done here
-//   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019); estimators of one
-//   number a sample take the sum
-//       into the sample's total, before the group's statistics (verl); refused with given, which is
-//       made of no reward
-//   kl_in advantage  the same for reinforce and gae; otherwise, after the estimator, A_t -= kl_coef
-//   sum_{u >= t}
-//       gamma^(u - t) kl_u (OpenRLHF, AReaL)
+//   grpo, rloo, pass_at_k, max_rl, gdpo (advantages.h)
+//              one value per sample, given to each of its tokens. Turn rewards are added to the
+//              sample's total; for gdpo they (and the KL of kl_in reward) are one more reward, of
+//              weight 1.
+//   reinforce  discounted returns-to-go of token rewards: G_t = r_t + gamma G_t+1
+//              (Williams 1992; REINFORCE++, Hu et al. 2025)
+//   gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t + gamma lambda A_t+1
+//              (Schulman et al. 2015), returns = A + V before whitening
+//   given      table.given unchanged: advantages that came with the rollouts. Rewards, if there are
+//              any, are used for metrics only.
+// For reinforce and gae the sample's total is the reward of its last loss token, and a turn's
+// reward is that of the turn's token. Time runs over the sample's loss tokens in order; tokens of
+// the environment between turns pass the next value and advantage through, as in verl. A sample
+// without a loss token still counts in its group's statistics.
+// KL, with d = old - reference, or old - rollout by kl_to:
+//   kl_in loss       none here
+//   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019). Estimators with
+//                    one value per sample add the sum to the sample's total before the group's
+//                    statistics (verl). Rejected with given, which uses no rewards.
+//   kl_in advantage  the same for reinforce and gae. Otherwise, after the estimator,
+//                    A_t -= kl_coef sum_{u >= t} gamma^(u - t) kl_u (OpenRLHF, AReaL)
 // Whitening comes last: (x - mean) / sqrt(var + whiten_eps), var over n - 1 with
 // advantage.unbiased, otherwise n:
 //   tokens     statistics over all loss tokens of the step (verl's masked_whiten)
-//   sequences  over the mean advantages of the samples that have loss tokens
-// kl_coef is the present value of the coefficient. Throws std::invalid_argument naming lengths or
-// the sample: a table that is not consistent, no value for gae, no advantages for given or kl_in
-// reward with it, no reference for a KL, a turn reward outside its sample, a number that is not
-// finite, gdpo with reward.clip (the clipped total is not what it adds up); and as advantages.h.
+//   sequences  statistics over the mean advantages of the samples that have loss tokens
+// kl_coef: current value of the coefficient.
+// Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
+// no value for gae, no advantages for given or kl_in reward with it, no reference for a KL, a turn
+// reward outside its sample, a number that is not finite, gdpo with reward.clip (gdpo does not use
+// the clipped total); and as advantages.h.
 StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
                                int64_t group_size, const AlgorithmConfig& config, double kl_coef);
 

@@ -1,5 +1,6 @@
-// The loss of PPO's value model per loss token, and what its metrics are made of, as pure functions
-// of tensors. Shapes: n = loss entries of this rank.
+// Loss of PPO's value model per loss token, and the statistics for its metrics, as pure functions
+// of tensors.
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,11 +9,11 @@
 
 namespace ringside::rl {
 
-// Sums over loss entries; those of micro-batches and ranks add up.
+// Sums over loss entries. Sums of micro-batches and ranks are added.
 struct ValueSums {
   double loss = 0.0;  // weighted: adds up to the update's loss
   double tokens = 0.0;
-  double clipped = 0.0;  // tokens whose clipped value has the larger error, which earns no gradient
+  double clipped = 0.0;  // tokens whose clipped value has the larger error; they have no gradient
 
   ValueSums& operator+=(const ValueSums& other);
 };
@@ -22,18 +23,19 @@ struct ValueLoss {
   ValueSums sums;
 };
 
-// Per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c = value_clip, 0.5 (v -
-// R)^2 for c = 0; the loss is the sum times token_weight, one over the loss tokens of the
-// mini-batch. Source: PPO2's value loss in OpenAI Baselines (Schulman et al. 2017); verl,
-// core_algos.compute_value_loss with token-mean. value_n carries the gradient; all three are of one
-// floating-point dtype. n may be 0: the loss is then a zero that still has a gradient path. Throws
-// c10::Error on columns of different lengths or a negative value_clip.
+// The value loss: per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c =
+// value_clip, or 0.5 (v - R)^2 for c = 0. The loss is the sum times token_weight, which is one over
+// the loss tokens of the mini-batch. The gradient flows through value_n. All three tensors have one
+// floating-point dtype. n may be 0: the loss is then a zero with a gradient path.
+// Throws: c10::Error on columns of different lengths or a negative value_clip.
+// Source: PPO2's value loss in OpenAI Baselines (Schulman et al. 2017); verl,
+// core_algos.compute_value_loss with token-mean.
 ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
                      const at::Tensor& return_n, double token_weight, double value_clip);
 
-// Count, mean and sum of squared deviations from the mean of numbers. Moments of parts merge with
-// += by the formula of Chan, Golub and LeVeque (1979), which subtracts no large sums: means far
-// from 0 cost no digits of the variance.
+// Count, mean and sum of squared deviations from the mean. += merges the moments of parts without
+// subtracting large sums: a mean far from 0 costs no digits of the variance.
+// Source: Chan, Golub and LeVeque 1979.
 struct Moments {
   double count = 0.0;
   double mean = 0.0;
@@ -44,7 +46,7 @@ struct Moments {
   Moments& operator+=(const Moments& other);
 };
 
-// What values say of returns. Merges over micro-batches, ranks and updates.
+// Statistics of values against returns. Merged over micro-batches, ranks and updates.
 struct ValueStatistics {
   Moments value;
   Moments return_;
@@ -55,8 +57,8 @@ struct ValueStatistics {
   static ValueStatistics of(const at::Tensor& value_n, const at::Tensor& return_n);
   ValueStatistics& operator+=(const ValueStatistics& other);
 
-  // 1 - Var(R - V) / Var(R): 1 = foreseen, 0 = no better than a constant, below 0 = worse. 0 where
-  // returns do not vary.
+  // 1 - Var(R - V) / Var(R): 1 = perfect prediction, 0 = no better than a constant, below 0 =
+  // worse. 0 if the returns do not vary.
   double explained_variance() const;
 };
 

@@ -7,7 +7,7 @@
 namespace ringside::rl {
 namespace {
 
-// What an estimator that compares a sample with its group needs.
+// Requirements of estimators that compare a sample with its group.
 bool uses_groups(AdvantageEstimator estimator) {
   return estimator != AdvantageEstimator::kReinforce && estimator != AdvantageEstimator::kGae &&
          estimator != AdvantageEstimator::kGiven;
@@ -54,8 +54,8 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
   }
 }
 
-// Advantages that come with the rollouts are made of no reward here, so nothing that shapes rewards
-// could act.
+// Advantages that come with the rollouts are not computed from rewards here, so keys that shape
+// rewards would have no effect.
 void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   if (a.advantage.estimator != AdvantageEstimator::kGiven) {
     return;

@@ -1,5 +1,5 @@
-// The numbers that follow from the batch keys: prompts or samples, per rank or in all, asked before
-// step 1.
+// Batch arithmetic: the counts that follow from the batch keys (prompts or samples, per rank or
+// global), computed before step 1.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace ringside::rl {
 // All counts are global: over every rank and worker together.
 struct BatchArithmetic {
   std::int64_t samples_per_step = 0;  // prompts_per_step x group_size; sft: batch_size
-  std::int64_t samples_per_mini_batch =
-      0;  // the largest: mini-batches differ by at most one sample
+  // Samples of the largest mini-batch; sizes differ by at most one.
+  std::int64_t samples_per_mini_batch = 0;
   std::int64_t optimizer_steps_per_step =
       0;                             // num_iterations x num_mini_batches; sft: num_mini_batches
   std::int64_t optimizer_steps = 0;  // of the whole run
   std::int64_t samples = 0;          // of the whole run
-  std::int64_t max_tokens_per_sample =
-      0;  // prompt + completion; 0 for sft, whose documents have no limit
+  // Prompt + completion; 0 for sft, whose documents have no limit.
+  std::int64_t max_tokens_per_sample = 0;
   std::int64_t max_tokens_per_step = 0;     // 0 for sft
   std::int64_t sequence_parallel_size = 0;  // ring x Ulysses
   std::int64_t world_size = 0;              // replicas x sequence_parallel_size
@@ -28,7 +28,7 @@ struct BatchArithmetic {
 
 BatchArithmetic batch_arithmetic(const Config& config);
 
-// The same in sentences, a line each, for `ringside check` and the head of a run's log.
+// The same in sentences, one line each, for `ringside check` and the start of a run's log.
 std::vector<std::string> describe_batch(const Config& config);
 
 }  // namespace ringside::rl

@@ -5,10 +5,10 @@
 namespace ringside::rl {
 namespace {
 
-// Keys of an axis that has one rank, where they would do nothing.
+// Keys of an axis with one rank, where they would have no effect.
 void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
-  const bool factored =
-      c.parallel.context_parallel_size > 1;  // by the model's shape, once that is read
+  // Factored by the model's shape once that is read.
+  const bool factored = c.parallel.context_parallel_size > 1;
   const bool ring =
       c.parallel.ringattn_parallel_size > 1 || (factored && c.sp.method != SpMethod::kUlysses);
   const bool ulysses =
@@ -120,12 +120,11 @@ std::vector<Mistake> check_combinations(const Config& c) {
                             text_of(c.bridge.heartbeat_s) + " s; expected more than that"});
   }
   if (c.bridge.pause_timeout_s <= c.bridge.heartbeat_s) {
-    mistakes.push_back(
-        {"bridge.pause_timeout_s",
-         "is " + text_of(c.bridge.pause_timeout_s) +
-             ", but a worker says only with its heartbeats, every bridge.heartbeat_s = " +
-             text_of(c.bridge.heartbeat_s) +
-             " s, that its pause is over; expected more than that"});
+    mistakes.push_back({"bridge.pause_timeout_s",
+                        "is " + text_of(c.bridge.pause_timeout_s) +
+                            ", but a worker reports the end of its pause only in a heartbeat, "
+                            "every bridge.heartbeat_s = " +
+                            text_of(c.bridge.heartbeat_s) + " s; expected more than that"});
   }
   if (c.bridge.rollout_address == c.bridge.weights_address &&
       !c.bridge.rollout_address.ends_with(":0")) {

@@ -1,4 +1,4 @@
-// Values that are each in range and still do not go together.
+// Checks of combinations of values that are each in range.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ struct Mistake {
   std::string text;  // what is wrong, with both values, and what was expected
 };
 
-// Every contradiction between keys; empty for a configuration that can be honoured.
+// All contradictions between keys; empty for a valid configuration.
 std::vector<Mistake> check_combinations(const Config& config);
 
-// The part of it that looks at the algorithm: appends to `mistakes`.
+// The checks of the algorithm's keys. Appends to `mistakes`.
 void check_algorithm(const Config& config, std::vector<Mistake>& mistakes);
 
-// A number as errors show it: "0.2", "512.0".
+// A number as text for error messages: "0.2", "512.0".
 std::string text_of(double value);
 
 }  // namespace ringside::rl

@@ -1,10 +1,10 @@
-// The configuration of a run: one plain struct per section of the YAML tree.
+// Configuration of a run: one plain struct per section of the YAML tree.
 //
-// Every member is one key; its initialiser is its default and equals the value in
-// configs/defaults.yaml, where each key's meaning is written (tests/rl/config_defaults_test.cpp
-// keeps the two equal). schema.cpp says what each key accepts, load.h how files, presets and the
-// command line are merged into one Config. Torch-free; plain values, so copies are independent and
-// concurrent reads are safe.
+// Every member is one key. Its initialiser is its default and equals the value in
+// configs/defaults.yaml, which documents each key's meaning (tests/rl/config_defaults_test.cpp
+// compares the two). schema.cpp defines the values that each key accepts. load.h merges files,
+// presets and the command line into one Config. Torch-free.
+// Thread safety: plain values; copies are independent and concurrent reads are safe.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct DataConfig {
   bool shuffle = true;
 };
 
-// What the rewards that rollout.reward names look at.
+// Options of the rewards that rollout.reward names.
 struct RewardOptionsConfig {
   double tolerance = 1e-6;
   std::string regex;
@@ -48,7 +48,7 @@ struct RewardOptionsConfig {
   double http_timeout_s = 30.0;
 };
 
-// An inference server outside of the worker process (rollout.server other than embedded).
+// External inference server (rollout.server other than embedded).
 struct ServerConfig {
   std::string url = "http://127.0.0.1:8000";
   std::string api_key_file;
@@ -100,7 +100,7 @@ struct CorrectionConfig {
   double opsm_delta = 0.0;
 };
 
-// What the trainer makes of a sample's total reward before the advantages.
+// Shaping of a sample's total reward before the advantages.
 struct RewardShapingConfig {
   double scale = 1.0;
   double clip = 0.0;
@@ -182,12 +182,12 @@ struct ParallelConfig {
   GroupScope group_scope = GroupScope::kLocalNode;
   double collective_timeout_s = 600.0;
 
-  // Ranks that share a sequence, however context_parallel_size is going to be factored.
+  // Number of ranks that share a sequence, before or after context_parallel_size is factored.
   std::int64_t sequence_parallel_size() const {
     return context_parallel_size > 0 ? context_parallel_size
                                      : ringattn_parallel_size * ulysses_parallel_size;
   }
-  // Ranks the mesh needs.
+  // Number of ranks of the mesh.
   std::int64_t world_size() const {
     return data_parallel_replicate_size * sequence_parallel_size();
   }
@@ -203,7 +203,7 @@ struct SpConfig {
   std::int64_t reproducible = 0;
 };
 
-// Key files of CURVE; empty = plain, for one machine.
+// CURVE key files; empty = no encryption, for a single machine.
 struct CurveConfig {
   std::string trainer_secret;
   std::string allowed_workers;

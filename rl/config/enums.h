@@ -1,5 +1,4 @@
-// The words of the configuration: every enumeration that a key can take, with its values as YAML
-// writes them. Torch-free.
+// Enumerations of the configuration with their values as written in YAML. Torch-free.
 #pragma once
 
 #include <array>
@@ -12,7 +11,7 @@
 namespace ringside::rl {
 
 enum class DType { kFloat32, kBFloat16, kFloat64 };
-// kModel: whatever model.dtype says.
+// kModel: the same as model.dtype.
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 enum class AlgorithmName { kGrpo, kSft };
@@ -61,7 +60,7 @@ enum class WeightEncoding { kAuto, kDense };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class ProgressStyle { kAuto, kBar, kLines };
 
-// The words of an enumeration in YAML, in the order of its values.
+// The YAML words of an enumeration, in the order of its values.
 template <class E>
 struct EnumNames;
 
@@ -211,8 +210,8 @@ struct EnumNames<ProgressStyle> {
   static constexpr std::array<std::string_view, 3> kNames = {"auto", "bar", "lines"};
 };
 
-// The YAML word of an enumerator, e.g. "token_mean". Throws std::out_of_range for a value outside
-// the enumeration.
+// The YAML word of an enumerator, e.g. "token_mean".
+// Throws: std::out_of_range for a value outside the enumeration.
 template <class E>
 constexpr std::string_view to_string(E value) {
   return EnumNames<E>::kNames.at(static_cast<std::size_t>(value));

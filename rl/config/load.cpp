@@ -25,7 +25,7 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
-// Sets one slot from its text; returns "" or what was wrong and what was expected.
+// Sets one slot from its text. Returns "", or the problem and what was expected.
 class Setter {
  public:
   explicit Setter(const SourceValue& source) : source_(source) {}
@@ -90,7 +90,7 @@ void append(std::vector<SourceValue>& to, std::vector<SourceValue> from) {
   std::move(from.begin(), from.end(), std::back_inserter(to));
 }
 
-// What the user wrote, lowest precedence first.
+// The user's values, lowest precedence first.
 std::vector<SourceValue> read_sources(const std::vector<std::filesystem::path>& files,
                                       const std::vector<std::string>& overrides,
                                       std::vector<std::string>& errors) {

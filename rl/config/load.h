@@ -1,5 +1,5 @@
-// Reading a configuration: defaults < preset < YAML files from left to right < key.sub=value of the
-// command line.
+// Loading of a configuration, in rising precedence: defaults, preset, YAML files from left to
+// right, key.sub=value of the command line.
 #pragma once
 
 #include <filesystem>
@@ -14,30 +14,31 @@ namespace ringside::rl {
 
 struct LoadedConfig {
   Config config;
-  // Where each key's value came from: "default", "preset trl", "recipe.yaml:12" or "command line".
-  // Every key is present.
+  // Origin of each key's value: "default", "preset trl", "recipe.yaml:12" or "command line". Every
+  // key is present.
   std::map<std::string, std::string> origins;
-  // All mistakes found, one line each: "recipe.yaml:3:5: rollout.group_size: is -1, expected at
-  // least 1". The config is usable only when this is empty.
+  // All mistakes, one line each: "recipe.yaml:3:5: rollout.group_size: is -1, expected at least 1".
+  // The config is usable only if this is empty.
   std::vector<std::string> errors;
 
   bool ok() const { return errors.empty(); }
 };
 
-// Merges the files (mappings merge deeply, everything else is replaced) and the overrides, each
-// "key.sub=value", and checks every value and every combination. Never throws for what a user
-// wrote, an unreadable file included: all mistakes are collected in `errors`. Reads files, blocks
-// on nothing else; thread-safe.
+// Merges the files and the overrides, each "key.sub=value", and checks every value and every
+// combination. Mappings merge deeply; all other values are replaced. Never throws for invalid user
+// input, including an unreadable file: all mistakes are collected in `errors`.
+// Blocks: only on reading files.
+// Thread safety: safe to call concurrently.
 LoadedConfig load_config(const std::vector<std::filesystem::path>& files,
                          const std::vector<std::string>& overrides);
 
-// The same, for callers that can only go on with a good configuration.
-// Throws std::invalid_argument whose text is all errors, a line each.
+// The same, for callers that need a valid configuration.
+// Throws: std::invalid_argument with all errors as its text, one line each.
 Config load_config_or_throw(const std::vector<std::filesystem::path>& files,
                             const std::vector<std::string>& overrides);
 
-// The whole configuration as YAML that load_config reads back to an equal Config. Paths are
-// absolute by then.
+// The whole configuration as YAML. load_config reads it back to an equal Config. Paths are
+// absolute.
 std::string dump(const Config& config);
 
 // configs/defaults.yaml, embedded at build time.

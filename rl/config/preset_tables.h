@@ -1,4 +1,4 @@
-// The tables behind presets.h: each system's or paper's settings with their source.
+// Preset tables for presets.h: the settings of each system or paper with their source.
 #pragma once
 
 #include <string_view>

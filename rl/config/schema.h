@@ -1,5 +1,5 @@
-// What each configuration key accepts: its type, its range or its list of words, and the member of
-// Config it names. The one table that loading, dumping, suggestions and the tests all read.
+// Schema of the configuration: each key's type, its range or list of values, and its member of
+// Config. Loading, dumping, suggestions and the tests all read this one table.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ struct Range {
   bool above = false;
   bool below = false;
 
-  // False for NaN too.
+  // Whether `value` is in the range. False for NaN.
   bool holds(double value) const;
-  // "at least 1", "above 0 and at most 1": what an error says was expected.
+  // The range in words for error messages: "at least 1", "above 0 and at most 1".
   std::string describe() const;
 };
 
@@ -41,11 +41,11 @@ struct BoolSlot {
 struct TextSlot {
   std::string* value;
 };
-// A file or folder: made absolute when it is set, "" stays "".
+// A file or folder. Made absolute when set; "" stays "".
 struct PathSlot {
   std::string* value;
 };
-// One word of a fixed list.
+// One value of a fixed list.
 struct ChoiceSlot {
   std::vector<std::string_view> names;
   std::function<std::string_view()> get;
@@ -58,14 +58,14 @@ struct Field {
   Slot slot;
 };
 
-// One Field for every key, in the order of configs/defaults.yaml. The slots point into `config`,
-// which must outlive them.
+// One Field per key, in the order of configs/defaults.yaml. The slots point into `config`, which
+// must outlive them.
 std::vector<Field> fields_of(Config& config);
 
 // Every dotted key, in the same order.
 const std::vector<std::string>& known_keys();
 
-// The member's present value as YAML text without quotes; floating-point numbers in the shortest
+// The member's current value as YAML text without quotes. Floating-point numbers have the shortest
 // form that reads back to the same value.
 std::string value_text(const Slot& slot);
 

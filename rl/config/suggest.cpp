@@ -251,11 +251,11 @@ std::string nearest_key(std::string_view unknown) {
   std::size_t best_distance = std::string::npos;
   for (const std::string& key : known_keys()) {
     const std::size_t whole = edit_distance(unknown, key);
-    // A leaf of the wrong section counts one more than the same slip in the right one.
+    // A leaf in the wrong section counts one more than the same typo in the right section.
     const std::size_t part = edit_distance(leaf, last_component(key)) + 1;
     const std::size_t distance = std::min(whole, part);
     const std::size_t limit = std::max<std::size_t>(2, leaf.size() / 3);
-    // Of keys as near, the one that lies less deep.
+    // Of equally near keys, the one with fewer levels.
     const bool shallower = distance == best_distance && depth_of(key) < depth_of(best);
     if (distance <= limit && (distance < best_distance || shallower)) {
       best = key;

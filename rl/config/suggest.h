@@ -1,5 +1,4 @@
-// What to say about a key nobody knows: the nearest known key, and the translation of a
-// neighbouring system's word.
+// Suggestions for unknown keys: the nearest known key, and translations of other systems' names.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +7,21 @@
 
 namespace ringside::rl {
 
-// The known key nearest to a dotted unknown one, "" when none is near: the whole dotted names and
-// the last components are compared, so a right name in the wrong section is found too.
+// The known key nearest to an unknown dotted key; "" when none is near. Both the whole dotted names
+// and the last components are compared, so a right name in the wrong section is found too.
 std::string nearest_key(std::string_view unknown);
 
-// What a key of TRL, axolotl, torchtune, torchtitan, verl, prime-rl or OpenRLHF is called here,
-// e.g. "rollout.group_size" for "num_generations" or "actor_rollout_ref.rollout.n"; "" when the
-// word is none of theirs.
+// Ringside's name for a key of TRL, axolotl, torchtune, torchtitan, verl, prime-rl or OpenRLHF,
+// e.g. "rollout.group_size" for "num_generations" or "actor_rollout_ref.rollout.n"; "" for an
+// unknown name.
 std::string translate(std::string_view unknown);
 
-// What to say about a key of a feature that Ringside does not have ("LoRA and other adapters are
-// not supported; ..."), "" when it names none.
+// The message for a key of a feature that Ringside does not have ("LoRA and other adapters are not
+// supported; ..."); "" for any other key.
 std::string absent_feature(std::string_view unknown);
 
-// The sentence that these make: "unknown key; did you mean optimizer.learning_rate?".
+// The whole message for an unknown key, from the functions above: "unknown key; did you mean
+// optimizer.learning_rate?".
 std::string suggestion(std::string_view unknown);
 
 }  // namespace ringside::rl

@@ -2,7 +2,8 @@
 
 namespace ringside::rl {
 
-// TRL 1.16.0. A loss type of its name divides as said; epsilon_high None means epsilon.
+// TRL 1.16.0. A loss type of its own name sets the aggregation stated there; epsilon_high None
+// means epsilon.
 std::vector<Preset> trl_presets() {
   return {
       // The defaults of GRPOConfig. Its loss_type "dapo" divides by the completion tokens of the
@@ -58,8 +59,8 @@ std::vector<Preset> trl_presets() {
   };
 }
 
-// What neighbouring systems run when asked for GRPO: default or example, and version, stand at
-// each.
+// Settings of other systems for GRPO. Each entry names its version and whether it is a default or
+// an example.
 std::vector<Preset> system_presets() {
   return {
       // verl 0.9.0, defaults of ppo_trainer with adv_estimator grpo: dual clip always on, no KL

@@ -64,7 +64,7 @@ class Flattener {
     }
     const std::string section_keys = keys_of_section(key);
     if (section_keys.empty()) {
-      // An unknown mapping is reported by its leaves: those are the words that can be translated.
+      // An unknown mapping is reported by its leaves, because those names can be translated.
       if (node.IsMap() && node.size() > 0) {
         walk(node, key);
       } else {

@@ -1,5 +1,5 @@
-// The order in which a data set is visited: every item once a pass, a new order each pass, a
-// function of the seed alone, so that a resumed run and every worker agree on it. Torch-free.
+// Data order: every item once per pass, in a new order each pass. It is a function of the seed
+// alone, so a resumed run and every worker compute the same order. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace ringside::rl {
 
 class DataOrder {
  public:
-  // size >= 1 items, else std::invalid_argument. Without shuffle the order is 0, 1, 2, ... each
-  // pass.
+  // size: number of items, at least 1. Without shuffle the order is 0, 1, 2, ... in each pass.
+  // Throws: std::invalid_argument for a size below 1.
   DataOrder(int64_t size, uint64_t seed, bool shuffle);
 
-  // The item at place `position` >= 0 of the endless sequence of passes. Not thread-safe: keeps the
-  // orders of a few passes, so that places far apart (rounds of refill) may alternate.
+  // The item at `position` >= 0 of the endless sequence of passes. Caches the orders of a few
+  // passes, so that distant positions (rounds of refill) may alternate.
+  // Thread safety: none.
   int64_t at(int64_t position);
 
  private:
@@ -26,12 +27,12 @@ class DataOrder {
   bool shuffle_;
   const std::vector<int64_t>& order_of(int64_t pass);
 
-  std::deque<std::pair<int64_t, std::vector<int64_t>>>
-      orders_;  // pass and its order, the latest made last
+  // Cached passes with their orders, the latest computed last.
+  std::deque<std::pair<int64_t, std::vector<int64_t>>> orders_;
 };
 
-// A seed for one of many independent streams: splitmix64 (Steele et al. 2014) over the parts in
-// order.
+// A seed for one of many independent streams: splitmix64 over the parts in order.
+// Source: Steele et al. 2014.
 uint64_t mix_seed(std::initializer_list<uint64_t> parts);
 
 }  // namespace ringside::rl

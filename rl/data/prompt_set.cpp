@@ -15,7 +15,7 @@ std::string limit_text(const PromptLimit& limit) {
   return "rollout.max_prompt_tokens = " + std::to_string(limit.max_tokens);
 }
 
-// Whether any prompt was rendered by the template: its first marker stands in the text.
+// The first prompt that was rendered by the template, recognised by its first marker in the text.
 const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate chat_template) {
   if (chat_template == ChatTemplate::kNone) {
     return nullptr;

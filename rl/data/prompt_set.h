@@ -1,4 +1,4 @@
-// The prompts of a file that a run samples, and their token ids. Torch-free.
+// Prompt set: the prompts of a file that a run samples, and their token ids. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -12,43 +12,43 @@
 
 namespace ringside::rl {
 
-// How long a prompt may be, and what becomes of longer ones.
+// Longest allowed prompt, and the handling of longer ones.
 struct PromptLimit {
   int64_t max_tokens = 0;
   OnOverlong on_overlong = OnOverlong::kError;
 };
 PromptLimit prompt_limit(const Config& config);
 
-// A function of the file, the tokenizer and the configuration alone, so that all workers and the
-// trainer's evaluation see the same prompts at the same indices.
+// The prompts of a file. They depend only on the file, the tokenizer and the configuration, so all
+// workers and the trainer's evaluation see the same prompts at the same indices.
 struct PromptSet {
-  std::vector<Prompt> prompts;  // those that are sampled, in the file's order
+  std::vector<Prompt> prompts;  // the prompts that are sampled, in the file's order
   std::vector<std::string>
-      problems;          // a sentence each, with file and line; a run does not start with any
+      problems;          // one sentence each, with file and line; with any, a run does not start
   int64_t lines = 0;     // prompts in the file
   int64_t overlong = 0;  // of these, longer than the limit
   int64_t longest = 0;   // tokens of the longest that is sampled
 };
 
-// Throws std::runtime_error naming the file when it cannot be read or has no line at all.
+// Throws: std::runtime_error naming the file when it cannot be read or has no line.
 PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
-// The same for callers that cannot go on with problems. Throws std::runtime_error for the first of
-// them.
+// The same for callers that cannot continue with problems.
+// Throws: std::runtime_error for the first problem too.
 PromptSet load_prompt_set(const std::filesystem::path& path, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
 // "3 of 900 prompts are longer than rollout.max_prompt_tokens = 512: dropped"; "" when none is.
 std::string describe_overlong(const PromptSet& set, const PromptLimit& limit);
 
-// The prompt's ids; with truncate the last limit.max_tokens of them.
-// Throws: std::runtime_error naming the prompt when it has no token, or too many and they are not
+// The prompt's token ids; with on_overlong truncate the last limit.max_tokens of them.
+// Throws: std::runtime_error naming the prompt when it has no token, or too many and is not
 // truncated.
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit,
                                 const engine::Tokenizer& tokenizer);
 
-// What is wrong with the template's markers under this tokenizer, "" when each is one token.
+// The problem of the template's markers under this tokenizer; "" when each marker is one token.
 std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& tokenizer);
 
 }  // namespace ringside::rl

@@ -20,7 +20,7 @@ constexpr const char* kForm =
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// What stands under `name`, which must be there.
+// The value under `name`, which must be present.
 const json& field(const json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) {
@@ -52,7 +52,7 @@ T optional(const json& object, const char* name, const char* expected, T otherwi
   return absent ? otherwise : value_of<T>(*found, name, expected);
 }
 
-// The objects of a list under `name`; none where there is no such list.
+// The objects of a list under `name`; none without such a list.
 std::vector<json> objects(const json& line, const char* name, const char* expected) {
   auto list = optional<std::vector<json>>(line, name, expected, {});
   for (const json& item : list) {
@@ -96,7 +96,7 @@ std::vector<uint8_t> loss_mask(const json& line) {
   return mask;
 }
 
-// Fills what says how good the rollout was.
+// Reads rewards or advantages into the rollout.
 void read_rewards(const json& line, bridge::Rollout& rollout) {
   const bool failed = rollout.finish_reason == bridge::FinishReason::kAborted ||
                       rollout.finish_reason == bridge::FinishReason::kError;
@@ -145,15 +145,15 @@ json parse_line(const std::string& text) {
   }
 }
 
-// A group trained again after a restart stands in log.rollouts' file a second time, under another
-// start of the trainer.
+// A group that was trained again after a restart is in log.rollouts' file a second time, under
+// another trainer term.
 std::string group_label(const json& line) {
   std::string label = field(line, "group_id").dump();
   return line.contains("logged_in_term") ? label + " of start " + line["logged_in_term"].dump()
                                          : label;
 }
 
-// Numbers groups and samples as lines come in, and holds them to group_size.
+// Numbers groups and samples in file order and checks group_size.
 class GroupNumbering {
  public:
   explicit GroupNumbering(int64_t group_size) : group_size_(group_size) {}

@@ -1,12 +1,12 @@
-// Recorded rollouts, one JSON object a line.
+// Recorded rollouts: a file with one JSON object per line.
 //
 // A line holds "group_id", "prompt_ids", "completion_ids", "logprobs" and one of "reward" (a
-// number), "rewards" ([[name, value]]) or "advantages" (one a completion token); a line whose
-// "finish_reason" is error or aborted needs none of them. Optional: "loss_mask" (over the
+// number), "rewards" ([[name, value]]) or "advantages" (one per completion token). A line whose
+// "finish_reason" is error or aborted needs none of the three. Optional: "loss_mask" (over the
 // completion), "finish_reason", "temperature", "versions" [{version, begin, end}], "turn_offsets",
-// "turn_rewards" (one a turn), "branches" [{begin, context_end}], each as bridge::Rollout has it.
-// The lines of a group follow each other. The file that log.rollouts writes is one: "advantages"
-// beside "rewards" are then what the trainer made of them, and are not read. Torch-free.
+// "turn_rewards" (one per turn), "branches" [{begin, context_end}], each as in bridge::Rollout. The
+// lines of a group follow each other. The file that log.rollouts writes has this format; its
+// "advantages" beside "rewards" are those the trainer computed, and are ignored. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@
 
 namespace ringside::rl {
 
-// All rollouts of the file in order, group_id renumbered 0, 1, ... by first appearance (the file
-// may use any strings or integers). Throws std::runtime_error naming file and line: unreadable
-// file, bad JSON, a missing or mistyped field, a rollout that bridge::validate or `admit` refuses,
-// a group that does not have group_size consecutive lines, no group at all.
+// All rollouts of the file in order. group_id is renumbered 0, 1, ... by first appearance (the file
+// may use any strings or integers).
+// Throws: std::runtime_error naming file and line, for an unreadable file, bad JSON, a missing or
+// mistyped field, a rollout that bridge::validate or `admit` rejects, a group that does not have
+// group_size consecutive lines, or a file without a group.
 std::vector<bridge::Rollout> read_rollout_file(
     const std::filesystem::path& path, int64_t group_size,
     const std::function<bridge::Status(const bridge::Rollout&)>& admit = {});

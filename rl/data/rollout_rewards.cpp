@@ -10,7 +10,7 @@
 namespace ringside::rl {
 namespace {
 
-// Fills the gaps of failed samples with the mean of their group, to the bit where the others are
+// Fills the values of failed samples with the mean of their group; bitwise exact if the others are
 // equal.
 void fill_unscored(std::vector<double>& values, std::span<const bridge::Rollout> rollouts,
                    int64_t group_size) {
@@ -31,8 +31,8 @@ void fill_unscored(std::vector<double>& values, std::span<const bridge::Rollout>
   }
 }
 
-// The names of all rollouts' rewards in alphabetical order, with their values; a rollout without
-// one has 0 there.
+// The names of all rollouts' rewards in alphabetical order, with their values; 0 for a rollout
+// without that reward.
 void fill_by_name(SampleRewards& rewards, std::span<const bridge::Rollout> rollouts,
                   const Config& config) {
   std::map<std::string, std::vector<double>> by_name;
@@ -77,7 +77,8 @@ double sample_total(const bridge::Rollout& rollout, std::span<const WeightedRewa
                                                      : weighted_total(rollout.rewards, recipe);
 }
 
-// reward(rollout) of each, the gaps of failed samples filled. Errors name the rollout.
+// reward(rollout) of each rollout, with the values of failed samples filled. Errors name the
+// rollout.
 template <class RewardOf>
 std::vector<double> one_a_rollout(std::span<const bridge::Rollout> rollouts, const Config& config,
                                   RewardOf reward) {
@@ -110,8 +111,7 @@ SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
                              const Config& config) {
   SampleRewards rewards;
   fill_by_name(rewards, rollouts, config);
-  rewards.total =
-      one_a_rollout(rollouts, config, sample_total);  // those of turns stand by themselves
+  rewards.total = one_a_rollout(rollouts, config, sample_total);  // rewards of turns are separate
   std::vector<int64_t> lengths;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const bridge::Rollout& rollout = rollouts[r];
@@ -125,8 +125,8 @@ SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
       if (token >= 0) {
         rewards.turns.push_back({static_cast<int64_t>(r), token, value});
       } else {
-        rewards.total[r] +=
-            rollout.turn_rewards[t];  // no token to stand at, but the group's statistics count it
+        // There is no token for it, but the group's statistics count it.
+        rewards.total[r] += rollout.turn_rewards[t];
       }
     }
   }

@@ -13,8 +13,9 @@ void append(TokenizedExample& example, const std::vector<int64_t>& ids, std::siz
   }
 }
 
-// The first of `ids` that holds a byte from `begin` on, or all of them: the longest run of tokens
-// that say no more than the head does. A token across the border belongs to the learned part.
+// The first of `ids` that holds a byte from `begin` on, or ids.size(): the length of the longest
+// run of tokens whose text is within the head. A token across the border belongs to the learned
+// part.
 std::size_t first_learned_token(const engine::Tokenizer& tokenizer, const std::vector<int64_t>& ids,
                                 const std::string& text, std::size_t begin) {
   const std::string head = text.substr(0, begin);
@@ -100,7 +101,7 @@ SftSet scan_sft_set(const Config& config, const engine::Tokenizer& tokenizer,
                              error.what());
       continue;
     }
-    // The last id is a target alone and takes no place in the batch.
+    // The last id is only a target and takes no place in the batch.
     const auto tokens = static_cast<int64_t>(example.ids.size()) - 1;
     if (tokens > limit) {
       ++set.overlong;

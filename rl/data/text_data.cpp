@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr const char* kJsonLines = "expected JSON Lines: one object a line";
 
-// A file that is there and looks like text. Throws std::runtime_error saying why not.
+// Opens a file that exists and looks like text. Throws std::runtime_error with the reason.
 std::ifstream open_lines(const std::filesystem::path& path) {
   if (path.empty()) {
     throw std::runtime_error("no data file is set");
@@ -65,7 +65,7 @@ std::string text_member(const json& line, const std::string& key, const std::str
   return value.get<std::string>();
 }
 
-// Calls visit(object, line number) for every line that is not empty; what it throws becomes a
+// Calls visit(object, line number) for every line that is not empty. Its exception becomes a
 // problem of the line.
 std::vector<std::string> scan_lines(const std::filesystem::path& path,
                                     const std::function<void(const json&, int64_t)>& visit) {
@@ -118,7 +118,7 @@ std::vector<Item> all_or_throw(DataFile<Item> file) {
   return std::move(file.items);
 }
 
-// A string as it is, anything else as its JSON text: ids and answers are often numbers.
+// A string unchanged; any other value as its JSON text, because ids and answers are often numbers.
 std::string text_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -140,7 +140,7 @@ std::vector<ChatMessage> messages_of(const json& list, const DataConfig& config)
                                   ", expected {\"role\", \"content\"}");
     }
     for (const auto& [key, value] : message.items()) {
-      // A tool call that is not rendered would be missing from the text without a word.
+      // Otherwise a tool call that is not rendered would be missing from the text silently.
       if (key != "role" && key != "content" && !value.is_null()) {
         throw std::invalid_argument("a message has \"" + key +
                                     "\"; expected role and content alone");

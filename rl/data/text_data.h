@@ -1,4 +1,4 @@
-// Prompts and supervised examples out of JSONL files. Torch-free.
+// Prompts and supervised examples from JSONL files. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace ringside::rl {
 struct Prompt {
   std::string id;  // the line's "id", or its number
   std::string prompt;
-  std::string answer;  // what a reward compares with; empty when the line has none
+  std::string answer;  // the reference answer for rewards; empty if the line has none
   int64_t line = 0;    // of the file, from 1
 };
 
@@ -25,25 +25,25 @@ struct SftExample {
   int64_t line = 0;  // of the file, from 1
 };
 
-// What a file holds, and a sentence "FILE:LINE: ..." for each line that cannot be used.
+// The items of a file, and a sentence "FILE:LINE: ..." for each line that cannot be used.
 template <class Item>
 struct DataFile {
   std::vector<Item> items;
   std::vector<std::string> problems;
 };
 
-// One object a line, prompt and answer under config.prompt_key and config.answer_key. A prompt that
-// is a list of chat messages is rendered by config.chat_template, up to where the assistant's turn
-// begins. A line is a problem when it is no JSON object, has neither a string nor messages under
-// prompt_key, or has messages without a template. Throws: std::runtime_error naming the file when
-// it cannot be read or has no line at all.
+// Reads one JSON object per line, with prompt and answer under config.prompt_key and
+// config.answer_key. A prompt that is a list of chat messages is rendered by config.chat_template,
+// up to the beginning of the assistant's turn. A line is a problem if it is no JSON object, has
+// neither a string nor messages under prompt_key, or has messages without a template.
+// Throws: std::runtime_error naming the file when it cannot be read or has no line.
 DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfig& config);
 
-// The same for one {"prompt", "completion"} or {"messages"} object a line.
+// The same for one {"prompt", "completion"} or {"messages"} object per line.
 DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path, const DataConfig& config);
 
-// What scan_prompts and scan_sft_examples read. Throws std::runtime_error for the first problem
-// too.
+// The items of scan_prompts and scan_sft_examples.
+// Throws: std::runtime_error for the first problem too.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config);
 std::vector<SftExample> read_sft_examples(const std::filesystem::path& path,
                                           const DataConfig& config);

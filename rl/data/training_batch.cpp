@@ -34,7 +34,7 @@ void check_rollout(const bridge::Rollout& rollout) {
   }
 }
 
-// A rollout that failed has neither and is not trained on.
+// A rollout that failed has neither rewards nor advantages and is not trained on.
 void check_judged(const bridge::Rollout& rollout, AdvantageEstimator estimator) {
   const bool given = estimator == AdvantageEstimator::kGiven;
   if (given && is_scored(rollout) && rollout.advantages.empty()) {
@@ -82,7 +82,7 @@ sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchP
       document.entries.add(own_begin + (i - own.begin) - 1, rollout.completion_ids[i], index);
     }
   }
-  document.ids.pop_back();  // the last token is only ever a target
+  document.ids.pop_back();  // the last token is only a target
   return document;
 }
 
@@ -116,7 +116,7 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
       loss_tokens.push_back(columns.begin[r + 1] - columns.begin[r]);
     }
   }
-  // 0 stands for the longest completion there can be, as in TRL's dr_grpo.
+  // 0 means the longest possible completion, as in TRL's dr_grpo.
   const double divisor = config.algorithm.loss_divisor > 0
                              ? config.algorithm.loss_divisor
                              : static_cast<double>(config.rollout.max_completion_tokens);
@@ -143,8 +143,7 @@ MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
   return batch;
 }
 
-// Whether each sample is trained on: those that failed are not, and groups without variance teach
-// nothing.
+// Whether each sample is trained on. Excluded are failed samples and groups without variance.
 std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, const Config& config) {
   std::vector<bool> trained;
   for (const bridge::Rollout& rollout : rollouts) {

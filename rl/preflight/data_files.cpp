@@ -8,12 +8,13 @@
 #include "rl/data/sft_examples.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
+#include "rl/rollouts/rollout_admission.h"
 #include "rl/sampling/prompt_scorer.h"
 
 namespace ringside::rl {
 namespace {
 
-constexpr std::size_t kListed = 10;  // lines of one file
+constexpr std::size_t kListed = 10;  // reported lines per file
 
 void add_problems(const std::string& key, const std::string& file,
                   const std::vector<std::string>& problems, PreflightReport& report) {
@@ -26,7 +27,7 @@ void add_problems(const std::string& key, const std::string& file,
   }
 }
 
-// Answers that a reward of the recipe does not understand.
+// Answers that a reward of the recipe cannot parse.
 std::vector<std::string> answer_problems(const std::string& file,
                                          const std::vector<Prompt>& prompts, const Config& config) {
   const RewardOptions options = reward_options(config.rollout, "");
@@ -67,7 +68,7 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
     return;
   }
   try {
-    if (!files.tokenizer) {  // its own mistake is reported; lines and answers can still be read
+    if (!files.tokenizer) {  // reported already; lines and answers can still be read
       auto data = scan_prompts(path, config.data);
       auto more = answer_problems(path, data.items, config);
       data.problems.insert(data.problems.end(), more.begin(), more.end());
@@ -133,31 +134,12 @@ void check_rollout_file(const Config& config, const PreflightScope& scope, const
   if (scope.rollouts.empty()) {
     return;
   }
-  const std::string path = scope.rollouts.string();
   try {
-    std::vector<std::string> problems;
-    const auto rollouts = read_rollout_file(scope.rollouts, config.rollout.group_size);
-    const int64_t vocabulary =
-        files.model ? files.model->vocab_size : std::numeric_limits<int64_t>::max();
-    for (const bridge::Rollout& rollout : rollouts) {
-      for (const auto* ids : {&rollout.prompt_ids, &rollout.completion_ids}) {
-        const auto bad = std::find_if(ids->begin(), ids->end(),
-                                      [&](int64_t id) { return id < 0 || id >= vocabulary; });
-        if (bad != ids->end()) {
-          problems.push_back(path + ": rollout " + rollout.rollout_id +
-                             " (group/sample) has token id " + std::to_string(*bad) +
-                             ", outside the model's vocabulary of " + std::to_string(vocabulary));
-          break;
-        }
-      }
-      if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven &&
-          rollout.advantages.empty()) {
-        problems.push_back(path + ": rollout " + rollout.rollout_id +
-                           " (group/sample) brings no advantages, which "
-                           "algorithm.advantage.estimator given takes");
-      }
-    }
-    add_problems("--rollouts", path, problems, report);
+    const auto admit = [&](const bridge::Rollout& rollout) {
+      return files.model ? check_recorded(rollout, config, model_bounds(*files.model))
+                         : bridge::Status(bridge::Success{});
+    };
+    read_rollout_file(scope.rollouts, config.rollout.group_size, admit);
   } catch (const std::exception& error) {
     report.mistakes.push_back({"--rollouts", error.what()});
   }

@@ -1,21 +1,21 @@
-// The files of prompts, answers, examples and recorded rollouts.
+// Checks of the files of prompts, answers, examples and recorded rollouts.
 #pragma once
 
 #include "rl/preflight/model_files.h"
 
 namespace ringside::rl {
 
-// data.train where workers sample here, data.eval where the trainer evaluates: every line under the
-// tokenizer, every answer under the rewards of rollout.reward. Lengths are held to the model's
+// Checks data.train if workers sample here, and data.eval if the trainer evaluates: every line with
+// the tokenizer, every answer with the rewards of rollout.reward, and lengths against the model's
 // positions.
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 
-// data.sft.
+// Checks data.sft.
 void check_sft_file(const Config& config, const ModelFiles& files, PreflightReport& report);
 
-// scope.rollouts, where it is set: ids within the vocabulary, advantages where the estimator takes
-// those that come.
+// Checks scope.rollouts if it is set: ids within the vocabulary, and advantages if the estimator is
+// given.
 void check_rollout_file(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 

@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 constexpr const char* kExpected =
     "expected a Hugging Face directory: config.json, tokenizer.json, *.safetensors";
 
-// ".../Qwen/Qwen3-0.6B" where not even ".../Qwen" is there: the name of a model on the hub, most
-// likely.
+// ".../Qwen/Qwen3-0.6B" where not even ".../Qwen" exists: most likely the name of a model on the
+// hub.
 std::string hub_advice(const fs::path& path) {
   const fs::path owner = path.parent_path();
   if (fs::exists(owner) || !fs::exists(owner.parent_path())) {
@@ -26,7 +26,7 @@ std::string hub_advice(const fs::path& path) {
          " --local-dir DIR`, then DIR";
 }
 
-// Why `path` cannot be a model's directory; "" when it may be.
+// The reason why `path` cannot be a model's directory; "" when it can.
 std::string directory_problem(const fs::path& path) {
   for (const fs::path& part : path) {
     if (part == "~") {
@@ -96,7 +96,7 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
   }
 }
 
-// What the policy's shape cannot do.
+// Checks the parallel layout against the model's heads.
 void check_heads(const Config& config, const engine::ModelConfig& model, PreflightReport& report) {
   const ParallelConfig& parallel = config.parallel;
   const std::string heads = std::to_string(model.num_attention_heads) +

@@ -1,4 +1,4 @@
-// The model's directories: configuration, tokenizer and headers of the weights.
+// Checks of the model's directories: configuration, tokenizer and headers of the weights.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace ringside::rl {
 
-// What could be read; what could not is among the mistakes.
+// The parts that could be read. The others are reported as mistakes.
 struct ModelFiles {
   std::optional<engine::ModelConfig> model;
   std::optional<engine::Tokenizer> tokenizer;
 };
 
-// model.path, and of reference and critic what the algorithm uses. The tokenizer only where
-// `needs_tokenizer`.
+// Checks model.path, and the directories of reference and critic that the algorithm uses. Reads the
+// tokenizer only if `needs_tokenizer`.
 ModelFiles check_model_files(const Config& config, bool needs_tokenizer, PreflightReport& report);
 
 }  // namespace ringside::rl

@@ -13,7 +13,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
     check_sft_file(config, files, report);
     return report;
   }
-  PreflightScope live = scope;  // where rollouts are brought along, no worker samples
+  PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
   live.workers_here = scope.workers_here && !scope.brings_rollouts;
   const bool samples = live.workers_here || config.eval.every > 0;
   const ModelFiles files = check_model_files(config, samples, report);

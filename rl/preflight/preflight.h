@@ -1,5 +1,5 @@
-// What a run is going to open, opened before it starts: model, tokenizer, data, rewards, addresses
-// and keys.
+// Preflight checks: opens everything that a run will open before the run starts, namely model,
+// tokenizer, data, rewards, addresses and keys.
 #pragma once
 
 #include <filesystem>
@@ -11,26 +11,26 @@
 
 namespace ringside::rl {
 
-// What the configuration is about to be used for.
+// The intended use of the configuration.
 struct PreflightScope {
-  bool workers_here =
-      true;  // rollout workers start on this machine: data.train and rewards are theirs
-  bool brings_rollouts = false;    // rollouts come from elsewhere than workers: a file, or prime-rl
-  std::filesystem::path rollouts;  // that file; empty = none
+  // Rollout workers start on this machine and use data.train and the rewards.
+  bool workers_here = true;
+  bool brings_rollouts = false;    // rollouts come from a file or from prime-rl, not from workers
+  std::filesystem::path rollouts;  // the file of rollouts; empty = none
 };
 
 struct PreflightReport {
-  std::vector<Mistake> mistakes;  // each key with a sentence that names the file and the line
-  std::vector<std::string>
-      notes;  // what the files hold: numbers of prompts, prompts that are dropped
+  std::vector<Mistake> mistakes;  // key and sentence; the sentence names file and line
+  // Content of the files: numbers of prompts and of dropped prompts.
+  std::vector<std::string> notes;
 
   bool ok() const { return mistakes.empty(); }
 };
 
-// Reads headers of weights and no values, data files to the last line, and tokenizes every prompt
-// once. Starts one program in the sandbox where the reward code_tests is used; opens no socket. All
-// mistakes are collected; at most ten lines of one file are listed. Pure but for reading; never
-// throws for what a user wrote.
+// Reads the headers of the weights (no values) and whole data files, and tokenizes every prompt
+// once. Starts one program in the sandbox if the reward code_tests is used. Opens no socket.
+// Collects all mistakes; at most ten lines of one file are listed. Writes nothing. Never throws for
+// invalid user input.
 PreflightReport preflight(const Config& config, const PreflightScope& scope);
 
 }  // namespace ringside::rl

@@ -15,7 +15,7 @@
 namespace ringside::rl {
 namespace {
 
-// Runs `open`; what it throws is a mistake of `key`.
+// Runs `open`; its exception becomes a mistake of `key`.
 void try_open(const std::string& key, const std::function<void()>& open, PreflightReport& report) {
   try {
     open();

@@ -1,21 +1,22 @@
-// Settings that are valid words and that a run would refuse all the same.
+// Checks of settings that are valid by themselves but that a run would reject.
 #pragma once
 
 #include "rl/preflight/model_files.h"
 
 namespace ringside::rl {
 
-// What training cannot use: a cut distribution, advantages that nobody brings.
+// Rejects settings that training cannot use: a truncated sampling distribution, and advantages that
+// no source provides.
 void check_training_settings(const Config& config, const PreflightScope& scope,
                              PreflightReport& report);
 
-// Each reward of rollout.reward is made as a worker makes it; and the stop text.
+// Creates each reward of rollout.reward as a worker does, and checks the stop text.
 void check_rewards(const Config& config, const ModelFiles& files, PreflightReport& report);
 
-// Addresses to bind, and key files.
+// Checks the addresses to bind and the key files.
 void check_bridge(const Config& config, const PreflightScope& scope, PreflightReport& report);
 
-// rollout.server_options of a server outside the worker. Does not connect: the server may start
+// Checks rollout.server_options of an external server. Does not connect: the server may start
 // later.
 void check_server(const Config& config, PreflightReport& report);
 

@@ -1,4 +1,4 @@
-// One thread that runs jobs in the order they were given: one is under way and at most one waits.
+// Background thread that runs jobs in order. At most one job runs and at most one is pending.
 #pragma once
 
 #include <chrono>
@@ -11,21 +11,23 @@
 
 namespace ringside::rl {
 
-// Thread-safe. What a job throws ends the thread and is rethrown by every later call but the
-// destructor.
+// An exception of a job ends the thread; every later call except the destructor rethrows it.
+// Thread safety: all methods.
 class JobThread {
  public:
   JobThread();
-  // Drops the job that waits, if any; blocks until the one under way has ended.
+  // Drops the pending job, if any.
+  // Blocks: until the running job has ended.
   ~JobThread();
   JobThread(const JobThread&) = delete;
   JobThread& operator=(const JobThread&) = delete;
 
-  // Blocks while another job waits already: whoever gives jobs faster than they are done is slowed
-  // down, none is left out.
+  // Submits a job. Jobs are never dropped by submit().
+  // Blocks: while a job is pending (back-pressure).
   void submit(std::function<void()> job);
 
-  // Blocks until no job is under way or waits, at most `timeout`; whether that is so.
+  // Waits until no job runs or is pending; returns whether that is so.
+  // Blocks: up to `timeout`.
   bool wait_idle(std::chrono::milliseconds timeout);
 
  private:

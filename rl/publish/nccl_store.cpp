@@ -62,7 +62,7 @@ c10::intrusive_ptr<c10d::Store> GroupStore::open(int64_t world_size,
   options.numWorkers = static_cast<std::size_t>(world_size);
   options.timeout = timeout;
   options.masterListenFd = std::exchange(listener_, -1);  // the store closes it
-  options.useLibUV = false;                               // which would not take the listener
+  options.useLibUV = false;  // libuv does not accept an existing listener
   return c10::make_intrusive<c10d::TCPStore>(host_, options);
 }
 

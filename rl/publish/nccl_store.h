@@ -1,5 +1,5 @@
-// The rendezvous of NCCL weight groups, without NCCL: stores that inference servers of Python find
-// their peers in.
+// Rendezvous stores of NCCL weight groups, where Python inference servers find their peers. Without
+// NCCL itself.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,11 +14,13 @@
 
 namespace ringside::rl {
 
-// A listening socket on `host` (a numeric IPv4 address; only there, unlike c10d's own, which
-// listens everywhere) and the TCPStore that serves it. port 0: any free one. Not thread-safe.
+// A listening socket on `host` (a numeric IPv4 address) and the TCPStore that it serves. It listens
+// on that address only, unlike c10d's own socket, which listens on all. port 0: any free port.
+// Thread safety: none.
 class GroupStore {
  public:
-  // Returns at once. Throws std::invalid_argument for another host, std::system_error when it
+  // Does not block.
+  // Throws: std::invalid_argument for another form of host; std::system_error when the socket
   // cannot be bound.
   GroupStore(const std::string& host, uint16_t port);
   ~GroupStore();
@@ -27,9 +29,10 @@ class GroupStore {
 
   uint16_t port() const { return port_; }
 
-  // Starts the store and waits until world_size - 1 others have connected, as vLLM's
-  // StatelessProcessGroup.create and torch's rendezvous do on their side. Call once. Throws
-  // c10::DistStoreError after `timeout`.
+  // Starts the store and waits until world_size - 1 peers have connected, as vLLM's
+  // StatelessProcessGroup.create and torch's rendezvous do on their side. Call once.
+  // Blocks: up to `timeout`.
+  // Throws: c10::DistStoreError after `timeout`.
   c10::intrusive_ptr<c10d::Store> open(int64_t world_size, std::chrono::milliseconds timeout);
 
  private:
@@ -38,13 +41,12 @@ class GroupStore {
   int listener_ = -1;
 };
 
-// Hands the id to the ranks of a vLLM group, who wait for it.
+// Publishes the NCCL id to the ranks of a vLLM group, which wait for it.
 void announce_vllm_id(c10d::Store& store, std::span<const uint8_t, kNcclIdBytes> id);
 
-// The store that a process group of init_custom_process_group (SGLang, slime, OpenRLHF) with this
-// group_name lives in. device: "cuda" for NCCL
-// ("cpu" for Gloo). From torch 2.11's distributed_c10d._new_process_group_helper, which puts two
-// prefixes under the function's own.
+// The store of a process group made by init_custom_process_group (SGLang, slime, OpenRLHF) with
+// this group_name. device: "cuda" for NCCL, "cpu" for Gloo. The function adds two prefixes.
+// Source: torch 2.11, distributed_c10d._new_process_group_helper.
 c10::intrusive_ptr<c10d::Store> custom_group_store(const c10::intrusive_ptr<c10d::Store>& store,
                                                    const std::string& group_name,
                                                    const std::string& device);

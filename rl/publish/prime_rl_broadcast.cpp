@@ -43,7 +43,7 @@ PrimeRlBroadcast::PrimeRlBroadcast(std::filesystem::path root, at::ScalarType st
 
 void PrimeRlBroadcast::publish(const engine::Decoder& decoder, int64_t version) const {
   const auto directory = root_ / (kStep + std::to_string(version));
-  std::filesystem::remove_all(directory);  // of an earlier start, with its markers
+  std::filesystem::remove_all(directory);  // left by an earlier start, with its markers
   std::filesystem::create_directories(directory);
   touch(directory / ".sender_ready");
   wait_for(directory / ".receiver_ready");

@@ -1,4 +1,4 @@
-// Weights to prime-rl's inference servers, through a directory that both sides see.
+// Weight transfer to prime-rl's inference servers through a shared directory.
 #pragma once
 
 #include <chrono>
@@ -9,19 +9,23 @@
 
 namespace ringside::rl {
 
-// Filesystem broadcast of PrimeIntellect-ai/prime-rl at commit 114f3ca4
-// (src/prime_rl/transports/weights/base.py): ROOT/step_N is made anew, marked .sender_ready; the
-// orchestrator answers .receiver_ready; then .started, a Hugging Face directory's files, .finished.
-// Versions before N - 1 are removed. (Earlier versions of prime-rl look for a file STABLE instead.)
+// Writes ROOT/step_N anew and marks it .sender_ready. The orchestrator answers with
+// .receiver_ready. Then follow .started, the files of a Hugging Face directory, and .finished.
+// Versions before N - 1 are removed. (Earlier versions of prime-rl wait for a file STABLE instead
+// and are not supported.)
+// Source: filesystem broadcast of PrimeIntellect-ai/prime-rl at commit 114f3ca4,
+// src/prime_rl/transports/weights/base.py.
 class PrimeRlBroadcast {
  public:
   // root: prime-rl's OUTPUT_DIR/broadcasts. storage: kFloat, kDouble or kBFloat16. tokenizer_from:
-  // directory whose tokenizer files go along, may be empty.
+  // directory whose tokenizer files are copied along; may be empty. patience: longest wait for the
+  // orchestrator.
   PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
                    std::filesystem::path tokenizer_from, std::chrono::milliseconds patience);
 
-  // Blocks for the orchestrator's answer, at most `patience`, and for the disk. Throws
-  // std::runtime_error naming the marker when no answer comes, and
+  // Publishes one version.
+  // Blocks: on the orchestrator's answer, at most `patience`, and on the disk.
+  // Throws: std::runtime_error naming the marker when no answer arrives;
   // std::filesystem::filesystem_error or std::runtime_error when the disk fails.
   void publish(const engine::Decoder& decoder, int64_t version) const;
 

@@ -11,7 +11,7 @@
 namespace ringside::rl {
 namespace {
 
-// e0001-v000012, and nothing that somebody else put beside it.
+// Matches names such as e0001-v000012 only, so that other files in the directory are left alone.
 bool is_version_name(const std::string& name) {
   const auto digits = [&](std::size_t begin, std::size_t end) {
     return begin < end && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),

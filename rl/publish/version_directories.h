@@ -1,5 +1,5 @@
 // Published weights on disk: a Hugging Face directory per version, for inference servers that load
-// from there and for recomputing log-probs later.
+// weights from disk and for recomputing log-probs later.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,20 +15,23 @@ namespace ringside::rl {
 
 class VersionDirectories {
  public:
-  // keep: how many of the newest stay on disk, 0 = all. storage: kFloat, kDouble or kBFloat16, what
-  // is published. tokenizer_from: directory whose tokenizer files are copied along, may be empty.
+  // keep: number of newest versions that stay on disk, 0 = all. storage: dtype on disk, kFloat,
+  // kDouble or kBFloat16. tokenizer_from: directory whose tokenizer files are copied along; may be
+  // empty.
   VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage,
                      std::filesystem::path tokenizer_from);
 
   // ROOT/e<trainer_term>-v<version>, zero-padded so that names sort by age.
   std::filesystem::path path_of(int64_t trainer_term, int64_t version) const;
 
-  // Writes the version whole or not at all (under another name, renamed when durable), then removes
-  // the oldest beyond `keep`. Returns its path. Blocks for the disk. Throws std::runtime_error or
-  // std::system_error on a write failure.
+  // Writes the version atomically (under another name, renamed when durable), then removes the
+  // oldest versions beyond `keep`. Returns its path.
+  // Blocks: on the disk.
+  // Throws: std::runtime_error or std::system_error on a write failure.
   std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term,
                               int64_t version) const;
-  // The same of a copy of the parameters, in the decoder's order: beside the training.
+  // The same from a copy of the parameters in the decoder's order, so that training can continue
+  // meanwhile.
   std::filesystem::path write(const engine::ModelConfig& config,
                               const std::vector<engine::TensorToWrite>& tensors,
                               int64_t trainer_term, int64_t version) const;

@@ -28,7 +28,7 @@ std::string dtype_name(at::ScalarType dtype) {
   TORCH_CHECK(false, "weights are published in F32, BF16 or F64, got ", dtype);
 }
 
-// Of a TensorEntry or a NamedBuffer.
+// The dtype of a TensorEntry or a NamedBuffer.
 template <class Named>
 at::ScalarType dtype_of(const Named& tensor) {
   const auto found = dtypes().find(tensor.dtype);
@@ -37,7 +37,7 @@ at::ScalarType dtype_of(const Named& tensor) {
   return found->second;
 }
 
-// The bytes of parameter i in a flat buffer of the unit's layout, which it holds alive.
+// The bytes of parameter i in a flat buffer of the unit's layout. The view keeps the buffer alive.
 bridge::Buffer view_bytes(const engine::ParamUnit& unit,
                           const std::shared_ptr<const at::Tensor>& flat, std::size_t i) {
   const auto element = flat->element_size();
@@ -48,9 +48,9 @@ bridge::Buffer view_bytes(const engine::ParamUnit& unit,
            static_cast<std::size_t>(numel) * element}};
 }
 
-// A unit's values in one dtype after another, converted once for all its parameters: a model has a
-// dozen small ones to each large one, and a conversion of its own costs each of them more than its
-// elements do.
+// A unit's values in one dtype after another, each converted once for all parameters. A model has a
+// dozen small parameters per large one, and a conversion of its own would cost each of them more
+// than its elements do.
 class Converted {
  public:
   Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
@@ -79,9 +79,8 @@ void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& 
               manifest.tensors.size(), " tensors, the model has ", count);
 }
 
-// Installs the snapshot's tensors from `first` on, one for each parameter of the unit. Those that
-// follow one another in one dtype, which is all of them as a rule, are gathered first and converted
-// together.
+// Installs the snapshot's tensors from `first` on, one per parameter of the unit. Consecutive
+// tensors of one dtype (usually all of them) are gathered first and converted together.
 void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapshot,
                   std::size_t first) {
   const auto entry = [&](std::size_t i) -> const bridge::TensorEntry& {
@@ -144,7 +143,7 @@ std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuf
   std::vector<engine::TensorToWrite> tensors;
   for (const bridge::NamedBuffer& copy : copies) {
     const at::ScalarType dtype = dtype_of(copy);
-    // from_blob wants a mutable pointer; nobody writes.
+    // from_blob takes a mutable pointer; the tensor is never written.
     void* bytes = const_cast<std::byte*>(copy.data.bytes.data());
     tensors.push_back({copy.name,
                        at::from_blob(

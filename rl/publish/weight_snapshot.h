@@ -1,5 +1,5 @@
-// Between the model's parameters and the bridge's torch-free snapshots: what the trainer publishes,
-// what a worker installs and proves to have installed.
+// Conversion between the model's parameters and the bridge's torch-free weight snapshots: the
+// trainer publishes snapshots; a worker installs them and verifies the installation by hash.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,35 @@
 namespace ringside::rl {
 
 // A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order.
-// It is independent of the decoder, which may be trained on at once. Throws c10::Error on another
-// dtype.
+// The copy is independent of the decoder, so training may continue at once.
+// Throws: c10::Error on another dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
 
-// The same in memory that workers on this machine can read. Throws std::invalid_argument unless the
-// block is of weight_bytes().
+// The same, copied into memory that workers on this machine can read.
+// Throws: std::invalid_argument unless the block's size is weight_bytes().
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block);
 
-// The copies as tensors, which keep them alive. Throws c10::Error on a dtype that is not published.
+// The copies as tensors, which keep the buffers alive.
+// Throws: c10::Error on a dtype that is not published.
 std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies);
 
 // Bytes of all parameters in `dtype`.
 std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);
 
-// A copy in memory of its own, hashed.
+// A hashed snapshot in memory of its own.
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
                                                                int64_t trainer_term,
                                                                int64_t version);
 
-// Writes a verified snapshot into the decoder. Throws c10::Error, before anything is written, when
-// its tensors are not exactly the decoder's parameters by name, order and shape.
+// Copies a verified snapshot into the decoder.
+// Throws: c10::Error when its tensors are not exactly the decoder's parameters by name, order and
+// shape; the decoder is then unchanged.
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
 
-// The root hash of what the decoder holds now, read back in the manifest's dtypes: equal to the
+// The root hash of the decoder's present weights, read back in the manifest's dtypes. It equals the
 // manifest's root hash exactly when the installation was complete.
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
 

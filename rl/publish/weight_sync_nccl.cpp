@@ -20,8 +20,8 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kLook{1};
 
-// A communicator in NCCL's non-blocking mode, in which calls return before they are done: so that
-// each can have a deadline.
+// A communicator in NCCL's non-blocking mode, in which calls return before they have finished, so
+// that each call can have a deadline.
 class BoundedComm {
  public:
   BoundedComm(const ncclUniqueId& id, int64_t world_size, milliseconds timeout)
@@ -39,7 +39,7 @@ class BoundedComm {
 
   ncclComm_t get() const { return comm_; }
 
-  // Takes what a call returned, and waits until NCCL has taken the call in.
+  // Checks the result of a call and waits until NCCL has accepted the call.
   void taken(ncclResult_t result, const char* what) {
     check(result, what);
     settle(what);
@@ -115,8 +115,8 @@ class VllmGroup final : public WeightGroup {
     for (const Bucket& bucket : vllm_buckets(bytes, bucket_bytes_)) {
       std::vector<at::Tensor> parts;
       for (std::size_t i = bucket.first; i < bucket.last; ++i) {
-        // As bytes, flat first: the view of a tensor without dims as bytes has no last dim to
-        // stretch.
+        // Flattened before the view as bytes: a tensor without dims has no last dim for the view to
+        // extend.
         parts.push_back(tensors[i].reshape({-1}).view(at::kByte));
       }
       at::Tensor packed = at::cat(parts);
@@ -124,7 +124,7 @@ class VllmGroup final : public WeightGroup {
                                 static_cast<std::size_t>(bucket.bytes), ncclUint8, 0, comm_.get(),
                                 at::cuda::getCurrentCUDAStream()),
                   "broadcast");
-      comm_.wait_for_stream("broadcast");  // `packed` lives until it is sent
+      comm_.wait_for_stream("broadcast");  // `packed` must live until it is sent
     }
   }
 
@@ -157,7 +157,7 @@ class SglangGroup final : public WeightGroup {
         custom_group_store(store_, group_name, "cuda"), 0, static_cast<int>(world_size), options);
   }
 
-  // c10d makes the communicator with the first broadcast, on both sides.
+  // c10d creates the communicator at the first broadcast, on both sides.
   void broadcast(std::span<const at::Tensor> tensors) override {
     for (const at::Tensor& tensor : tensors) {
       check_tensor(tensor);
@@ -172,7 +172,7 @@ class SglangGroup final : public WeightGroup {
         }
         std::this_thread::sleep_for(kLook);
       }
-      work->wait();  // throws what went wrong
+      work->wait();  // throws on failure
     }
   }
 

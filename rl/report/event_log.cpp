@@ -8,7 +8,7 @@ namespace {
 constexpr std::chrono::seconds kWindow{10};
 constexpr int64_t kOfOneKind = 5;
 constexpr int64_t kOfAllKinds = 40;
-constexpr std::size_t kMaxKinds = 64;  // told apart within a window
+constexpr std::size_t kMaxKinds = 64;  // distinguished kinds in one window
 
 std::string kind_of(const std::string& text) {
   std::string kind;

@@ -1,4 +1,4 @@
-// Events of a run as log lines, in bounded number.
+// Rate-limited log of a run's events.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,10 @@
 
 namespace ringside::rl {
 
-// Passes each event on at once, but of one kind (texts that differ in numbers alone) at most 5
-// within 10 s, and of all kinds at most 40; what was left out is counted and told when the 10 s are
-// over. Thread-safe.
+// Writes each event at once, up to 5 of one kind within 10 s and 40 of all kinds. Events whose
+// texts differ only in numbers are of one kind. Suppressed events are counted and summarised after
+// the 10 s.
+// Thread safety: all methods.
 class EventLog {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,13 +22,14 @@ class EventLog {
 
   void add(const std::string& text, Clock::time_point now = Clock::now());
 
-  // To be called about once a second: tells what was left out. add() does so too.
+  // Call about once a second: writes the summary of suppressed events when it is due. add() does so
+  // too.
   void tick(Clock::time_point now = Clock::now());
 
  private:
   struct Kind {
     int64_t seen = 0;
-    std::string last;  // of what was left out
+    std::string last;  // the last suppressed text
   };
 
   void end_window(Clock::time_point now);

@@ -19,7 +19,7 @@ std::string pattern_with(std::string_view prefix) {
 
 constexpr char kClearLine[] = "\r\x1b[2K";
 
-// Standard error, and the status line at its end.
+// Log sink: standard error, with the status line at its end.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void line(const std::string& text) {
@@ -43,12 +43,12 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override { std::fflush(stderr); }
 
-  // On a terminal the line may hold the bar of another process of the run, which draws it again.
+  // On a terminal the line may hold the bar of another process of the run; that process redraws it.
   void write_above_status(const std::string& text) {
     const bool drawn = !status_.empty() || isatty(STDERR_FILENO) == 1;
     write(drawn ? kClearLine + text + status_ : text);
   }
-  // In one piece, so that other processes' lines come before or after.
+  // In one write, so that lines of other processes come before or after it.
   static void write(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);

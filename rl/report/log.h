@@ -1,7 +1,8 @@
-// Logging of rl/ and tools/: lines on standard error, and nothing of the logging library in sight.
+// Logging of rl/ and tools/ as lines on standard error. The logging library is not visible in this
+// header.
 //
-// The library behind it and torch carry different versions of fmt, so this header names neither and
-// the implementation is a target of its own that includes no torch.
+// That library and torch contain different versions of fmt. So this header includes neither, and
+// the implementation is a target of its own without torch.
 #pragma once
 
 #include <string>
@@ -14,23 +15,25 @@ enum class Level { kDebug, kInfo, kWarn, kError };
 // Lines below the level are dropped. Default: kInfo.
 void set_level(Level level);
 
-// What this process is, put before each line, e.g. "trainer 0" or "worker 2". Default: nothing.
-// Call it once at start-up, before other threads log.
+// Sets the name of this process that precedes each line, e.g. "trainer 0" or "worker 2". Default:
+// none. Call it once at start-up, before other threads log.
 void set_prefix(std::string_view prefix);
 
-// One line each: "2026-01-31 12:00:00.123 info  [trainer 0] text". Thread-safe; written and flushed
-// on return. Text is taken as it is, never as a format; line breaks in it stay, so a caller sees
-// its message whole.
+// Each writes one line: "2026-01-31 12:00:00.123 info  [trainer 0] text". The line is written and
+// flushed on return. Text is never used as a format. Line breaks in it are kept.
+// Thread safety: safe to call concurrently.
 void debug(const std::string& text);
 void info(const std::string& text);
 void warn(const std::string& text);
 void error(const std::string& text);
 
-// The text alone as a line of its own, whatever the level. Thread-safe.
+// Writes the text alone as one line, at any level.
+// Thread safety: safe to call concurrently.
 void line(const std::string& text);
 
-// A line that stays below the log on a terminal, e.g. a progress bar: whatever is logged appears
-// above it and it is drawn again. Replaces the one before; "" removes it. Thread-safe.
+// Sets a status line that stays below the log on a terminal, e.g. a progress bar. Log lines appear
+// above it and it is redrawn. Replaces the previous status; "" removes it.
+// Thread safety: safe to call concurrently.
 void set_status(const std::string& text);
 
 }  // namespace ringside::rl::log

@@ -1,4 +1,4 @@
-// The numbers of one training step, by name and in the order they were added.
+// Metrics of one training step: names and values, in the order they were added.
 #pragma once
 
 #include <string>

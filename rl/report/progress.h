@@ -1,5 +1,4 @@
-// What a person watching sees: a bar with reward, tokens/s and ETA on a terminal, one line a step
-// elsewhere.
+// Progress display: on a terminal a bar with reward, tokens/s and ETA, elsewhere one line per step.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ struct ProgressUpdate {
   std::int64_t step = 0;         // steps done, 1 after the first
   std::optional<double> reward;  // the step's mean reward; none in supervised fine-tuning
   double loss = 0;
-  std::optional<double> eval_reward = {};  // of the last evaluation, if there was one
+  std::optional<double> eval_reward = {};  // the last evaluation's, if any
   double tokens_per_s = 0;
   double step_s = 0;  // wall time of this step in seconds
 };
@@ -28,9 +27,9 @@ struct TerminalTraits {
 TerminalTraits detect_terminal();
 
 // The bar as one line of at most `columns` - 1 characters (a full last column wraps on some
-// terminals), colour escapes not counted: "[####------] train  40%  40/100  reward 0.532  loss
-// 0.0125  eval 0.610  eta 1:02  12.3k tok/s". On a narrow terminal the bar goes first, then the
-// words from the right. `eta_s` is in seconds.
+// terminals), not counting colour escapes: "[####------] train  40%  40/100  reward 0.532  loss
+// 0.0125  eval 0.610  eta 1:02  12.3k tok/s". On a narrow terminal the bar is left out first, then
+// the fields from the right. `eta_s` is in seconds.
 std::string render_bar(const ProgressUpdate& update, std::int64_t total_steps, double eta_s,
                        const TerminalTraits& terminal);
 
@@ -40,25 +39,27 @@ std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, 
 // 59 -> "0:59", 3723 -> "1:02:03", 90000 -> "1d 1:00:00"; not finite or negative -> "?".
 std::string format_duration(double seconds);
 
-// Where a display goes.
+// Outputs of a progress display.
 struct ProgressOutput {
-  std::function<void(const std::string&)> line;  // receives a line for good, without its end
-  std::function<void(const std::string&)>
-      status;  // receives the bar, which replaces the one before; "" removes it. Empty: no bar
-  std::function<TerminalTraits()>
-      terminal;  // asked at each draw of the bar: a terminal may be resized
+  // Writes a permanent line; the text has no line end.
+  std::function<void(const std::string&)> line;
+  // Draws the bar in place of the previous one; "" removes it. Empty: no bar.
+  std::function<void(const std::string&)> status;
+  // Called at each draw of the bar, because a terminal may be resized.
+  std::function<TerminalTraits()> terminal;
 };
 
-// Draws updates as they come: one bar that stays below the log where there is an output for it,
-// else one line a step. Not thread-safe.
+// Draws updates as they arrive: a bar below the log if there is a status output, else one line per
+// step.
+// Thread safety: none.
 class Progress {
  public:
   Progress(std::int64_t total_steps, ProgressOutput output);
 
-  // The ETA is the remaining steps times a moving average of the step time (weight 0.1 for the
-  // newest).
+  // Draws an update. The ETA is the remaining steps times a moving average of the step time (weight
+  // 0.1 for the newest).
   void update(const ProgressUpdate& update);
-  // Leaves the last bar as a line.
+  // Writes the last bar as a permanent line.
   void finish();
 
  private:

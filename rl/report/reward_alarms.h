@@ -1,4 +1,4 @@
-// Alarms of a run whose rewards teach nothing. Torch-free.
+// Alarms for a run whose rewards carry no training signal. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace ringside::rl {
 
 class RewardAlarms {
  public:
-  // Steps in a row before an alarm rings.
+  // Consecutive steps before an alarm is raised.
   static constexpr int64_t kSteps = 5;
 
   // Adds alarm/zero_reward (all rewards of the last kSteps steps are 0) and alarm/equal_rewards
-  // (the rewards within every group are equal, and with them every advantage is 0), 1 where it
-  // rings. Returns a sentence for each that does, at kSteps steps and whenever their number has
-  // doubled. Without rewards, as with estimator given, nothing is added. Zero rewards ring the
-  // first alarm alone.
+  // (the rewards within every group are equal, so every advantage is 0), with value 1 when raised.
+  // Returns a sentence for each raised alarm, at kSteps steps and whenever their number has
+  // doubled. Adds nothing without rewards, as with estimator given. Zero rewards raise only the
+  // first alarm.
   std::vector<std::string> add(Metrics& metrics, const SampleRewards& rewards,
                                std::span<const double> sample_score,
                                std::span<const double> advantage, int64_t group_size);

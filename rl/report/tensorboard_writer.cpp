@@ -55,7 +55,7 @@ void put_bytes(std::string& out, int field, const std::string& bytes) {
   out += bytes;
 }
 
-// An Event up to its payload.
+// The fields of an Event before its payload.
 std::string event_head(std::int64_t step) {
   using Seconds = std::chrono::duration<double>;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -120,8 +120,8 @@ TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder, std::i
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   const std::string base = "events.out.tfevents." + std::to_string(seconds) + "." + host_name() +
                            "." + std::to_string(getpid()) + ".";
-  // O_EXCL and a count: two writers in one second, or two containers whose pids agree, get files of
-  // their own.
+  // O_EXCL and a counter: two writers in one second, or two containers with equal pids, get
+  // separate files.
   for (int n = 0; fd_ < 0; ++n) {
     path_ = folder / (base + std::to_string(n));
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);

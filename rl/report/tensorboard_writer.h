@@ -16,25 +16,26 @@ namespace ringside::rl {
 // value inverted.
 std::uint32_t crc32c(std::span<const std::byte> bytes);
 
-// TFRecord's mask: rotated right by 15 bits, plus 0xa282ead8, so that a CRC over data that holds
-// CRCs stays sound.
+// TFRecord's mask of a CRC: rotated right by 15 bits, plus 0xa282ead8. It keeps a CRC over data
+// that contains CRCs reliable.
 std::uint32_t masked_crc32c(std::span<const std::byte> bytes);
 
-// Writes scalar summaries to `folder`/events.out.tfevents.<seconds>.<host>.<pid>.<n>. Not
-// thread-safe.
+// Writes scalar summaries to `folder`/events.out.tfevents.<seconds>.<host>.<pid>.<n>.
+// Thread safety: none.
 class TensorboardWriter {
  public:
-  // Makes the folder and a new file in it; earlier files stay and TensorBoard shows all as one run.
-  // After a resume pass the first step to come: an event of it makes TensorBoard drop what earlier
-  // files hold from that step on; -1 at the start of a run. Throws std::runtime_error when the file
-  // cannot be created.
+  // Creates the folder and a new file in it. Earlier files stay; TensorBoard shows all of them as
+  // one run. first_step: after a resume the next step, so that TensorBoard discards the events of
+  // earlier files from that step on; -1 at the start of a run.
+  // Throws: std::runtime_error when the file cannot be created.
   TensorboardWriter(const std::filesystem::path& folder, std::int64_t first_step);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;
 
-  // One event with all metrics as 32-bit floats, the format's own precision. Throws
-  // std::runtime_error when the disk is full. Names are tags: a slash groups them.
+  // Writes one event with all metrics as 32-bit floats, the format's own precision. Names are tags;
+  // a slash groups them.
+  // Throws: std::runtime_error when the disk is full.
   void write(std::int64_t step, const Metrics& metrics);
 
   const std::filesystem::path& path() const { return path_; }

@@ -1,4 +1,5 @@
-// Where in a completion its answer is. All linear in the text and safe for any bytes.
+// Extraction of the answer from a completion. All functions are linear in the text and safe for any
+// bytes.
 #pragma once
 
 #include <optional>
@@ -6,16 +7,16 @@
 
 namespace ringside::rl {
 
-// Without the ASCII white space around it.
+// The text without surrounding ASCII white space.
 std::string_view strip(std::string_view text);
 
-// Without a stop text at its very end (and the white space around what is left): what a sampler
-// appends to a completion.
+// The completion without a stop text at its very end, and without the white space around the rest.
+// A sampler appends the stop text.
 std::string_view without_stop(std::string_view completion, std::string_view stop);
 
-// The answer inside a completion: what follows the last `separator` and stands before the first
-// `stop` after it, stripped. An empty separator starts at the beginning, an empty stop ends at the
-// end. Nothing when the separator never comes.
+// The answer inside a completion, stripped: the text between the last `separator` and the first
+// `stop` after it. An empty separator means the beginning of the completion, an empty stop its end.
+// nullopt when the separator does not occur.
 std::optional<std::string_view> final_answer(std::string_view completion,
                                              std::string_view separator, std::string_view stop);
 
@@ -24,14 +25,13 @@ struct Box {
   BoxState state = BoxState::kNone;
   std::string_view content;  // stripped; empty unless closed
 };
-// The last \boxed{...} (or \fbox{...}), braces nested to any depth, \{ and \} counted as they are
-// balanced too;
-// "\boxed 5" without braces holds the next word.
+// The last \boxed{...} (or \fbox{...}), with braces nested to any depth. \{ and \} are counted,
+// because they are balanced too. "\boxed 5" without braces holds the next word.
 Box last_box(std::string_view text);
 
-// What stands inside the last ```-fenced block whose info string is one of `languages` separated by
-// '|' ("python|py"), the longest such part of the text when the fence is never closed; nothing when
-// there is none.
+// The content of the last ```-fenced block whose info string is one of `languages`, which are
+// separated by '|' ("python|py"). If the fence is never closed, the content extends to the end of
+// the text. nullopt when there is no such block.
 std::optional<std::string_view> last_block(std::string_view text, std::string_view languages);
 
 }  // namespace ringside::rl

@@ -14,7 +14,7 @@
 namespace ringside::rl {
 namespace {
 
-// Longer programs are wrong.
+// Longer programs score 0.
 constexpr std::size_t kLongestProgram = 1 << 20;
 constexpr const char* kProgramName = "program";
 
@@ -123,7 +123,7 @@ Tests read_tests(std::string_view answer) {
     return tests;
   }
   if (json_depth(text) > kMaxJsonDepth) {
-    return tests;  // no list of cases is so deep
+    return tests;  // no list of cases has this depth
   }
   const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {
@@ -165,7 +165,7 @@ double share_of_cases(const Runner& runner, std::string_view program,
   return static_cast<double>(right) / static_cast<double>(cases.size());
 }
 
-// A word that a program cannot know when it is written.
+// A random word that a program cannot contain.
 std::string fresh_word() {
   std::random_device random;
   std::ostringstream word;
@@ -204,8 +204,8 @@ Runner make_runner(const RewardOptions& options) {
   runner.python = std::filesystem::path(name).filename().string().starts_with("python");
   runner.limits.seconds = options.code_timeout_s;
   runner.limits.memory_bytes = options.code_memory_mb << 20;
-  // The first on PATH that runs an empty program: an interpreter in root's home is out of the
-  // programs' reach.
+  // The first on PATH that runs an empty program: programs cannot reach an interpreter in root's
+  // home.
   const auto candidates = find_executables(name);
   bool usable = false;
   try {

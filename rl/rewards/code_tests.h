@@ -1,4 +1,4 @@
-// Whether a completion's program passes its tests, in a sandbox (sandbox.h).
+// Reward of programs that are run against tests in a sandbox (sandbox.h).
 #pragma once
 
 #include "rl/rewards/reward.h"
@@ -6,21 +6,21 @@
 namespace ringside::rl {
 
 // The program is the completion's last ```python (or ```py, or unnamed) block, else the whole
-// completion, and is run by options.code_command. The data set's answer is one of
-//   - test code, appended to the program: 1 when it all runs to its end with exit status 0, else 0.
-//   Under a command whose name
-//     begins with "python" the end must be seen: a program that leaves early (sys.exit, os._exit)
-//     earns nothing;
+// completion. options.code_command runs it. The data set's answer is one of
+//   - test code, appended to the program: 1 when all of it runs to its end with exit status 0,
+//     else 0. If the command's name begins with "python", the end must be reached: a program that
+//     exits early (sys.exit, os._exit) scores 0;
 //   - a JSON array of {"input": text, "output": text}, or the object {"inputs": [...], "outputs":
-//   [...]} of APPS and TACO,
-//     whose elements are texts or lists of lines: the share of cases whose standard output is that
-//     (white space at the end of lines and of the whole aside) with exit status 0. The first case
-//     that runs out of time ends the row, those after it count as failed.
-// Any other answer that is JSON is refused (code_tests_answer_problem), as is a blank one.
-// Each run may take code_timeout_s and code_memory_mb, nothing from the network, and at most 1 MiB
-// of output counts. Throws std::invalid_argument when the command is not found or cannot be run in
-// a sandbox on this machine, or a limit is not above 0; the reward throws RewardUnavailable when no
-// process can be started.
+//     [...]} of APPS and TACO, whose elements are texts or lists of lines: the share of cases with
+//     that standard output and exit status 0. White space at the end of lines and of the whole
+//     output is ignored. The first case that times out ends the sequence; the cases after it count
+//     as failed.
+// Any other answer that is JSON is rejected (code_tests_answer_problem), and so is a blank one.
+// Each run is limited to code_timeout_s and code_memory_mb and has no network. At most 1 MiB of its
+// output counts.
+// Throws: std::invalid_argument when the command is not found or cannot be run in a sandbox on this
+// machine, or when a limit is not above 0. The reward throws RewardUnavailable when no process can
+// be started.
 Reward code_tests_reward(const RewardOptions& options);
 
 // See answer_problem() in reward.h: an answer in none of these forms.

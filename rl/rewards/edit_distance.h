@@ -1,4 +1,4 @@
-// How far two words are from each other: for errors that name what was probably meant. Torch-free.
+// Edit distance of two words, for suggestions in error messages. Torch-free.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// 1 when the completion's final answer is the right one, to the letter.
+// Reward for a final answer that equals the reference answer exactly.
 #pragma once
 
 #include "rl/rewards/answer_text.h"
@@ -6,7 +6,7 @@
 
 namespace ringside::rl {
 
-// 1.0 when final_answer() equals the data set's answer (white space around that left out too), else
+// 1.0 when final_answer() equals the data set's answer, without the white space around it, else
 // 0.0.
 Reward exact_match_reward(const RewardOptions& options);
 

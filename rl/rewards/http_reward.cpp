@@ -60,7 +60,7 @@ std::string request_body(const RewardInput& input) {
   return body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// The reward, or what is wrong with the answer.
+// The reward; else nullopt, with the problem of the response.
 std::optional<double> read_reward(const std::string& text, std::string& trouble) {
   if (json_depth(text) > kMaxJsonDepth) {
     trouble = "the answer is nested too deeply";
@@ -88,7 +88,8 @@ std::optional<double> ask(const Target& target, const std::string& body, std::st
   client.set_connection_timeout(us / 1000000, us % 1000000);
   client.set_read_timeout(us / 1000000, us % 1000000);
   client.set_write_timeout(us / 1000000, us % 1000000);
-  // The library's timeout is one read's; a server that sends a byte now and then must end too.
+  // The library's timeout applies to one read. This deadline also ends a server that sends a byte
+  // now and then.
   const auto deadline = Clock::now() + target.timeout;
   std::string text;
   httplib::Request request;

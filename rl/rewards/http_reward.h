@@ -1,17 +1,17 @@
-// A reward that a server computes.
+// Reward that an HTTP server computes.
 #pragma once
 
 #include "rl/rewards/reward.h"
 
 namespace ringside::rl {
 
-// POSTs {"prompt", "completion", "answer"} as JSON (bytes that are not UTF-8 become U+FFFD) to
-// options.http_url and takes
-// {"reward": number} or {"rewards": [number]} out of an answer of status 200 and at most 1 MiB. A
-// try may take options.http_timeout_s; anything else than a finite number is tried again twice,
-// after 0.25 and 1 s. Then the reward throws RewardUnavailable, which names the URL and the last
-// trouble. Each call has a connection of its own. Throws std::invalid_argument unless the URL is
-// http://host[:port][/path] and the timeout above 0.
+// POSTs {"prompt", "completion", "answer"} as JSON to options.http_url (bytes that are not UTF-8
+// become U+FFFD). Expects {"reward": number} or {"rewards": [number]} in a response of status 200
+// and at most 1 MiB. An attempt may take options.http_timeout_s. Anything but a finite number is
+// retried twice, after 0.25 and 1 s. Each call has its own connection.
+// Throws: std::invalid_argument unless the URL is http://host[:port][/path] and the timeout is
+// above 0. The reward throws RewardUnavailable after the last retry, naming the URL and the last
+// error.
 Reward http_reward(const RewardOptions& options);
 
 }  // namespace ringside::rl

@@ -59,7 +59,7 @@ class Validation {
       return schema.get<bool>();
     }
     if (!schema.is_object()) {
-      return false;  // a $ref may lead to what is no schema
+      return false;  // a $ref may point to a value that is no schema
     }
     ++depth_;
     const bool result = plain(schema, value) && combined(schema, value) &&
@@ -159,8 +159,8 @@ class Validation {
            items(schema, value);
   }
 
-  // prefixItems, or items as an array in the older drafts, go by place; items alone is for all the
-  // rest.
+  // prefixItems (in older drafts an array under items) applies by position; items applies to all
+  // other elements.
   bool items(const json& schema, const json& value) {
     const auto prefix = schema.find("prefixItems");
     const auto rest = schema.find("items");

@@ -1,6 +1,5 @@
-// JSON Schema for documents that nobody trusts: a validator whose time and stack are bounded by the
-// schema and the document's size, because its patterns are RE2's, its recursion is counted and
-// uniqueItems is a sort.
+// JSON Schema validator for untrusted documents. Its time and stack are bounded by the sizes of
+// schema and document: patterns use RE2, recursion depth is counted, and uniqueItems sorts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +7,7 @@
 
 namespace ringside::rl {
 
-// Objects and arrays in one another beyond this are refused, in documents and in schemas.
+// Greatest nesting depth of objects and arrays. Deeper documents and schemas are rejected.
 inline constexpr int kMaxJsonDepth = 128;
 
 // The greatest number of brackets open at one time outside strings; linear, without recursion.
@@ -23,13 +22,14 @@ int json_depth(std::string_view text);
 // $schema, $id, $comment, deprecated, readOnly, writeOnly, discriminator) assert nothing.
 class JsonSchema {
  public:
-  // Throws std::invalid_argument naming the place: a keyword that is not in the list (an unknown
-  // constraint must not pass in silence), a value of the wrong kind, a $ref that leads nowhere or
-  // out of the schema, a pattern RE2 refuses.
+  // Throws: std::invalid_argument naming the place, for a keyword that is not in the list (an
+  // unknown constraint must not be ignored silently), a value of the wrong kind, a $ref without a
+  // target or out of the schema, or a pattern that RE2 rejects.
   explicit JsonSchema(nlohmann::json schema);
 
-  // Pure, thread-safe. False too when a $ref leads in a circle deeper than kMaxJsonDepth, or when
-  // checking takes more than a million steps.
+  // Whether the document satisfies the schema. Also false when a $ref recurses deeper than
+  // kMaxJsonDepth, or when validation takes more than a million steps.
+  // Thread safety: pure function.
   bool accepts(const nlohmann::json& document) const;
 
  private:

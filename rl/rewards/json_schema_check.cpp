@@ -1,5 +1,5 @@
-// What makes a schema usable: every keyword known and of the right kind, before any document is
-// looked at.
+// Check of a schema before any document is validated: every keyword must be known and of the right
+// kind.
 #include <re2/re2.h>
 
 #include <array>

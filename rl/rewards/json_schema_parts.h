@@ -1,4 +1,4 @@
-// What checking a schema and checking a document share. Private to json_schema*.cpp.
+// Helpers shared by the checks of schemas and of documents. Private to json_schema*.cpp.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -11,11 +11,11 @@
 namespace ringside::rl {
 namespace {
 
-// Longer answers are wrong, whatever they hold.
+// Longer answers score 0.
 constexpr std::size_t kLongestAnswer = 16 << 10;
 constexpr std::size_t kMostUnordered = 64;
 
-// "x = 5", "f(x)=5" and "x \in [0,1]" name what they are about on the left.
+// The text without a name on its left: "x = 5", "f(x)=5", "x \in [0,1]".
 std::string_view without_name(std::string_view text) {
   static const RE2 form(
       R"((?:[A-Za-z]|\\[a-z]{2,8})(?:_\{?\w{1,4}\}?)?'?(?: ?\([A-Za-z, ]{1,8}\))? ?(?:=|\\in\b) ?([^=]*))");
@@ -32,7 +32,7 @@ struct Collection {
   bool ordered() const { return open == "(" || open == "["; }
 };
 
-// Cuts at commas (and semicolons) outside any bracket; nothing is cut in an unbalanced text.
+// Splits at commas (and semicolons) outside brackets. An unbalanced text is not split.
 std::vector<std::string_view> cut(std::string_view text) {
   std::vector<std::string_view> parts;
   int depth = 0;
@@ -101,7 +101,7 @@ bool same_element(std::string_view a, std::string_view b, double tolerance) {
   return same_text(a, b);
 }
 
-// Each of a's elements takes one of b's.
+// Whether each of a's elements can be matched with a different one of b's.
 bool same_set(const Collection& a, const Collection& b, double tolerance) {
   if (a.elements.size() > kMostUnordered) {
     return false;
@@ -118,7 +118,7 @@ bool same_set(const Collection& a, const Collection& b, double tolerance) {
   });
 }
 
-// The data set's answer, which may be boxed or stand behind the separator.
+// The data set's answer, which may be boxed or follow the separator.
 std::string_view right_answer(std::string_view answer, std::string_view separator) {
   const Box box = last_box(answer);
   if (box.state == BoxState::kClosed) {
@@ -156,7 +156,7 @@ bool same_math(std::string_view a, std::string_view b, double tolerance) {
   const Collection p = as_collection(strip(without_name(strip(x))));
   const Collection q = as_collection(strip(without_name(strip(y))));
   const bool same_brackets = p.open == q.open && p.close == q.close;
-  // A bare list and a set in braces say the same.
+  // A bare list and a set in braces are equivalent.
   if (p.elements.size() != q.elements.size() || (!same_brackets && (p.ordered() || q.ordered()))) {
     return false;
   }

@@ -1,4 +1,4 @@
-// Whether a completion's mathematical answer means the right one.
+// Reward for mathematical answers that are equivalent to the reference answer.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace ringside::rl {
 
-// The answer inside a completion: the last \boxed{...} (nothing when that is never closed); else
-// what follows the last `separator`, up to `stop`; else the last number; else nothing ("").
+// The answer inside a completion: the content of the last \boxed{...} ("" if that is never closed);
+// else the text from the last `separator` to `stop`; else the last number; else "".
 std::string_view math_answer_of(std::string_view completion, std::string_view separator,
                                 std::string_view stop);
 
-// Whether two answers mean the same, in the spirit of verl's and math_verify's graders: "x = 5" is
-// 5; tuples, intervals and vectors element by element, brackets included; {..} and bare lists in
-// any order; numbers within `tolerance` (same_number); anything else as text after plain_math(),
-// words in any case. Never throws; an empty answer equals nothing.
+// Whether two answers are equivalent, similar to verl's and math_verify's graders: "x = 5" equals
+// 5; tuples, intervals and vectors are compared element by element, brackets included; {..} and
+// bare lists in any order; numbers within `tolerance` (same_number); anything else as text after
+// plain_math(), ignoring case. Never throws. An empty answer equals nothing.
 bool same_math(std::string_view a, std::string_view b, double tolerance);
 
-// 1.0 or 0.0. The data set's answer may itself be boxed or stand behind the separator. Throws
-// std::invalid_argument on a negative tolerance.
+// 1.0 or 0.0. The data set's answer may itself be boxed or follow the separator.
+// Throws: std::invalid_argument on a negative tolerance.
 Reward math_answer_reward(const RewardOptions& options);
 
 // See answer_problem() in reward.h: an answer that is missing, blank or longer than any

@@ -84,7 +84,8 @@ std::optional<double> parse_power_of_ten(std::string_view text) {
   return factor && exponent ? finite(*factor * std::pow(10.0, *exponent)) : std::nullopt;
 }
 
-// Without words behind a number that can only be its unit. "5 x" and "2 pi" are no numbers.
+// The text without words after a number that can only be its unit. "5 x" and "2 pi" are not
+// numbers.
 std::string_view without_unit(std::string_view text) {
   static const RE2 spaced(
       R"((.*[\d.})]%?) ([A-Za-z]{2,}(?:[ /][A-Za-z]+)*(?:\^(?:\{\d\}|\d))?)[.]?)");
@@ -130,7 +131,7 @@ void simplify(std::string& text) {
       {RE2(R"(\\%)"), "%"},
       {RE2(R"(\\(?:times|cdot)\b|×|·)"), "*"},
       {RE2(R"(−|–)"), "-"},
-      // Behind something a \text is its unit, with the unit's power; alone it is the answer.
+      // After another term, \text is its unit, with the unit's power; alone it is the answer.
       {RE2(R"(([\d})%]) *\\(?:text|mathrm|textrm|mbox|operatorname)(?:bf|it)? ?\{[^{}]*\}(?:\^(?:\{\d\}|\d))?)"),
        "\\1"},
       {RE2(R"(\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname|emph) ?\{([^{}]*)\})"),
@@ -189,7 +190,7 @@ std::optional<MathNumber> parse_math_number(std::string_view plain) {
 
 bool same_number(const MathNumber& a, const MathNumber& b, double tolerance) {
   const auto near = [tolerance](double x, double y) {
-    // Two finite values may be infinitely far apart; that compares false.
+    // The difference of two finite values may be infinite; the comparison is then false.
     return std::abs(x - y) <= tolerance * std::max({1.0, std::abs(x), std::abs(y)}) &&
            std::isfinite(x - y);
   };

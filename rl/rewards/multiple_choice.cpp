@@ -9,7 +9,7 @@
 namespace ringside::rl {
 namespace {
 
-// A letter is looked for in this many bytes at the end: a choice is named at the end or not at all.
+// Only this many bytes at the end are searched: a choice is named at the end.
 constexpr std::size_t kSearchedTail = 64 << 10;
 
 char upper(char letter) { return static_cast<char>(letter >= 'a' ? letter - 'a' + 'A' : letter); }
@@ -32,7 +32,7 @@ const std::array<const RE2*, 3>& patterns() {
   return all;
 }
 
-// The last match's letter and where it stands.
+// The last match's letter and its position.
 std::optional<char> last_letter(std::string_view text) {
   std::optional<char> found;
   const char* at = nullptr;

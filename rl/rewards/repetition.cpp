@@ -7,8 +7,7 @@ namespace ringside::rl {
 namespace {
 
 constexpr std::string_view kSpace = " \t\n\r\v\f";
-constexpr uint64_t kBase =
-    0x9E3779B97F4A7C15ULL;  // odd, so that no word's part is lost in a product
+constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;  // odd, so that multiplication loses no bits
 
 std::vector<uint64_t> word_hashes(std::string_view text) {
   std::vector<uint64_t> words;
@@ -21,7 +20,7 @@ std::vector<uint64_t> word_hashes(std::string_view text) {
   return words;
 }
 
-// A rolling polynomial over the words' hashes: one step a word, whatever n is.
+// A rolling polynomial over the words' hashes: constant time per word for any n.
 double repeated_share(const std::vector<uint64_t>& words, std::size_t n) {
   if (words.size() < n) {
     return 0.0;

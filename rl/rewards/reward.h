@@ -1,4 +1,4 @@
-// Rewards: functions from a completion to a score, found by the names that rollout.reward gives.
+// Rewards: functions from a completion to a score, looked up by the names in rollout.reward.
 // Torch-free.
 #pragma once
 
@@ -11,33 +11,35 @@
 
 namespace ringside::rl {
 
-// What a reward may look at. The views need to live only for the length of the call.
+// Input of a reward. The views must live until the call returns.
 struct RewardInput {
   std::string_view prompt;
-  std::string_view
-      completion;  // decoded without special tokens; any bytes whatever, it is a model's output
+  // Decoded without special tokens. A model's output: it may hold any bytes.
+  std::string_view completion;
   std::string_view answer;            // of the data set
-  int64_t completion_tokens = 0;      // that were sampled
-  int64_t max_completion_tokens = 0;  // that could have been; 0 = not known
-  bool truncated = false;             // the completion stopped because that limit came
+  int64_t completion_tokens = 0;      // sampled tokens
+  int64_t max_completion_tokens = 0;  // limit of sampled tokens; 0 = unknown
+  bool truncated = false;             // the completion stopped at that limit
 };
 
-// There is no score, through no fault of the completion: a reward server that does not answer, a
-// process that cannot be started. The sample is to be dropped, not scored 0.
+// No score is available, for a reason other than the completion: a reward server that does not
+// answer, a process that cannot be started. The sample must be dropped, not scored 0.
 class RewardUnavailable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A finite score, from any thread, whatever the completion holds: what a reward cannot read is
-// wrong. Throws RewardUnavailable alone: for an answer that answer_problem() refuses, and from the
-// rewards that ask something outside the process (code_tests, http); these also block for up to
-// their timeouts. The others are pure.
+// A reward: returns a finite score for any completion. A completion that it cannot parse is wrong.
+// code_tests and http use resources outside the process; the other rewards are pure.
+// Blocks: code_tests and http, up to their timeouts.
+// Throws: only RewardUnavailable, from code_tests and http, and for an answer that answer_problem()
+// rejects.
+// Thread safety: safe to call concurrently.
 using Reward = std::function<double(const RewardInput&)>;
 
 struct RewardOptions {
-  // exact_match, math_answer, multiple_choice: the answer is what follows its last occurrence; "" =
-  // the whole completion.
+  // exact_match, math_answer, multiple_choice: the answer follows its last occurrence; "" = the
+  // whole completion is the answer.
   std::string separator;
   std::string stop;         // text that ends a completion and is no part of the answer; "" = none
   double tolerance = 1e-6;  // math_answer, times the larger of 1 and the numbers' magnitudes
@@ -51,20 +53,21 @@ struct RewardOptions {
   double http_timeout_s = 30.0;          // http: seconds per try
 };
 
-// The reward of that name. Throws std::invalid_argument on a name that is unknown (listing those
-// there are and the nearest) and on options that the reward cannot work with.
+// The reward of that name.
+// Throws: std::invalid_argument for an unknown name (listing the known names and the nearest) and
+// for options that the reward cannot use.
 Reward make_reward(std::string_view name, const RewardOptions& options);
 
-// Why the reward of that name cannot compare with this answer of a data set, "" when it can: "is no
-// usable schema: ...". Rewards that look at no answer take any. Throws like make_reward on the
-// name.
+// The reason why the reward of that name cannot use this answer of a data set ("is no usable
+// schema: ..."); "" when it can. Rewards that ignore the answer accept any.
+// Throws: like make_reward on the name.
 std::string answer_problem(std::string_view name, std::string_view answer,
                            const RewardOptions& options);
 
-// In alphabetical order; the views live as long as the program.
+// All names in alphabetical order. The views live as long as the program.
 std::vector<std::string_view> reward_names();
 
-// The sentence for a name that is not among reward_names().
+// The error message for a name that is not among reward_names().
 std::string unknown_reward(std::string_view name);
 
 }  // namespace ringside::rl

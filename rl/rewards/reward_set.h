@@ -1,5 +1,5 @@
-// The rewards of a recipe together: each one's raw value and the weighted total, for a batch of
-// completions at a time.
+// Set of a recipe's rewards: raw values of each and the weighted total, for a batch of completions
+// at a time.
 #pragma once
 
 #include <span>
@@ -17,18 +17,21 @@ struct RewardScores {
   std::string failure;  // why there is no score (RewardUnavailable); "" when there is one
 };
 
-// Immutable; thread-safe.
+// Immutable.
+// Thread safety: all methods.
 class RewardSet {
  public:
-  // `spec` is the text of rollout.reward. Throws as parse_rewards and make_reward do.
+  // spec: the text of rollout.reward.
+  // Throws: as parse_rewards and make_reward do.
   RewardSet(std::string_view spec, const RewardOptions& options);
 
-  // Blocks for as long as the rewards do; never throws for what a completion holds.
+  // The scores of one completion. Never throws for any completion.
+  // Blocks: as long as the rewards do.
   RewardScores score(const RewardInput& input) const;
 
-  // The same for each input, by up to `threads` threads; rewards may wait for programs and servers.
-  // The inputs' views must live until it returns. An exception of a thread is rethrown after all
-  // have ended.
+  // The same for each input, on up to `threads` threads, because rewards may wait for programs and
+  // servers. The inputs' views must live until it returns. An exception of a thread is rethrown
+  // after all threads have ended.
   std::vector<RewardScores> score_all(std::span<const RewardInput> inputs, int64_t threads) const;
 
   const std::vector<WeightedReward>& recipe() const { return recipe_; }

@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kEndBytes = 4096;
-constexpr uint32_t kFirstUser = 0x6FFF0000;  // far above what systems give out
-constexpr uint32_t kFewUsers = 60000;        // where ids end at 65535
+constexpr uint32_t kFirstUser = 0x6FFF0000;  // far above the ids that systems assign
+constexpr uint32_t kFewUsers = 60000;        // if ids end at 65535
 constexpr uint32_t kUsers = 5000;
 
 [[noreturn]] void fail(const std::string& what) {
@@ -95,7 +95,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// Whether user ids [first, first + kUsers) exist here: a container may know but a few.
+// Whether user ids [first, first + kUsers) exist here: a container may map only a few.
 bool are_mapped(uint32_t first) {
   std::ifstream map("/proc/self/uid_map");
   for (uint64_t begin = 0, outside = 0, count = 0; map >> begin >> outside >> count;) {
@@ -106,22 +106,22 @@ bool are_mapped(uint32_t first) {
   return false;
 }
 
-// The user of the next program: one of its own for each when root may choose, else the caller's.
+// The user id of the next program: a separate one for each if run by root, else the caller's.
 uint32_t next_user() {
   static const uint32_t first = ::geteuid() != 0         ? 0
                                 : are_mapped(kFirstUser) ? kFirstUser
                                 : are_mapped(kFewUsers)  ? kFewUsers
                                                          : 0;
   static std::atomic<uint32_t> count{0};
-  // Two processes of one machine start at different places.
+  // Processes of one machine start at different ids.
   return first == 0 ? ::geteuid()
                     : first + (static_cast<uint32_t>(::getpid()) * 977 + count++) % kUsers;
 }
 
-constexpr int kMostBlocks =
-    16;  // at once, so that a program that never stops writing does not hold the reader
+// Blocks read at once; limited so that a program that never stops writing cannot hold the reader.
+constexpr int kMostBlocks = 16;
 
-// Takes what is there; false at the end of the stream.
+// Reads the available output; false at the end of the stream.
 bool take_output(int fd, const SandboxLimits& limits, SandboxResult& result) {
   std::array<char, 65536> block;
   for (int i = 0; i < kMostBlocks; ++i) {
@@ -140,7 +140,7 @@ bool take_output(int fd, const SandboxLimits& limits, SandboxResult& result) {
   return true;
 }
 
-// Reads output until the keeper's report (or its death) comes; kills the keeper when it is overdue.
+// Reads output until the keeper's report or its death. Kills the keeper when it is overdue.
 ChildReport watch(pid_t keeper, int output, int report_fd, const SandboxLimits& limits,
                   SandboxResult& result) {
   const auto overdue =
@@ -159,8 +159,7 @@ ChildReport watch(pid_t keeper, int output, int report_fd, const SandboxLimits& 
       if (::read(report_fd, &read, sizeof read) == static_cast<ssize_t>(sizeof read)) {
         report = read;
       } else if (!killed) {
-        report = {
-            0, SIGKILL};  // the keeper was killed with its program: nobody can say how that ended
+        report = {0, SIGKILL};  // the keeper was killed too: how the program ended is unknown
       }
       break;
     }
@@ -206,7 +205,7 @@ SandboxDirectory::~SandboxDirectory() {
   if (!error) {
     return;
   }
-  // A program may take its own folders' permissions away.
+  // A program may have removed permissions of its own folders.
   for (auto it = fs::recursive_directory_iterator(
            path_, fs::directory_options::skip_permission_denied, error);
        !error && it != fs::recursive_directory_iterator(); it.increment(error)) {

@@ -20,7 +20,7 @@
 namespace ringside::rl {
 namespace {
 
-// fork without the C library's handlers, which take locks that another thread may have held.
+// fork without the C library's handlers, which take locks that another thread may hold.
 pid_t raw_clone(uint64_t flags) {
   return static_cast<pid_t>(
       ::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
@@ -31,14 +31,15 @@ void limit(int resource, int64_t value) {
   ::setrlimit(static_cast<__rlimit_resource_t>(resource), &both);
 }
 
-// Ids by system call: the C library's functions would first ask all threads, which are not here.
+// Sets ids by system call: the C library's functions would synchronise with all threads, which do
+// not exist here.
 bool become(uint32_t user) {
   return ::syscall(SYS_setgroups, 0, nullptr) == 0 &&
          ::syscall(SYS_setresgid, user, user, user) == 0 &&
          ::syscall(SYS_setresuid, user, user, user) == 0;
 }
 
-// Every handler and mask of the parent goes; exec keeps ignored signals ignored.
+// Resets the parent's signal handlers and mask; exec would keep ignored signals ignored.
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     ::signal(signal, SIG_DFL);
@@ -77,8 +78,8 @@ int64_t now_ms() {
   return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-// Kills each present child by its number in /proc. Those whose parent dies become ours
-// (PR_SET_CHILD_SUBREAPER), so calls until no child is left reach all descendants.
+// Kills every current child listed in /proc. Orphans become children of this process
+// (PR_SET_CHILD_SUBREAPER), so repeated calls until no child is left reach all descendants.
 void kill_children() {
   const int file = ::open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
   if (file < 0) {
@@ -98,8 +99,8 @@ void kill_children() {
   }
 }
 
-// A process of the program's own user may signal all that user's processes at once, which hunting
-// one by one may lose to a program that forks as fast.
+// Kills all processes of the program's user with one signal, sent from a process of that user.
+// Killing them one by one may lose against a program that forks as fast.
 void kill_user(uint32_t user) {
   const pid_t killer = raw_clone(0);
   if (killer == 0) {
@@ -110,8 +111,8 @@ void kill_user(uint32_t user) {
   }
 }
 
-// What the program left: the end of process 1 of a namespace kills all in it, elsewhere they are
-// hunted for a moment.
+// Kills the program's remaining processes. In a namespace the end of process 1 kills all of them;
+// elsewhere they are killed one by one for a short time.
 void kill_descendants(const ChildPlan& plan) {
   const int64_t until = now_ms() + 1500;
   const struct timespec pause = {0, 1000000};

@@ -1,6 +1,6 @@
-// The two processes of a sandbox on the far side of fork: a keeper, and the program it starts.
-// Between fork and exec of a process with threads only system calls are allowed: nothing here
-// allocates, throws or takes a lock, and everything it needs was prepared before.
+// Child processes of a sandbox: a keeper, and the program that it starts. After fork in a process
+// with threads, only async-signal-safe calls are allowed until exec. Nothing here allocates, throws
+// or takes a lock; all data is prepared before the fork.
 #pragma once
 
 #include <sys/types.h>
@@ -30,11 +30,12 @@ struct ChildReport {
   int32_t status = 0;  // as waitpid gives it
 };
 
-// Clones the keeper, in namespaces of its own when they are permitted (processes and network, else
-// processes alone), and returns its id; -1 with errno when that fails. Without a process namespace
-// it starts only a program that changes its user: one that neither has could start processes
-// without limit and signal the caller's. The keeper starts the program, waits for it up to the
-// plan's time, kills what is left, reports, and exits. It dies with the calling thread.
+// Clones the keeper and returns its process id; -1 with errno on failure. The keeper gets
+// namespaces of its own if they are permitted (processes and network, else processes only). Without
+// a process namespace it only starts a program that changes its user: a program with neither could
+// start unlimited processes and signal the caller's. The keeper starts the program, waits for it up
+// to the plan's time limit, kills the remaining processes, writes its report and exits. It is
+// killed when the calling thread ends.
 pid_t start_keeper(const ChildPlan& plan);
 
 }  // namespace ringside::rl

@@ -1,6 +1,5 @@
-// The text of rollout.reward: which rewards, and with which weights they add up. Torch-free; used
-// by the worker that computes rewards, the trainer that adds them up again, and the checks of a
-// configuration.
+// Weighted rewards: parser of rollout.reward, and the weighted sum. The worker that computes
+// rewards, the trainer that sums them again, and the checks of a configuration use it. Torch-free.
 #pragma once
 
 #include <span>
@@ -20,22 +19,20 @@ struct WeightedReward {
 // A reward's value under its name, before weights.
 using NamedRewards = std::vector<std::pair<std::string, double>>;
 
-// Reads "name" or "name * weight, name * weight": white space is free, a weight is any finite
-// number (negative too) and 1 when it is left out. "worker" alone is no recipe: rewards are the
-// workers' own, under any names, and their plain sum counts. Throws std::invalid_argument saying
-// what is wrong with which part: nothing there, an unknown name (the known ones and the nearest
-// follow), a weight that is no number, a name twice.
+// Parses "name" or "name * weight, name * weight". White space is free. A weight is any finite
+// number, also negative; the default is 1. "worker" alone is no recipe: the workers choose their
+// rewards and names, and the plain sum counts.
+// Throws: std::invalid_argument naming the part and its problem: an empty part, an unknown name
+// (with the known ones and the nearest), a weight that is no number, or a duplicate name.
 std::vector<WeightedReward> parse_rewards(std::string_view text);
 
 // The weighted sum of a rollout's raw rewards.
-//   - Every reward of `recipe` must be there once: std::invalid_argument names one that is not. A
-//   reward that only the
-//     rollout has is carried for the metrics and counts nothing.
-//   - When the rollout has none of the recipe's names - there are none for "worker", and a recorded
-//   file may have others -
-//     their plain sum.
-//   - A rollout without any reward (finish reason error) has no total: std::invalid_argument. Leave
-//   it out before.
+//   - Every reward of `recipe` must be there once. A reward that only the rollout has is kept for
+//     the metrics and does not count.
+//   - A rollout that has none of the recipe's names gets the plain sum of its rewards: there are no
+//     names for "worker", and a recorded file may have others.
+//   - A rollout without any reward (finish reason error) has no total; leave it out before.
+// Throws: std::invalid_argument naming a missing reward, and for a rollout without any reward.
 double weighted_total(const NamedRewards& rewards, std::span<const WeightedReward> recipe);
 
 }  // namespace ringside::rl

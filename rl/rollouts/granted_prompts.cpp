@@ -14,7 +14,8 @@ GrantedPrompts::GrantedPrompts(const Config& config, std::vector<Prompt> prompts
       limit_(prompt_limit(config)) {}
 
 const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
-  constexpr std::size_t kKept = 4096;  // prompts; the samples of a group come close together
+  // Number of cached prompts; the samples of a group arrive close together.
+  constexpr std::size_t kKept = 4096;
   const int64_t index = order_.at(group_id);
   auto found = ids_.find(index);
   if (found == ids_.end()) {
@@ -25,7 +26,7 @@ const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
     try {
       ids = prompt_ids(prompts_[index], limit_, tokenizer_);
     } catch (const std::exception&) {
-      ids.clear();  // the worker meets the same and says so
+      ids.clear();  // the worker has the same error and logs it
     }
     found = ids_.emplace(index, std::move(ids)).first;
   }

@@ -1,4 +1,4 @@
-// Token ids of the prompt that a group id stands for.
+// Token ids of the prompt of a granted group.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@
 
 namespace ringside::rl {
 
-// Group g is item g of the endless data order over data.train: DataOrder(prompts, seed,
+// Maps group g to item g of the endless data order over data.train: DataOrder(prompts, seed,
 // data.shuffle).at(g). Torch-free.
+// Thread safety: none.
 class GrantedPrompts {
  public:
-  // Throws std::invalid_argument without a prompt.
+  // Throws: std::invalid_argument without a prompt.
   GrantedPrompts(const Config& config, std::vector<Prompt> prompts, engine::Tokenizer tokenizer);
 
-  // As the worker sends them: cut where data.on_overlong is truncate. Null for a prompt that the
-  // tokenizer does not read. Valid until the next call. Not thread-safe.
+  // The ids as a worker sends them: truncated if data.on_overlong is truncate. nullptr for a prompt
+  // that the tokenizer cannot encode. The pointer is valid until the next call.
   const std::vector<int64_t>* of(int64_t group_id);
 
  private:
@@ -31,8 +32,8 @@ class GrantedPrompts {
   DataOrder order_;
   engine::Tokenizer tokenizer_;
   PromptLimit limit_;
-  std::map<int64_t, std::vector<int64_t>>
-      ids_;  // of the prompts asked for lately; empty: cannot be told
+  // Token ids of recently requested prompts; empty: cannot be encoded.
+  std::map<int64_t, std::vector<int64_t>> ids_;
 };
 
 }  // namespace ringside::rl

@@ -36,9 +36,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kWhileEncoding{20};  // between two looks for rollouts
+constexpr milliseconds kWhileEncoding{20};  // interval of polls for rollouts
 constexpr milliseconds kBetweenEvents{200};
-constexpr milliseconds kFinish{30000};  // for a version that is being encoded
+constexpr milliseconds kFinish{30000};  // wait for a version that is being encoded
 
 std::optional<VersionDirectories> version_directories(const Config& config) {
   if (config.weights.directory.empty()) {
@@ -73,8 +73,8 @@ std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
                                        : std::nullopt;
 }
 
-// The prompts that groups stand for, where this machine has them and can tell which are sampled:
-// workers may be elsewhere, with the data.
+// The prompts of the groups, if this machine has them and can determine which are sampled. Workers,
+// with the data, may be elsewhere.
 std::vector<Prompt> known_prompts(const Config& config,
                                   const std::optional<engine::Tokenizer>& tokenizer) {
   const std::string& path = config.data.train;
@@ -85,7 +85,7 @@ std::vector<Prompt> known_prompts(const Config& config,
   log::info(std::string(path.empty() ? "data.train is empty"
                         : here       ? "model.path has no tokenizer.json"
                                      : "data.train is not on this machine") +
-            ": prompts of rollouts are judged by their length alone");
+            ": only the length of a rollout's prompt is checked");
   return {};
 }
 
@@ -94,12 +94,12 @@ std::optional<std::vector<int64_t>> known_stop_ids(
     const std::optional<engine::Tokenizer>& tokenizer) {
   const bool from_model = config.rollout.stop.empty();
   if (from_model ? model.eos_token_ids.empty() : !tokenizer) {
-    return std::nullopt;  // for workers that end completions in their own way
+    return std::nullopt;  // unknown here, so not compared with the workers'
   }
   return from_model ? model.eos_token_ids : stop_ids(config, model, *tokenizer);
 }
 
-// What rollouts and workers are held to.
+// Sets the admission rules of rollouts and workers.
 void set_admission(bridge::TrainerOptions& options, const Config& config) {
   const engine::ModelConfig model = load_model_config(config, config.model.path);
   auto tokenizer = known_tokenizer(config);
@@ -114,7 +114,7 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
                                                       options.trainer_term, std::move(granted));
 }
 
-// How long something took, over a run.
+// Durations of one kind of work over a run.
 class Durations {
  public:
   void add(Clock::duration span) {
@@ -142,8 +142,8 @@ class Durations {
   int64_t count_ = 0;
 };
 
-// Prints the events of a bridge as they happen.
-// Thread: one of its own. Blocks on: the clock. Unblocked by: destruction, after the last events.
+// Logs the events of a bridge as they happen. Thread: one of its own. Blocks on: the clock.
+// Unblocked by: destruction, after the last events.
 class EventReporter {
  public:
   explicit EventReporter(RolloutIntake& intake)
@@ -163,7 +163,7 @@ class EventReporter {
       } while (!stop.stop_requested());
       print();
     } catch (const std::exception&) {
-      // The endpoint has failed: the next poll() of the training loop throws the same.
+      // The endpoint has failed: the next poll() of the training loop throws the same error.
     }
   }
   void print() {
@@ -178,9 +178,9 @@ class EventReporter {
   std::jthread thread_;  // last: it uses all of the above
 };
 
-// Thread: what follows the copy runs on one thread of its own (writing directories, hashing,
-// comparing, compressing). Blocks on: the disk, and mutex_ for a publish; unblocked by: publish()
-// handing it a version, or destruction.
+// Thread: the work after the copy runs on one thread of its own (writing directories, hashing,
+// comparing, compressing). Blocks on: the disk, and mutex_ for a publish. Unblocked by: publish(),
+// which hands over a version, or destruction.
 class LiveSource final : public RolloutSource {
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
@@ -199,14 +199,14 @@ class LiveSource final : public RolloutSource {
 
   void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
     if (next_step > last_step_) {
-      return;  // nothing will be sampled under these weights
+      return;  // no step will sample under these weights
     }
     const auto begin = Clock::now();
     auto block = shared_block(weight_bytes(decoder, dtype_));
     auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
     jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors),
                   block = std::move(block), version, next_step]() mutable {
-      if (directories_) {  // it is there before anybody hears of the version
+      if (directories_) {  // written before the version is announced
         directories_->write(config, tensors_of(tensors), trainer_term_, version);
       }
       offer(std::move(tensors), std::move(block), version, next_step);
@@ -214,7 +214,7 @@ class LiveSource final : public RolloutSource {
     stalls_.add(Clock::now() - begin);
   }
 
-  // Rollouts that are here already are not held up by a version that is being encoded.
+  // Does not wait for a version that is being encoded: rollouts already received are returned.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
     for (;;) {
@@ -248,9 +248,9 @@ class LiveSource final : public RolloutSource {
     jobs_.wait_idle(kFinish);
     const std::lock_guard lock(mutex_);
     intake_.finish();
-    write_addresses(/*ended=*/true);  // for a worker that END did not reach
-    log::info(stalls_.sentence("publishing held the training up for"));
-    log::info(encoding_.sentence("hashing and comparing beside it took"));
+    write_addresses(/*ended=*/true);  // for a worker that did not receive END
+    log::info(stalls_.sentence("publishing delayed the training by"));
+    log::info(encoding_.sentence("hashing and comparing in the background took"));
   }
 
  private:
@@ -259,7 +259,8 @@ class LiveSource final : public RolloutSource {
                                          run_id_, trainer_term_, ended});
   }
 
-  // Null where none is wanted or the kernel gives none: then everything goes over the wire.
+  // nullptr if no shared memory is wanted or the kernel provides none: all workers then use the
+  // network.
   std::shared_ptr<bridge::SharedBlock> shared_block(std::size_t bytes) {
     if (!shares_memory_) {
       return nullptr;
@@ -268,15 +269,16 @@ class LiveSource final : public RolloutSource {
       return blocks_.take(bytes);
     } catch (const std::system_error& error) {
       if (!std::exchange(not_shared_logged_, true)) {
-        log::info(std::string("weights go over the wire only: ") + error.what());
+        log::info(std::string("no shared memory, weights are sent over the network only: ") +
+                  error.what());
       }
       return nullptr;
     }
   }
 
-  // On the thread: hashing, comparing and compressing must hold up neither the training nor the
-  // endpoint. Versions go out in order, each of them, and its groups are granted after it: what is
-  // sampled under which weights does not depend on how fast this is.
+  // Runs on the job thread: hashing, comparing and compressing must not delay the training or the
+  // endpoint. Every version is published, in order, and its groups are granted after it. So the
+  // weights that a group is sampled under do not depend on the speed of this thread.
   void offer(std::vector<bridge::NamedBuffer> tensors,
              std::shared_ptr<const bridge::SharedBlock> block, int64_t version, int64_t next_step) {
     const auto begin = Clock::now();
@@ -295,8 +297,8 @@ class LiveSource final : public RolloutSource {
   int64_t last_step_;
   std::filesystem::path endpoint_file_;
   std::optional<VersionDirectories> directories_;
-  bridge::DeltaChain
-      chain_;  // the thread's; holds the newest published version: one copy in host memory
+  bridge::DeltaChain chain_;  // used by the job thread; holds the newest published version: one
+                              // copy in host memory
   bridge::SharedBlocks blocks_;
   bool not_shared_logged_ = false;
   Durations stalls_;

@@ -23,7 +23,7 @@ namespace prime = bridge::prime_rl;
 
 constexpr milliseconds kFirstSilence{10000};
 
-// Tokens of a whole step in one message: above the default, which is for one rollout.
+// Limits for a whole step in one message: above the defaults, which are for one rollout.
 bridge::Limits limits() {
   bridge::Limits limits;
   limits.max_tokens = std::size_t{16} * 1024 * 1024;
@@ -34,7 +34,7 @@ std::optional<PrimeRlBroadcast> broadcast_of(const Config& config) {
   if (config.weights.directory.empty()) {
     return std::nullopt;
   }
-  // Half of what the other ranks wait in their collective meanwhile.
+  // Half of the timeout of the collective in which the other ranks wait meanwhile.
   const milliseconds patience(static_cast<int64_t>(config.parallel.collective_timeout_s * 500));
   return PrimeRlBroadcast(config.weights.directory, scalar_type(published_dtype(config)),
                           config.model.path, patience);
@@ -126,7 +126,7 @@ class PrimeRlSource final : public RolloutSource {
     told_ = now;
   }
 
-  // Said after 10 s, then each time the silence has doubled.
+  // Logged after 10 s, then whenever the silence has doubled.
   void tell_of_silence() {
     const auto silent = std::chrono::duration_cast<milliseconds>(steady_clock::now() - heard_);
     if (silent >= silence_) {

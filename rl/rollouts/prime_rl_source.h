@@ -1,5 +1,5 @@
-// Rollouts from prime-rl's orchestrator in place of Ringside's own workers: this trainer stands
-// where prime-rl's own would.
+// Rollout source for prime-rl's orchestrator, used in place of Ringside's own workers. This trainer
+// takes the place of prime-rl's trainer.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@
 namespace ringside::rl {
 
 // Each message of the publisher at `address` (tcp://HOST:PORT, see
-// rollout_bridge/prime_rl/stream.h) is one step, whatever its number of samples; the publisher must
-// be set to one data rank. A message that is refused, as one with a rollout that breaks a rule of
-// check_recorded(), is counted, said with its reason, and
-// skipped; the step then trains on the next. Nothing is journalled and the publisher sends nothing
-// twice: after a restart, what was under way is lost. The wire names no weight version; rollouts
-// carry that of the newest weights.
+// rollout_bridge/prime_rl/stream.h) is one step, whatever its number of samples. The publisher must
+// be set to one data rank. A message is rejected if, for example, one of its rollouts breaks a rule
+// of check_recorded(). A rejected message is counted, logged with its reason and skipped; the step
+// then trains on the next message. There is no journal and the publisher resends nothing: a restart
+// loses the messages in flight. The messages carry no weight version; rollouts get the version of
+// the newest weights.
 //
-// With weights.directory, which must be prime-rl's OUTPUT_DIR/broadcasts, publish() hands every
-// version over as prime-rl's trainer does (PrimeRlBroadcast), and so waits for the orchestrator;
-// without, weights are not published. last_step: versions that no step up to it would sample from
-// are not handed over.
+// With weights.directory, which must be prime-rl's OUTPUT_DIR/broadcasts, publish() hands over
+// every version as prime-rl's trainer does (PrimeRlBroadcast) and waits for the orchestrator.
+// Without it, weights are not published. last_step: versions from which no step up to last_step
+// would sample are not handed over.
 //
-// Throws std::invalid_argument for another address, and unless rollout.group_size is 1 and
-// algorithm.advantage.estimator is given: the wire carries advantages, no rewards and no groups.
+// Throws: std::invalid_argument for another form of address, and unless rollout.group_size is 1 and
+// algorithm.advantage.estimator is given, because the messages carry advantages but no rewards and
+// no groups.
 std::unique_ptr<RolloutSource> make_prime_rl_source(const std::string& address,
                                                     const Config& config, int64_t last_step);
 

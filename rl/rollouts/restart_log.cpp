@@ -36,7 +36,7 @@ Starts read_starts(const std::filesystem::path& path) {
   return starts;
 }
 
-// Renamed into place, so that a crash leaves the old file or the new one.
+// Written by rename, so that a crash leaves the old file or the new one.
 void write_starts(const std::filesystem::path& path, const Starts& starts) {
   std::string text;
   for (const auto& [epoch, version] : starts) {
@@ -67,7 +67,7 @@ std::map<int64_t, int64_t> record_start(const std::filesystem::path& directory,
   std::map<int64_t, int64_t> newest;
   int64_t lowest = restored_version;
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
-    newest[start->first] = lowest;  // of the starts after this one
+    newest[start->first] = lowest;  // lowest version of all later starts
     lowest = std::min(lowest, start->second);
   }
   starts.emplace_back(trainer_term, restored_version);

@@ -98,7 +98,7 @@ Status check_magnitudes(const Rollout& rollout) {
   return Success{};
 }
 
-// That total_reward() can add the rewards up.
+// Checks that total_reward() can add the rewards.
 Status check_sum(const Rollout& rollout, const std::string& recipe) {
   std::set<std::string> names;
   for (const auto& [name, value] : rollout.rewards) {
@@ -138,7 +138,7 @@ Status check_judged(const Rollout& rollout, AdvantageEstimator estimator) {
                 std::string(to_string(estimator)));
 }
 
-// The longest run of sampled tokens that nothing divides.
+// The longest run of sampled tokens without a division (see LiveAdmission).
 int64_t longest_turn(const Rollout& rollout) {
   std::vector<bool> starts(rollout.completion_ids.size(), false);
   for (const int32_t offset : rollout.turn_offsets) {
@@ -203,7 +203,7 @@ Status LiveAdmission::admit(const Rollout& rollout) {
                    "group_size " + std::to_string(rollout.group_size) + ", rollout.group_size is " +
                        std::to_string(config_.rollout.group_size));
   }
-  // Lengths first: what follows costs time by the token.
+  // Lengths first: the cost of the later checks grows with the number of tokens.
   if (Status s = check_lengths(rollout); !s) {
     return s;
   }
@@ -271,8 +271,8 @@ Status LiveAdmission::check_prompt(const Rollout& rollout) {
                      std::to_string(theirs - rollout.prompt_ids.begin()));
 }
 
-// A group's oldest version is that of the queue's rules. Versions of an earlier start are judged by
-// the queue, which knows which of them survived.
+// A group's oldest allowed version is that of the queue's rules. The queue checks versions of
+// earlier terms, because it knows which of them survived.
 Status LiveAdmission::check_versions(const Rollout& rollout) const {
   if (rollout.trainer_term != trainer_term_) {
     return Success{};

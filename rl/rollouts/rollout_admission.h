@@ -1,8 +1,8 @@
-// Rules that a rollout must keep before the trainer takes it.
+// Admission rules for rollouts: what the trainer checks before it accepts one.
 //
-// They go beyond bridge::validate(), which knows neither the model nor the recipe. A rollout that
-// breaks one would end the run (a token id that the model does not have), or would be trained on as
-// something it is not. Torch-free.
+// The rules go beyond bridge::validate(), which knows neither the model nor the recipe. A rollout
+// that breaks a rule would end the run (for example a token id that the model does not have) or
+// would be trained on with a wrong meaning. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace ringside::rl {
 
-// What a model takes.
+// Limits of a model's inputs.
 struct ModelBounds {
   int64_t vocab_size = 0;     // token ids are below it
   int64_t max_positions = 0;  // tokens of one sequence, prompt included
@@ -26,37 +26,37 @@ struct ModelBounds {
 
 ModelBounds model_bounds(const engine::ModelConfig& model);
 
-// The largest magnitude of a reward, a turn's reward or an advantage: far above any use, and its
-// square sums without overflow.
+// Largest magnitude of a reward, a turn's reward or an advantage. Far above any use; sums of
+// squares do not overflow.
 inline constexpr double kMaxReward = 1e6;
 
-// What holds wherever rollouts come from. The rollout must have passed bridge::validate(). Reasons:
+// Rules for rollouts of every source. The rollout must have passed bridge::validate(). Reasons:
 //   vocabulary  a token id is not below vocab_size
 //   too_long    prompt and completion (of each branch) exceed max_positions
-//   sampling    top_p or top_k cut the distribution: log-probs cannot be recomputed
-//   rewards     a name twice; a magnitude above kMaxReward; some of the names in rollout.reward but
-//   not all; neither reward nor
-//               advantages for a completion that did not fail; advantages missing for estimator
-//               given, or alone for another
-// Pure, thread-safe.
+//   sampling    top_p or top_k truncates the distribution: log-probs cannot be recomputed
+//   rewards     a name occurs twice; a magnitude exceeds kMaxReward; only some of the names in
+//               rollout.reward are there; a completion that did not fail has neither reward nor
+//               advantages; advantages are missing for estimator given; there are only advantages
+//               for another estimator
+// Thread safety: pure function.
 bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& config,
                               const ModelBounds& model);
 
-// The rules for live workers, which sample what the trainer asks of them. Beside check_recorded():
+// Rules for live workers, which sample the prompts that the trainer grants. In addition to
+// check_recorded():
 //   invalid_field  group_size is not rollout.group_size
-//   too_long       the prompt exceeds rollout.max_prompt_tokens, or a turn
-//   rollout.max_completion_tokens. A turn is a run of
-//                  sampled tokens (loss_mask 1) that no turn_offset, branch or masked token
-//                  divides: what one request to a server returned. A conversation of many turns is
-//                  bounded by the model's positions alone.
+//   too_long       the prompt exceeds rollout.max_prompt_tokens, or a turn exceeds
+//                  rollout.max_completion_tokens. A turn is a run of sampled tokens (loss_mask 1)
+//                  not divided by a turn_offset, a branch or a masked token: the result of one
+//                  request to a server. A conversation of several turns is limited only by the
+//                  model's positions.
 //   sampling       temperature is not rollout.temperature
-//   rewards        the names are not those of rollout.reward; any names where it is "worker"
-//   prompt         prompt_ids is not the prompt that the group stands for
-//   stale          a version of this trainer start below the group's min_version
+//   rewards        the names are not those of rollout.reward (any names if that is "worker")
+//   prompt         prompt_ids is not the prompt of the group
+//   stale          a version of this trainer term is below the group's min_version
 class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
-  // prompts: null where this trainer does not have them; prompts are then judged by their length
-  // alone.
+  // prompts: nullptr if this trainer does not have them; then only the prompt's length is checked.
   LiveAdmission(Config config, ModelBounds model, int64_t trainer_term,
                 std::unique_ptr<GrantedPrompts> prompts);
 
@@ -71,7 +71,7 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
   Config config_;
   ModelBounds model_;
   int64_t trainer_term_;
-  std::vector<std::string> reward_names_;  // empty: the worker's own
+  std::vector<std::string> reward_names_;  // empty: rollout.reward is "worker"
   std::unique_ptr<GrantedPrompts> prompts_;
 };
 

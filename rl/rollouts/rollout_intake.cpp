@@ -10,12 +10,12 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCloseDeadline{5000};
-constexpr milliseconds kAlone{3000};       // without a worker before it is said
-constexpr std::size_t kMaxMessages = 256;  // between two drains; more of the same tell nothing
+constexpr milliseconds kAlone{3000};       // time without a worker before it is logged
+constexpr std::size_t kMaxMessages = 256;  // between two drains; further messages are dropped
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const QueueRules& rules) {
   options.newest_of_term = rules.newest_of_term;
-  // Room for everything that may be under way, and for a replayed journal beside it.
+  // Capacity for all rollouts that may be in flight, and for a replayed journal as well.
   options.max_queued_rollouts =
       std::max<int64_t>(options.max_queued_rollouts,
                         2 * (1 + rules.max_staleness) * rules.prompts_per_step * rules.group_size);
@@ -53,7 +53,7 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
   const int64_t version = snapshot->manifest.version;
   endpoint_.publish(std::move(snapshot));
   queue_.published(version);
-  // What is being trained on now stays until it is done: a version may be published late.
+  // The rollouts in training stay until the step is done: a version may be published late.
   const auto trained = std::find_if(unrestorable_.begin(), unrestorable_.end(), [&](int64_t slot) {
     return queue_.step_of(slot) >= next_step;
   });
@@ -96,9 +96,9 @@ void RolloutIntake::log_where_refill_gave_up(int64_t step, int64_t slots) {
       "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }
 
-// A restart goes back to the last checkpoint, or to one of this step or a later one, which consumes
-// the group. Behind the first, versions that this start has made since are lost, and with one such
-// rollout its whole group.
+// A restart resumes from the last checkpoint, or from a later one that consumes the group. In the
+// first case the versions made since that checkpoint are lost, and a rollout sampled from them
+// makes its whole group unusable.
 void RolloutIntake::note_unrestorable(const std::vector<bridge::Rollout>& step) {
   for (const bridge::Rollout& rollout : step) {
     const int64_t slot = slot_of(rollout.group_id);
@@ -113,7 +113,7 @@ void RolloutIntake::note_unrestorable(const std::vector<bridge::Rollout>& step) 
   }
 }
 
-// Every round of every slot, granted or not: one contiguous range a round is what the journal keeps
+// Every round of every slot, granted or not: the journal stores one contiguous range per round
 // cheaply.
 std::vector<int64_t> RolloutIntake::all_rounds(const std::vector<int64_t>& slots) const {
   std::vector<int64_t> groups;
@@ -126,7 +126,7 @@ std::vector<int64_t> RolloutIntake::all_rounds(const std::vector<int64_t>& slots
 }
 
 bridge::GroupGrant RolloutIntake::grant_of(int64_t group_id) const {
-  // What an earlier step waits for goes out first, also when it is granted late.
+  // Groups of earlier steps are assigned first, even if they are granted later.
   return {group_id, static_cast<int32_t>(queue_.rules().group_size), queue_.min_version(group_id),
           queue_.step_of(group_id)};
 }
@@ -156,11 +156,11 @@ void RolloutIntake::admit(bridge::Rollout rollout) {
           std::to_string(queue_.rules().group_size) + "; its whole group is sampled again");
       break;
     case Admission::kTooEarly:
-      say("dropped " + what + ": from before the restart, step " + std::to_string(step) +
-          " is not near yet");
+      say("dropped " + what + ": sampled before the restart, and step " + std::to_string(step) +
+          " is beyond the current window");
       break;
     case Admission::kUnasked:
-      say("dropped " + what + ": nobody waits for this round of its slot");
+      say("dropped " + what + ": this round of its slot is not needed");
       break;
     case Admission::kAccepted:
     case Admission::kDuplicate:
@@ -173,7 +173,7 @@ void RolloutIntake::admit(bridge::Rollout rollout) {
   }
   std::vector<bridge::GroupGrant> grants;
   for (const int64_t group_id : requests.grant) {
-    // What lies further ahead is granted with its step.
+    // Groups of later steps are granted with their step.
     if (queue_.step_of(group_id) <= granted_to_step_) {
       grants.push_back(grant_of(group_id));
     }

@@ -1,7 +1,8 @@
-// The live side of a run on trainer rank 0 but for the weights themselves: owns the bridge's
-// endpoint, grants each step's groups when the weights that they may be sampled under are
-// published, queues what comes back, and has groups sampled again, or others in their place, where
-// the queue asks for it. Torch-free; not thread-safe (the endpoint's threads apart).
+// Live intake of rollouts on trainer rank 0, without the weights' source. Owns the bridge's
+// endpoint. Grants each step's groups when the weights that they may be sampled under are
+// published. Queues the rollouts that arrive. Grants groups again, or replacement groups, when the
+// queue requests it. Torch-free.
+// Thread safety: none, except where a method says otherwise. The endpoint has its own threads.
 #pragma once
 
 #include <chrono>
@@ -19,34 +20,38 @@ namespace ringside::rl {
 
 class RolloutIntake {
  public:
-  // rules.restored_version: version of the weights the trainer starts with, training step
-  // rules.restored_version + 1 next. last_step: no group is granted beyond it. Throws what
-  // RolloutQueue and bridge::TrainerEndpoint throw, and std::invalid_argument when last_step has
-  // more groups than group ids can tell.
+  // rules.restored_version: version of the weights the trainer starts with; the next training step
+  // is restored_version + 1. last_step: no group of a later step is granted.
+  // Throws: what RolloutQueue and bridge::TrainerEndpoint throw; std::invalid_argument when the
+  // groups up to last_step exceed the range of group ids.
   RolloutIntake(bridge::TrainerOptions options, QueueRules rules, int64_t last_step);
 
   const std::string& rollout_address() const { return endpoint_.rollout_address(); }
   const std::string& weights_address() const { return endpoint_.weights_address(); }
 
-  // Offers the weights and grants the groups of the steps up to next_step + max_staleness: with a
-  // staleness of one or more, workers sample the steps after next_step while it is trained. Does
-  // not wait. What the steps before next_step were trained on leaves the journal where no restart
-  // could use it, so that this grows with what is between two checkpoints only as far as staleness
-  // lets it.
+  // Publishes the weights and grants the groups of the steps up to next_step + max_staleness: with
+  // a staleness of one or more, workers sample later steps while next_step is trained. Does not
+  // block. Removes rollouts of steps before next_step from the journal once no restart can use
+  // them. The journal therefore grows with the interval between checkpoints only as far as
+  // staleness allows.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
-  // All rollouts of `step`, whole groups in order, or nothing when they are not there within
-  // `timeout`. Blocks up to timeout. Throws when the endpoint has failed.
+  // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
+  // `timeout`.
+  // Blocks: up to `timeout`.
+  // Throws: when the endpoint has failed.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
 
-  // What happened since the last call, one sentence each. Thread-safe: beside any other method.
+  // Events since the last call, one sentence each.
+  // Thread safety: may run concurrently with any other method.
   std::vector<std::string> drain_messages();
 
-  // The checkpoint of `step` is on disk: the rollouts up to it, those of every round, need not be
-  // kept.
+  // Call when the checkpoint of `step` is on disk: rollouts of the steps up to it, in every round,
+  // are removed from the journal.
   void checkpointed(int64_t step);
 
-  // The run is over: tells the workers. Blocks for a few seconds at most.
+  // Tells the workers that the run is over.
+  // Blocks: a few seconds at most.
   void finish();
 
   SourceCounters counters() const;
@@ -62,9 +67,9 @@ class RolloutIntake {
 
   RolloutQueue queue_;
   int64_t last_step_;
-  int64_t granted_to_step_;   // groups of the steps up to here are granted
-  int64_t consumed_to_step_;  // and of the steps up to here are part of a checkpoint
-  // Slots of the steps that were taken whose groups hold weights newer than the last checkpoint's.
+  int64_t granted_to_step_;   // last step whose groups are granted
+  int64_t consumed_to_step_;  // last step that is part of a checkpoint
+  // Slots of consumed steps whose groups hold weights newer than the last checkpoint's.
   std::vector<int64_t> unrestorable_;
   std::mutex messages_mutex_;  // guards the four below
   std::vector<std::string> messages_;

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Either none of a rollout's tokens carries loss, or those of its loss mask do.
+// Either no token of a rollout carries loss, or exactly those of its loss mask do.
 Json by_token(const bridge::Rollout& rollout, std::span<const double> advantage) {
   Json values = Json::array();
   std::size_t next = 0;
@@ -57,7 +57,7 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
                {"trainer_term", rollout.trainer_term},
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
                {"rewards", std::move(rewards)}};
-  // Only where there is something to say, as in a recorded file.
+  // Written only if not empty, as in a recorded file.
   if (!rollout.loss_mask.empty()) {
     line["loss_mask"] = rollout.loss_mask;
   }
@@ -73,7 +73,7 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   return line;
 }
 
-// The length of the file up to and including its last line end.
+// Length of the file up to and including its last line end.
 uint64_t end_of_last_line(const bridge::PosixFile& file) {
   std::array<char, 65536> block;
   uint64_t end = file.size();

@@ -41,7 +41,7 @@ bool RolloutQueue::is_stale(const bridge::Rollout& rollout) const {
   if (rollout.trainer_term != rules_.trainer_term) {
     const auto known = rules_.newest_of_term.find(rollout.trainer_term);
     if (known == rules_.newest_of_term.end()) {
-      return true;  // its version numbers may mean other weights than this run's
+      return true;  // its version numbers may stand for weights of another history
     }
     newest = known->second;
   }
@@ -103,14 +103,14 @@ void RolloutQueue::drop_group(int64_t group_id) {
   ++counters_.dropped_stale;
   counters_.dropped_siblings += erase(group_id);
   requests_.forget.push_back(group_id);
-  // The group of a later round is asked for when its round comes.
+  // The group of a later round is granted when its round comes.
   if (group_id == current_group(slot_of(group_id))) {
     ++counters_.regranted_groups;
     requests_.grant.push_back(group_id);
   }
 }
 
-// Samples that could not be scored tell nothing: a group of which none could be teaches nothing.
+// Samples without a score are ignored. A group without any score counts as one without variance.
 bool RolloutQueue::has_equal_rewards(const Group& group) const {
   std::optional<double> first;
   for (const auto& [sample, rollout] : group) {
@@ -123,8 +123,8 @@ bool RolloutQueue::has_equal_rewards(const Group& group) const {
   return true;
 }
 
-// Moves a slot on for as long as its group is whole and teaches nothing: after a restart the next
-// rounds may be here already.
+// Advances a slot while its group is complete and has no variance: after a restart the groups of
+// the next rounds may already be here.
 void RolloutQueue::resolve(int64_t slot) {
   for (;;) {
     const int64_t group_id = current_group(slot);

@@ -1,9 +1,10 @@
-// Puts rollouts that arrive in any order together into whole groups and whole steps, keeps out what
-// the staleness rule forbids, and finds other prompts for groups that teach nothing. Step t (from
-// 1) trains on the slots [(t-1) G, t G), starting from weights of version t-1. A slot is filled by
-// the group of the same number or, when that one's rewards are all equal and refill is on, by the
-// group one round further on (dynamic sampling, Yu et al. 2025, DAPO). Bounded by the steps that
-// staleness allows to be under way times the rounds. Torch-free; not thread-safe.
+// Queue of rollouts: assembles rollouts that arrive in any order into whole groups and whole steps,
+// drops stale ones, and replaces groups with zero reward variance by new prompts (dynamic sampling;
+// Yu et al. 2025, DAPO). Step t (from 1) trains on the slots [(t-1) G, t G), starting from weights
+// of version t-1. A slot is filled by the group of the same number. If the rewards of that group
+// are all equal and refill is on, the slot is filled by the group of the next round. The queue is
+// bounded by the number of steps that staleness allows at a time, times the rounds. Torch-free.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@
 
 namespace ringside::rl {
 
-// group_id = slot + round * kRoundStride: further apart than a run has slots, so that a group's
-// number is a place of its own in the data order and tells both.
+// group_id = slot + round * kRoundStride. The stride exceeds the slots of any run, so a group id
+// determines slot and round and is a position of its own in the data order.
 inline constexpr int64_t kRoundStride = int64_t{1} << 40;
 
 inline int64_t slot_of(int64_t group_id) { return group_id % kRoundStride; }
@@ -27,44 +28,44 @@ inline int64_t round_of(int64_t group_id) { return group_id / kRoundStride; }
 struct QueueRules {
   int64_t prompts_per_step = 1;  // G
   int64_t group_size = 1;
-  int64_t max_staleness =
-      0;  // versions a rollout's oldest token may be behind the step that trains on it
-  int64_t trainer_term = 0;      // of this trainer start
+  int64_t max_staleness = 0;  // largest distance in versions from a rollout's oldest token to the
+                              // step that trains on it
+  int64_t trainer_term = 0;   // of this start of the trainer
   int64_t restored_version = 0;  // of the weights that this start began with
-  // Term of an earlier start -> the last version of it that the restored weights descend from. Of
-  // an term that is neither named nor trainer_term nobody knows what its versions were: its
-  // rollouts are stale.
+  // Maps the term of an earlier start to the last of its versions that the restored weights descend
+  // from. The versions of a term that is neither listed nor trainer_term are unknown: its rollouts
+  // are stale.
   std::map<int64_t, int64_t> newest_of_term = {};
-  int64_t refill_rounds =
-      1;  // prompts tried for a slot; the last one's group is kept as it is. 1: no refill
-  // What a group's rollouts are compared by, none for one that could not be scored; needed when
-  // refill_rounds > 1. What it throws comes out of add() and take().
+  // Number of prompts tried for a slot; the last one's group is always kept. 1: no refill.
+  int64_t refill_rounds = 1;
+  // The reward by which a group's rollouts are compared; nullopt for a rollout without a score.
+  // Required if refill_rounds > 1. Its exceptions propagate out of add() and take().
   std::function<std::optional<double>(const bridge::Rollout&)> total_reward = {};
 };
 
 enum class Admission {
   kAccepted,
-  kFinished,   // its step is over
-  kDuplicate,  // the sample is here already
-  kStale,  // too old, or of weights that do not exist: its whole group was dropped and is sampled
-           // again
-  kWrongSize,  // of a group of another size, as before a restart with another group_size: dropped
-               // like a stale one
-  kTooEarly,   // beyond the window of steps: must be sampled again when its step comes
-  kUnasked,    // of a round that its slot is past, or never comes to
+  kFinished,   // its step has been taken
+  kDuplicate,  // the sample is already in the queue
+  // Too old, or from weights that no longer exist. Its whole group is dropped and granted again.
+  kStale,
+  // Its group_size differs, as after a restart with another group_size. Dropped like a stale one.
+  kWrongSize,
+  kTooEarly,  // beyond the window of steps: granted again when its step comes
+  kUnasked,   // of a round that its slot has passed or never reaches
 };
 
-// What the bridge is to be told, in this order.
+// Requests to the bridge, to be sent in this order.
 struct QueueRequests {
-  std::vector<int64_t> forget;  // groups whose rollouts are worth nothing
-  std::vector<int64_t> grant;   // groups to be sampled now
+  std::vector<int64_t> forget;  // groups whose rollouts are discarded
+  std::vector<int64_t> grant;   // groups to grant now
 };
 
 class RolloutQueue {
  public:
-  // next_step: the first step that will be taken. Throws std::invalid_argument naming the number:
-  // rules below 1 (staleness below 0), more rounds than group ids can tell, refill without
-  // total_reward.
+  // next_step: the first step to be taken.
+  // Throws: std::invalid_argument naming the number, for rules below 1 (staleness below 0), for
+  // more rounds than group ids can encode, and for refill without total_reward.
   RolloutQueue(QueueRules rules, int64_t next_step);
 
   // The step that trains on a group.
@@ -74,24 +75,25 @@ class RolloutQueue {
   // The oldest version that a group may be sampled under.
   int64_t min_version(int64_t group_id) const;
 
-  // Weights of this term exist up to `version`. The restored version does from the start.
+  // Marks the versions of this term up to `version` as existing. The restored version exists from
+  // the start.
   void published(int64_t version) { newest_version_ = version; }
 
-  // Versions are counted by (trainer_term, version): one that is newer than its term's last
-  // surviving one names weights that do not exist. A rollout of several versions is judged by all
-  // of them, so by its oldest token. Whatever the group's other samples were, they go with a stale
-  // one or one of another size. Requests follow, see take_requests().
+  // Adds a rollout. Versions are identified by (trainer_term, version). A version above its term's
+  // last surviving one names weights that no longer exist. A rollout of several versions is checked
+  // against all of them, so its oldest token decides. A stale rollout, or one with another group
+  // size, drops all samples of its group. Call take_requests() afterwards.
   Admission add(bridge::Rollout rollout);
 
-  // What add() asks for since the last call. Idempotent over a restart: rollouts of a discarded
-  // round are not among the forgotten, so a replayed journal leads to the same rounds again.
+  // The requests of add() since the last call. Idempotent over a restart: rollouts of a discarded
+  // round are not forgotten, so a replayed journal leads to the same rounds again.
   QueueRequests take_requests();
 
-  // All rollouts of `step`, slots and samples in order, once they are all here; steps are taken in
-  // order.
+  // All rollouts of `step`, ordered by slot and sample, once they are complete; else nullopt. Steps
+  // are taken in order.
   std::optional<std::vector<bridge::Rollout>> take(int64_t step);
 
-  // Rollouts held.
+  // Number of rollouts in the queue.
   int64_t size() const;
   const QueueRules& rules() const { return rules_; }
   const SourceCounters& counters() const { return counters_; }
@@ -114,7 +116,7 @@ class RolloutQueue {
   int64_t next_step_;
   int64_t newest_version_;
   std::map<int64_t, Group> groups_;
-  std::map<int64_t, int64_t> rounds_;  // of the slots that are past round 0
+  std::map<int64_t, int64_t> rounds_;  // of the slots beyond round 0
   QueueRequests requests_;
   SourceCounters counters_;
 };

@@ -50,7 +50,7 @@ class FileSource final : public RolloutSource {
   int64_t accepted_ = 0;
 };
 
-constexpr std::chrono::milliseconds kPollSlice{200};  // between two looks whether to stop
+constexpr std::chrono::milliseconds kPollSlice{200};  // interval between checks of the stop signal
 
 std::optional<std::vector<bridge::Rollout>> poll_for(std::chrono::milliseconds round,
                                                      RolloutSource& source, int64_t step,

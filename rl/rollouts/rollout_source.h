@@ -1,5 +1,5 @@
-// Where a step's rollouts come from, seen from trainer rank 0: a live bridge or a recorded file.
-// The other ranks get them from rank 0 by broadcast_rollouts().
+// Source of a step's rollouts on trainer rank 0: a live bridge or a recorded file.
+// broadcast_rollouts() sends them to the other ranks.
 #pragma once
 
 #include <chrono>
@@ -23,41 +23,44 @@ class RolloutSource {
  public:
   virtual ~RolloutSource() = default;
 
-  // Called once before the first step, with the version of the loaded weights, and after every
-  // update with the new one. `next_step` is the step whose rollouts are wanted next. Does not wait
-  // for workers.
+  // Publishes weights. Called once before the first step with the version of the loaded weights,
+  // and after every update with the new version. `next_step`: the step whose rollouts are needed
+  // next. Does not wait for workers.
   virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
 
-  // All rollouts of `step`, whole groups in order, or nothing when they are not there within
-  // `timeout`. Blocks up to timeout. Throws when the source has failed.
+  // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
+  // `timeout`.
+  // Blocks: up to `timeout`.
+  // Throws: when the source has failed.
   virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                            std::chrono::milliseconds timeout) = 0;
 
-  // What became of the rollouts that came in, since this source was made.
+  // Counters of the rollouts received since this source was created.
   virtual SourceCounters counters() const { return {}; }
 
-  // The checkpoint of `step` is on disk: rollouts up to it need not be kept.
+  // Call when the checkpoint of `step` is on disk: rollouts up to it need not be kept.
   virtual void checkpointed(int64_t step) {}
 
-  // The run is over: tells the workers.
+  // Tells the workers that the run is over.
   virtual void finish() {}
 };
 
-// Steps through a recorded file, repeating it when it ends; knows no weights. It cannot sample
-// other prompts: dynamic_sampling = refill trains on its groups as drop does. Throws
-// std::runtime_error naming file and line when it is unusable (see read_rollout_file) or a rollout
-// breaks a rule of check_recorded().
+// Reads a recorded file step by step and repeats it at its end. Ignores weights. It cannot sample
+// other prompts: dynamic_sampling = refill behaves like drop.
+// Throws: std::runtime_error naming file and line when the file is unusable (see read_rollout_file)
+// or a rollout breaks a rule of check_recorded().
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const Config& config);
 
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;
-  int stop_signal = 0;  // a rank was asked to stop: then there are no rollouts
+  int stop_signal = 0;  // not 0: a rank was asked to stop, and there are no rollouts
 };
 
-// The step's rollouts on every rank: rank 0 polls `source` until they are there, the others pass
-// nullptr, and the wait ends for all of them when stop_signal() is not 0 on one. Collective over
-// `world`, in rounds that last at most `round` each.
+// The step's rollouts on every rank. Rank 0 polls `source` until they are complete; the other ranks
+// pass nullptr. The wait ends on all ranks when stop_signal() is not 0 on one of them.
+// Collective over: `world`, in rounds of at most `round` each.
+// Blocks: until the rollouts are complete or a rank is asked to stop.
 NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
                                 std::chrono::milliseconds round,
                                 const std::function<int()>& stop_signal);

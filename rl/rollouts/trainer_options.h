@@ -1,4 +1,4 @@
-// What bridge.* of the configuration means to the trainer's endpoint. Torch-free.
+// Options of the trainer's endpoint from the configuration's bridge.* keys. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace ringside::rl {
 
-// Seconds become milliseconds, MiB bytes. Reads the key files that config.curve names; throws what
-// read_secret_key and read_allowed_keys throw. What has no key stays at its default.
+// Converts seconds to milliseconds and MiB to bytes. Reads the key files that config.curve names.
+// Options without a configuration key keep their defaults.
+// Throws: what read_secret_key and read_allowed_keys throw.
 bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id,
                                        int64_t trainer_term,
                                        const std::filesystem::path& journal_directory);

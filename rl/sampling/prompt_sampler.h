@@ -1,5 +1,5 @@
-// Samples completions of prompts from our own decoder and scores them: what the embedded worker,
-// the trainer's evaluation and `ringside generate` share.
+// Sampler of completions from our own decoder, with their rewards. The embedded worker, the
+// trainer's evaluation and `ringside generate` use it.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace ringside::rl {
 
 class PromptSampler {
  public:
-  // Throws what PromptScorer's constructor throws.
+  // Throws: what PromptScorer's constructor throws.
   PromptSampler(const Config& config, const engine::ModelConfig& model);
 
   const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
 
-  // One completion per prompt, prompt i with seeds[i]; at most config.rollout's lengths.
-  // temperature 0 is greedy. Rewards are computed by several threads at a time. Blocks until all
-  // are there. Throws what PromptScorer::encode throws.
+  // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout.
+  // temperature 0 is greedy. Several threads compute the rewards.
+  // Blocks: until all completions are sampled and scored.
+  // Throws: what PromptScorer::encode throws.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
                                        const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds,

@@ -7,7 +7,7 @@
 namespace ringside::rl {
 namespace {
 
-// Rewards that wait for a server or a program keep no core busy.
+// Rewards that wait for a server or a program use no core.
 constexpr int64_t kRewardThreads = 8;
 
 engine::Tokenizer load_tokenizer(const Config& config, const engine::ModelConfig& model) {
@@ -20,7 +20,7 @@ engine::Tokenizer load_tokenizer(const Config& config, const engine::ModelConfig
   return tokenizer;
 }
 
-// The text of the stop token: it ends the completion and is no part of the answer.
+// The text of the stop token, which ends the completion and is not part of the answer.
 std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer,
                       const std::vector<int64_t>& stops) {
   return config.rollout.stop.empty() ? tokenizer.decode(std::vector<int64_t>{stops.front()}, false)
@@ -95,7 +95,7 @@ std::vector<ScoredCompletion> PromptScorer::score(
     s.text = tokenizer_.decode(s.completion.ids, /*skip_special=*/true);
     scored.push_back(std::move(s));
   }
-  std::vector<RewardInput> inputs;  // views of texts that stay where they are from here on
+  std::vector<RewardInput> inputs;  // views of texts that no longer move
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const engine::Completion& completion = scored[i].completion;
     inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer,

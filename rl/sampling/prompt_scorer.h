@@ -1,5 +1,5 @@
-// What stands before and after sampling, whoever samples: prompts become token ids, completions
-// become text and rewards.
+// Encoding of prompts and scoring of completions, shared by all samplers: prompts become token ids;
+// completions become text and rewards.
 #pragma once
 
 #include <cstdint>
@@ -19,34 +19,36 @@ struct ScoredCompletion {
   std::vector<int64_t> prompt_ids;
   engine::Completion completion;
   std::string text;  // of the completion, without special tokens
-  RewardScores
-      scores;  // without any value, and a failure that says why, where a reward was not to be had
+  // Without values, and with the reason in `failure`, if a reward was unavailable.
+  RewardScores scores;
 };
 
-// The token ids that end a completion: of config.rollout.stop, else of the model. Throws
-// std::runtime_error when there is none, or when rollout.stop is not one token.
+// The token ids that end a completion: those of config.rollout.stop, or else of the model.
+// Throws: std::runtime_error when there is none, or when rollout.stop is not one token.
 std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
                               const engine::Tokenizer& tokenizer);
 
-// Why these two do not belong together, "" when they do: token ids that the model has no embedding
-// for.
+// Why the tokenizer does not fit the model (it has ids without an embedding); "" when it fits.
 std::string vocabulary_problem(const engine::Tokenizer& tokenizer,
                                const engine::ModelConfig& model);
 
-// What the rewards of config.rollout look at; `stop` is the text that ends a completion.
+// Reward options from config.rollout. `stop`: text that ends a completion.
 RewardOptions reward_options(const RolloutConfig& config, const std::string& stop);
 
 class PromptScorer {
  public:
-  // Reads the tokenizer of config.model.path. Throws std::runtime_error or std::invalid_argument
-  // naming what is wrong, a tokenizer with ids that the model lacks among it.
+  // Reads the tokenizer of config.model.path.
+  // Throws: std::runtime_error or std::invalid_argument naming the problem, including a tokenizer
+  // with ids that the model lacks.
   PromptScorer(const Config& config, const engine::ModelConfig& model);
 
-  // prompt_ids() of data.on_overlong's policy. Throws like it.
+  // prompt_ids() with the limit of data.on_overlong.
+  // Throws: like it.
   std::vector<int64_t> encode(const Prompt& prompt) const;
 
-  // One each for prompts, their ids and their completions. Rewards are computed by several threads
-  // at a time; blocks until all are there.
+  // One scored completion per prompt, from its ids and its completion. Several threads compute the
+  // rewards.
+  // Blocks: until all are scored.
   std::vector<ScoredCompletion> score(const std::vector<Prompt>& prompts,
                                       std::vector<std::vector<int64_t>> prompt_ids,
                                       std::vector<engine::Completion> completions) const;

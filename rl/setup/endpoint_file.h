@@ -1,5 +1,4 @@
-// Where a run's bridge listens, on disk: how workers that are started beside a trainer find its
-// ports. Torch-free.
+// Endpoint file: the addresses of a run's bridge on disk, read by the run's workers. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +13,15 @@ struct EndpointAddresses {
   std::string weights_address;
   std::string run_id;
   int64_t trainer_term = 0;
-  bool ended = false;  // the run is over; nobody listens there any more
+  bool ended = false;  // the run is over; the addresses are closed
 };
 
-// Replaces the file atomically. Throws std::runtime_error when it cannot be written.
+// Replaces the file atomically.
+// Throws: std::runtime_error when it cannot be written.
 void write_endpoint_file(const std::filesystem::path& path, const EndpointAddresses& addresses);
 
-// Nothing when the file does not exist; throws std::runtime_error when it does not parse.
+// nullopt when the file does not exist.
+// Throws: std::runtime_error when it does not parse.
 std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path& path);
 
 }  // namespace ringside::rl

@@ -1,4 +1,4 @@
-// The starting model as the configuration describes it. Trainer and worker both build theirs here.
+// Starting model as the configuration describes it, for trainer and workers alike.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,10 @@ namespace ringside::rl {
 
 at::ScalarType scalar_type(DType dtype);
 
-// The shape of the model at config.model.path, with what the configuration adds to it.
+// The model configuration at `path`, extended by the settings of config.model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
 
-// The starting weights that config.model describes, read from disk or drawn from config.seed.
+// The starting weights that config.model describes: read from `path` or drawn from config.seed.
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path);
 
 }  // namespace ringside::rl

@@ -1,4 +1,4 @@
-// The optimizer's settings as the configuration names them.
+// Optimizer options from the configuration.
 #pragma once
 
 #include "engine/optim/adamw.h"

@@ -1,4 +1,4 @@
-// From the configuration's words to sequence parallelism's own.
+// Sequence-parallel options from the configuration.
 #pragma once
 
 #include <string>
@@ -9,19 +9,20 @@
 
 namespace ringside::rl {
 
-// How micro-batches are laid out: sp.ring_impl, heads_k_stride, placement, shared_prefix.
+// Layout options of micro-batches: sp.ring_impl, heads_k_stride, placement, shared_prefix.
 sp::SequenceOptions sequence_options(const SpConfig& config);
 
-// The factorings of the sequence-parallel ranks for a full micro-batch of the longest samples,
-// fastest first as the plans predict, a line each, with the one in use marked. Empty where there is
-// one rank or no model.path. Reads model.path/config.json; throws std::invalid_argument on heads
-// that do not fit.
+// Descriptions of the possible factorings of the sequence-parallel ranks, one line each, fastest
+// first as the plans predict for a full micro-batch of the longest samples. The one in use is
+// marked. Empty for one rank or without model.path. Reads model.path/config.json.
+// Throws: std::invalid_argument on head counts that do not fit.
 std::vector<std::string> describe_sequence_parallel(const Config& config);
 
 // Factors parallel.context_parallel_size into ulysses_parallel_size and ringattn_parallel_size and
-// sets it to 0; a configuration without it stays as it is. `auto` takes the factoring that the
+// sets it to 0. A configuration without it is unchanged. `auto` selects the factoring that the
 // plans of a full micro-batch of the longest samples predict to be fastest. Reads
-// model.path/config.json for the heads; throws std::invalid_argument when no factoring fits them.
+// model.path/config.json for the head counts.
+// Throws: std::invalid_argument when no factoring fits them.
 void factor_context_parallel(Config& config);
 
 }  // namespace ringside::rl

@@ -18,8 +18,8 @@ namespace {
 std::string fingerprint_of(std::span<const Prompt> prompts, bool shuffle) {
   bridge::Hash128 hash;
   const auto add = [&](const std::string& text) {
-    const std::string length =
-        std::to_string(text.size()) + ":";  // so that no two lists have the same bytes
+    // The length prefix makes the bytes of any two lists differ.
+    const std::string length = std::to_string(text.size()) + ":";
     hash.update(std::as_bytes(std::span(length)));
     hash.update(std::as_bytes(std::span(text)));
   };

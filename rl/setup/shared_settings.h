@@ -13,9 +13,10 @@
 
 namespace ringside::rl {
 
-// Fingerprints are XXH3-128: of data.shuffle and each prompt's text and answer in the file's order,
-// and of tokenizer.json in model.path, whatever its white space and order of keys. prompts: empty
-// where they are not known. Throws what parse_rewards throws.
+// Fingerprints are XXH3-128. One covers data.shuffle and each prompt's text and answer in the
+// file's order. One covers tokenizer.json in model.path, independent of white space and key order.
+// prompts: empty if unknown.
+// Throws: what parse_rewards throws.
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
                                  std::span<const Prompt> prompts,
                                  std::optional<std::vector<int64_t>> stop_ids);

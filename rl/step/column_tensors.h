@@ -1,6 +1,6 @@
-// Columns of the step as tensors of a micro-batch, and back. Every loss entry lies on exactly one
-// rank, so each number is taken and put where its token is. Shapes: n = loss entries of this rank,
-// N = loss tokens of the step.
+// Conversion between step columns and tensors of a micro-batch. Every loss entry lies on exactly
+// one rank, so each rank reads and writes only the numbers of its own entries.
+// Shapes: n = loss entries of this rank, N = loss tokens of the step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace ringside::rl {
 
-// A mini-batch on this rank: its micro-batches, and where its loss tokens begin in the step's
-// columns.
+// This rank's part of a mini-batch: its micro-batches, and the index of the mini-batch's first loss
+// token in the step's columns.
 struct LocalBatch {
   std::vector<sp::MicroBatch> micro_batches;
   int64_t first_token = 0;
@@ -27,26 +27,27 @@ struct LocalBatch {
 // fp64 for a model that computes in fp64, else fp32.
 at::ScalarType column_dtype(at::ScalarType compute_dtype);
 
-// The column's numbers of the micro-batch's entries, [n] in dtype; `otherwise` for each where the
-// column is empty.
+// The column's values at the micro-batch's entries, [n] in dtype. If the column is empty, every
+// value is `otherwise`.
 at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
                 at::ScalarType dtype, double otherwise = 0.0);
 
-// Writes values_n into the column, which has N numbers.
+// Writes values_n into the column at the micro-batch's entries. The column has N numbers.
 void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
          const at::Tensor& values_n);
 
-// What the policy's losses read. An empty old column stands for the current policy: old_logprob_n
-// is then undefined.
+// The columns that the policy losses read. If the column `old` is empty, the old policy is the
+// current one and old_logprob_n is undefined.
 EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype);
 
-// The mini-batch as a model runner takes it. `local` must outlive the result.
+// The mini-batch as inputs of a model runner. `local` must outlive the result.
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
                                              at::ScalarType dtype);
 
-// Completes columns that hold each rank's own tokens and 0 elsewhere: one sum over the world for
-// all of them, exact to the bit. Collective over the world; does nothing without a column.
+// Merges columns that hold each rank's own tokens and 0 elsewhere, with one all-reduce (SUM) for
+// all columns. The result is bitwise exact. Does nothing without columns.
+// Collective over: the world.
 void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& world);
 
 }  // namespace ringside::rl

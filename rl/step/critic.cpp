@@ -23,14 +23,14 @@ namespace fs = std::filesystem;
 constexpr const char* kOptimizerFile = "trainer/optimizer.safetensors";
 constexpr const char* kStepCount = "step_count";
 
-// Of this rank -> of the world. Ranks hold disjoint entries, so nothing is counted twice.
+// Sums of this rank -> sums of the world. Ranks hold disjoint entries, so nothing is counted twice.
 ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
   const auto sums = sp::sum_scalars({local.loss, local.tokens, local.clipped}, world);
   return {sums[0], sums[1], sums[2]};
 }
 
-// Every rank's moments stand in slots of their own, so that the sum gathers them; all ranks then
-// merge in the same order.
+// Every rank writes its moments to slots of its own, so that the all-reduce gathers them. All ranks
+// then merge in the same order.
 ValueStatistics reduce(const ValueStatistics& local, sp::Communicator& world) {
   constexpr std::size_t kSlots = 9;
   std::vector<double> slots(static_cast<std::size_t>(world.size()) * kSlots, 0.0);

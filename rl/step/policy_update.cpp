@@ -9,8 +9,8 @@ namespace {
 
 double ratio(double whole, double part) { return part > 0 ? whole / part : 1.0; }
 
-// Numbers of this rank -> of the world. Sequence-parallel ranks hold disjoint entries, so nothing
-// is counted twice.
+// Figures of this rank -> figures of the world. Sequence-parallel ranks hold disjoint entries, so
+// nothing is counted twice.
 UpdateResult reduce(const LossSums& local, const engine::SequenceWork& work,
                     sp::Communicator& control) {
   const auto sums = sp::sum_scalars(local.additive(), control);

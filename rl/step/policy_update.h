@@ -1,5 +1,6 @@
-// One optimizer step of the policy over the micro-batches of a mini-batch. Used by every algorithm;
-// the loss is handed in. Shapes: n = loss entries of this rank.
+// One optimizer step of the policy over the micro-batches of a mini-batch. Every algorithm uses it
+// and passes its own loss function.
+// Shapes: n = loss entries of this rank.
 #pragma once
 
 #include <functional>
@@ -12,16 +13,16 @@
 
 namespace ringside::rl {
 
-// The loss of input `input`'s entries.
+// The loss over the entries of inputs[input].
 using LossFunction = std::function<PolicyLoss(std::size_t input, const engine::HeadOutput& output)>;
 
-// What sequence parallelism did in one update, over all ranks.
+// Figures of sequence parallelism in one update, over all ranks.
 struct SequenceFigures {
   double prefix_saving = 1.0;    // tokens of the documents / tokens computed
   double pair_saving = 1.0;      // query-key pairs of the documents / pairs computed
-  double predicted_bytes = 0.0;  // that the plans say attention sends
-  double sent_bytes = 0.0;       // that it sent
-  double balance_tokens = 1.0;   // fullest ring rank / mean, of the worst micro-batch
+  double predicted_bytes = 0.0;  // bytes that attention sends according to the plans
+  double sent_bytes = 0.0;       // bytes that attention sent
+  double balance_tokens = 1.0;   // fullest ring rank / mean, in the worst micro-batch
   double balance_pairs = 1.0;
 };
 
@@ -39,8 +40,10 @@ struct StepSize {
   double max_grad_norm = 0.0;  // 0 = no clipping
 };
 
-// Gradients over all inputs and one optimizer step. The result is the same on every rank.
-// Collective over the world. Throws: as ModelRunner::step.
+// Accumulates gradients over all inputs and takes one optimizer step. The result is the same on
+// every rank.
+// Collective over: the world.
+// Throws: as ModelRunner::step.
 UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,
                            const LossFunction& loss, StepSize size, sp::Communicator& control);
 

@@ -1,4 +1,4 @@
-// The reference policy of the KL penalty: a frozen copy of the starting weights, or one that
+// Reference policy for the KL penalty: a frozen copy of the starting weights, or an average that
 // follows the trained policy.
 #pragma once
 
@@ -12,18 +12,19 @@ namespace ringside::rl {
 
 class ReferencePolicy {
  public:
-  // Loads model.reference_path, or model.path when that is empty. Throws std::runtime_error when it
-  // cannot be loaded.
+  // Loads model.reference_path, or model.path if that is empty.
+  // Throws: std::runtime_error when the model cannot be loaded.
   ReferencePolicy(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
 
-  // After step `step` (from 1): every algorithm.reference_update_every steps reference = mixup x
-  // policy + (1 - mixup) x reference, in master weights (TRL's sync_ref_model; TR-DPO, Gorbatovski
-  // et al. 2024). Same on every rank.
+  // Updates the reference after step `step` (counted from 1). Every
+  // algorithm.reference_update_every steps, in master weights: reference = mixup x policy + (1 -
+  // mixup) x reference. The same on every rank.
+  // Source: TRL's sync_ref_model; TR-DPO, Gorbatovski et al. 2024.
   void follow(const engine::ModelRunner& policy, int64_t step);
 
-  // Whether a checkpoint must hold it: one that never moves is read from its own directory again.
+  // Whether checkpoints must hold the reference. A frozen one is read from its own directory again.
   bool moves() const { return update_every_ > 0; }
   void save(const std::filesystem::path& dir) const;
   void load(const std::filesystem::path& dir);
@@ -34,7 +35,7 @@ class ReferencePolicy {
   engine::ModelRunner runner_;
 };
 
-// The reference that the configuration asks for, or nullptr.
+// The reference policy that the configuration asks for, or nullptr.
 std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
                                                 const sp::ProcessGroups& comms);
 

@@ -1,4 +1,5 @@
-// Log-probs of whole documents over the mesh, in document order on every rank.
+// Log-probs of whole documents, computed over the mesh and returned in document order on every
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,9 @@ struct ScoreOptions {
   sp::SequenceOptions sequence;
 };
 
-// For each document the log-probs of its loss entries, in order. Without autograd. Collective over
-// the world: every rank passes the same documents and gets the same result.
+// The log-probs of each document's loss entries, in order. Without autograd. Every rank passes the
+// same documents and gets the same result.
+// Collective over: the world.
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
                                                  const sp::Mesh& mesh,

@@ -18,7 +18,7 @@ bool reads_old(const AlgorithmConfig& config) {
 
 using Figure = at::Tensor engine::HeadOutput::*;
 
-// One forward pass of the model over every mini-batch, its figure into the column.
+// One forward pass of the model over every mini-batch; writes its output into the column.
 void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure figure,
           const StepColumns& columns, const std::vector<LocalBatch>& mini_batches) {
   std::vector<double> filled(columns.rollout.size(), 0.0);
@@ -76,8 +76,8 @@ void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch,
   for (const sp::MicroBatch& batch : mini_batch.micro_batches) {
     entries.push_back(static_cast<double>(batch.num_entries()));
   }
-  at::Tensor tokens =
-      at::tensor(entries, at::kDouble);  // of each micro-batch of this data-parallel rank
+  // Loss tokens of each micro-batch of this data-parallel rank.
+  at::Tensor tokens = at::tensor(entries, at::kDouble);
   comms.control(sp::axes::kSp)->all_reduce_sum(tokens, "micro_batch_tokens");
   at::Tensor micro_batches = tokens.gt(0).sum(at::kDouble).view({1});
   comms.control(sp::axes::kBatch)->all_reduce_sum(micro_batches, "micro_batches");

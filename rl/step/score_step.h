@@ -1,5 +1,5 @@
-// The scoring pass before the updates of a step: log-probs under the old and the reference policy
-// and the critic's values, as columns of the step.
+// Scoring pass before the updates of a step: old-policy log-probs, reference log-probs and critic
+// values, written to the step's columns.
 #pragma once
 
 #include <vector>
@@ -17,20 +17,23 @@ struct ScoringModels {
   const engine::ModelRunner* critic;     // nullptr without a critic
 };
 
-// Whether old log-probs take a forward pass of their own: they are those of the weights at the
-// start of the step, and with a single optimizer step a step the ones of that step's own forward,
-// unless something is computed from them before.
+// Whether old log-probs need a forward pass of their own. Old log-probs are those of the weights at
+// the start of the step. With one optimizer step per step they equal the log-probs of that step's
+// own forward pass, so no extra pass is needed unless something reads them before.
 bool needs_old_pass(const Config& config);
 
-// Fills the columns old, reference and value as far as the configuration reads them. Those that
-// advantages and corrections are computed from are completed over all ranks, with one all-reduce;
-// the others hold this rank's tokens. Without autograd. Collective over the world.
+// Fills the columns old, reference and value as far as the configuration reads them. Columns that
+// advantages and corrections read are merged over all ranks with one all-reduce. The other columns
+// hold this rank's tokens only. Without autograd.
+// Collective over: the world.
 void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms);
 
 // For loss_aggregation micro_batch_token_mean: divides the weight of this rank's entries by the
-// loss tokens of their micro-batch and the number of micro-batches that have any, over all ranks
-// (TRL's bnpo). Does nothing for other aggregations. Collective over the world.
+// loss tokens of their micro-batch, and by the number of micro-batches that have loss tokens, both
+// over all ranks. Does nothing for other aggregations.
+// Collective over: the world.
+// Source: TRL's loss_type "bnpo".
 void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch,
                             LossAggregation aggregation, const sp::ProcessGroups& comms);
 

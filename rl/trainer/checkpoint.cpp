@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr const char* kStateFile = "trainer/state.json";
 constexpr const char* kTensorFile = "trainer/optimizer.safetensors";
 
-// Optimizer moments, and the master weights where the model's files hold them rounded.
+// Optimizer moments, and the master weights if the model's files hold them in lower precision.
 std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::ModelRunner& policy) {
   auto tensors = policy.named_state();
   if (policy.decoder().compute_dtype() == at::kBFloat16) {
@@ -90,7 +90,7 @@ void read_tensors(const fs::path& path,
   }
 }
 
-// Steps of a complete checkpoint, or nothing.
+// Finished steps of a complete checkpoint, or nullopt.
 std::optional<int64_t> step_of(const fs::path& dir) {
   if (!fs::exists(dir / kStateFile)) {
     return std::nullopt;
@@ -107,7 +107,7 @@ std::map<int64_t, fs::path> intermediate_checkpoints(const fs::path& run_dir) {
   for (const auto& entry : fs::directory_iterator(run_dir / "checkpoints")) {
     const std::string name = entry.path().filename().string();
     if (name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos) {
-      continue;  // what an interrupted save left behind
+      continue;  // incomplete: a save was interrupted
     }
     if (const auto step = step_of(entry.path())) {
       found[*step] = entry.path();

@@ -1,4 +1,4 @@
-// The mean reward on held-out prompts while training goes on.
+// Evaluation: mean reward on held-out prompts during training.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,27 @@ class HeldOutPrompts;
 
 class Evaluation {
  public:
-  // Reads prompts and tokenizer on the main rank where config.eval.every is above 0. Not
-  // collective. Throws std::runtime_error on unusable prompts or tokenizer.
+  // Reads prompts and tokenizer on rank 0 if config.eval.every is above 0. Not collective.
+  // Throws: std::runtime_error on unusable prompts or tokenizer.
   explicit Evaluation(TrainingRun& run);
   ~Evaluation();
 
-  // After `step` steps; 0: before the first. The same on every rank.
+  // Whether an evaluation is due after `step` steps; step 0: before training. The same on every
+  // rank.
   bool is_due(int64_t step) const;
 
-  // The mean weighted reward of one completion per prompt of data.eval (the first eval.max_prompts;
-  // 0 = all), at eval.temperature; 0 on the other ranks, which wait. Completions whose reward is
-  // not to be had are left out, with a warning. Collective; blocks until all are sampled and
-  // scored, which may take longer than a collective. Throws std::runtime_error when none could be
-  // scored.
+  // The mean weighted reward of one completion per prompt of data.eval at eval.temperature. Only
+  // the first eval.max_prompts prompts are used (0 = all). The result is on rank 0; the other ranks
+  // wait and return 0. Completions whose reward is unavailable are left out, with a warning.
+  // Collective over: the world.
+  // Blocks: until all completions are sampled and scored, which may take longer than
+  // parallel.collective_timeout_s.
+  // Throws: std::runtime_error when no completion could be scored.
   double mean_reward() const;
 
  private:
   TrainingRun& run_;
-  std::unique_ptr<HeldOutPrompts> prompts_;  // the main rank's
+  std::unique_ptr<HeldOutPrompts> prompts_;  // only on rank 0
 };
 
 }  // namespace ringside::rl

@@ -77,7 +77,7 @@ LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini
                                                   const engine::HeadOutput& output) {
     EntryColumns entries =
         take_entries(columns, local.micro_batches[input], local.first_token, dtype);
-    if (!entries.old_logprob_n.defined()) {  // no pass of their own: the old policy is this one
+    if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
     return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,

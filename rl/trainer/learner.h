@@ -1,6 +1,6 @@
-// The learner: one step of reinforcement learning on one rank, in the parts that the trainer's loop
-// calls in order. It holds the reference and the critic beside the run's policy. Every method is
-// collective over the world unless it says otherwise.
+// Learner: the parts of one reinforcement-learning step on one rank, which the trainer's loop calls
+// in order. It holds the reference policy and the critic; the policy belongs to the TrainingRun.
+// Collective over: the world, for every method whose comment does not say otherwise.
 #pragma once
 
 #include <memory>
@@ -15,35 +15,37 @@
 
 namespace ringside::rl {
 
-// What the optimizer steps of one training step reported.
+// Results of the optimizer steps of one training step.
 struct StepUpdates {
   std::vector<UpdateResult> policy;  // empty while only the critic learns
   std::vector<CriticUpdate> critic;  // empty without a critic
-  CorrectionResult correction;  // what correction_weights said of the step; without weights when
-                                // nothing is corrected
+  // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
+  CorrectionResult correction;
 };
 
 class Learner {
  public:
-  // Loads the reference and the critic where the configuration has them, from the checkpoint that
-  // `run` went on from or from their own directories, and has `run` keep them in its checkpoints.
-  // `run` must outlive it. Not collective. Throws std::runtime_error when one cannot be loaded.
+  // Loads the reference and the critic if the configuration uses them, from the checkpoint that
+  // `run` resumed from or from their own directories. Registers both as parts of the run's
+  // checkpoints. `run` must outlive the learner. Not collective.
+  // Throws: std::runtime_error when one cannot be loaded.
   explicit Learner(TrainingRun& run);
 
   // This rank's micro-batches of every mini-batch.
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
-  // Old and reference log-probs and values, as columns of the batch.
+  // Fills the batch's columns of old log-probs, reference log-probs and values.
   void score(const std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
-  // The columns advantage, returns and correction. Not collective: every rank computes the same.
+  // Fills the columns advantage, returns and correction. Not collective: every rank computes the
+  // same.
   StepAdvantages compute_advantages(StepBatch& batch);
 
-  // The passes over the mini-batches: the critic's step, then the policy's.
+  // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
+  // policy's.
   StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch);
 
-  // Moves what follows the policy from step to step: an adaptive KL coefficient, the reference. Not
-  // collective.
+  // Updates the adaptive KL coefficient and the reference policy after the step. Not collective.
   void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
 
  private:

@@ -15,9 +15,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLongestRound{5000};
 
-// The meetings of the ranks until all are done.
-// Thread: meet() on one thread, done() on another. Blocks on: the work, at most `round`, then the
-// collective.
+// Repeated collectives of the ranks until all have finished. Thread: meet() on one thread, done()
+// on another. Blocks on: the work, at most `round`, then the collective.
 class Meetings {
  public:
   Meetings(sp::Communicator& world, milliseconds round) : world_(world), round_(round) {}
@@ -42,7 +41,7 @@ class Meetings {
   }
 
  private:
-  // {at work, the higher the lower the rank that failed}
+  // {1 while working, a value that is higher the lower the rank of a failed rank}
   at::Tensor own_state() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, round_, [this] { return done_; });

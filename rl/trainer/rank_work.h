@@ -1,4 +1,4 @@
-// Work of some ranks that the other ranks wait for.
+// Long work on some ranks while the other ranks wait, without a collective timeout.
 #pragma once
 
 #include <chrono>
@@ -11,22 +11,24 @@
 
 namespace ringside::rl {
 
-// Another rank has failed, and says why itself.
+// Another rank has failed. That rank reports the reason itself.
 class RankFailed : public std::runtime_error {
  public:
   explicit RankFailed(int64_t rank)
       : std::runtime_error("rank " + std::to_string(rank) + " has failed") {}
 };
 
-// The longest that ranks let pass between two collectives while they wait for one of them: well
-// inside parallel.collective_timeout_s.
+// Interval between two collectives of ranks that wait for another rank. Well below
+// parallel.collective_timeout_s.
 std::chrono::milliseconds waiting_round(const Config& config);
 
-// Runs `work` (empty: nothing to do on this rank) and returns on every rank when all have done
-// theirs, however long that takes: meanwhile a thread of each rank at work meets the others in a
-// small collective once every `round`. `work` runs on the calling thread and must not use `world`.
-// Collective over: `world`. Throws: on the lowest rank whose work failed, what it threw; on all
-// others RankFailed, unless the collectives themselves fail (c10::Error).
+// Runs `work` on the calling thread (empty: nothing to do on this rank) and returns on every rank
+// when all ranks have finished. Meanwhile a helper thread of each working rank joins a small
+// collective every `round`, so that no collective times out. `work` must not use `world`.
+// Collective over: `world`.
+// Blocks: until the work of all ranks is done.
+// Throws: on the lowest rank whose work failed, that failure; on all other ranks RankFailed;
+// c10::Error when the collectives themselves fail.
 void run_rank_work(sp::Communicator& world, std::chrono::milliseconds round,
                    const std::function<void()>& work);
 

@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Keys, and with a dot at the end sections, that a run may change on the way: they say where and
-// how fast it trains, not on what.
+// Keys (and sections, with a trailing dot) that may change between starts of a run: they determine
+// where and how fast it trains, not what it learns.
 constexpr std::array kFreeToChange = {"train.steps",
                                       "train.threads",
                                       "train.tokens_per_micro_batch",
@@ -62,8 +62,8 @@ struct ChangedKey {
   std::string sentence;  // "seed: was 0, now 7"
 };
 
-// Keys that only one of the two configurations knows - the other is of another version of the
-// program - are left alone.
+// Keys that only one of the two configurations has are ignored: the other was written by another
+// version of the program.
 std::vector<ChangedKey> changed_keys(const fs::path& path, Config config) {
   std::vector<std::string> unknown;
   std::map<std::string, std::string> before;

@@ -1,5 +1,5 @@
-// A run directory between two starts: who is at work in it, with which configuration, and what
-// earlier tries left.
+// Run directory at a start: its lock, the comparison with the configuration of earlier starts, and
+// metrics that earlier attempts left.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace ringside::rl {
 
-// Held by trainer rank 0 while it works in the directory: an advisory lock on RUN_DIR/trainer.pid,
-// which the kernel releases with the process.
+// Advisory lock on RUN_DIR/trainer.pid. Trainer rank 0 holds it while it uses the directory; the
+// kernel releases it when the process ends.
 class RunDirectoryLock {
  public:
-  // Makes the directory where it is missing. Throws std::runtime_error naming the holder's pid when
-  // another trainer has the lock, std::system_error when the file cannot be opened or locked.
+  // Creates the directory if it is missing.
+  // Throws: std::runtime_error naming the holder's pid when another trainer has the lock;
+  // std::system_error when the file cannot be opened or locked.
   explicit RunDirectoryLock(const std::filesystem::path& run_dir);
   ~RunDirectoryLock();
   RunDirectoryLock(const RunDirectoryLock&) = delete;
@@ -28,38 +29,38 @@ class RunDirectoryLock {
 };
 
 enum class StartKind {
-  kTrain,     // from the newest checkpoint or from the start
-  kFinished,  // nothing is left to do
+  kTrain,     // trains from the newest checkpoint or from step 0
+  kFinished,  // all steps are done
   kRefused,   // the directory belongs to a run with another configuration
 };
 
 struct StartPlan {
   StartKind kind = StartKind::kTrain;
-  std::vector<std::string> lines;  // for the user, a sentence each
-  bool drop_journal = false;       // rollouts were sampled with another configuration
+  std::vector<std::string> lines;  // messages for the user, one sentence each
+  bool drop_journal = false;       // its rollouts were sampled with another configuration
 };
 
-// What starting `config` for `steps` steps in run_dir means: RUN_DIR/config.yaml is compared with
-// it key by key. Keys that only say how the same training is run (layout, addresses, logging,
-// checkpoints, the number of steps) may change; any other changed key is refused where the
-// directory holds a trained step, unless `accept_changes`. Only reads. Throws std::runtime_error on
-// unreadable files.
+// Decides how to start `config` for `steps` steps in run_dir. Compares it with RUN_DIR/config.yaml
+// key by key. Keys that do not change the training itself may differ (layout, addresses, logging,
+// checkpoints, number of steps). Any other changed key is refused if the directory holds a trained
+// step, unless `accept_changes`. Writes nothing.
+// Throws: std::runtime_error on unreadable files.
 StartPlan plan_start(const std::filesystem::path& run_dir, const Config& config, int64_t steps,
                      bool accept_changes);
 
-// Carries the plan out: RUN_DIR/config.yaml becomes `config`, in one step, and the journal goes
-// where the plan says so. Call on rank 0, under the lock. Throws std::runtime_error or
-// std::system_error.
+// Executes the plan: replaces RUN_DIR/config.yaml by `config` atomically, and removes the journal
+// if plan.drop_journal. Call on rank 0, under the lock.
+// Throws: std::runtime_error or std::system_error.
 void begin_start(const std::filesystem::path& run_dir, const Config& config, const StartPlan& plan);
 
-// Metrics of a try that left no checkpoint.
+// Metrics of an earlier attempt that left no checkpoint.
 struct EarlierTry {
   int64_t steps = 0;
-  std::filesystem::path kept;  // where its metrics are now
+  std::filesystem::path kept;  // new path of its metrics
 };
 
-// For a start from step 0: renames RUN_DIR/metrics.jsonl that holds steps to metrics.1.jsonl, or
-// the next number that is free. Nothing when there are none.
+// For a start from step 0: renames a RUN_DIR/metrics.jsonl that holds steps to metrics.1.jsonl, or
+// to the next free number. Returns nullopt when there is no such file.
 std::optional<EarlierTry> set_earlier_try_aside(const std::filesystem::path& run_dir);
 
 }  // namespace ringside::rl

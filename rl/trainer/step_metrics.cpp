@@ -30,7 +30,7 @@ void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards,
                            const StepAdvantages& advantages, const Config& config) {
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() &&
       rewards.turns.empty()) {
-    return;  // advantages came without rewards
+    return;  // the rollouts carry advantages and no rewards
   }
   const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
   metrics.emplace_back("reward", stats.reward);
@@ -56,7 +56,7 @@ void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advan
   metrics.emplace_back("critic/advantages/max", *high);
 }
 
-// Of the first update, when the current policy is still the one that the step started with.
+// Mismatch in the first update, when the current policy is still that of the start of the step.
 void append_mismatch_metrics(Metrics& metrics, const UpdateResult& first) {
   const LossSums& sums = first.sums;
   const auto mean = [&](double sum) { return share_of(sum, sums.tokens); };
@@ -72,7 +72,7 @@ void append_mismatch_metrics(Metrics& metrics, const UpdateResult& first) {
                        share_of(sums.rho * sums.rho, sums.tokens * sums.rho_squared));
 }
 
-// What only a correction looks at; the token figures above are there without one.
+// Metrics that only a correction computes. The token metrics above do not need one.
 void append_correction_metrics(Metrics& metrics, const CorrectionResult& correction) {
   if (correction.weight.empty()) {
     return;
@@ -89,8 +89,8 @@ void append_correction_metrics(Metrics& metrics, const CorrectionResult& correct
   metrics.emplace_back("rollout_corr/ppl_ratio", s.ppl_ratio);
 }
 
-// Staleness by each token's own version, so that a completion that went on under newer weights
-// counts for what it is.
+// Staleness by each token's own version, so that a completion that continued under newer weights is
+// counted correctly.
 void append_staleness_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts,
                               int64_t weight_version) {
   double oldest = 0.0, summed = 0.0, tokens = 0.0, spans = 0.0;
@@ -211,7 +211,7 @@ std::vector<std::string> add_alarms(Metrics& metrics) {
   std::vector<std::string> sentences;
   const double* staleness = find(metrics, "staleness/max");
   if (staleness != nullptr && *staleness > 0) {
-    return sentences;  // other weights, other log-probs: nothing can be told apart
+    return sentences;  // older weights: their log-probs differ anyway
   }
   for (const Alarm& alarm :
        {Alarm{"token_mult_prob_error", "alarm/mult_prob_error", kMaxMultProbError},

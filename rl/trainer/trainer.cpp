@@ -1,15 +1,16 @@
-// The loop of reinforcement learning, top to bottom.
+// Training loop of reinforcement learning; the code reads top to bottom as one step.
 //
-//   rank 0:  bridge thread --(journalled rollouts, bounded queue)--> rollout source --poll--> loop
-//            consumes: ROLLOUT messages    produces: whole groups of the step   waits for: workers
-//            unblocked by: publish() of the version that the next groups need
-//   loop:    consumes: the step's groups   produces: new weights, metrics, checkpoints
-//            waits for: rank 0's broadcast, then the collectives of its mesh axes
-//   workers: consume: weights and grants   produce: rollouts       wait for: COMMIT of a version,
-//   then grants
+//   rank 0:   bridge thread --(journalled rollouts, bounded queue)--> rollout source --poll--> loop
+//             consumes: ROLLOUT messages          produces: whole groups of the step
+//             waits for: workers
+//             unblocked by: publish() of the version that the next groups need
+//   loop:     consumes: the step's groups         produces: new weights, metrics, checkpoints
+//             waits for: rank 0's broadcast, then the collectives of its mesh axes
+//   workers:  consume: weights and grants         produce: rollouts
+//             wait for: COMMIT of a version, then grants
 //
-// Every rank runs this same loop on the same rollouts, so that plans, advantages and loss weights
-// agree without talking; what differs is only the part that collate() cuts out.
+// Every rank runs this loop on the same rollouts, so all ranks compute the same plans, advantages
+// and loss weights without communication. Ranks differ only in the shard that collate() returns.
 #include "rl/trainer/trainer.h"
 
 #include <optional>
@@ -26,7 +27,7 @@
 namespace ringside::rl {
 namespace {
 
-// What one rank learns with; loaded by all ranks at once, however long that takes.
+// Parts of one rank's training. All ranks construct them at the same time, however long that takes.
 struct Parts {
   std::optional<Learner> learner;
   std::optional<Evaluation> evaluation;
@@ -43,7 +44,7 @@ struct Parts {
   }
 };
 
-// Every rank finds the same alarms; one tells them.
+// Every rank computes the same alarms; only rank 0 logs them.
 void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
   for (const std::string& alarm : alarms) {
     if (run.is_main_rank()) {

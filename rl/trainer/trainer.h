@@ -1,4 +1,4 @@
-// The GRPO trainer: start reading the project at trainer.cpp.
+// The reinforcement-learning trainer. Start reading the project at trainer.cpp.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,10 @@
 
 namespace ringside::rl {
 
-// Trains until run.steps(). Collective over the run's world; `source` on rank 0, nullptr on the
-// others. Blocks until done. Throws on the first failure, with the run's last checkpoint intact.
+// Trains until run.steps(). `source`: on rank 0; nullptr on the other ranks.
+// Collective over: the run's world.
+// Blocks: until training is done.
+// Throws: on the first failure. The run's last checkpoint stays intact.
 void train_rl(TrainingRun& run, RolloutSource* source);
 
 }  // namespace ringside::rl

@@ -24,7 +24,7 @@
 namespace ringside::rl {
 namespace {
 
-// Optimizer steps that one step of the algorithm takes.
+// Number of optimizer steps in one step of the algorithm.
 int64_t updates_per_step(const Config& config) {
   const int64_t iterations =
       config.algorithm.name == AlgorithmName::kGrpo ? config.algorithm.num_iterations : 1;
@@ -50,9 +50,9 @@ std::string new_run_id() {
   return text;
 }
 
-// Drawn at a run's first start and kept in RUN_DIR/run_id: a start that finds no checkpoint yet
-// must still know the journal of the one before as its own. Renamed into place, so that a crash
-// leaves no id or a whole one.
+// The run's id: drawn at the first start and stored in RUN_DIR/run_id. A start that finds no
+// checkpoint yet must still recognise the journal of the previous start as its own. Written by
+// rename, so that a crash leaves no id or a complete one.
 std::string kept_run_id(const std::filesystem::path& run_dir) {
   const auto path = run_dir / "run_id";
   std::string id;
@@ -243,8 +243,8 @@ void TrainingRun::write_step(Metrics metrics, const std::vector<UpdateResult>& u
   show_progress(metrics, step_time);
 }
 
-// Clocks and signals differ between ranks; what they do must not. Returns whether a checkpoint is
-// due.
+// Clocks and signals differ between ranks, but all ranks must act alike. Returns whether a
+// checkpoint is due.
 bool TrainingRun::agree_on_step_end() {
   const CheckpointConfig& checkpoint = config().checkpoint;
   const std::chrono::duration<double, std::ratio<60>> since_saved =

@@ -1,6 +1,6 @@
-// What every training algorithm shares: the model and its optimizer on this rank, the run directory
-// with metrics and checkpoints, and the counters that a resumed run takes up. Collective methods
-// are called by all ranks in step.
+// Training run on this rank: the state that every algorithm shares, namely the model and its
+// optimizer, the run directory with metrics and checkpoints, and the counters that a resumed run
+// restores. All ranks call the collective methods in the same order.
 #pragma once
 
 #include <chrono>
@@ -30,12 +30,12 @@ namespace ringside::rl {
 struct RunOptions {
   Config config;
   std::filesystem::path run_dir;
-  int64_t steps = 0;  // stop after this many steps in all
-  // The signal that has asked this process to stop, 0 for none. Empty: none ever does.
-  std::function<int()> stop_signal;
+  int64_t steps = 0;  // total number of steps, including those before a resume
+  // Returns the signal that asked this process to stop, or 0. Empty: no signal is observed.
+  std::function<int()> stop_signal{};
 };
 
-// Training cannot go on, for a reason that every rank has found alike.
+// Training cannot continue. Every rank throws it for the same reason.
 class TrainingFailed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -43,9 +43,10 @@ class TrainingFailed : public std::runtime_error {
 
 class TrainingRun {
  public:
-  // Loads the newest checkpoint of the run directory, or else the starting model; rank 0 holds the
-  // directory's lock from here on. Not collective. Throws std::runtime_error when neither can be
-  // loaded or weights are not finite, and what RunDirectoryLock throws.
+  // Loads the newest checkpoint of the run directory, or else the starting model. Rank 0 acquires
+  // the directory's lock and holds it for the lifetime of this object. Not collective.
+  // Throws: std::runtime_error when neither can be loaded or weights are not finite; what
+  // RunDirectoryLock throws.
   TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms);
 
   const Config& config() const { return options_.config; }
@@ -54,56 +55,61 @@ class TrainingRun {
   const sp::Mesh& mesh() const { return mesh_; }
   const sp::ProcessGroups& comms() const { return comms_; }
   bool is_main_rank() const { return mesh_.rank() == 0; }
-  // run_rank_work() over the run's world: `work` on every rank, or on rank 0 alone. Collective.
+  // run_rank_work() over the run's world: `work` runs on every rank, or on rank 0 only.
+  // Collective over: the world.
   void on_every_rank(const std::function<void()>& work) const;
   void on_main_rank(const std::function<void()>& work) const;
 
-  // All steps are done, or the ranks have agreed to stop. The same on every rank.
+  // True when all steps are done or the ranks have agreed to stop. The same on every rank.
   bool is_over() const { return state_.step >= steps() || stop_signal_ != 0; }
-  // The signal that this rank's process has got, or 0.
+  // The signal that this rank's process has received, or 0.
   int signal_here() const { return options_.stop_signal ? options_.stop_signal() : 0; }
-  // The signal that the ranks have agreed to stop for, or 0: before the run would be over by
-  // itself.
+  // The signal that the ranks have agreed to stop for before the last step, or 0.
   int stop_signal() const { return state_.step < steps() ? stop_signal_ : 0; }
-  // To be called on every rank with the same signal.
+  // Call on every rank with the same signal.
   void agree_to_stop(int signal) { stop_signal_ = signal; }
   engine::ModelRunner& policy() { return *policy_; }
   const engine::ModelRunner& policy() const { return *policy_; }
   const engine::Decoder& decoder() const { return policy_->decoder(); }
   const TrainingState& state() const { return state_; }
-  // The coefficients that a run adapts; they travel in its checkpoints.
+  // Adaptive coefficients. They are saved in checkpoints.
   TrainingState& adaptive_state() { return state_; }
 
-  // The folder of the checkpoint that this run went on from, where parts added by
-  // add_checkpoint_part lie; nothing for a run from the start.
+  // The trainer/ folder of the checkpoint that this run resumed from, which holds the parts added
+  // by add_checkpoint_part; nullopt for a run from step 0.
   const std::optional<std::filesystem::path>& resumed_parts() const { return resumed_parts_; }
   void add_checkpoint_part(CheckpointPart part) { checkpoint_parts_.push_back(std::move(part)); }
 
-  // The learning rate of the next optimizer step over its peak: warm-up and decay alone.
+  // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
   double learning_rate_factor() const;
 
-  // This rank's micro-batches of one optimizer step's documents. Collective: the plan's hash is
-  // compared first.
+  // This rank's micro-batches of one optimizer step's documents. The ranks compare the hash of the
+  // plan first.
+  // Collective over: the world.
   std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
 
-  // One optimizer step of the policy. Collective. Throws what diverged() throws.
+  // One optimizer step of the policy.
+  // Collective over: the world.
+  // Throws: what diverged() throws.
   UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns,
                       const LossFunction& loss);
 
-  // Throws TrainingFailed: names the step that is being trained, what the error says and the
-  // checkpoint that is left.
+  // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
   [[noreturn]] void diverged(const engine::Diverged& error) const;
 
-  // Rank 0: an evaluation before the first step.
+  // Shows the reward of the evaluation before the first step. Rank 0 only.
   void show_first_evaluation(double reward);
 
-  // Counts the step, writes its line of metrics, shows progress, and saves a checkpoint when one is
-  // due; returns whether it did. Here the ranks agree on a stop that one of them was asked for.
-  // Only rank 0 writes; `metrics` holds "num_tokens", and "reward" where there is one. Collective.
+  // Ends a step: increments the counters, writes the step's line of metrics, shows progress, and
+  // saves a checkpoint if one is due. Returns whether it saved one. The ranks agree here on a stop
+  // that any of them was asked for. Only rank 0 writes. `metrics` must hold "num_tokens", and
+  // "reward" if there is one.
+  // Collective over: the world.
   bool finish_step(Metrics metrics, const std::vector<UpdateResult>& updates);
 
-  // Writes RUN_DIR/checkpoint-final, or after a stop a checkpoint of the last step where there is
-  // none yet. Only rank 0 writes. Collective.
+  // Writes RUN_DIR/checkpoint-final; after a stop, a checkpoint of the last step if that is not
+  // saved yet. Only rank 0 writes.
+  // Collective over: the world.
   void finish();
 
  private:

@@ -74,13 +74,13 @@ ChildServer::ChildServer(const std::string& command) {
   pid_ = fork();
   if (pid_ == 0) become(line.c_str(), parent);
   if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  setpgid(pid_, pid_);  // both sides do: whichever is second finds it done
+  setpgid(pid_, pid_);  // parent and child both call it: the order does not matter
 }
 
 std::optional<std::string> ChildServer::ended() {
   siginfo_t info{};
-  // The zombie is kept: its number must not become somebody else's group before the destructor has
-  // signalled it.
+  // The zombie is kept, so that its process id cannot become another group's before the destructor
+  // has signalled it.
   if (!ended_ && waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
       info.si_pid != 0) {
     ended_ = info.si_code == CLD_EXITED ? "exited with status " + std::to_string(info.si_status)

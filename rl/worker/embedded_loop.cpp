@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kIdle{100};
 constexpr milliseconds kRetryDelivery{20};
-constexpr milliseconds kGather{2};  // the trainer may say what it grants in several messages
+constexpr milliseconds kGather{2};  // the trainer may send its grants in several messages
 
 }  // namespace
 
@@ -28,11 +28,11 @@ milliseconds EmbeddedLoop::turn() {
   for (const std::string& refused : queue_.deliver(link_)) {
     log::warn(refused);
   }
-  while (auto event = link_.next_event()) {  // newer weights come before the next batch
+  while (auto event = link_.next_event()) {  // handle newer weights before the next batch
     std::visit([this](auto& e) { handle(e); }, *event);
   }
   if (queue_.has_made()) {
-    return kRetryDelivery;  // nothing new before these have found room
+    return kRetryDelivery;  // sample nothing new before these are accepted
   }
   if (queue_.queued() == 0 || !is_verified_) {
     return kIdle;

@@ -1,4 +1,4 @@
-// The loop of a worker that samples batches itself. Torch-free: the model is behind BatchSampler.
+// Loop of a worker that samples batches itself. Torch-free: the model is behind BatchSampler.
 #pragma once
 
 #include <chrono>
@@ -18,29 +18,29 @@ namespace ringside::rl {
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
-  // Returns the root hash computed anew from the installed bytes.
+  // Installs the snapshot. Returns the root hash recomputed from the installed bytes.
   virtual std::string install(const bridge::WeightSnapshot& snapshot) = 0;
   // One rollout for each sample, under the installed `version`.
   virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
                                               int64_t version) = 0;
 };
 
-// Weights change between batches only, so no completion spans two versions. After an installation
-// whose root hash is not the published one nothing is sampled: the trainer is told the hash, and
-// offers the weights again.
+// Weights change between batches only, so no completion spans two versions. If the root hash after
+// an installation is not the published one, nothing is sampled: the hash is reported to the
+// trainer, which offers the weights again.
 class EmbeddedLoop {
  public:
   using Clock = std::chrono::steady_clock;
   using Now = std::function<Clock::time_point()>;
 
-  // Batches are of `batch_samples` where so many are granted. `link` and `sampler` must outlive
+  // batch_samples: samples per batch, if so many are granted. `link` and `sampler` must outlive
   // this.
   EmbeddedLoop(bridge::TrainerLink& link, BatchSampler& sampler, WorkerSettings settings,
                std::size_t batch_samples, Now now);
 
-  // Handles every event, then delivers, or samples one batch. Returns how long to wait for the link
-  // before the next turn. Throws what the sampler throws, and std::runtime_error when the trainer
-  // refuses this worker.
+  // Handles all pending events, then delivers rollouts or samples one batch. Returns how long to
+  // wait for the link before the next turn.
+  // Throws: what the sampler throws; std::runtime_error when the trainer rejects this worker.
   std::chrono::milliseconds turn();
 
   bool is_over() const { return events_.is_over(); }
@@ -64,7 +64,7 @@ class EmbeddedLoop {
   bridge::WorkerQueue queue_;
   int64_t version_ = -1;
   int64_t trainer_term_ = -1;
-  bool is_verified_ = false;  // what is installed is what was published
+  bool is_verified_ = false;  // the installed root hash is the published one
   Clock::time_point gather_until_{};
 };
 

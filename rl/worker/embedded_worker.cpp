@@ -47,7 +47,7 @@ class DecoderSampler final : public BatchSampler {
     return rollouts;
   }
 
-  // What the trainer must agree to.
+  // Settings that the trainer compares with its own.
   bridge::Settings shared_settings() const {
     return rl::shared_settings(config_, decoder_.config(), jobs_.prompts(), sampler_.stops());
   }

@@ -11,12 +11,12 @@ namespace ringside::rl {
 LinkEvents::LinkEvents(WorkerSettings settings) : settings_(std::move(settings)) {}
 
 void LinkEvents::handle(const bridge::Connected& connected) const {
-  log::info("connected to run " + connected.run_id + ", epoch " +
+  log::info("connected to run " + connected.run_id + ", trainer term " +
             std::to_string(connected.trainer_term));
 }
 
 void LinkEvents::handle(const bridge::RolloutRejected& rejected) const {
-  log::warn("rollout " + rejected.rollout_id + " was refused: " + rejected.reason + ", " +
+  log::warn("rollout " + rejected.rollout_id + " was rejected: " + rejected.reason + ", " +
             rejected.detail);
 }
 
@@ -31,8 +31,8 @@ void LinkEvents::handle(const bridge::Failed& failed) const {
 }
 
 void LinkEvents::handle(const bridge::Disconnected& disconnected) {
-  // The END of a trainer that is gone may have been lost with the connection; its endpoint file
-  // says it too.
+  // The END message of a trainer that has exited may have been lost with the connection. The
+  // endpoint file records the end too.
   const auto found =
       settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
   ended_ = found && found->ended;

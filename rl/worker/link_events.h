@@ -1,5 +1,5 @@
-// What every rollout worker does with the events of its link that are not work: it logs them, and
-// knows when the run is over. Torch-free.
+// Handling of link events that carry no work, common to all rollout workers: logs them and detects
+// the end of the run. Torch-free.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,12 @@ namespace ringside::rl {
 
 struct WorkerSettings {
   std::string worker_id;
-  // Where the trainer writes its addresses; empty when the configuration's bridge.* name them.
+  // File to which the trainer writes its addresses; empty if the configuration's bridge.* keys hold
+  // them.
   std::filesystem::path endpoint_file;
-  // Asked between messages and batches; true leaves with BYE.
+  // Called between messages and batches. When it returns true, the worker leaves with BYE.
   std::function<bool()> should_stop;
-  // The time; tests have one of their own.
+  // Clock; tests substitute their own.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
@@ -28,7 +29,7 @@ class LinkEvents {
   void handle(const bridge::Connected& connected) const;
   void handle(const bridge::RolloutRejected& rejected) const;
   void handle(const bridge::Ended& ended);
-  // Throws std::runtime_error: the trainer refuses this worker for good.
+  // Throws: std::runtime_error, because the trainer rejects this worker permanently.
   void handle(const bridge::Failed& failed) const;
   void handle(const bridge::Disconnected& disconnected);
 

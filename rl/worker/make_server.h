@@ -1,4 +1,4 @@
-// The client of the inference server that a configuration names.
+// Client of the inference server that the configuration names.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,16 @@
 
 namespace ringside::rl {
 
-// Not connected yet. vocab_size: of the model it serves. Throws std::invalid_argument on a URL that
-// is none, std::runtime_error on an unreadable key file or rollout.server = embedded.
+// Makes the client; it is not connected yet. vocab_size: of the served model.
+// Throws: std::invalid_argument on a malformed URL; std::runtime_error on an unreadable key file or
+// rollout.server = embedded.
 std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64_t vocab_size);
 
-// What rollout.server_options means to a client of a server. Throws std::runtime_error on an
-// unreadable key file.
+// Client options from rollout.server_options.
+// Throws: std::runtime_error on an unreadable key file.
 bridge::ServerOptions server_options(const Config& config, int64_t vocab_size);
 
-// What every completion of the run is sampled from.
+// Sampling settings of every completion of the run.
 bridge::SamplingSettings sampling_settings(const RolloutConfig& config);
 
 }  // namespace ringside::rl

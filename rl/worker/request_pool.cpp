@@ -5,7 +5,7 @@
 namespace ringside::rl {
 namespace {
 
-// One request on a connection that is made, or made again, when there is none.
+// Sends one request; connects first if there is no connection.
 bridge::Result<bridge::GenerateResult> ask(const ServerFactory& make_server,
                                            std::unique_ptr<bridge::InferenceServer>& server,
                                            const bridge::GenerateRequest& request) {
@@ -20,7 +20,7 @@ bridge::Result<bridge::GenerateResult> ask(const ServerFactory& make_server,
     }
     auto result = server->generate(request);
     if (!result && result.error().reason == bridge::Reason::kClosed) {
-      server.reset();  // whoever answers next may be another process with other settings
+      server.reset();  // the next answer may come from another process with other settings
     }
     return result;
   } catch (const std::exception& error) {

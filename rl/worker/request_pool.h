@@ -1,5 +1,4 @@
-// Requests to an inference server, several at a time: threads of its own, each with a connection of
-// its own.
+// Pool of concurrent requests to an inference server: threads, each with its own connection.
 #pragma once
 
 #include <condition_variable>
@@ -25,21 +24,23 @@ struct PoolRequest {
 
 using ServerFactory = std::function<std::unique_ptr<bridge::InferenceServer>()>;
 
-// Thread-safe. The owner submits and takes; what is running is only ever between the two, so that
-// when running() is 0 and take_all() returns nothing, no request made before is under way.
+// The owner submits requests and takes answers. When running() is 0 and take_all() returns nothing,
+// no earlier request is in flight.
+// Thread safety: all methods.
 class RequestPool {
  public:
-  // Each thread makes and connects a server of its own when its first request comes.
+  // Each thread creates and connects its own client at its first request.
   RequestPool(ServerFactory make_server, std::size_t threads);
-  // Waits for the requests that are running; those that are not are dropped.
+  // Drops the requests that have not started.
+  // Blocks: until the running requests have ended.
   ~RequestPool();
 
   void submit(PoolRequest request);
-  // Answers so far, in the order they came. Does not wait.
+  // The answers received so far, in order of arrival. Does not block.
   std::vector<ServedAnswer> take_all();
-  // Requests no thread has begun; they are the caller's again.
+  // Takes back the requests that no thread has started.
   std::vector<PoolRequest> withdraw();
-  // Submitted and not yet among the answers (withdrawn ones apart).
+  // Number of requests submitted and not yet answered, without withdrawn ones.
   std::size_t running() const;
 
  private:

@@ -1,5 +1,5 @@
-// New weights by starting the inference server anew, for servers that cannot change them while they
-// run (llama.cpp).
+// Weight route that restarts the inference server, for servers that cannot change weights while
+// they run (llama.cpp).
 #pragma once
 
 #include <memory>
@@ -8,11 +8,12 @@
 
 namespace ringside::rl {
 
-// load() stops the server of the version before, writes the version's Hugging Face directory, runs
-// rollout.server_options.start_command with {model} (that directory) and {port} (of the url) filled
-// in, and waits until the server answers, load_timeout_s at most. kClosed when the command ends
-// before, kTimeout when time is up. The server dies with the route, and with the thread that called
-// load(). Throws std::runtime_error without a start_command or a port.
+// load() stops the server of the previous version, writes the version's Hugging Face directory,
+// runs rollout.server_options.start_command with {model} (that directory) and {port} (of the url)
+// filled in, and waits until the server answers, at most load_timeout_s. Returns kClosed if the
+// command ends before, kTimeout after the time limit. The server is killed when the route is
+// destroyed or when the thread that called load() ends.
+// Throws: std::runtime_error without a start_command or a port.
 std::unique_ptr<WeightRoute> make_restart_route(const Config& config);
 
 }  // namespace ringside::rl

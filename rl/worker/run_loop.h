@@ -1,5 +1,5 @@
-// How a worker's loop is run over a WorkerEndpoint until the run is over, with a word in the log
-// while it waits for a trainer.
+// Run of a worker's loop over a WorkerEndpoint until the run is over, with a log line while it
+// waits for a trainer.
 #pragma once
 
 #include "rl/worker/trainer_address.h"
@@ -7,14 +7,16 @@
 
 namespace ringside::rl {
 
-// Logs for whom an endpoint without a session waits, and why, when the notice is due.
+// Logs which trainer an endpoint without a session waits for, and why, when the notice is due.
 void report_waiting(const bridge::LinkReport& report, const WorkerSettings& settings,
                     WaitNotice& notice);
 
-// Says BYE to the trainer.
+// Sends BYE to the trainer.
 void leave(bridge::WorkerEndpoint& endpoint, bool run_has_ended);
 
-// Blocks until loop.is_over(). Throws what its turn() throws.
+// Runs the loop until loop.is_over().
+// Blocks: until then.
+// Throws: what its turn() throws.
 template <class Loop>
 void run_loop(Loop& loop, bridge::WorkerEndpoint& endpoint, const WorkerSettings& settings) {
   WaitNotice notice;

@@ -11,8 +11,8 @@
 namespace ringside::rl {
 namespace {
 
-constexpr int64_t kDirectoriesKept =
-    2;  // the one in use and the one before, which a server may still have open
+// The version in use and the previous one, which a server may still have open.
+constexpr int64_t kDirectoriesKept = 2;
 
 std::filesystem::path make_scratch() {
   std::string name = (std::filesystem::temp_directory_path() / "ringside-weights-XXXXXX").string();

@@ -13,15 +13,17 @@ namespace ringside::rl {
 
 class ServedDirectories {
  public:
-  // Under rollout.server_options.weights_directory, or a directory of this process's own that goes
-  // with it.
+  // Uses rollout.server_options.weights_directory, or a temporary directory that is removed with
+  // this object.
   explicit ServedDirectories(const Config& config);
   ~ServedDirectories();
   ServedDirectories(const ServedDirectories&) = delete;
   ServedDirectories& operator=(const ServedDirectories&) = delete;
 
-  // The absolute path of a directory with what `shadow` holds; the newest two are kept. Blocks for
-  // the disk. Throws what VersionDirectories::write throws.
+  // Writes the weights of `shadow` and returns the directory's absolute path. The newest two are
+  // kept.
+  // Blocks: on the disk.
+  // Throws: what VersionDirectories::write throws.
   std::filesystem::path write(const ShadowModel& shadow, const bridge::Manifest& manifest) const;
 
  private:

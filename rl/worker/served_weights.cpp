@@ -14,8 +14,8 @@ using bridge::Reason;
 using bridge::Status;
 using bridge::Success;
 
-// Any text will do as long as it is the same on both sides; random ids touch more of the embedding
-// than words would.
+// Any text works as long as both sides use the same. Random ids cover more of the embedding than
+// natural text.
 std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < tokens; ++i) {
@@ -25,8 +25,8 @@ std::vector<int64_t> probe_text(int64_t tokens, int64_t vocab_size) {
   return ids;
 }
 
-constexpr std::size_t kSampledRounds =
-    4;  // at most, through the probe, where samples come without log-probs
+// Most rounds of the probe if samples come without log-probs.
+constexpr std::size_t kSampledRounds = 4;
 
 double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0;
@@ -67,7 +67,8 @@ Status ServedWeights::pause() {
   if (options_.pause == ServerPause::kDrain && can.pause_drain) {
     return server_.pause(bridge::PausePolicy::kDrain);
   }
-  // Nothing of ours runs any more when draining; whatever else does is not ours to wait for.
+  // With drain none of our requests is running any more. Requests of other clients are not waited
+  // for.
   return can.pause_abort ? server_.pause(bridge::PausePolicy::kAbort) : Status(Success{});
 }
 
@@ -80,7 +81,7 @@ Status ServedWeights::install(const std::shared_ptr<const bridge::WeightSnapshot
   }
   const Status paused = pause();
   Status loaded = paused ? load_and_probe(snapshot) : paused;
-  // Whatever happened: a server that nobody resumes hangs everybody else who uses it.
+  // In any case: a server that is not resumed blocks all of its clients.
   const Status resumed = server_.resume();
   if (!loaded) {
     return loaded;
@@ -113,8 +114,8 @@ bridge::Result<double> ServedWeights::distance_by_scores() {
 }
 
 bridge::Result<double> ServedWeights::distance_by_samples() {
-  // One token after each beginning of the probe's text: a longer sample without any part of a
-  // character may never come.
+  // One token after each prefix of the probe's text: a longer sample free of partial characters may
+  // never come.
   std::vector<float> given, expected;
   for (std::size_t i = 0;
        i < kSampledRounds * probe_ids_.size() && given.size() < probe_ids_.size(); ++i) {

@@ -1,7 +1,8 @@
-// Keeps an inference server at the weights the trainer published: loads them, asks the server for
-// the log-probs of a fixed text, and compares with what the same weights give in our own decoder.
-// The server lays weights out anew, so no hash of what it runs can be had; the hash of what it was
-// given and this probe stand in for it.
+// Weights of an inference server, kept at the version that the trainer published. Each installation
+// loads the weights, requests the log-probs of a fixed text (the probe) from the server, and
+// compares them with those of the same weights in our own decoder. A server stores weights in a
+// layout of its own, so the weights it runs cannot be hashed. The hash of the bytes given to it and
+// the probe replace such a hash.
 #pragma once
 
 #include <memory>
@@ -16,32 +17,35 @@ namespace ringside::rl {
 
 class ServedWeights {
  public:
-  // The server must be connected. Throws what make_weight_route throws, and std::runtime_error when
-  // the server cannot pause as rollout.server_options.pause says.
+  // The server must be connected.
+  // Throws: what make_weight_route throws; std::runtime_error when the server cannot pause as
+  // rollout.server_options.pause says.
   ServedWeights(const Config& config, bridge::InferenceServer& server);
 
-  // With nothing of ours running on the server (pause abort: what runs is answered as aborted).
-  // Pauses it, loads, probes, resumes it in any case. On an error, nothing may be sampled before a
-  // later install() succeeds. Blocks.
+  // Pauses the server, loads the weights, runs the probe, and resumes the server in any case. Call
+  // it with none of our requests running (with pause abort, running requests are answered as
+  // aborted). After an error, nothing may be sampled until a later install() succeeds.
+  // Blocks: until the server has loaded the weights and answered the probe.
   bridge::Status install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot);
 
-  // pause abort: has the server answer what runs at once, as aborted; install() follows when all
-  // answers are here.
+  // For pause abort: makes the server answer running requests at once, as aborted. install()
+  // follows when all answers have arrived.
   bridge::Status interrupt();
 
-  // The probe alone: is the server still at what was installed last? kChecksum when its answers are
-  // others. A server that scores no texts samples some, and its log-probs of those are compared.
+  // Runs the probe: whether the server still has the weights installed last. kChecksum if its
+  // answers differ. For a server that cannot score texts, log-probs of tokens that it samples are
+  // compared.
   bridge::Status verify();
 
-  // Root hash of the installed version, computed anew from the bytes in our decoder.
+  // Root hash of the installed version, recomputed from the bytes in our decoder.
   const std::string& root_hash() const { return root_hash_; }
   const ShadowModel& shadow() const { return shadow_; }
 
  private:
   bridge::Status load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot);
   bridge::Status pause();
-  // Mean distance of log-probs: of the probe's own tokens, or of some that the server sampled after
-  // it.
+  // Mean distance of log-probs: over the probe's own tokens, or over tokens that the server sampled
+  // after it.
   bridge::Result<double> distance_by_scores();
   bridge::Result<double> distance_by_samples();
 

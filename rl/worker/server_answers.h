@@ -1,5 +1,5 @@
-// What an inference server answered, made into rollouts: log-probs completed, versions stated,
-// rewards computed.
+// Conversion of an inference server's answers into rollouts: fills missing log-probs, sets
+// versions, computes rewards.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,25 @@
 
 namespace ringside::rl {
 
-// Not thread-safe. `served`, `scorer` and `jobs` must outlive it.
+// `served`, `scorer` and `jobs` must outlive it.
+// Thread safety: none.
 class ServerAnswers {
  public:
   ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served,
                 const PromptScorer& scorer, SampleJobs& jobs);
 
-  // One rollout for each answer, sampled under `version` where it has no spans. Computes the
-  // rewards; blocks until all are there. Log-probs the server could not give are recomputed where
-  // our decoder can: the sampled distribution is the model's at some temperature, all of the
-  // completion under one version. Where it cannot, the sample has failed.
+  // One rollout per answer, with its rewards. An answer without version spans was sampled under
+  // `version`. Log-probs that the server could not give are recomputed if our decoder can do so:
+  // the sampled distribution must be the model's at some temperature, and the whole completion of
+  // one version. Otherwise the sample has failed.
+  // Blocks: until all rewards are computed.
   std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) const;
 
   // A sample that could not be made under `version`.
   bridge::Rollout failed(const ServedAnswer& answer, int64_t version) const;
 
  private:
-  // False where the log-probs cannot be had.
+  // False if the log-probs cannot be computed.
   bool complete(ServedAnswer& answer) const;
 
   Config config_;

@@ -13,16 +13,16 @@ using bridge::Reason;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kIdlePoll{100};
-constexpr milliseconds kBusyPoll{2};  // between looks at the server's answers
+constexpr milliseconds kBusyPoll{2};  // interval of polls for the server's answers
 constexpr milliseconds kDeliveryRetry{20};
 constexpr milliseconds kRetryInstall{1000};
-constexpr milliseconds kTrustedSilence{2000};  // a server is not started anew and loaded within it
-constexpr int kTriesAtTrouble = 3;             // of one sample whose request found no server
+constexpr milliseconds kTrustedSilence{2000};  // a server cannot restart and load weights within it
+constexpr int kTriesAtTrouble = 3;  // attempts of one sample whose request did not reach the server
 
-// Whether the answer says itself that it is of other weights than `version`. One without labels
-// says nothing.
+// Whether the answer carries a label of other weights than `version`. False for an answer without
+// labels.
 bool denies_version(const bridge::GenerateResult& result, int64_t version) {
-  if (!result.versions.empty()) {  // any versions, as long as they are some
+  if (!result.versions.empty()) {  // whatever the versions are
     return std::any_of(
         result.versions.begin(), result.versions.end(),
         [](const bridge::LabelSpan& span) { return !bridge::version_of_label(span.label); });
@@ -30,7 +30,8 @@ bool denies_version(const bridge::GenerateResult& result, int64_t version) {
   return result.label && bridge::version_of_label(*result.label) != version;
 }
 
-// Whether it says that it is of `version`: by its label, or by spans whose labels are versions.
+// Whether the answer is labelled with `version`, by its own label or by spans whose labels are
+// versions.
 bool names_version(const bridge::GenerateResult& result, int64_t version) {
   return (result.label || !result.versions.empty()) && !denies_version(result, version);
 }
@@ -56,7 +57,7 @@ milliseconds ServerLoop::load_timeout() const {
 }
 
 milliseconds ServerLoop::turn() {
-  while (auto event = link_.next_event()) {  // newer weights come before the next sample
+  while (auto event = link_.next_event()) {  // handle newer weights before the next sample
     std::visit([this](auto& e) { handle(e); }, *event);
   }
   take(policy_.take_answers());
@@ -128,8 +129,8 @@ void ServerLoop::interrupt_if_due() {
   }
   interrupted_ = true;
   if (late) {
-    log::warn("requests still run " + std::to_string(load_timeout().count() / 1000) +
-              " s after new weights came; aborting them");
+    log::warn("requests are still running " + std::to_string(load_timeout().count() / 1000) +
+              " s after new weights arrived; aborting them");
   }
   warn(policy_.interrupt());
 }
@@ -166,10 +167,10 @@ void ServerLoop::feed() {
 }
 
 void ServerLoop::distrust(const std::string& why) {
-  log::warn(why + "; loading version " + std::to_string(version()) +
-            " anew before anything is sampled");
+  log::warn(why + "; reloading version " + std::to_string(version()) +
+            " before sampling continues");
   in_doubt_ = true;
-  link_.pause();  // no new work until the server is back, and no hurry
+  link_.pause();  // no new work until the server is back
   want(current_);
 }
 
@@ -182,7 +183,7 @@ void ServerLoop::take(std::vector<ServedAnswer> answers) {
       tries_.erase({answer.sample.group_id, answer.sample.sample_index});
       good.push_back(std::move(answer));
     } else {
-      queue_.put_back(answer.sample);  // to be sampled anew, under the weights to come
+      queue_.put_back(answer.sample);  // sampled again under the next weights
     }
   }
   if (good.empty()) {
@@ -205,8 +206,7 @@ bool ServerLoop::is_ours(const bridge::GenerateResult& result) {
     }
     return false;
   }
-  // While the server is in doubt, whoever answers may be another process than the one that was
-  // verified.
+  // While the server is unverified, the answer may come from another process than the verified one.
   return !in_doubt_ || names_version(result, version());
 }
 
@@ -221,8 +221,8 @@ void ServerLoop::failed(const ServedAnswer& answer) {
     queue_.put_back(answer.sample);
     return;
   }
-  log::warn("no sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) +
-            ": " + error.detail);
+  log::warn("sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) +
+            " failed: " + error.detail);
   tries_.erase(key);
   finish(policy_.failed(answer, version()));
 }

@@ -1,6 +1,6 @@
-// The loop of a worker that drives an inference server: when to load weights, when to trust the
-// server, what to do with its answers. Torch-free: the server, the model beside it and the rewards
-// are behind ServedPolicy.
+// Loop of a worker that drives an inference server: decides when to load weights, when the server
+// must be verified, and how its answers are used. Torch-free: the server, the model beside it and
+// the rewards are behind ServedPolicy.
 #pragma once
 
 #include <chrono>
@@ -27,41 +27,42 @@ struct ServedAnswer {
   bridge::Result<bridge::GenerateResult> result;
 };
 
-// An inference server with several requests under way.
+// An inference server with several concurrent requests.
 class ServedPolicy {
  public:
   virtual ~ServedPolicy() = default;
 
-  // Asks for a completion under `weights`, the installed ones.
+  // Requests a completion under `weights`, the installed ones.
   virtual void submit(const bridge::GrantedSample& sample, const bridge::Manifest& weights) = 0;
-  // Answers so far. Does not wait.
+  // The answers received so far. Does not block.
   virtual std::vector<ServedAnswer> take_answers() = 0;
-  // Requests that were not begun; they are the caller's again.
+  // Takes back the requests that have not started.
   virtual std::vector<bridge::GrantedSample> withdraw() = 0;
-  // Submitted and not yet among the answers (withdrawn ones apart).
+  // Number of requests submitted and not yet answered, without withdrawn ones.
   virtual std::size_t running() const = 0;
 
-  // Loads weights and verifies that the server runs them; ServedWeights says more. Blocks.
+  // Loads weights and verifies that the server runs them (ServedWeights::install).
+  // Blocks: until both are done.
   virtual bridge::Status install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) = 0;
-  // Whether the server still runs what was installed last.
+  // Verifies that the server still runs the weights installed last.
   virtual bridge::Status verify() = 0;
-  // Has the server answer what runs at once, as aborted; install() follows.
+  // Makes the server answer running requests at once, as aborted. install() follows.
   virtual bridge::Status interrupt() = 0;
-  // Of the installed version.
+  // Root hash of the installed version.
   virtual std::string root_hash() const = 0;
 
-  // Rollouts of answers that came under `version`, scored; one for each answer. What lacks its
-  // log-probs for good becomes a failed sample.
+  // Scored rollouts of answers received under `version`, one per answer. An answer whose log-probs
+  // cannot be computed becomes a failed sample.
   virtual std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers,
                                                 int64_t version) = 0;
-  // A sample that could not be made under `version`.
+  // The rollout of a sample that failed under `version`.
   virtual bridge::Rollout failed(const ServedAnswer& answer, int64_t version) = 0;
 };
 
-// Nothing is sampled from weights that were not verified: after each loading, after any trouble
-// with a connection and after an idle time, the server must first give the probe's log-probs.
-// `options` say how what runs is dealt with when new weights come, how many requests run at a time,
-// and how long a server may take to load.
+// Nothing is sampled from unverified weights. The server must return the probe's log-probs after
+// each loading, after any connection error and after an idle period. `options` set what happens to
+// running requests when new weights arrive, how many requests run at a time, and how long a server
+// may take to load.
 class ServerLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -71,10 +72,10 @@ class ServerLoop {
   ServerLoop(bridge::TrainerLink& link, ServedPolicy& policy, WorkerSettings settings,
              const ServerConfig& options, Now now);
 
-  // Handles every event, delivers answers, then installs weights or submits requests. Returns how
-  // long to wait for the link before the next turn. Throws std::runtime_error when the trainer
-  // refuses this worker, or when the server stays wrong for longer than twice
-  // options.load_timeout_s.
+  // Handles all pending events, delivers answers, then installs weights or submits requests.
+  // Returns how long to wait for the link before the next turn.
+  // Throws: std::runtime_error when the trainer rejects this worker, or when the server fails
+  // verification for longer than twice options.load_timeout_s.
   std::chrono::milliseconds turn();
 
   bool is_over() const { return events_.is_over(); }
@@ -90,16 +91,16 @@ class ServerLoop {
   void handle(const Other& event) {
     events_.handle(event);
   }
-  // From now on nothing is begun before `snapshot` is installed and verified.
+  // Sets the weights to install. No request is started before `snapshot` is installed and verified.
   void want(Snapshot snapshot);
   void try_install();
   void interrupt_if_due();
   void installed();
   void feed();
-  // The server may not be the one it was: the same weights have to be loaded and verified again.
+  // The server may have been replaced: the same weights must be loaded and verified again.
   void distrust(const std::string& why);
   void take(std::vector<ServedAnswer> answers);
-  // Whether the answer is whole and of the weights that are installed, as far as anybody can tell.
+  // Whether the answer is complete and, as far as can be determined, from the installed weights.
   bool is_ours(const bridge::GenerateResult& result);
   void failed(const ServedAnswer& answer);
   void finish(bridge::Rollout rollout);
@@ -112,13 +113,14 @@ class ServerLoop {
   ServerConfig options_;
   Now now_;
   bridge::WorkerQueue queue_;
-  std::map<std::pair<int64_t, int32_t>, int> tries_;  // of samples that found no server
-  Snapshot current_;                                  // what is sampled from; null before the first
-  Snapshot wanted_;  // to be installed; while there is one, nothing is begun
+  std::map<std::pair<int64_t, int32_t>, int>
+      tries_;         // failed attempts of samples that did not reach the server
+  Snapshot current_;  // the weights that are sampled from; null before the first
+  Snapshot wanted_;   // to be installed; while set, no request is started
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};
   bool interrupted_ = false;
-  bool in_doubt_ = false;    // since some trouble, until the next installation
-  bool is_offered_ = false;  // wanted_ comes from the trainer, which waits for its commit
+  bool in_doubt_ = false;    // set after an error, until the next installation
+  bool is_offered_ = false;  // wanted_ was offered by the trainer, which waits for its commit
 };
 
 }  // namespace ringside::rl

@@ -35,7 +35,7 @@ std::unique_ptr<bridge::InferenceServer> connected_server(const Config& config,
                                                           int64_t vocab_size) {
   auto server = make_server(config, vocab_size);
   if (starts_server(config, *server)) {
-    return server;  // there is none before the first weights
+    return server;  // no server runs before the first weights
   }
   const auto until =
       settings.now() +
@@ -96,12 +96,13 @@ class PooledPolicy final : public ServedPolicy {
     return answers_.failed(answer, version);
   }
 
-  // What the trainer must agree to.
+  // Settings that the trainer compares with its own.
   bridge::Settings shared_settings() const {
     return rl::shared_settings(config_, model_, jobs_.prompts(), scorer_.stops());
   }
 
-  // Ends what runs: the pool's threads would wait for completions nobody wants.
+  // Ends running requests: otherwise the pool's threads would wait for completions that are no
+  // longer needed.
   void abandon() {
     pool_.withdraw();
     if (pool_.running() > 0 && control_->capabilities().pause_abort) {
@@ -117,7 +118,7 @@ class PooledPolicy final : public ServedPolicy {
     request.max_tokens = config_.rollout.max_completion_tokens;
     request.sampling = sampling_settings(config_.rollout);
     request.stop_ids = scorer_.stops();
-    request.seed = static_cast<int64_t>(job.seed >> 1);  // servers take it as a signed number
+    request.seed = static_cast<int64_t>(job.seed >> 1);  // servers read it as a signed number
     const std::string version =
         std::to_string(weights.trainer_term) + "." + std::to_string(weights.version);
     request.request_id = std::to_string(job.sample.group_id) + "-" +

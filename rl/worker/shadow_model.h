@@ -1,5 +1,6 @@
-// The policy beside an inference server: the same weights in our own decoder, so that a worker can
-// tell what the server should answer, score what it could not, and write the weights for it.
+// Copy of the policy in our own decoder, beside an inference server. With it a worker computes the
+// log-probs that the server should give, scores completions that the server could not score, and
+// writes the weights to disk for the server.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,20 @@
 
 namespace ringside::rl {
 
-// Costs one copy of the model in host memory. Not thread-safe.
+// Needs host memory for one copy of the model.
+// Thread safety: none.
 class ShadowModel {
  public:
-  // The shape of config.model. Throws std::runtime_error when it cannot be read.
+  // Builds the decoder of config.model.
+  // Throws: std::runtime_error when its configuration cannot be read.
   explicit ShadowModel(const Config& config);
 
-  // Copies the weights in; returns their root hash computed anew from what is installed. Throws
-  // c10::Error when names or shapes are not the model's.
+  // Installs the weights. Returns their root hash recomputed from the installed bytes.
+  // Throws: c10::Error when names or shapes are not the model's.
   std::string install(const bridge::WeightSnapshot& snapshot);
 
-  // Log-probs [N - 1] of ids[1], ids[2], ... at `temperature`, N >= 2. One forward pass; blocks.
+  // Log-probs [N - 1] of ids[1], ids[2], ... at `temperature`, N >= 2.
+  // Blocks: for one forward pass.
   std::vector<float> score(const std::vector<int64_t>& ids, double temperature) const;
 
   const engine::Decoder& decoder() const { return decoder_; }

@@ -41,7 +41,7 @@ bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, c
   return r;
 }
 
-// The same in every worker: what the trainer's group indices stand for.
+// The prompts that the trainer's group indices refer to; the same in every worker.
 std::vector<Prompt> sampled_prompts(const Config& config) {
   const auto tokenizer =
       engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
@@ -93,7 +93,7 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
     return options;
   }
   options.rollout_address = wait_for_trainer(settings).rollout_address;
-  // A trainer that is started again may be at another port; WELCOME names its weights' address.
+  // A restarted trainer may listen on another port. WELCOME names its weights address.
   options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
     const auto now = read_endpoint_file(file);
     return now ? std::optional(now->rollout_address) : std::nullopt;

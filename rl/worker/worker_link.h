@@ -1,5 +1,5 @@
-// What every rollout worker has in common, whatever samples for it: how it finds the trainer, which
-// prompt and seed a granted sample is, and how its completion becomes a rollout on the wire.
+// Common parts of all rollout workers: options of the link to the trainer, prompt and seed of a
+// granted sample, and the rollout made from its completion.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +17,36 @@
 
 namespace ringside::rl {
 
-// How many samples an embedded worker makes in one batch: its share of a step's groups among
-// rollout.num_workers, so that a worker alone makes a whole step at once.
+// Batch size of an embedded worker: its share of a step's groups among rollout.num_workers, so that
+// a single worker samples a whole step at once.
 int64_t samples_per_batch(const Config& config);
 
-// How many samples the worker wants granted at a time. Embedded: a batch; asynchronously two, so
-// that the next one waits while one is made. With a server: what runs there at once, a quarter
-// ahead, and a group, because groups are granted whole.
+// Number of samples that the worker requests at a time. Embedded: one batch; two if asynchronous,
+// so that the next batch is ready. With a server: the concurrent requests, a quarter more, and one
+// group, because groups are granted whole.
 int64_t wanted_samples(const Config& config);
 
-// The trainer's addresses, fixed ones of the configuration or those in the endpoint file, with
-// keys, capacity and `shared`, which the trainer compares with its own. Blocks until the endpoint
-// file is there. Throws std::runtime_error when asked to stop before, or on an unreadable key.
+// Endpoint options: the trainer's addresses (from the configuration or from the endpoint file),
+// keys, capacity, and `shared`, which the trainer compares with its own settings.
+// Blocks: until the endpoint file exists.
+// Throws: std::runtime_error when asked to stop before, or on an unreadable key.
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings,
                                      bridge::Settings shared);
 
-// What a granted sample stands for.
+// Prompt and seed of a granted sample.
 struct SampleJob {
   bridge::GrantedSample sample;
   Prompt prompt;
-  uint64_t seed = 0;  // of (config.seed, group, sample, attempt): the same one whoever samples it
+  uint64_t seed = 0;  // from (config.seed, group, sample, attempt): the same on every worker
 };
 
 class SampleJobs {
  public:
-  // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path, and
-  // throws like it.
+  // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path.
+  // Throws: what load_prompt_set throws.
   explicit SampleJobs(const Config& config);
-  // The prompt of group g of the trainer's data order. Not thread-safe.
+  // The job of a granted sample; its prompt is that of the group in the trainer's data order.
+  // Thread safety: none.
   SampleJob of(const bridge::GrantedSample& sample);
   const std::vector<Prompt>& prompts() const { return prompts_; }
 
@@ -54,14 +56,14 @@ class SampleJobs {
   DataOrder order_;
 };
 
-// The rollout of one job. `versions` cover the completion. A reward that was not to be had makes it
-// finish_reason error with nothing to train on: the trainer asks for the sample again, and takes it
-// unscored when that fails too often.
+// The rollout of one job. `versions` cover the completion. If a reward is unavailable,
+// finish_reason is error and there is nothing to train on: the trainer retries the sample, and
+// after the last retry accepts it unscored.
 bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
                              const SampleJob& job, const ScoredCompletion& scored,
                              std::vector<bridge::VersionSpan> versions);
 
-// A sample that could not be made: finish_reason error, no completion.
+// The rollout of a failed sample: finish_reason error, no completion.
 bridge::Rollout failed_rollout(const Config& config, const std::string& worker_id,
                                const SampleJob& job, const std::vector<int64_t>& prompt_ids,
                                int64_t version);

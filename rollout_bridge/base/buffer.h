@@ -1,4 +1,4 @@
-// A read-only run of bytes with shared ownership: what frames and tensors are made of.
+// Read-only byte buffer with shared ownership, used for frames and tensors.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ struct Buffer {
   std::shared_ptr<const void> owner;  // keeps `bytes` alive; may be shared with a tensor's storage
   std::span<const std::byte> bytes;
 
-  // Takes a vector of trivially copyable elements over.
+  // Takes over a vector of trivially copyable elements.
   template <class T>
   static Buffer own(std::vector<T> values) {
     auto owner = std::make_shared<const std::vector<T>>(std::move(values));

@@ -2,7 +2,7 @@
 
 #include <xxhash.h>
 #if RINGSIDE_XXH_DISPATCH
-#include <xxh_x86dispatch.h>  // takes the names below over
+#include <xxh_x86dispatch.h>  // replaces the functions below by dispatching ones
 #endif
 
 #include <new>

@@ -1,6 +1,6 @@
-// XXH3 (xxhash.com, seed 0) as the bridge uses it: 64 bits for frames and records, 128 bits for
-// tensors and weights. Where libxxhash can choose by processor it does: AVX2 hashes several times
-// as fast as SSE2, with the same result.
+// XXH3 hashes (xxhash.com, seed 0): 64 bits for frames and records, 128 bits for tensors and
+// weights. libxxhash chooses the instruction set at run time where it can; AVX2 is several times as
+// fast as SSE2, with the same result.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ uint64_t hash64(std::span<const std::byte> bytes);
 // XXH3-128 as 32 lower-case hex digits, high half first. Thread-safe.
 std::string hash128(std::span<const std::byte> bytes);
 
-// The same over bytes that come piece by piece. Not thread-safe.
+// Incremental XXH3-128.
+// Thread safety: none.
 class Hash128 {
  public:
   Hash128();  // throws std::bad_alloc
@@ -26,7 +27,7 @@ class Hash128 {
   Hash128& operator=(Hash128&&) noexcept;
 
   void update(std::span<const std::byte> bytes);
-  std::string hex() const;  // of everything so far
+  std::string hex() const;  // of the bytes so far
 
  private:
   struct State;

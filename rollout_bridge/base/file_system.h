@@ -1,6 +1,6 @@
-// The few file operations a journal needs: those of the operating system, or of a test's memory.
+// File system interface of the journal, implemented by the operating system or by a test's memory.
 //
-// Every failure throws std::system_error with the path.
+// Throws: every failure is a std::system_error with the path.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,13 @@ namespace ringside::bridge {
 class File {
  public:
   virtual ~File() = default;
-  // Takes an exclusive advisory lock; throws std::runtime_error at once when another holds it.
+  // Takes an exclusive advisory lock.
+  // Throws: std::runtime_error at once when another process holds it.
   virtual void lock() = 0;
   virtual uint64_t size() const = 0;
-  // Writes all bytes at the end of the file.
+  // Appends all bytes to the file.
   virtual void append(std::span<const std::byte> bytes) = 0;
-  // Reads up to out.size() bytes at `offset`; returns how many there were.
+  // Reads up to out.size() bytes at `offset`; returns the number of bytes read.
   virtual std::size_t read_at(uint64_t offset, std::span<std::byte> out) const = 0;
   virtual void truncate(uint64_t size) = 0;
   virtual void sync() = 0;
@@ -29,9 +30,9 @@ class File {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // To read and to append. Created where it is missing.
+  // Opens for reading and appending. Creates a missing file.
   virtual std::unique_ptr<File> open(const std::filesystem::path& path) = 0;
-  // The same, emptied first.
+  // open() of a file that is emptied first.
   virtual std::unique_ptr<File> create(const std::filesystem::path& path) = 0;
   virtual void create_directories(const std::filesystem::path& directory) = 0;
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
@@ -40,7 +41,8 @@ class FileSystem {
   virtual void sync_directory(const std::filesystem::path& directory) = 0;
 };
 
-// The operating system's. Thread-safe.
+// The operating system's file system.
+// Thread safety: any thread.
 std::shared_ptr<FileSystem> posix_file_system();
 
 }  // namespace ringside::bridge

@@ -1,4 +1,4 @@
-// A set of integers kept as ranges: ids that are used up nearly in order cost next to nothing.
+// Set of integers stored as ranges: ids added nearly in order need little memory.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class IdSet {
     auto it = ranges_.upper_bound(id);
     return it != ranges_.begin() && id < std::prev(it)->second;
   }
-  // All of [begin, end).
+  // Inserts [begin, end).
   void insert_range(int64_t begin, int64_t end) {
     if (begin >= end) return;
     auto it = ranges_.upper_bound(begin);
@@ -55,7 +55,7 @@ class IdSet {
     }
     if (id + 1 < end) ranges_[id + 1] = end;
   }
-  // All of [begin, end).
+  // Erases [begin, end).
   void erase_range(int64_t begin, int64_t end) {
     if (begin >= end) return;
     auto it = ranges_.upper_bound(begin);

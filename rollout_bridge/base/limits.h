@@ -1,4 +1,4 @@
-// Every length that may come over the wire or out of a file, bounded before anything is allocated.
+// Limits on lengths and counts in messages and files, checked before anything is allocated.
 #pragma once
 
 #include <cstddef>

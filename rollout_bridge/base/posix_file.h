@@ -1,5 +1,6 @@
-// A file descriptor that closes itself, with the few calls a journal needs. Every failure throws
-// std::system_error with the path.
+// RAII file descriptor with the operations of a journal.
+//
+// Throws: every failure is a std::system_error with the path.
 #pragma once
 
 #include <cstddef>

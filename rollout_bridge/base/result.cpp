@@ -13,7 +13,7 @@ constexpr std::array<const char*, kReasonCount> kNames = {
     "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
     "rewards",     "stale",           "settings"};
 
-// Bytes of the UTF-8 character that `text` begins with; 0 when it begins with none (RFC 3629).
+// Length of the UTF-8 character at the front of `text`; 0 when there is none (RFC 3629).
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
@@ -26,13 +26,13 @@ std::size_t character_bytes(std::string_view text) {
   for (std::size_t i = 1; i < bytes; ++i) {
     if ((byte(i) & 0xC0U) != 0x80U) return 0;
   }
-  // Longer than need be, a surrogate, or above U+10FFFF.
+  // An overlong form, a surrogate, or above U+10FFFF.
   const bool wrong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xED && byte(1) >= 0xA0) ||
                      (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) >= 0x90);
   return wrong ? 0 : bytes;
 }
 
-// U+0000 to U+001F and U+007F to U+009F: terminals act on them.
+// U+0000 to U+001F and U+007F to U+009F, which terminals interpret.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return first < 0x20 || first == 0x7F;

@@ -1,4 +1,4 @@
-// What the bridge returns where trouble is expected: a value, or a counted reason with a sentence.
+// Result of an operation with expected failures: a value, or a counted reason with a sentence.
 #pragma once
 
 #include <array>
@@ -9,36 +9,36 @@
 
 namespace ringside::bridge {
 
-// Why a message, rollout or request was not taken. The names travel on the wire (reason_name) and
-// index the trainer's rejection counters.
+// Reason for refusing a message, rollout or request. The names travel on the wire (reason_name).
+// The values index the trainer's rejection counters.
 enum class Reason {
   kMalformed,       // not msgpack, a missing or mistyped field, trailing bytes
-  kUnsupported,     // protocol version or message type this side does not know
+  kUnsupported,     // unknown protocol version or message type
   kLimit,           // a count or length above Limits
   kFrames,          // frames that do not match the header's list (count, bytes, dtype, shape)
   kChecksum,        // bytes that do not match their hash
   kInvalidField,    // well-formed, but a value breaks the rules of validate()
   kWrongRun,        // another run_id, or a trainer_term from the future
-  kUnknownSession,  // no HELLO from this identity, or the session was given up
-  kSequenceGap,     // messages were lost inside the session; say HELLO again
-  kFenced,          // a newer incarnation of the same worker is in
+  kUnknownSession,  // no HELLO from this identity, or the session has ended
+  kSequenceGap,     // messages of the session were lost; send HELLO again
+  kFenced,          // a newer incarnation of the same worker has joined
   kBusy,            // no room now; send again later
-  kGone,            // the weight version is not held any more
+  kGone,            // the weight version is no longer held
   kTimeout,
   kClosed,
-  kDenied,          // another key's session
-  kNotFinite,       // NaN or infinity where a rollout needs a number
-  kLengths,         // parts of a rollout that must be equally long are not
-  kUnknownGroup,    // a rollout of a group that this trainer start granted to nobody
-  kNotGranted,      // a rollout of a sample that was granted to other workers only
-  kUnknownVersion,  // a rollout of weights that this trainer start never published
-  kVocabulary,      // a token id that the trainer's model does not have
-  kPrompt,          // a prompt other than the one that the group stands for
+  kDenied,          // the session belongs to another key
+  kNotFinite,       // NaN or infinity in a rollout
+  kLengths,         // fields of a rollout have different lengths
+  kUnknownGroup,    // rollout of a group that this trainer start did not grant
+  kNotGranted,      // rollout of a sample that was granted to other workers only
+  kUnknownVersion,  // rollout of weights that this trainer start did not publish
+  kVocabulary,      // token id outside the trainer's vocabulary
+  kPrompt,          // prompt differs from the group's
   kTooLong,         // longer than the model's positions or the recipe's limits
-  kSampling,        // sampled with settings other than the trainer's, or that it cannot train on
-  kRewards,         // missing, unknown, doubled or out of bounds
-  kStale,           // of weights too old for its group, or lost with a restart
-  kSettings,        // HELLO of a worker whose settings would make training wrong
+  kSampling,        // sampling settings differ from the trainer's, or cannot be trained on
+  kRewards,         // missing, unknown, repeated or out of bounds
+  kStale,           // weights too old for the group, or lost with a restart
+  kSettings,        // HELLO with settings that would make training wrong
 };
 inline constexpr std::size_t kReasonCount = 27;
 
@@ -47,9 +47,8 @@ const char* reason_name(Reason reason);
 // The reason of a wire name; kMalformed for an unknown name.
 Reason reason_from_name(const std::string& name);
 
-// `text` as it may stand in a log line or travel in a message: a peer's words may be in it. Control
-// characters and bytes that are no UTF-8 become '?'; what is longer than `limit` bytes is cut,
-// never within a UTF-8 character.
+// Makes a peer's text safe for a log line or a message. Replaces control characters and invalid
+// UTF-8 by '?'. Cuts text above `limit` bytes, never within a UTF-8 character.
 std::string clip_text(const std::string& text, std::size_t limit = 1024);
 
 struct Error {
@@ -67,7 +66,7 @@ class [[nodiscard]] Result {
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  // Throw std::bad_variant_access when the other alternative is held.
+  // Throws: std::bad_variant_access when the other alternative is held.
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
   T&& value() && { return std::get<0>(std::move(state_)); }

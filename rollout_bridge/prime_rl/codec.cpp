@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kRequiredFields = 9, kFields = 20;
 
-// The columns of one MicroBatch that a rollout is made of. T = tokens, S = sequences.
+// The columns of one MicroBatch that a rollout needs. T = tokens, S = sequences.
 struct MicroBatch {
   std::vector<int64_t> input_ids;         // [T]
   std::vector<uint8_t> loss_mask;         // [T]
@@ -21,23 +21,23 @@ struct MicroBatch {
   std::vector<int64_t> position_ids;      // [T]
   std::vector<int64_t> sequence_lengths;  // [S]
   std::vector<float> temperatures;        // [T]
-  std::vector<uint8_t> is_named;  // [T] whether the token has an environment; padding has none
-  std::vector<std::string> environments;  // [S] that of the first token
+  std::vector<uint8_t> is_named;          // [T] the token has an environment; padding has none
+  std::vector<std::string> environments;  // [S] of the first token
   std::vector<std::string> trace_ids;     // [S], or empty
   std::vector<int64_t> branch_indices;    // [S], or empty
 };
 
 std::string str(std::size_t n) { return std::to_string(n); }
 
-// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is
-// undefined.
+// A double beyond fp32's range becomes infinite, which validate() refuses. The cast alone would be
+// undefined behaviour.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   return std::abs(value) > kMax ? std::numeric_limits<float>::infinity()
                                 : static_cast<float>(value);
 }
 
-// Reads one message's fields in order; every error names micro-batch and field.
+// Reader of one message's fields in order. Every error names micro-batch and field.
 class Reader {
  public:
   Reader(std::span<const std::byte> message, const Limits& limits)
@@ -95,18 +95,18 @@ class Reader {
     return b;
   }
 
-  // Whether the next field is there: neither left out at the end nor nil. Fields are asked for in
-  // their order.
+  // True when the next field is present: neither omitted at the end nor nil. Call it in the fields'
+  // order.
   bool has(std::size_t field) { return field < fields_ && !cursor_.take_nil(); }
 
   template <class At>
   void optional_fields(const At& at, std::size_t tokens, MicroBatch& b) {
-    at("ref_logprobs");  // read by the ref_kl component alone
+    at("ref_logprobs");  // only the ref_kl component uses it
     if (has(9)) column<float>(tokens, [&] { return finite(); });
     at("routed_experts");
-    if (has(10)) throw Refused("this trainer replays no expert routing; expected nil");
+    if (has(10)) throw Refused("this trainer does not replay expert routing; expected nil");
     at("mm_refs");
-    if (has(11)) throw Refused("this trainer knows no images; expected nil");
+    if (has(11)) throw Refused("this trainer does not support images; expected nil");
     at("mm_token_type_ids");
     if (has(12)) weights(tokens, 0.0, b, false);
     at("rl_weights");
@@ -117,7 +117,7 @@ class Reader {
     if (has(15)) weights(tokens, 0.0, b, false);
     at("sampling_mask");
     if (has(16))
-      throw Refused("its log-probs are of a cut distribution (top-p, top-k); expected nil");
+      throw Refused("its log-probs are of a truncated distribution (top-p, top-k); expected nil");
     const std::size_t sequences = b.sequence_lengths.size();
     at("trace_ids");
     if (has(17))
@@ -136,7 +136,7 @@ class Reader {
   template <class T, class Read>
   std::vector<T> values(std::size_t count, Read read) {
     std::vector<T> out;
-    out.reserve(count);  // a value takes a byte at least, so the message is as long
+    out.reserve(count);  // a value takes at least a byte, so count is bounded by the message
     for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<T>(read()));
     return out;
   }
@@ -185,7 +185,7 @@ class Reader {
     }
   }
 
-  // A column that must hold `only` on every token, or on the trained ones.
+  // Checks that a column holds `only` on every token, or on the trained ones.
   void weights(std::size_t tokens, double only, const MicroBatch& b, bool trained_only) {
     std::size_t token = 0;
     column<float>(tokens, [&] {
@@ -217,7 +217,7 @@ std::string prompt_id(const MicroBatch& b, std::size_t sequence) {
   return id;
 }
 
-// The one temperature of the trained tokens of [begin, end).
+// The single temperature of the trained tokens of [begin, end).
 float temperature_of(const MicroBatch& b, int64_t begin, int64_t end) {
   const auto first =
       std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
@@ -225,14 +225,14 @@ float temperature_of(const MicroBatch& b, int64_t begin, int64_t end) {
     if (b.loss_mask[i] != 0 && b.temperatures[i] != b.temperatures[first]) {
       throw Refused("temperatures " + std::to_string(b.temperatures[first]) + " and " +
                     std::to_string(b.temperatures[i]) +
-                    " in one sequence; this trainer knows one a sequence");
+                    " in one sequence; this trainer supports one a sequence");
     }
   }
   return b.temperatures[first];
 }
 
-// Sequence `sequence`, which has a token to train on and without its padding is tokens [begin,
-// end).
+// The rollout of sequence `sequence`, which has a trained token and without padding is tokens
+// [begin, end).
 Rollout rollout_of(const MicroBatch& b, std::size_t sequence, int64_t begin, int64_t end,
                    const StepLabel& label, std::size_t index) {
   for (int64_t i = begin; i < end; ++i) {

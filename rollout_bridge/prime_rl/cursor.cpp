@@ -73,7 +73,7 @@ void Cursor::refuse_type(const char* expected) const {
                 ", expected " + expected);
 }
 
-// The number in the bytes after the head, which is taken too.
+// Reads the head and the number in the bytes after it.
 uint64_t Cursor::big_endian(std::size_t bytes) {
   if (bytes_.size() - position_ < 1 + bytes) {
     throw Refused("the message ends at byte " + std::to_string(bytes_.size()) + " within a value");
@@ -116,7 +116,7 @@ int64_t Cursor::integer() {
   const std::size_t width = std::size_t{1} << (head - kInt8);
   const uint64_t raw = big_endian(width);
   const int unused = 64 - 8 * static_cast<int>(width);
-  return static_cast<int64_t>(raw << unused) >> unused;  // extends the sign
+  return static_cast<int64_t>(raw << unused) >> unused;  // sign extension
 }
 
 double Cursor::real() {

@@ -1,6 +1,6 @@
-// Reads a MessagePack message from front to back without building a tree of it: a message of
-// columns with one number a token would take several times its size as objects. Nothing is
-// allocated for a length before that many bytes are known to be there.
+// Sequential MessagePack reader without an object tree, which would take several times the size of
+// a message with one number a token. Allocates nothing for a length before that many bytes are
+// known to be there.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,28 @@
 
 namespace ringside::bridge::prime_rl {
 
-// What is wrong with a message, in words for a log. Does not leave this folder.
+// Error in a message, with the text for a log. Used inside this folder only.
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Every method but the constructor and done() throws Refused when the next value is cut off, or of
-// another type than asked for; the position is then undefined. Not thread-safe.
+// Throws: Refused, from every method except the constructor and done(), when the next value is
+// truncated or has another type. The position is then undefined.
+// Thread safety: none.
 class Cursor {
  public:
   // The bytes must outlive the cursor.
   explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  // Takes a nil if that is what comes next.
+  // Reads a nil if it is next; returns whether it did.
   bool take_nil();
   bool boolean();
-  int64_t integer();  // any integer that fits
-  // A float of either width, or an integer: Python writes 0 where a list of floats holds an int.
+  int64_t integer();  // any integer that fits into int64_t
+  // A float of either width, or an integer, because Python writes 0 for an int in a list of floats.
   double real();
   std::string_view text(std::size_t max_bytes);  // UTF-8, in the message's bytes
-  // The head of an array: how many values follow. At most as many as there are bytes left, and at
-  // most max_items.
+  // Reads an array header and returns the number of values. It is at most max_items and at most the
+  // number of remaining bytes.
   std::size_t array(std::size_t max_items);
 
   std::size_t position() const { return position_; }

@@ -67,7 +67,7 @@ StepStream::StepStream(StreamOptions options)
 
 StepStream::~StepStream() { zmq_socket_monitor(data_.handle(), nullptr, 0); }
 
-// What became of the connection since the last call.
+// Processes connection events since the last call.
 void StepStream::take_events() {
   zmq::message_t event, peer;
   while (events_.recv(event, zmq::recv_flags::dontwait)) {
@@ -79,7 +79,7 @@ void StepStream::take_events() {
     connected_ = announce_ = now_connected;
     renew_ = !now_connected;
     if (now_connected) {
-      // A new one, so that READY cannot go to a connection of the publisher before this one.
+      // A new socket, so that READY cannot go to an earlier connection of the publisher.
       ready_ = zmq::socket_t(context_, zmq::socket_type::push);
       set_common(ready_);
       ready_.set(zmq::sockopt::immediate, true);
@@ -96,12 +96,12 @@ void StepStream::announce() {
   }
 }
 
-// ZeroMQ comes back by itself from a connection that ended, but not from one that it ended for a
-// message over the limit.
+// Reconnects after a message over the limit. ZeroMQ reconnects by itself after other disconnects,
+// but not after one that it caused for the message size.
 void StepStream::renew() {
   if (std::exchange(renew_, false)) {
     zmq_disconnect(data_.handle(),
-                   options_.address.c_str());  // which knows nothing of the latter any more
+                   options_.address.c_str());  // the old connection is forgotten
     data_.connect(options_.address);
   }
 }
@@ -132,7 +132,7 @@ std::optional<zmq::message_t> StepStream::receive(milliseconds timeout) {
     take_events();
     announce();
     if (auto message = take_message()) return message;
-    renew();  // only now: what had come in before is read
+    renew();  // after the read, so that received messages are not lost
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) return std::nullopt;
     std::vector<zmq::pollitem_t> items = {{data_.handle(), 0, ZMQ_POLLIN, 0},

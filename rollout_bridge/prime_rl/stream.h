@@ -1,11 +1,14 @@
-// The receiving end of prime-rl's batch transport (src/prime_rl/transports/batch/zmq.py, see
-// codec.h for the commit).
+// Receiver of prime-rl's batch transport.
 //
 // The orchestrator binds a PUB socket at the given port and a PULL socket at the next one. A
-// receiver subscribes to "data_rank|N|", then pushes its rank in decimal to the PULL socket; the
+// receiver subscribes to "data_rank|N|", then pushes its rank in decimal to the PULL socket. The
 // orchestrator publishes nothing before every data rank has done so. A message is two frames: the
-// topic with its closing bar, and the step's micro-batches. The connection is plain: prime-rl has
-// no keys, so whoever can answer at the address feeds the trainer.
+// topic with its closing bar, and the step's micro-batches.
+//
+// The connection is neither encrypted nor authenticated, because prime-rl has no keys: any process
+// at the address can send rollouts.
+//
+// Source: src/prime_rl/transports/batch/zmq.py; codec.h has the commit.
 #pragma once
 
 #include <chrono>
@@ -19,34 +22,37 @@ namespace ringside::bridge::prime_rl {
 struct StreamOptions {
   std::string address;  // tcp://HOST:PORT of the PUB socket
   int data_rank = 0;
-  int64_t max_message_bytes = int64_t{1} << 30;  // a peer that sends more is disconnected
-  int high_water_mark =
-      16;  // messages held for us; the publisher drops what goes beyond its own mark of 10
+  int64_t max_message_bytes = int64_t{1} << 30;  // a peer that exceeds it is disconnected
+  // Received messages queued; the publisher drops messages beyond its own mark of 10.
+  int high_water_mark = 16;
 };
 
 struct StreamCounters {
-  int64_t joined = 0;    // READY announcements that went out, one a connection
+  int64_t joined = 0;    // READY announcements sent, one a connection
   int64_t lost = 0;      // connections to the publisher that ended
-  int64_t messages = 0;  // of the right form, handed out
-  int64_t refused = 0;   // of another: not two frames, or another topic
+  int64_t messages = 0;  // valid messages returned
+  int64_t refused = 0;   // invalid messages: not two frames, or another topic
 };
 
-// One receiver of one data rank. Not thread-safe.
+// Receiver for one data rank.
+// Thread safety: none.
 class StepStream {
  public:
-  // Connects and returns at once, whether or not a publisher is there. Throws std::invalid_argument
-  // for an address that is not tcp://HOST:PORT with PORT in [1, 65534].
+  // Starts connecting and returns at once.
+  // Throws: std::invalid_argument for an address that is not tcp://HOST:PORT with PORT in [1,
+  // 65534].
   explicit StepStream(StreamOptions options);
   ~StepStream();
   StepStream(const StepStream&) = delete;
   StepStream& operator=(const StepStream&) = delete;
 
-  // The next message's second frame, or nothing within `timeout`, for which it blocks at most.
-  // READY goes out in here, once the subscription's connection stands, and again after each
-  // reconnection: a publisher that was started anew waits for it.
+  // The second frame of the next message; nullopt after `timeout`. Sends READY when the
+  // subscription is connected, and again after each reconnection, because a restarted publisher
+  // waits for it.
+  // Blocks: at most `timeout`.
   std::optional<zmq::message_t> receive(std::chrono::milliseconds timeout);
 
-  // Whether READY went out on the present connection.
+  // True when READY was sent on the current connection.
   bool joined() const { return connected_ && !announce_; }
   const StreamCounters& counters() const { return counters_; }
   const std::string& address() const { return options_.address; }

@@ -20,7 +20,7 @@ void check(const std::vector<Branch>& branches, int64_t length) {
   }
 }
 
-// The sequence up to completion position `context_end` >= 1 along the branch that holds the token
+// The token ranges before completion position `context_end` >= 1, along the branch of the token
 // before it.
 std::vector<TokenRange> context(const std::vector<BranchPath>& earlier, int64_t context_end) {
   const auto after = std::upper_bound(

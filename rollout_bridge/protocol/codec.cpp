@@ -16,15 +16,16 @@ std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
-// A double beyond fp32's range becomes infinite, which validate() refuses: the cast alone is
-// undefined.
+// A double beyond fp32's range becomes infinite, which validate() refuses. The cast alone would be
+// undefined behaviour.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   if (value > kMax || value < -kMax) return std::numeric_limits<float>::infinity();
   return static_cast<float>(value);
 }
 
-// Copies frame `name` of the given dtype into `out`. Absent and `required` false: leaves it empty.
+// Copies frame `name` of the given dtype into `out`. Leaves `out` empty when the frame is absent
+// and not `required`.
 template <class T, class Out>
 Status read_frame(const Message& message, const char* name, const char* dtype, bool required,
                   int64_t columns, size_t max_items, std::vector<Out>& out) {
@@ -48,7 +49,7 @@ Status read_frame(const Message& message, const char* name, const char* dtype, b
     return Error{Reason::kLimit, std::string("frame '") + name + "': " + std::to_string(items) +
                                      " items, limit " + std::to_string(max_items)};
   }
-  // Frames carry no promise of alignment.
+  // Frames may be unaligned.
   std::vector<T> raw(items);
   if (items > 0) std::memcpy(raw.data(), frame.data(), frame.size());
   out.assign(raw.begin(), raw.end());
@@ -159,7 +160,7 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
   }
   const auto rows = static_cast<int64_t>(r.versions.size());
   payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
-  constexpr size_t kHeaderRoom = 16 * 1024;  // the other fields of frame 0
+  constexpr size_t kHeaderRoom = 16 * 1024;  // for the other fields of frame 0
   if (payload.body.size() + kHeaderRoom > limits.max_header_bytes) {
     throw std::invalid_argument("rollout '" + r.rollout_id + "': rewards and names take " +
                                 std::to_string(payload.body.size()) + " bytes, limit " +
@@ -229,7 +230,7 @@ Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, con
   std::span<const uint8_t> rest = hashed.subspan(sizeof kBatchMagic);
   const uint64_t count = read_u64(rest);
   rest = rest.subspan(kWord);
-  std::vector<Rollout> rollouts;  // grows as bytes are found, not as the count claims
+  std::vector<Rollout> rollouts;  // not reserved: `count` is untrusted
   for (uint64_t i = 0; i < count; ++i) {
     if (rest.size() < kWord || read_u64(rest) > rest.size() - kWord) {
       return malformed("ends within rollout " + std::to_string(i) + " of " + std::to_string(count));

@@ -1,5 +1,5 @@
-// The bodies of all messages as they are packed. Field names are the wire names; the defaults are
-// values no valid message holds, so a missing field is found by whoever checks the value.
+// Bodies of all messages, as msgpack packs them. Field names are the wire names. The defaults are
+// values that no valid message holds, so a missing field fails the check of its value.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace ringside::bridge {
 
-// In HELLO and WELCOME. A key that is absent or nil is not stated.
+// Settings in HELLO and WELCOME. An absent or nil key is "not stated".
 struct SettingsBody : Settings {
   MSGPACK_DEFINE_MAP(temperature, top_p, top_k, vocab_size, max_positions, max_prompt_tokens,
                      max_completion_tokens, stop_ids, seed, reward_names, reward_options, prompts,
@@ -24,11 +24,11 @@ struct SettingsBody : Settings {
 
 struct HelloBody {
   int64_t capacity_samples = 0;  // samples the worker wants in flight at once
-  int64_t installed_term = -1;   // what it runs now; -1: nothing of this trainer's
+  int64_t installed_term = -1;   // installed weights; -1: none of this trainer's
   int64_t installed_version = -1;
   std::string installed_root;
-  std::string client;          // name and version of the software, for people
-  int64_t pending = -1;        // rollouts made and not acknowledged; -1: not said
+  std::string client;          // name and version of the software; informative
+  int64_t pending = -1;        // unacknowledged rollouts; -1: not stated
   SettingsBody settings = {};  // the worker's own
   MSGPACK_DEFINE_MAP(capacity_samples, installed_term, installed_version, installed_root, client,
                      pending, settings);
@@ -39,9 +39,9 @@ struct WelcomeBody {
   int64_t version = -1;  // newest published, -1: none yet
   std::string root_hash;
   int64_t heartbeat_ms = 0;
-  int64_t timeout_ms = 0;    // silence after which either side gives the session up
-  int64_t window_bytes = 0;  // rollout bytes that may be sent and not acknowledged, until told anew
-  int64_t chunk_bytes = 0;   // largest CHUNK the trainer serves
+  int64_t timeout_ms = 0;      // silence after which either side ends the session
+  int64_t window_bytes = 0;    // rollout bytes that may be unacknowledged; later messages change it
+  int64_t chunk_bytes = 0;     // largest CHUNK the trainer serves
   SettingsBody settings = {};  // what the trainer expects of its workers
   MSGPACK_DEFINE_MAP(weights_address, version, root_hash, heartbeat_ms, timeout_ms, window_bytes,
                      chunk_bytes, settings);
@@ -62,8 +62,8 @@ struct GrantBody {
 };
 
 struct CreditBody {
-  std::vector<GrantBody> groups;  // none: only the window is new
-  int64_t window_bytes = -1;      // from now on; -1: as before
+  std::vector<GrantBody> groups;  // empty: the message only changes the window
+  int64_t window_bytes = -1;      // new window; -1: unchanged
   MSGPACK_DEFINE_MAP(groups, window_bytes);
 };
 
@@ -86,10 +86,10 @@ struct RolloutBody {
 
 struct AckBody {
   std::string rollout_id;
-  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED
-  std::string reason;  // a reason name when REJECTED
+  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED, STALE
+  std::string reason;  // a reason name when REJECTED or STALE
   std::string detail;
-  int64_t window_bytes = -1;  // from now on; -1: as before
+  int64_t window_bytes = -1;  // new window; -1: unchanged
   MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail, window_bytes);
 };
 
@@ -97,21 +97,22 @@ struct HeartbeatBody {
   std::string state;  // join, sync, ready, paused, quarantined, bye
   int64_t version = -1;
   int64_t queue_depth = 0;      // samples granted and not yet sent
-  int64_t progress_age_ms = 0;  // since the worker's own code last called in
-  int64_t pending = -1;         // rollouts made and not acknowledged; -1: not said
+  int64_t progress_age_ms = 0;  // since the last call by the worker's own code
+  int64_t pending = -1;         // unacknowledged rollouts; -1: not stated
   MSGPACK_DEFINE_MAP(state, version, queue_depth, progress_age_ms, pending);
 };
 
-// Where a process of the same machine finds the tensors, one after another without gaps.
+// Shared memory in which a process of the same machine finds the tensors, one after another without
+// gaps.
 struct SharedBody {
-  std::string host;  // the kernel's boot and the process number space; "": nowhere
+  std::string host;  // kernel boot and PID namespace; "": no shared memory
   int64_t pid = -1;
   int64_t fd = -1;
   uint64_t bytes = 0;
   MSGPACK_DEFINE_MAP(host, pid, fd, bytes);
 };
 
-// WEIGHTS_OFFER, with the frame "manifest" and perhaps "payloads".
+// WEIGHTS_OFFER, with the frame "manifest" and optionally "payloads".
 struct OfferBody {
   int64_t version = -1;
   std::string root_hash;
@@ -130,10 +131,10 @@ struct WeightsBody {
 struct StagedBody {
   int64_t version = -1;
   std::string root_hash;
-  // "overwrite" when tensors were made from the base version, "shared" when they were read from the
-  // trainer's memory, otherwise "dense".
+  // "overwrite" when tensors were made from the base version, "shared" when they were read from
+  // shared memory, otherwise "dense".
   std::string encoding;
-  int64_t refetched = 0;  // tensors fetched dense because what an overwrite made was wrong
+  int64_t refetched = 0;  // tensors fetched dense after a bad overwrite
   MSGPACK_DEFINE_MAP(version, root_hash, encoding, refetched);
 };
 
@@ -149,8 +150,8 @@ struct ChunkBody {
   uint64_t tensor = 0;  // index into the manifest's list
   uint64_t offset = 0;  // bytes into the tensor or payload
   uint64_t bytes = 0;
-  int64_t base_version = -1;  // of the tensor's overwrite payload; -1: of the tensor itself
-  uint64_t tensors = 1;       // more: the whole payloads of so many, one after another
+  int64_t base_version = -1;  // base of the tensor's overwrite payload; -1: the tensor itself
+  uint64_t tensors = 1;       // above 1: the whole payloads of that many tensors, one after another
   MSGPACK_DEFINE_MAP(version, tensor, offset, bytes, base_version, tensors);
 };
 
@@ -162,7 +163,7 @@ struct EndBody {  // END and BYE
 struct ErrorBody {
   std::string reason;  // a reason name
   std::string detail;
-  bool fatal = false;    // true: do not come back with the same settings
+  bool fatal = false;    // true: do not reconnect with the same settings
   int64_t version = -1;  // of the CHUNK_REQUEST this answers
   MSGPACK_DEFINE_MAP(reason, detail, fatal, version);
 };
@@ -182,7 +183,7 @@ struct TensorBody {
                                    changed, "payload_bytes", payload_bytes)
         .msgpack_pack(packer);
   }
-  // As MSGPACK_DEFINE_MAP would, without a std::map of keys for each of a model's many tensors.
+  // As MSGPACK_DEFINE_MAP does, without building a std::map for each of a model's many tensors.
   void msgpack_unpack(const msgpack::object& object) {
     if (object.type != msgpack::type::MAP) throw msgpack::type_error();
     for (const msgpack::object_kv& item : std::span(object.via.map.ptr, object.via.map.size)) {

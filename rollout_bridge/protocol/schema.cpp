@@ -191,7 +191,8 @@ Status check_advantages(const Rollout& r) {
   return Success{};
 }
 
-// That the token a branch continues lies in an earlier branch follows: all before its begin does.
+// The token that a branch continues is in an earlier branch, because all tokens before its begin
+// are.
 Status check_branches(const Rollout& r, const Limits& limits) {
   if (r.branches.size() > limits.max_branches) {
     return invalid(r, "branches has " + str(r.branches.size()) + " entries, limit " +

@@ -1,4 +1,4 @@
-// The things that cross the bridge, free of any wire form: rollouts, grants of work, weights.
+// Data types of the bridge, independent of their encoding: rollouts, grants of work, weights.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct VersionSpan {
   bool operator==(const VersionSpan&) const = default;
 };
 
-// A fork of the conversation: completion tokens [begin, next branch's begin) do not continue the
-// token before them but the one before completion position `context_end` (0: the bare prompt) and
-// whatever that one continues. See branches.h.
+// A fork of the conversation. Completion tokens [begin, next branch's begin) do not continue the
+// token before them. They continue the token before completion position `context_end` (0: the bare
+// prompt) and its context. See branches.h.
 struct Branch {
   int64_t begin = 0;
   int64_t context_end = 0;
@@ -36,36 +36,37 @@ enum class FinishReason { kStop, kLength, kAborted, kError };
 const char* finish_reason_name(FinishReason reason);
 std::optional<FinishReason> finish_reason_from_name(const std::string& name);
 
-// One sampled completion with everything training on it needs. Lengths are in tokens.
+// One sampled completion with all data that training needs. Lengths are in tokens.
 struct Rollout {
-  std::string rollout_id;               // unique within a run; the same id is the same bytes
-  int32_t attempt = 0;                  // 0-based count of tries at (group_id, sample_index)
+  std::string rollout_id;               // unique within a run; equal ids have equal bytes
+  int32_t attempt = 0;                  // 0-based attempt at (group_id, sample_index)
   int64_t group_id = -1;                // the trainer's index into its data order
   int32_t group_size = 0;               // completions of this prompt
   int32_t sample_index = -1;            // in [0, group_size)
-  std::string prompt_id;                // the data set's own name for the prompt; may be empty
+  std::string prompt_id;                // the data set's name of the prompt; may be empty
   std::vector<int64_t> prompt_ids;      // [P], P >= 1, in [0, 2^31)
   std::vector<int64_t> completion_ids;  // [C], in [0, 2^31); empty only if aborted or error
   std::vector<uint8_t> loss_mask;       // [C] of 0/1, or empty: all ones
-  std::vector<float> logprobs;          // [C], of the distribution that was sampled from
+  std::vector<float> logprobs;          // [C], under the distribution that was sampled from
   float temperature = 1.0F;             // > 0
   float top_p = 1.0F;                   // in (0, 1]; 1 is off
   int32_t top_k = 0;                    // >= 0; 0 is off
   std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
-  int64_t trainer_term = -1;            // term the versions are counted in
+  int64_t trainer_term = -1;            // term of the versions
   FinishReason finish_reason = FinishReason::kStop;
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
   std::vector<double> turn_rewards;   // one per turn, finite; may be empty
-  std::vector<float> advantages;  // [C], finite, from whoever sampled; empty: the trainer's work
+  std::vector<float> advantages;      // [C], finite; empty: the trainer computes them
   // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
-  // completion_ids holds the tokens of all branches one after another, the first from 0 on.
+  // completion_ids holds the tokens of all branches one after another; the first begins at 0.
   std::vector<Branch> branches;
   bool operator==(const Rollout&) const = default;
 };
 
 // Checks every rule stated at the fields above and in PROTOCOL.md. The error names the field and
-// holds both numbers. Pure, thread-safe.
+// both numbers.
+// Thread safety: pure.
 Status validate(const Rollout& rollout, const Limits& limits = {});
 
 // Whether the rollout was aborted or has failed: it is not trained on.
@@ -76,21 +77,21 @@ inline constexpr float kMaxLogprob = 1e-3F;
 
 inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
 
-// One group of work: the trainer wants `group_size` completions of the prompt at `group_id`,
-// sampled under version >= min_version of this trainer_term.
+// One group of work: `group_size` completions of the prompt at `group_id`, sampled under a version
+// >= min_version of this trainer_term.
 struct GroupGrant {
   int64_t group_id = -1;
   int32_t group_size = 0;
   int64_t min_version = 0;
-  int64_t priority = 0;  // lower goes out first, however late it was granted
+  int64_t priority = 0;  // a lower number is granted first, regardless of age
 };
 
-// What a worker is asked for: the named samples of a group (after a loss, only the missing ones).
+// The samples of a group that a worker shall generate; after a loss, only the missing ones.
 struct GrantedGroup {
   int64_t group_id = -1;
   int32_t group_size = 0;
   int64_t min_version = 0;
-  int32_t attempt = 0;  // to be copied into the rollouts
+  int32_t attempt = 0;  // copied into the rollouts
   std::vector<int32_t> sample_indices;
 };
 
@@ -102,9 +103,9 @@ struct TensorEntry {
   uint64_t offset = 0;  // of the tensor in the concatenation of all tensors
   uint64_t bytes = 0;
   std::string xxh3;  // XXH3-128 of the bytes, 32 lower-case hex digits, high half first
-  // How to come by the bytes. "dense": fetch them. Only in a manifest with a base version also
-  // "same" (those of the base) and "overwrite" (those of the base with `changed` elements replaced
-  // by a payload of `payload_bytes`, see delta_codec.h). Hashes are of the bytes in every case.
+  // Encoding of the tensor. "dense": fetch the bytes. Only with a base version: "same" (the bytes
+  // of the base) and "overwrite" (the base with `changed` elements replaced by a payload of
+  // `payload_bytes`, see delta_codec.h). Hashes are of the resulting bytes in every case.
   std::string encoding = "dense";
   uint64_t changed = 0;
   uint64_t payload_bytes = 0;
@@ -116,14 +117,14 @@ struct Manifest {
   int64_t trainer_term = -1;
   int64_t version = -1;
   std::optional<int64_t> base_version;  // set exactly with encoding "overwrite"
-  std::string encoding = "dense";       // or "overwrite": some tensors build on base_version
+  std::string encoding = "dense";       // or "overwrite": some tensors are deltas to base_version
   std::vector<TensorEntry> tensors;
   std::string root_hash;  // root_hash(tensors), see weights.h
   bool operator==(const Manifest&) const = default;
 };
 
-// A version as what changed since another: the same tensors and root hash as the version's dense
-// manifest, and a payload for each tensor that is encoded "overwrite" (empty for the others).
+// A version as a delta to another: a manifest with the same tensors and root hash as the dense one,
+// and a payload for each "overwrite" tensor (empty for the others).
 struct WeightDelta {
   Manifest manifest;  // encoding "overwrite"
   std::vector<Buffer> payloads;
@@ -131,17 +132,17 @@ struct WeightDelta {
 
 class SharedBlock;
 
-// A manifest and the bytes it describes, tensor by tensor in the manifest's order. Immutable once
-// shared; the bytes must not change while any endpoint holds it.
+// A manifest and its bytes, tensor by tensor in the manifest's order. Immutable once shared: the
+// bytes must not change while any endpoint holds it.
 struct WeightSnapshot {
   Manifest manifest;  // encoding "dense"
   std::vector<Buffer> tensors;
-  std::shared_ptr<const WeightDelta> delta;  // a shorter way to the same bytes; may be null
-  // Where processes of this machine find the same bytes, tensor after tensor; may be null.
+  std::shared_ptr<const WeightDelta> delta;  // delta that gives the same bytes; may be null
+  // Shared memory with the same bytes, tensor after tensor; may be null.
   std::shared_ptr<const SharedBlock> shared;
 };
 
-// Bytes of one element of a dtype; 0 for a name that is not known.
+// Bytes of one element of a dtype; 0 for an unknown name.
 uint64_t dtype_size(const std::string& dtype);
 
 }  // namespace ringside::bridge

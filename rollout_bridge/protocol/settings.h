@@ -1,7 +1,7 @@
-// Settings that a trainer and its workers must agree on, free of any wire form.
+// Settings that a trainer and its workers must agree on, independent of their encoding.
 //
-// A worker states its own in HELLO, the trainer what it expects in WELCOME. A setting that one side
-// does not state is not compared.
+// A worker sends its own in HELLO. The trainer sends the expected ones in WELCOME. A setting that
+// one side does not state is not compared.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct Settings {
   std::optional<double> top_p;
   std::optional<int64_t> top_k;
   std::optional<int64_t> vocab_size;     // token ids are below it
-  std::optional<int64_t> max_positions;  // tokens of a prompt and what continues it
+  std::optional<int64_t> max_positions;  // of prompt and completion together
   std::optional<int64_t> max_prompt_tokens;
   std::optional<int64_t> max_completion_tokens;          // sampled in one turn
   std::optional<std::vector<int64_t>> stop_ids;          // token ids that end a completion
   std::optional<int64_t> seed;                           // of the data order and of sampling
   std::optional<std::vector<std::string>> reward_names;  // sorted; trainer: empty means any names
-  std::optional<std::string> reward_options;             // what the rewards look at, for people
-  std::optional<std::string> prompts;    // fingerprint of prompts, answers and their order
-  std::optional<std::string> tokenizer;  // fingerprint of tokenizer.json
+  std::optional<std::string> reward_options;  // options of the reward functions; informative
+  std::optional<std::string> prompts;         // fingerprint of prompts, answers and their order
+  std::optional<std::string> tokenizer;       // fingerprint of tokenizer.json
   bool operator==(const Settings&) const = default;
 };
 
@@ -33,8 +33,9 @@ struct SettingsComparison {
   std::vector<std::string> warnings;  // allowed, but probably a mistake
 };
 
-// Compares what both sides state; each sentence names the setting and both values. max_positions is
-// the trainer's alone and not compared. Pure, thread-safe.
+// Compares the settings that both sides state. Each sentence names the setting and both values.
+// max_positions is not compared, because only the trainer uses it.
+// Thread safety: pure.
 SettingsComparison compare_settings(const Settings& trainer, const Settings& worker);
 
 }  // namespace ringside::bridge

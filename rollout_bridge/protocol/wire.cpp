@@ -17,7 +17,7 @@ constexpr std::array<const char*, 17> kTypeNames = {
     "HEARTBEAT", "WEIGHTS_OFFER", "CHUNK_REQUEST", "CHUNK",  "STAGED",  "STAGE_FAILED",
     "COMMIT",    "COMMITTED",     "BYE",           "END",    "ERROR"};
 constexpr std::size_t kMaxDepth = 8;
-constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data: the tensor's hash covers it
+constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data, which the tensor's hash covers
 
 struct HeaderWire {
   int64_t v = 0;
@@ -43,7 +43,8 @@ Result<msgpack::object_handle> unpack_map(Frame frame, const Limits& limits) {
                                      " bytes, expected 1 to " +
                                      std::to_string(limits.max_header_bytes)};
   }
-  // msgpack-c allocates an array before it reads the items: without limits five bytes ask for GBs.
+  // msgpack-c allocates an array before it reads the items. Without limits, five bytes could
+  // request gigabytes.
   const msgpack::unpack_limit unpack_limit(limits.max_list_items, limits.max_list_items,
                                            limits.max_string_bytes, limits.max_string_bytes, 0,
                                            kMaxDepth);
@@ -183,7 +184,7 @@ std::string pack_header(const Header& header, const Payload& payload, const Limi
   field("seq", header.seq);
   field("frames", payload.specs);
   packer.pack("body");
-  out.write(payload.body.data(), payload.body.size());  // already msgpack
+  out.write(payload.body.data(), payload.body.size());  // the body is msgpack already
   if (out.size() > limits.max_header_bytes) {
     throw std::length_error(std::string("frame 0 of ") + message_type_name(payload.type) + " has " +
                             std::to_string(out.size()) + " bytes, limit " +

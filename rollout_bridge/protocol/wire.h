@@ -1,5 +1,5 @@
-// The form every message has: frame 0 is a msgpack map, frames 1..n are raw little-endian buffers
-// listed in it. PROTOCOL.md is the reference; nothing here knows sockets.
+// Wire format of messages: frame 0 is a msgpack map, frames 1..n are the raw little-endian buffers
+// that it lists. PROTOCOL.md is the reference. No sockets here.
 #pragma once
 
 #include <cstdint>
@@ -49,17 +49,17 @@ struct FrameSpec {
   MSGPACK_DEFINE_MAP(name, dtype, shape, bytes, xxh3);
 };
 
-// Who speaks and in which place of the session; the rest of frame 0 is the frame list and the body.
+// Sender and position in the session. The rest of frame 0 is the frame list and the body.
 struct Header {
   MessageType type = MessageType::kError;
   std::string run_id;
   int64_t trainer_term = -1;
   std::string worker_id;
   uint64_t incarnation = 0;
-  uint64_t seq = 0;  // 1, 2, 3... per direction of a session; 0 outside of a session
+  uint64_t seq = 0;  // 1, 2, 3... per direction of a session; 0 outside a session
 };
 
-// A message before it is addressed: the packed body map and the buffers with their descriptions.
+// A message without its header: the packed body map and the buffers with their descriptions.
 struct Payload {
   MessageType type = MessageType::kError;
   std::string body;
@@ -69,8 +69,8 @@ struct Payload {
   uint64_t buffer_bytes() const;
   // Appends a buffer of `bytes.size()` bytes that is `shape` elements of `dtype`, and hashes it.
   void add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
-  // The same without the hash: for the data of a CHUNK, which its tensor's hash covers. In any
-  // other message the receiver takes such a buffer for damaged.
+  // add() without the hash, for the data of a CHUNK, which its tensor's hash covers. In any other
+  // message the receiver treats such a buffer as damaged.
   void add_unhashed(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
 };
 
@@ -81,14 +81,14 @@ Payload make_payload(MessageType type, const Body& body) {
   return Payload{type, std::string(packed.data(), packed.size()), {}, {}};
 }
 
-// Frame 0 for a payload; header.type is taken from the payload. Throws std::length_error when no
-// receiver with these limits would take it.
+// Frame 0 for a payload; header.type is taken from the payload.
+// Throws: std::length_error when a receiver with these limits would refuse it.
 std::string pack_header(const Header& header, const Payload& payload, const Limits& limits = {});
 
 using Frame = std::span<const std::byte>;
 
-// A received message that passed every check of the outer form. Frames point into the bytes given
-// to parse_message, which must outlive it.
+// A received message that passed every check of parse_message. Frames point into the bytes given to
+// parse_message, which must outlive it.
 class Message {
  public:
   const Header& header() const { return header_; }
@@ -96,11 +96,12 @@ class Message {
   // Index of a named frame, or -1.
   int find(const std::string& name) const;
   Frame frame(int index) const { return frames_[static_cast<std::size_t>(index)]; }
-  // The message as it came, as one run of bytes: what parse_flat() reads.
+  // The received message as one run of bytes, as parse_flat() reads it.
   std::vector<uint8_t> flat() const;
 
-  // The body as its struct from messages.h; kMalformed when a field has another type. Missing
-  // fields keep the struct's defaults, unknown ones are ignored.
+  // The body as its struct of messages.h. Missing fields keep the struct's defaults; unknown fields
+  // are ignored.
+  // Errors: kMalformed when a field has another type.
   template <class Body>
   Result<Body> body() const {
     try {
@@ -111,8 +112,8 @@ class Message {
     }
   }
 
-  // One field of a body that as a whole may be no body: nullopt when it is absent or of another
-  // type.
+  // One field of a body that may be invalid otherwise; nullopt when the field is absent or has
+  // another type.
   template <class T>
   std::optional<T> field(std::string_view name) const {
     for (const msgpack::object_kv& item : std::span(body_.via.map.ptr, body_.via.map.size)) {
@@ -136,12 +137,14 @@ class Message {
 };
 
 // Checks frame 0 against the limits before unpacking it, then count, names, dtype, shape, bytes and
-// hash of every other frame. Never throws on bad bytes. Pure, thread-safe.
+// hash of every other frame. Never throws on bad bytes.
+// Thread safety: pure.
 Result<Message> parse_message(std::span<const Frame> frames, const Limits& limits);
 
-// A message as one run of bytes, for files and collectives: u32 header bytes, header, buffers.
+// A message as one run of bytes, for files and collectives: u32 length of the header, header,
+// buffers.
 std::vector<uint8_t> flatten(const std::string& header, const Payload& payload);
-// The inverse; `bytes` must outlive the message and hold exactly one.
+// The inverse of flatten(). `bytes` must hold exactly one message and outlive it.
 Result<Message> parse_flat(Frame bytes, const Limits& limits);
 
 }  // namespace ringside::bridge

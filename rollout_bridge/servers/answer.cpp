@@ -15,7 +15,7 @@ std::string element(const std::string& name, std::size_t i) {
   return name + "[" + std::to_string(i) + "]";
 }
 
-// `read` over an array's elements.
+// Applies `read` to every element of an array.
 template <class T, class Read>
 Result<std::vector<T>> read_array(const json& value, const std::string& name, const Read& read) {
   if (!value.is_array()) return malformed(name + " is no array");
@@ -64,14 +64,15 @@ std::optional<int64_t> version_of_label(const std::string& label) {
   int64_t version = 0;
   const char* end = label.data() + label.size();
   const auto [stop, error] = std::from_chars(label.data(), end, version);
-  // Only what std::to_string makes, so that a label has one version and a version one label.
+  // Accepts only text that std::to_string produces, so label and version correspond one to one.
   if (error != std::errc{} || stop != end || version < 0) return std::nullopt;
   return std::to_string(version) == label ? std::optional(version) : std::nullopt;
 }
 
 Result<int64_t> read_id(const json& value, const std::string& name, int64_t limit) {
   if (!value.is_number_integer()) return malformed(name + " is no whole number");
-  // Read as unsigned where it is: 2^63 and above would come out negative, but refused all the same.
+  // Reads unsigned numbers as unsigned: 2^63 and above would become negative, which is refused as
+  // well.
   const bool fits = value.is_number_unsigned()
                         ? value.get<uint64_t>() < static_cast<uint64_t>(limit)
                         : value.get<int64_t>() >= 0 && value.get<int64_t>() < limit;

@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kExcerptBytes = 200;
 
-// Cuts the connection at the deadline. The library's timeouts are those of one read, so a server
-// that sends a byte of its header now and then would hold the caller for good.
+// Closes the connection at the deadline. The library's timeouts apply to a single read, so a server
+// that sends one header byte at a time could hold the caller forever.
 class Watchdog {
  public:
   Watchdog(httplib::Client& client, Deadline deadline)
@@ -26,7 +26,7 @@ class Watchdog {
           std::unique_lock lock(mutex_);
           const auto never = [] { return false; };
           ended_.wait_until(lock, stop, deadline, never);
-          // More than once: the first may have come before the connection was there.
+          // Repeated, because the connection may not have existed at the first call.
           while (!stop.stop_requested()) {
             client.stop();
             ended_.wait_for(lock, stop, std::chrono::milliseconds(20), never);
@@ -36,7 +36,7 @@ class Watchdog {
  private:
   std::mutex mutex_;
   std::condition_variable_any ended_;
-  std::jthread thread_;  // last: it uses the others, and is joined first
+  std::jthread thread_;  // last member: it uses the others and is joined first
 };
 
 Reason reason_of_status(int status) {
@@ -120,8 +120,8 @@ Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& 
   const auto left = deadline - Clock::now();
   if (left.count() <= 0) return Error{Reason::kTimeout, name + ": no time is left"};
   httplib::Client client(host_, port_);
-  // The library drops fractions of a millisecond; an end before the deadline would not be a
-  // timeout.
+  // Rounds up, because the library drops fractions of a millisecond and an end before the deadline
+  // would not count as a timeout.
   const auto whole = std::chrono::ceil<std::chrono::milliseconds>(left);
   client.set_connection_timeout(whole);
   client.set_read_timeout(whole);
@@ -185,7 +185,7 @@ Result<JsonAnswer> HttpJson::get_json(const std::string& path, Deadline deadline
 
 Result<JsonAnswer> HttpJson::post_json(const std::string& path, const json& body,
                                        Deadline deadline) const {
-  // An API's own text may hold bytes that are not UTF-8; ours does not, and dump would throw.
+  // The text may hold bytes that are not UTF-8, for which dump would throw by default.
   return parsed(post(path, body.dump(-1, ' ', false, json::error_handler_t::replace), deadline));
 }
 

@@ -1,4 +1,4 @@
-// Calls with JSON over HTTP, each with a deadline and a limit on the answer's length.
+// HTTP client for JSON, with a deadline and a length limit for each call.
 #pragma once
 
 #include <chrono>
@@ -15,38 +15,39 @@ using Deadline = std::chrono::steady_clock::time_point;
 // An answer of status 200.
 struct HttpAnswer {
   std::string text;
-  std::string
-      context;  // method, URL, status and the first 200 bytes, for what is found wrong later
+  std::string context;  // method, URL, status and the first 200 bytes, for later error messages
 };
 
 struct JsonAnswer {
   nlohmann::json value;
   std::string context;
-  // `detail` with the context behind it.
+  // An error with `detail` and the context.
   Error wrong(Reason reason, const std::string& detail) const {
     return Error{reason, detail + " in " + context};
   }
 };
 
-// RFC 4648, with padding: bytes as a JSON string.
+// Base64 of RFC 4648 with padding, for bytes in a JSON string.
 std::string base64(std::span<const uint8_t> bytes);
 
-// Each call has a connection of its own, so nothing is left over from a call that was cut off.
-// Redirects are not followed. Blocks until the deadline at most, apart from name resolution, which
-// is the system's: name servers by address where that matters.
+// Each call opens its own connection, so an aborted call leaves nothing behind. Redirects are not
+// followed.
+// Blocks: at most until the deadline, apart from name resolution, which the deadline does not
+// bound; use an IP address where that matters.
 class HttpJson {
  public:
-  // `url` is http://host[:port][/prefix], without user, query or fragment. A key that is not empty
-  // goes out as bearer token and never appears in an error. Throws std::invalid_argument on another
-  // form of URL, control characters in the key, or a limit of 0.
+  // `url` is http://host[:port][/prefix], without user, query or fragment. A non-empty key is sent
+  // as bearer token and never appears in an error.
+  // Throws: std::invalid_argument on another form of URL, control characters in the key, or a limit
+  // of 0.
   HttpJson(const std::string& url, std::string api_key, std::size_t max_bytes);
 
-  // Statuses other than 200 are errors, see InferenceServer. `path` starts with '/'.
+  // A status other than 200 is an error, see InferenceServer. `path` starts with '/'.
   Result<HttpAnswer> get(const std::string& path, Deadline deadline) const;
-  // An empty body goes out as such, without a content type.
+  // An empty body is sent without a content type.
   Result<HttpAnswer> post(const std::string& path, const std::string& body,
                           Deadline deadline) const;
-  // kMalformed unless the answer is JSON (NaN is not).
+  // Errors: kMalformed when the answer is not JSON (NaN is not).
   Result<JsonAnswer> get_json(const std::string& path, Deadline deadline) const;
   Result<JsonAnswer> post_json(const std::string& path, const nlohmann::json& body,
                                Deadline deadline) const;

@@ -1,5 +1,5 @@
-// What the clients of all HTTP inference servers have in common: deadlines, tries, checks, and that
-// nothing is sampled from weights in doubt.
+// Base class of the HTTP inference servers' clients: deadlines, retries, checks. It refuses to
+// sample after a failed weight load.
 #pragma once
 
 #include <chrono>
@@ -12,18 +12,19 @@ namespace ringside::bridge {
 struct ServerOptions {
   std::string url;                                       // see HttpJson
   std::string api_key;                                   // may be empty
-  int64_t vocab_size = int64_t{1} << 31;                 // ids at or above it are refused; > 0
-  std::size_t max_response_bytes = 16u << 20;            // one answer
-  std::chrono::milliseconds generate_deadline{600'000};  // one generate with all its tries
-  std::chrono::milliseconds control_deadline{30'000};    // one health, resume, version, connect
-  std::chrono::milliseconds pause_deadline{600'000};     // one pause: draining lasts
+  int64_t vocab_size = int64_t{1} << 31;                 // larger ids are refused; > 0
+  std::size_t max_response_bytes = 16u << 20;            // of one answer
+  std::chrono::milliseconds generate_deadline{600'000};  // one generate with all retries
+  std::chrono::milliseconds control_deadline{30'000};    // one health, resume, version or connect
+  std::chrono::milliseconds pause_deadline{600'000};     // one pause, which may drain
   std::chrono::milliseconds load_deadline{600'000};      // one load_weights_from_disk
   int generate_tries = 3;                                // >= 1
-  // Whether generate tries again after a lost connection. Whoever answers then may be another
-  // process with other weights; where that matters, false: the caller looks at the weights first.
+  // True: generate retries after a lost connection. The process that then answers may be another
+  // one with other weights. Where that matters use false; the caller then checks the weights first.
   bool again_after_close = true;
-  std::chrono::milliseconds first_pause{250};      // before the second try, then four times as long
-  std::chrono::milliseconds longest_pause{5'000};  // each time, to this at most
+  std::chrono::milliseconds first_pause{
+      250};  // pause before the second attempt; each further pause is four times as long
+  std::chrono::milliseconds longest_pause{5'000};  // upper bound of the pauses
 };
 
 class HttpServer : public InferenceServer {
@@ -34,20 +35,20 @@ class HttpServer : public InferenceServer {
   Status health() override;
 
  protected:
-  // Throws std::invalid_argument on a value outside of what is stated at ServerOptions.
+  // Throws: std::invalid_argument on a value outside the ranges at ServerOptions.
   explicit HttpServer(ServerOptions options);
 
-  // One try. `request_id` is the request's own at the first, and another one at each further: a
-  // server may still hold the one before.
+  // One attempt. The first uses the request's own `request_id`. Each further one uses a new id,
+  // because the server may still hold the one before.
   virtual Result<GenerateResult> try_generate(const GenerateRequest& request,
                                               const std::string& request_id,
                                               Deadline deadline) const = 0;
   virtual Status load(const std::string& path, int64_t version, Deadline deadline) = 0;
   virtual Result<std::string> pull(const WeightSource& source, Deadline deadline);
-  // Other limits of the server at hand; called with a request that passed all other checks.
+  // Checks limits of the specific server. Called after all other checks have passed.
   virtual Status check_server_limits(const GenerateRequest& request) const;
 
-  // Posts and forgets the answer's text.
+  // Posts and discards the answer's text.
   Status command(const std::string& path, const std::string& body, Deadline deadline) const;
   const HttpJson& http() const { return http_; }
   const ServerOptions& options() const { return options_; }

@@ -1,9 +1,8 @@
-// An inference server that knows nothing of Ringside, as a rollout worker sees it: token ids in,
-// token ids and the log-probs of the distribution they were sampled from out, weights from disk.
+// Inference server interface of a rollout worker: token ids in; token ids and the log-probs of the
+// sampling distribution out; weights from disk. The server itself knows nothing of Ringside.
 //
-// What of each client has been run against its real server stands in its header; the rest is
-// written from the servers' documentation and source, and tested against exchanges written from
-// there.
+// Each client's header says what was run against the real server. The rest is written from the
+// servers' documentation and source, and tested against exchanges made from these.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +15,18 @@
 
 namespace ringside::bridge {
 
-// What the next token is drawn from. The defaults are the model's own distribution. Clients send
-// every field: a server's defaults come from its command line or the model's generation_config.
+// Sampling distribution of the next token. The defaults are the model's own distribution. Clients
+// send every field, because a server's defaults come from its command line or the model's
+// generation_config.
 struct SamplingSettings {
-  double temperature = 1.0;         // > 0
-  double top_p = 1.0;               // in (0, 1]; 1 is off
-  int64_t top_k = 0;                // >= 0; 0 is off
-  double min_p = 0.0;               // 0 is off; no client takes another value: a Rollout cannot
-  double repetition_penalty = 1.0;  // state it. The same holds for the penalties (1, 0, 0: off)
-  double presence_penalty = 0.0;
-  double frequency_penalty = 0.0;
+  double temperature = 1.0;  // > 0
+  double top_p = 1.0;        // in (0, 1]; 1 is off
+  int64_t top_k = 0;         // >= 0; 0 is off
+  // Clients accept only the off values of the next four, because a Rollout cannot state others.
+  double min_p = 0.0;               // 0 is off
+  double repetition_penalty = 1.0;  // 1 is off
+  double presence_penalty = 0.0;    // 0 is off
+  double frequency_penalty = 0.0;   // 0 is off
 };
 
 struct GenerateRequest {
@@ -33,13 +34,13 @@ struct GenerateRequest {
   int64_t max_tokens = 0;           // >= 1
   SamplingSettings sampling;
   std::vector<int64_t> stop_ids;  // besides the model's own end-of-sequence ids
-  int64_t seed = 0;               // of this sample; a second try with it is the same sample where
-                                  // capabilities().seed
-  std::string request_id;         // not empty; unique per sample
-  std::string cache_salt;         // not empty: the weight version. A prefix cache never crosses it
+  // Of this sample; a second try with it is the same sample where capabilities().seed.
+  int64_t seed = 0;
+  std::string request_id;  // not empty; unique per sample
+  std::string cache_salt;  // not empty: the weight version. A prefix cache never crosses it
 };
 
-// Completion tokens [begin, end) under the weights the server calls `label`.
+// Completion tokens [begin, end) sampled under the weights that the server labels `label`.
 struct LabelSpan {
   std::string label;
   int64_t begin = 0;
@@ -49,29 +50,31 @@ struct LabelSpan {
 
 struct GenerateResult {
   std::vector<int64_t> completion_ids;  // [C], C <= max_tokens; empty only if aborted or error
-  // [C], of the distribution sampled from. Empty while logprobs_complete is false: the caller
-  // scores the ids anew or drops the sample; a Rollout without log-probs does not pass validate().
+  // [C], under the sampling distribution. Empty while logprobs_complete is false. The caller then
+  // scores the ids again or drops the sample, because a Rollout without log-probs does not pass
+  // validate().
   std::vector<float> logprobs;
   bool logprobs_complete = true;
   FinishReason finish_reason = FinishReason::kStop;
-  std::vector<LabelSpan> versions;  // cover [0, C) in order, or empty: the server gives no spans
-  // The one label that came with the answer. Says nothing of the tokens before a weight change that
-  // fell into this request (PausePolicy::kKeep).
+  std::vector<LabelSpan> versions;  // cover [0, C) in order; empty: the server reports no spans
+  // The label in the answer. It does not describe the tokens before a weight change within this
+  // request (PausePolicy::kKeep).
   std::optional<std::string> label;
 };
 
-// What becomes of requests that are running.
+// Treatment of running requests during a pause.
 enum class PausePolicy {
-  kDrain,  // they end first
-  kAbort,  // they are answered with what they have, finish_reason kAborted
-  kKeep,   // they go on after resume(), under the weights of then
+  kDrain,  // they finish first
+  kAbort,  // they return what they have, finish_reason kAborted
+  kKeep,   // they continue after resume() under the new weights
 };
 
 struct Capabilities {
-  bool hot_weights = false;    // load_weights_from_disk works
-  bool pull = false;           // pull_weights works
-  bool score = false;          // score works
-  bool version_spans = false;  // GenerateResult::versions tells tokens before and after a change
+  bool hot_weights = false;  // load_weights_from_disk works
+  bool pull = false;         // pull_weights works
+  bool score = false;        // score works
+  // GenerateResult::versions separates tokens before and after a weight change.
+  bool version_spans = false;
   bool pause_drain = false;
   bool pause_abort = false;
   bool pause_keep = false;
@@ -81,8 +84,8 @@ struct Capabilities {
   bool seed = false;
 };
 
-// Verified weights that wait at a bridge address of this machine for whoever asks for their chunks
-// (PROTOCOL.md, CHUNK_REQUEST). `manifest` is the dense manifest as it goes over the wire.
+// Verified weights served at a bridge address of this machine, by CHUNK_REQUEST (PROTOCOL.md).
+// `manifest` is the encoded dense manifest.
 struct WeightSource {
   std::string address;
   std::vector<uint8_t> manifest;
@@ -92,45 +95,45 @@ struct WeightSource {
   std::string root_hash;  // the manifest's
 };
 
-// The integer a label was made of by load_weights_from_disk; nullopt for any other text.
+// The version that load_weights_from_disk made the label of; nullopt for any other text.
 std::optional<int64_t> version_of_label(const std::string& label);
 
-// Expected trouble comes back as an Error whose detail names the URL, the status and the first 200
-// bytes of the body: kTimeout (deadline), kClosed (no connection, or status 5xx), kBusy (429, 503),
-// kDenied (401, 403), kUnsupported (404, 405, or the server cannot), kInvalidField (other 4xx, or a
-// value out of its range), kMalformed (not JSON, fields missing), kLimit (answer too long).
-// All calls block, at most until their deadline (ServerOptions). Not thread-safe: an object belongs
-// to one thread; make one per thread.
+// Errors: the detail names the URL, the status and the first 200 bytes of the body. kTimeout
+// (deadline), kClosed (no connection, or status 5xx), kBusy (429, 503), kDenied (401, 403),
+// kUnsupported (404, 405, or not offered by the server), kInvalidField (other 4xx, or a value out
+// of its range), kMalformed (not JSON, fields missing), kLimit (answer too long).
+// Blocks: every call, at most until its deadline (ServerOptions).
+// Thread safety: none; use one object a thread.
 class InferenceServer {
  public:
   virtual ~InferenceServer() = default;
 
-  // Finds out what the other calls need to know. Before everything else; again after a restart of
-  // the server. Sends a few requests of one token.
+  // Probes the server for what the other calls need, with a few requests of one token. Call it
+  // first, and again after a restart of the server.
   virtual Status connect() = 0;
-  // Refuses, with the reason, settings under which the log-probs in the answers would not be those
-  // of the distribution sampled from. Sends nothing.
+  // Refuses settings whose log-probs in the answers would not be those of the sampling
+  // distribution. The error has the reason. Sends nothing.
   virtual Status check_sampling(const SamplingSettings& settings) const = 0;
-  // One completion. Refuses what check_sampling refuses. Tries again after connection trouble, 429
-  // and 5xx, with growing pauses, within the one deadline.
+  // One completion. Refuses what check_sampling refuses. Retries after connection failures, 429 and
+  // 5xx, with growing pauses within one deadline.
   virtual Result<GenerateResult> generate(const GenerateRequest& request) = 0;
   virtual Status pause(PausePolicy policy) = 0;
-  // Loads the Hugging Face directory at the absolute `path` (as the server's machine sees it) and
-  // labels the weights with `version` >= 0. To be called between pause and resume. Never tried
-  // again: after an error, the weights are in doubt and generate refuses until a load succeeds.
+  // Loads the Hugging Face directory at the absolute `path`, as the server's machine sees it, and
+  // labels the weights with `version` >= 0. Call it between pause and resume. Never retried: after
+  // an error the weights are unknown, and generate refuses until a load succeeds.
   virtual Status load_weights_from_disk(const std::string& path, int64_t version) = 0;
-  // Has the server's own process fetch the weights, verify all of them and only then install them.
-  // Returns the root hash it computed from what it received. Between pause and resume; never tried
-  // again, as load_weights_from_disk.
+  // Makes the server's process fetch the weights, verify all of them and then install them. Returns
+  // the root hash that it computed from the received bytes. Call it between pause and resume. Never
+  // retried, as load_weights_from_disk.
   virtual Result<std::string> pull_weights(const WeightSource& source);
-  // Log-probs [N - 1] of ids[1], ids[2], ... under the loaded model itself (temperature 1, nothing
-  // cut), N >= 2. What tells loaded weights from others.
+  // Log-probs [N - 1] of ids[1], ids[2], ... under the loaded model (temperature 1, no truncation),
+  // N >= 2. Identifies the loaded weights.
   virtual Result<std::vector<float>> score(const std::vector<int64_t>& ids);
   virtual Status resume() = 0;
   virtual Status health() = 0;
-  // The label of the weights that are loaded now.
+  // The label of the loaded weights.
   virtual Result<std::string> weight_version() = 0;
-  // Of this server as far as known; complete after connect().
+  // Known capabilities of this server; complete after connect().
   virtual Capabilities capabilities() const = 0;
 };
 

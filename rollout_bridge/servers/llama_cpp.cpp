@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// The server's seeds have 32 bits, of which all ones stands for a random one.
+// The server's seeds have 32 bits; all ones means a random seed.
 uint64_t seed_of(int64_t seed) { return static_cast<uint64_t>(seed) % 0xFFFFFFFFU; }
 
 json completion_body(const GenerateRequest& request) {
@@ -37,8 +37,8 @@ std::optional<FinishReason> finish_of(const std::string& text) {
   return std::nullopt;
 }
 
-// The log-probs of completion_probabilities, where each id has one. Entries of tokens that were
-// merged into one character are missing, so a list that does not match the ids is set aside whole.
+// Reads the log-probs of completion_probabilities. Entries of tokens that were merged into one
+// character are missing, so a list that does not match the ids is discarded whole.
 Status read_probabilities(const json& list, GenerateResult& result) {
   if (!list.is_array()) return Error{Reason::kMalformed, "completion_probabilities is no array"};
   const std::vector<int64_t>& ids = result.completion_ids;
@@ -79,7 +79,7 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   if (!read) return read.error();
   result.completion_ids = std::move(read).value();
   const json* list = member(answer, "completion_probabilities");
-  // Left out altogether where it would be empty: all tokens were parts of characters.
+  // The server omits an empty list: all tokens were parts of characters.
   const Status probabilities = read_probabilities(list == nullptr ? json::array() : *list, result);
   if (!probabilities) return probabilities.error();
   const Status status = check_result(result, request);
@@ -87,8 +87,9 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   return result;
 }
 
-// The server stops at the model's own end and at texts, so it may have gone on behind a stop id.
-// What stands up to there is the completion it would have been.
+// Cuts a result after its first stop id. The server stops only at the model's own end and at texts,
+// so it may have continued after a stop id. The tokens up to there are the completion with that
+// stop id.
 void cut_at_stop(const std::vector<int64_t>& stop_ids, GenerateResult& result) {
   std::vector<int64_t>& ids = result.completion_ids;
   const auto stop = std::find_first_of(ids.begin(), ids.end(), stop_ids.begin(), stop_ids.end());
@@ -150,7 +151,7 @@ Capabilities LlamaCppServer::capabilities() const {
           .pause_abort = false,
           .pause_keep = false,
           .version_label = false,
-          .cache_salt = true,  // cache_prompt is off: nothing is shared between requests
+          .cache_salt = true,  // cache_prompt is off: requests share nothing
           .stop_ids = true,
           .seed = true};
 }

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// The one member of "results".
+// The single member of "results".
 Result<const json*> only_result(const JsonAnswer& answer) {
   const json* results = member(answer.value, "results");
   if (results == nullptr || !results->is_array() || results->size() != 1) {
@@ -131,7 +131,7 @@ Capabilities PythonServer::capabilities() const {
           .score = true,
           .pause_drain = true,
           .version_label = true,
-          .cache_salt = true,  // it keeps no cache between requests
+          .cache_salt = true,  // the server keeps no cache between requests
           .stop_ids = true,
           .seed = true};
 }

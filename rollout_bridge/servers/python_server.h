@@ -1,10 +1,10 @@
-// Our own server of transformers' models (rollout_bridge/python, ringside_bridge.hf_server, where
-// its API is described). Run against it by tests/oracle/python_server.py.
+// Client of Ringside's own server of transformers models (rollout_bridge/python,
+// ringside_bridge.hf_server, which documents the API). Run against it by
+// tests/oracle/python_server.py.
 //
-//   python -m ringside_bridge.hf_server --model DIR --port 8000
+//    python -m ringside_bridge.hf_server --model DIR --port 8000
 //
-// It never mixes weights within a completion and stops for nobody else, so there is nothing to
-// pause.
+// The server loads weights only between requests, so pausing is not needed.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -13,13 +13,13 @@ namespace ringside::bridge {
 
 class PythonServer final : public HttpServer {
  public:
-  // Throws std::invalid_argument, see HttpServer.
+  // Throws: std::invalid_argument, see HttpServer.
   explicit PythonServer(ServerOptions options);
 
   Status connect() override;  // health()
   Status check_sampling(const SamplingSettings& settings) const override;
   Status pause(PausePolicy policy)
-      override;  // kDrain: at once, requests exclude loading anyway; else kUnsupported
+      override;  // kDrain: at once, requests exclude loading; others: kUnsupported
   Status resume() override;
   Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
   Result<std::string> weight_version() override;

@@ -33,7 +33,7 @@ json generate_body(const GenerateRequest& request, const std::string& request_id
           {"stream", false}};
 }
 
-// From {"type": "stop" | "length" | "abort", ...}.
+// Parses {"type": "stop" | "length" | "abort", ...}.
 std::optional<FinishReason> finish_of(const json& meta) {
   const json* reason = member(meta, "finish_reason");
   const std::string type = reason == nullptr ? "" : text_member(*reason, "type").value_or("");
@@ -43,7 +43,7 @@ std::optional<FinishReason> finish_of(const json& meta) {
   return std::nullopt;
 }
 
-// [[logprob, id, text or null], ...]
+// Parses [[logprob, id, text or null], ...].
 Status read_tokens(const json& list, int64_t vocab_size, GenerateResult& result) {
   if (!list.is_array()) return Error{Reason::kMalformed, "output_token_logprobs is no array"};
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -79,7 +79,7 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
     // An abort before the first token has none.
     return Error{Reason::kMalformed, "no output_token_logprobs although return_logprob was set"};
   }
-  // The ids stand with the log-probs; output_ids and the count are the second witnesses.
+  // The ids are listed with the log-probs; output_ids and the count must agree with them.
   if (count != nullptr && *count != result.completion_ids.size()) {
     return Error{Reason::kMalformed, std::to_string(result.logprobs.size()) +
                                          " log-probs for completion_tokens " + count->dump()};
@@ -181,7 +181,7 @@ Status SglangServer::resume() {
 Status SglangServer::load(const std::string& path, int64_t version, Deadline deadline) {
   const Status flushed = command("/flush_cache", "", deadline);
   if (!flushed) return flushed;
-  // keep_pause: it is the caller who resumes.
+  // keep_pause: the caller resumes.
   const json body{{"model_path", path},          {"load_format", nullptr},
                   {"abort_all_requests", false}, {"weight_version", std::to_string(version)},
                   {"flush_cache", true},         {"keep_pause", true}};
@@ -197,12 +197,12 @@ Result<std::vector<float>> SglangServer::score(const std::vector<int64_t>& ids) 
   request.prompt_ids = ids;
   request.max_tokens = 1;
   json body = generate_body(request, "score");
-  body.erase("rid");  // two may be under way: the server makes one up
+  body.erase("rid");  // two requests may run at once: the server assigns the ids
   body["logprob_start_len"] = 0;
   const Result<JsonAnswer> answer =
       http().post_json("/generate", body, in(options().control_deadline));
   if (!answer) return answer.error();
-  // [[null, id, text], [logprob, id, text], ...]: of the first token there is nothing to say.
+  // [[null, id, text], [logprob, id, text], ...]: the first token has no log-prob.
   const json* meta = member(answer.value().value, "meta_info");
   const json* list = meta == nullptr ? nullptr : member(*meta, "input_token_logprobs");
   if (list == nullptr || !list->is_array() || list->size() != ids.size()) {

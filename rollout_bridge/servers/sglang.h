@@ -1,12 +1,13 @@
-// SGLang's own HTTP API. Written from SGLang's docs/advanced_features/sglang_for_rl.md,
-// managers/io_struct.py (commit 001067f) and entrypoints/http_server.py; never run against a
-// server.
+// Client of SGLang's own HTTP API.
 //
-//   python -m sglang.launch_server --model-path MODEL
+//    python -m sglang.launch_server --model-path MODEL
 //
-// Log-probs follow the temperature unless SGLANG_RETURN_ORIGINAL_LOGPROB is set; they are those
-// before top_p and top_k. There is no cache salt and no seed of a request: the prefix cache is
-// flushed with every load, and a second try is another sample.
+// Log-probs follow the temperature unless SGLANG_RETURN_ORIGINAL_LOGPROB is set. They are the
+// log-probs before top_p and top_k. The API has no cache salt and no seed of a request: every load
+// flushes the prefix cache, and a retry is another sample.
+//
+// Source: SGLang's docs/advanced_features/sglang_for_rl.md, managers/io_struct.py (commit 001067f)
+// and entrypoints/http_server.py. Never run against a server.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -15,20 +16,20 @@ namespace ringside::bridge {
 
 class SglangServer final : public HttpServer {
  public:
-  // Throws std::invalid_argument, see HttpServer.
+  // Throws: std::invalid_argument, see HttpServer.
   explicit SglangServer(ServerOptions options);
 
-  // Asks for the top token of one prompt at temperatures 1 and 2: the same log-prob means that
+  // Requests the top token of one prompt at temperatures 1 and 2. Equal log-probs mean that
   // log-probs do not follow the temperature.
   Status connect() override;
-  // Refuses top_p and top_k, and a temperature other than 1 where log-probs do not follow it.
+  // Refuses top_p and top_k, and a temperature other than 1 when log-probs do not follow it.
   Status check_sampling(const SamplingSettings& settings) const override;
-  // kKeep is mode "retract": running requests wait and have their caches computed anew under the
+  // kKeep is mode "retract": running requests wait, and their caches are computed again under the
   // new weights, because a cache can only be flushed while nothing runs. kDrain is kUnsupported:
-  // wait for the requests under way, then pause with kAbort.
+  // wait for the running requests, then pause with kAbort.
   Status pause(PausePolicy policy) override;
   Status resume() override;
-  // input_token_logprobs of a /generate of one token, at temperature 1 from the first id on.
+  // input_token_logprobs of a /generate of one token at temperature 1, from the first id on.
   Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
   // weight_version of /server_info.
   Result<std::string> weight_version() override;

@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kCompletions = "/v1/completions";
-// Less than any difference the probe looks for, more than rounding of a model in bfloat16.
+// Below every difference that the probe looks for, above the rounding of a model in bfloat16.
 constexpr float kProbeNoise = 0.02F;
 
 std::optional<FinishReason> finish_of(const std::string& text) {
@@ -22,7 +22,7 @@ std::optional<FinishReason> finish_of(const std::string& text) {
   return std::nullopt;
 }
 
-// The one choice of an answer.
+// The single choice of an answer.
 Result<const json*> only_choice(const JsonAnswer& answer) {
   const json* choices = member(answer.value, "choices");
   if (choices == nullptr || !choices->is_array() || choices->size() != 1) {
@@ -31,7 +31,7 @@ Result<const json*> only_choice(const JsonAnswer& answer) {
   return &(*choices)[0];
 }
 
-// logprobs.tokens are "token_id:N" when asked for; they must be the very ids of token_ids.
+// Checks logprobs.tokens, which are "token_id:N" on request, against token_ids.
 bool same_tokens(const json& logprobs, const std::vector<int64_t>& ids) {
   const json* tokens = member(logprobs, "tokens");
   if (tokens == nullptr) return true;
@@ -61,7 +61,7 @@ Result<std::vector<LabelSpan>> read_spans(const json& choice) {
   return spans;
 }
 
-// The error without its place in the answer.
+// Reads one choice. The error does not contain its place in the answer.
 Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& request,
                                    int64_t vocab_size) {
   GenerateResult result;
@@ -149,7 +149,7 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
   request.sampling.top_k = top_k;
   request.request_id =
       "probe-t" + std::to_string(static_cast<int>(temperature)) + "-k" + std::to_string(top_k);
-  // A salt of its own: nothing of a probe stays for later requests.
+  // Its own salt, so that later requests do not reuse the probe's cache.
   request.cache_salt = "probe";
   json body = completion(request);
   body["logprobs"] = 1;
@@ -163,7 +163,7 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
       (*tops)[0].empty()) {
     return answer.value().wrong(Reason::kMalformed, "no logprobs.top_logprobs of one token");
   }
-  // The sampled token stands beside the top one.
+  // The sampled token is listed beside the top one.
   std::optional<float> top;
   for (const json& value : (*tops)[0]) {
     const Result<float> number = read_logprob(value, "top_logprobs");
@@ -223,7 +223,7 @@ Status VllmServer::check_sampling(const SamplingSettings& settings) const {
 }
 
 Status VllmServer::pause(PausePolicy policy) {
-  // Requests that are kept go on with their own cache; the prefix cache is told apart by its salt.
+  // Kept requests continue with their own cache; the salt separates entries of the prefix cache.
   const char* query = policy == PausePolicy::kDrain   ? "/pause?mode=wait&clear_cache=true"
                       : policy == PausePolicy::kAbort ? "/pause?mode=abort&clear_cache=true"
                                                       : "/pause?mode=keep&clear_cache=false";

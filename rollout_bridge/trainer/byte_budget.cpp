@@ -6,7 +6,7 @@
 namespace ringside::bridge {
 namespace {
 
-constexpr int64_t kFirstUnit = 64 * 1024;  // before any rollout was seen
+constexpr int64_t kFirstUnit = 64 * 1024;  // until a rollout has been seen
 
 }  // namespace
 
@@ -35,7 +35,8 @@ int64_t ByteBudget::share() const {
 int64_t ByteBudget::raised(int64_t promise) const {
   const int64_t free = std::max<int64_t>(total_ - queued_ - promised_, 0);
   const int64_t to = std::max(promise, std::min(share(), promise + free));
-  return to < unit_ ? promise : to;  // less than a rollout would only keep it from others
+  return to < unit_ ? promise
+                    : to;  // a window below one rollout would only take bytes from other workers
 }
 
 int64_t ByteBudget::raise(const std::string& worker) {

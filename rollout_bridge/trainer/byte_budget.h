@@ -1,7 +1,10 @@
-// How the trainer's memory for rollouts is shared out: each byte of it is free, holds a queued
-// rollout, or is promised to one worker as the window of what it may send unacknowledged. So
-// workers that keep to their windows find room for all they send, and together never send more than
-// there is. Pure state without sockets or clocks; not thread-safe.
+// Byte budget of the trainer's rollout memory.
+//
+// Each byte is free, holds a queued rollout, or is promised to one worker. A worker's promise is
+// its window: the bytes that it may send before they are acknowledged. Workers that keep to their
+// windows never exceed the budget together. Pure state without sockets or clocks.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +15,37 @@ namespace ringside::bridge {
 
 class ByteBudget {
  public:
-  // total: bytes that may be queued and promised; largest_window: most that one worker is promised.
-  // Throws std::invalid_argument below 1.
+  // total: most bytes queued and promised together. largest_window: most bytes promised to one
+  // worker.
+  // Throws: std::invalid_argument when either is below 1.
   ByteBudget(int64_t total, int64_t largest_window);
 
-  void join(const std::string& worker);   // promised nothing yet
-  void leave(const std::string& worker);  // its promise is free again
+  void join(const std::string& worker);   // starts with no promise
+  void leave(const std::string& worker);  // frees its promise
 
-  // Promises the worker as much of its share - of what is not queued, divided by those that are in
-  // - as is free. A promise is never lowered here: the worker may have sent by it already. Returns
-  // window().
+  // Raises the worker's promise to its share, as far as bytes are free. The share is the bytes that
+  // are not queued, divided by the number of joined workers. Never lowers a promise, because the
+  // worker may have sent data under it already. Returns window().
   int64_t raise(const std::string& worker);
-  // What the worker may be told: 0 while its promise would not hold the largest rollout seen.
+  // The window to send to the worker. 0 while its promise is smaller than the largest rollout seen.
   int64_t window(const std::string& worker) const;
-  // True when a raise is worth a message: the window is less than half of what it would become.
+  // True when the window is below half of what raise() would make it, so that a message is worth
+  // its cost.
   bool is_low(const std::string& worker) const;
-  // The worker has nothing to send: its promise is free again.
+  // Frees the promise of a worker that has nothing to send.
   void release(const std::string& worker);
 
-  // A rollout of the worker is here: that much of its promise is used up.
+  // Uses up `bytes` of the worker's promise: a rollout of that size has arrived.
   void arrived(const std::string& worker, int64_t bytes);
-  // Whether a rollout that arrived can be queued: within the worker's promise it can. One larger
-  // than everything goes alone.
+  // True when a rollout that has arrived can be queued. A rollout within the worker's promise
+  // always fits. A rollout larger than the whole budget fits when nothing is queued.
   bool fits(int64_t bytes) const;
   void enqueue(int64_t bytes);
   void dequeue(int64_t bytes);
 
   int64_t queued() const { return queued_; }
   int64_t promised() const { return promised_; }
-  int64_t peak() const { return peak_; }  // of the sum of both
+  int64_t peak() const { return peak_; }  // highest sum of both so far
 
  private:
   int64_t share() const;
@@ -49,7 +54,7 @@ class ByteBudget {
 
   int64_t total_;
   int64_t largest_window_;
-  int64_t unit_;  // smallest window that is of use: the largest rollout seen
+  int64_t unit_;  // smallest useful window: the largest rollout seen
   int64_t queued_ = 0;
   int64_t promised_ = 0;
   int64_t peak_ = 0;

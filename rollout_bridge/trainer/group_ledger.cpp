@@ -21,13 +21,13 @@ int64_t ceil_of(int64_t amount, int64_t part, int64_t whole) {
 
 }  // namespace
 
-// A worker while work is dealt.
+// State of a ready worker during one assign().
 struct GroupLedger::Taker {
   std::string worker;
   int64_t version;
   int64_t capacity;
   int64_t in_flight;
-  int64_t share;  // most that it may have in flight when this deal is over, whole groups rounded up
+  int64_t share;  // most samples in flight after this assign(), rounded up to whole groups
 
   int64_t free() const { return std::min(capacity, share) - in_flight; }
   bool is_less_loaded_than(const Taker& other) const {
@@ -71,7 +71,7 @@ bool GroupLedger::contradicts_unasked(const GroupGrant& grant) const {
   return it != groups_.end() && !it->second.granted && it->second.size != grant.group_size;
 }
 
-// `missing`: by how many samples the group's missing ones have changed, group.missing being new.
+// `missing`: the change in the number of missing samples; group.missing has the new value already.
 void GroupLedger::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
   if (!group.granted || missing == 0) return;
   Waiting& waiting = waiting_[group.min_version];
@@ -99,7 +99,7 @@ bool GroupLedger::is_held_by(const Sample& sample, const std::string& worker) co
 bool GroupLedger::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
                          Origin origin) const {
   if (sample.state == State::kAssigned) return is_held_by(sample, worker);
-  // From before the grant it is no try; of a worker that was given up it is.
+  // A rollout of an earlier grant is no attempt. One of a worker that was given up is.
   return origin == Origin::kThisStart && rollout.attempt == sample.attempt;
 }
 
@@ -162,7 +162,7 @@ void GroupLedger::unassign(int64_t group_id, Group& group, Sample& sample) {
 
 void GroupLedger::deliver(const Rollout& rollout) {
   Group& group = open(rollout.group_id, rollout.group_size);
-  if (rollout.group_size != group.size) {  // a journal's: judge() refuses it on the wire
+  if (rollout.group_size != group.size) {  // only from a journal: judge() refuses it on the wire
     throw std::invalid_argument(
         "group " + std::to_string(rollout.group_id) + ": a rollout with group_size " +
         std::to_string(rollout.group_size) + ", known is " + std::to_string(group.size));
@@ -200,7 +200,7 @@ bool GroupLedger::reopen(int64_t group_id, int32_t sample_index, const std::stri
   return true;
 }
 
-// The group that goes out next to a worker with these weights; kNone when none waits.
+// The next group to grant to a worker with these weights; kNone when none waits.
 int64_t GroupLedger::first_waiting(int64_t version) const {
   std::pair<Place, int64_t> first{{}, kNone};
   for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
@@ -223,7 +223,8 @@ Holding GroupLedger::waiting_for(int64_t version) const {
   return sum;
 }
 
-// The ready workers and their shares of what is in flight or waits; `groups`: how many wait.
+// The ready workers and their shares of the samples in flight and waiting. `groups`: number of
+// waiting groups.
 std::vector<GroupLedger::Taker> GroupLedger::takers(std::span<const WorkerShare> workers,
                                                     int64_t& groups) const {
   int64_t version = -1;
@@ -235,7 +236,7 @@ std::vector<GroupLedger::Taker> GroupLedger::takers(std::span<const WorkerShare>
   }
   const Holding waiting = waiting_for(version);
   groups = waiting.groups;
-  // With fewer groups than ready workers nothing is kept for workers that are not ready.
+  // With fewer groups than ready workers, no share is kept for workers that are not ready.
   const bool all_count = waiting.groups >= ready;
   int64_t samples = waiting.samples;
   int64_t capacity = 0;
@@ -270,7 +271,7 @@ std::map<std::string, std::vector<GrantedGroup>> GroupLedger::assign(
       continue;
     }
     const int64_t missing = groups_.at(group_id).missing;
-    // Stop rather than look for a smaller group: a large one must not wait for ever.
+    // Stop instead of taking a smaller group, so that a large group cannot starve.
     if (missing > room) break;
     int64_t count = missing;
     if (split) {
@@ -278,7 +279,7 @@ std::map<std::string, std::vector<GrantedGroup>> GroupLedger::assign(
     } else if (missing > taker->capacity) {
       count = taker->capacity - taker->in_flight;
     } else if (missing > taker->capacity - taker->in_flight) {
-      takers.erase(taker);  // it gets the group when enough of its work is done
+      takers.erase(taker);  // it gets the group when enough of its samples are delivered
       continue;
     }
     granted[taker->worker].push_back(hand_out(group_id, count, taker->worker, now));

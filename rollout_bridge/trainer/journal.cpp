@@ -47,7 +47,8 @@ std::vector<int64_t> read_ranges(std::span<const std::byte> payload) {
   return values;
 }
 
-// Whether a record of ranges is one: its hash says that it is as it was written, not what it means.
+// Checks the form of a record of ranges. The record's hash proves only that the bytes are as
+// written.
 bool are_ranges(std::span<const std::byte> payload, const std::vector<int64_t>& values) {
   if (payload.size() % (2 * sizeof(int64_t)) != 0) return false;
   for (size_t i = 0; i < values.size(); i += 2) {
@@ -62,7 +63,7 @@ std::vector<int64_t> flat_ranges(const IdSet& ids) {
   return values;
 }
 
-// Trouble that passes when somebody makes room.
+// True for errors that end when somebody frees space.
 bool is_no_room(const std::system_error& error) {
   const int code = error.code().value();
   return code == ENOSPC || code == EDQUOT || code == EFBIG;
@@ -106,7 +107,7 @@ void Journal::replay() {
     replay_record(static_cast<Kind>(head.kind), payload, {at, sizeof head + payload.size()}, live);
     at += sizeof head + payload.size();
   }
-  if (at == sizeof kMagic) {  // died before the first record was whole
+  if (at == sizeof kMagic) {  // the process died before the first record was complete
     truncated_bytes_ = size - at;
     file_->truncate(at);
     file_bytes_ = at;
@@ -146,7 +147,7 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
     if (kind == Kind::kGranted) granted_.insert_range(ranges[i], ranges[i + 1]);
     if (kind == Kind::kConsumed) replay_consumed(ranges[i], ranges[i + 1]);
   }
-  // Rollouts journalled before this record are gone for good, also when the group is reopened.
+  // Rollouts journalled before this record are dropped, even when the group is reopened later.
   if (kind == Kind::kConsumed) {
     std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
   }
@@ -190,7 +191,7 @@ void Journal::replay_consumed(int64_t begin, int64_t end) {
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
 Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
   if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
-  if (Status s = write_deferred(); !s) return s;  // a reopened group must be so before its rollouts
+  if (Status s = write_deferred(); !s) return s;  // a reopening must precede the group's rollouts
   const uint64_t offset = file_bytes_;
   if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) return s;
   live_[group_id].push_back({offset, file_bytes_ - offset});
@@ -201,7 +202,7 @@ Status Journal::room_for(uint64_t record_bytes) {
   const auto fits = [&] {
     return options_.max_bytes == 0 || file_bytes_ + record_bytes <= options_.max_bytes;
   };
-  // Rewriting the file costs its length: worth it where an eighth of it is dead.
+  // A rewrite costs the file's length, so it is done only when an eighth of the file is dead.
   if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) compact();
   if (fits()) return Success{};
   return Error{Reason::kBusy, file_->path().string() + ": has " + std::to_string(file_bytes_) +
@@ -275,7 +276,7 @@ Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
     file_->append(record);
     if (options_.fsync == FsyncPolicy::kEvery) file_->sync();
   } catch (const std::system_error& error) {
-    file_->truncate(file_bytes_);  // no half record in front of the next one
+    file_->truncate(file_bytes_);  // removes the partial record
     if (!is_no_room(error)) throw;
     return Error{Reason::kBusy, error.what()};
   }
@@ -284,8 +285,8 @@ Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
   return Success{};
 }
 
-// Writes what is alive to a new file and renames it over the old one, so a crash leaves one of
-// both. Without room for it the old one stays.
+// Writes the live records to a new file and renames it over the old one, so a crash leaves one of
+// the two. Without room for the new file the old one stays.
 void Journal::compact() {
   const std::filesystem::path fresh_path = options_.directory / "journal.new";
   std::map<int64_t, std::vector<Extent>> moved;
@@ -305,7 +306,7 @@ void Journal::compact() {
   options_.files->sync_directory(options_.directory);
   live_ = std::move(moved);
   dead_bytes_ = 0;
-  deferred_.clear();  // the new file says it
+  deferred_.clear();  // the new file contains them
 }
 
 uint64_t Journal::write_living(File& fresh, std::map<int64_t, std::vector<Extent>>& moved) const {

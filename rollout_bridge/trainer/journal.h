@@ -1,10 +1,12 @@
-// What makes an acknowledged rollout survive kill -9: an append-only file of checksummed records,
-// written before the acknowledgement and read back at the next start.
+// Write-ahead journal of accepted rollouts: an append-only file of checksummed records.
 //
-// A file is "RSJRNL01" and then records: u32 payload bytes, u32 kind, u64 XXH3-64 of kind and
-// payload, payload. Kinds: 1 run id (always the first record), 2 rollout (a flat ROLLOUT message),
-// 3 consumed groups (pairs of int64, half-open ranges), 4 reopened groups, 5 granted groups (both
-// in the same form). All integers little-endian.
+// A record is written before the rollout is acknowledged, so an acknowledged rollout survives kill
+// -9. The next start replays the file.
+//
+// Format: "RSJRNL01", then records. A record is u32 payload bytes, u32 kind, u64 XXH3-64 of kind
+// and payload, payload. All integers are little-endian.
+// Kinds: 1 run id (always the first record); 2 rollout (a flat ROLLOUT message); 3 consumed groups,
+// 4 reopened groups, 5 granted groups (each: pairs of int64, half-open ranges).
 #pragma once
 
 #include <chrono>
@@ -24,8 +26,8 @@
 
 namespace ringside::bridge {
 
-// When appended records reach the disk itself. kOff and kInterval survive the death of the process
-// (the page cache does), only kEvery survives the death of the machine without loss.
+// Time at which appended records are synced to disk. kOff and kInterval survive the death of the
+// process, because the page cache does. Only kEvery survives the death of the machine without loss.
 enum class FsyncPolicy { kEvery, kInterval, kOff };
 
 class Journal {
@@ -41,38 +43,41 @@ class Journal {
     std::shared_ptr<FileSystem> files = posix_file_system();
   };
 
-  // Opens or creates the file, takes its lock, replays it. A torn or damaged record and all behind
-  // it are cut off (their groups are sampled again) and counted in truncated_bytes(). Throws
-  // std::runtime_error when the file belongs to another run, is not a journal, or is held by
-  // another process.
+  // Opens or creates the file, locks it and replays it. Cuts off the first torn or damaged record
+  // and all that follow; counts them in truncated_bytes(). Their groups are sampled again.
+  // Throws: std::runtime_error when the file belongs to another run, is not a journal, or is locked
+  // by another process.
   explicit Journal(Options options);
 
-  // Rollouts journalled earlier and not consumed, in file order; empty at the second call.
+  // Replayed rollouts that are not consumed, in file order. Empty at the second call.
   std::vector<Rollout> take_replayed();
   uint64_t truncated_bytes() const { return truncated_bytes_; }
-  // Whole records that hold no rollout, as another version of the program may write them; they are
-  // passed over. "" when there is none, else how many and why the first is none.
+  // Describes intact records that cannot be read as rollouts, as another version of the program may
+  // have written them. They are skipped. "" when there are none; otherwise their number and the
+  // first one's error.
   std::string unreadable() const;
   const IdSet& consumed() const { return consumed_; }
   const IdSet& granted() const { return granted_; }
   uint64_t file_bytes() const { return file_bytes_; }
 
-  // Appends a rollout's flat message. On success the record is in the file. kBusy, with the file
-  // and the cause, when there is no room for it: at max_bytes, on a full disk, beyond a quota or
-  // RLIMIT_FSIZE (whose signal, SIGXFSZ, the process must ignore). The file is then as it was, and
-  // the same call may succeed later. Other trouble throws std::system_error.
+  // Appends a rollout's flat message. On success the record is in the file.
+  // Errors: kBusy, with the file and the cause, when there is no room: max_bytes, a full disk, a
+  // quota or RLIMIT_FSIZE (the process must ignore its signal, SIGXFSZ). The file is then unchanged
+  // and a later call may succeed.
+  // Throws: std::system_error on other failures.
   [[nodiscard]] Status append(int64_t group_id, std::span<const uint8_t> flat_rollout);
-  // The groups are part of a durable checkpoint: their rollouts are dropped, and remembered as used
-  // up. Without room for the record it is written before the next rollout, or lost with the
-  // process: then the groups' rollouts come back, which is no loss either.
+  // Marks groups as consumed: a durable checkpoint contains them. Drops their rollouts. Without
+  // room, the record is deferred until the next append. If the process dies first, the next start
+  // replays these rollouts; nothing is lost.
   void consume(std::span<const int64_t> group_ids);
-  // The trainer went back behind this group: forget that it was consumed. Without room as above.
+  // Marks a consumed group as open again, because the trainer resumed from before it. Deferred
+  // without room.
   void reopen(int64_t group_id);
-  // The groups are granted: a later start takes rollouts of this one for them. Without room as
-  // above; what is lost with the process is sampled again.
+  // Marks groups as granted, so that a later start accepts rollouts of this start for them.
+  // Deferred without room. If the record is lost, the samples are generated again.
   void grant(std::span<const int64_t> group_ids);
-  // Calls fdatasync when the policy's interval has passed. Cheap otherwise. Throws
-  // std::system_error: records that were acknowledged may not reach the disk.
+  // Calls fdatasync when the policy's interval has passed; otherwise cheap.
+  // Throws: std::system_error; records that were acknowledged may then not be on disk.
   void tick(std::chrono::steady_clock::time_point now);
 
  private:
@@ -105,9 +110,9 @@ class Journal {
   std::string first_unreadable_;
   IdSet consumed_;
   IdSet granted_;
-  std::map<int64_t, std::vector<Extent>> live_;  // group -> its records, whole
+  std::map<int64_t, std::vector<Extent>> live_;  // records of each group, header included
   std::vector<Rollout> replayed_;
-  std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records that found no room yet
+  std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records waiting for room
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};
 };

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kRetrySend{5};
-constexpr int kMessagesPerRound = 64;  // before ticks and sends get their turn again
+constexpr int kMessagesPerRound = 64;  // then the tick and sends run again
 constexpr std::chrono::milliseconds kCloseInDestructor{2000};
 
 const TrainerOptions& checked(const TrainerOptions& o) {
@@ -103,12 +103,12 @@ struct TrainerEndpoint::Impl {
     changed.notify_all();
   }
 
-  // Sends what is waiting, as far as the sockets take it; under the mutex.
+  // Sends waiting messages as far as the sockets accept them. Called under the mutex.
   void flush() {
     auto& strays = state.strays();
     for (; !strays.empty(); strays.pop_front()) {
       const auto& [identity, out] = strays.front();
-      send(router, &identity, out.header, out.payload);  // best effort: nobody is owed it
+      send(router, &identity, out.header, out.payload);  // best effort
     }
     stuck = false;
     std::vector<std::string> gone;
@@ -126,14 +126,15 @@ struct TrainerEndpoint::Impl {
     state.sweep();
   }
 
-  void check() {  // under the mutex
+  void check() {  // called under the mutex
     if (failure) std::rethrow_exception(failure);
     weights.check();
     if (gate) gate->check();
   }
 
-  // Runs `action` on the state under the mutex and wakes the thread to send what came of it: not
-  // before the mutex is free, which it would only wait for.
+  // Runs `action` on the state under the mutex, then wakes the thread to send the resulting
+  // messages. The wake comes after the unlock, because the thread would otherwise only wait for the
+  // mutex.
   template <class Action>
   auto act(Action action) {
     const struct WakeAfter {
@@ -150,13 +151,13 @@ struct TrainerEndpoint::Impl {
   Waker waker;
   std::mutex mutex;                        // guards state, failure, messages, closed
   std::condition_variable changed;         // after every round
-  std::unique_ptr<ZapAuthenticator> gate;  // null: plain; outlives the sockets it guards
+  std::unique_ptr<ZapAuthenticator> gate;  // null: no CURVE; outlives the sockets it guards
   WeightServer weights;
   TrainerState state;
   std::exception_ptr failure;
   uint64_t messages = 0;
   bool closed = false;
-  zmq::socket_t router;  // the thread's, with incoming and stuck
+  zmq::socket_t router;  // used by the thread only, as are incoming and stuck
   std::string address;
   Incoming incoming;
   bool stuck = false;
@@ -172,7 +173,7 @@ const std::string& TrainerEndpoint::weights_address() const { return impl_->weig
 
 void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (!snapshot) throw std::invalid_argument("publish: the snapshot is null");
-  // Freed when the offers are on their way.
+  // Freed after the offers are queued.
   const std::shared_ptr<const WeightSnapshot> no_longer_served = impl_->act([&] {
     impl_->state.publish(snapshot);
     return impl_->weights.hold(std::move(snapshot));

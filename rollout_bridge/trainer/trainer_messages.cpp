@@ -1,4 +1,4 @@
-// TrainerState: one handler for each message a worker sends.
+// Message handlers of TrainerState, one for each message of a worker.
 #include <algorithm>
 
 #include "rollout_bridge/protocol/codec.h"
@@ -7,7 +7,7 @@
 namespace ringside::bridge {
 namespace {
 
-// It goes into logs, file names and metrics.
+// The id is used in logs, file names and metrics, so it must be printable.
 bool is_worker_id(const std::string& text, const Limits& limits) {
   return !text.empty() && text.size() <= limits.max_worker_id_bytes && clip_text(text) == text;
 }
@@ -78,7 +78,7 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
 
 void TrainerState::on_session_message(const std::string& identity, Session& session,
                                       const Message& message, Clock::time_point now) {
-  if (session.state == SessionState::kBye) return;  // it said so itself
+  if (session.state == SessionState::kBye) return;  // it left by BYE already
   switch (message.header().type) {
     case MessageType::kRollout:
       on_rollout(session, message);
@@ -123,7 +123,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   if (!check_settings(identity, header, body)) return;
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.worker_id != header.worker_id) continue;
-    if (it->second.state == SessionState::kBye) {  // gone, only its answer was not
+    if (it->second.state == SessionState::kBye) {  // it has left; only the answer was not sent
       sessions_.erase(it);
       break;
     }
@@ -142,7 +142,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
                     true, &header);
     }
     lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
-    break;  // one session a worker id
+    break;  // there is one session a worker id
   }
   if (sessions_.size() >= options_.max_workers) {
     return refuse(identity,
@@ -161,9 +161,9 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.last_message = session.last_heartbeat = now;
   const int64_t version = newest_ ? newest_->manifest.version : -1;
   const std::string root = newest_ ? newest_->manifest.root_hash : "";
-  // At least 1, which lets one rollout through at a time: a client may know no window of 0.
+  // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
   const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
-  // With nothing to send it needs no promise yet: its work will bring one.
+  // A worker with nothing to send gets its promise with its first grant.
   if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
                               WelcomeBody{weights_address_,
@@ -188,7 +188,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
 }
 
-// Refuses a worker whose settings would make training wrong; says what else differs.
+// Refuses a worker whose settings would make training wrong; reports other differences.
 bool TrainerState::check_settings(const std::string& identity, const Header& header,
                                   const HelloBody& body) {
   const SettingsComparison found = compare_settings(options_.settings, body.settings);
@@ -201,7 +201,7 @@ bool TrainerState::check_settings(const std::string& identity, const Header& hea
     return false;
   }
   for (const std::string& one : found.warnings) {
-    event(header.worker_id, worker + ": " + one + "; its rollouts are taken all the same");
+    event(header.worker_id, worker + ": " + one + "; its rollouts are accepted");
   }
   return true;
 }
@@ -232,7 +232,7 @@ void TrainerState::on_heartbeat(const std::string& identity, Session& session,
   if (body.state == session_state_name(SessionState::kPaused)) {
     if (!session.paused_since) session.paused_since = now;
     if (session.state == SessionState::kReady) session.state = SessionState::kPaused;
-    return;  // how long it may be, tick() watches
+    return;  // tick() limits the length of the pause
   }
   session.paused_since.reset();
   if (session.state == SessionState::kPaused) session.state = SessionState::kReady;
@@ -257,7 +257,7 @@ void TrainerState::on_staged(Session& session, const Message& message) {
     event(session.worker_id, "worker " + session.worker_id + " fetched " +
                                  std::to_string(body.refetched) + " tensors of version " +
                                  std::to_string(body.version) +
-                                 " whole: what their changes made did not match its hash");
+                                 " dense: applying their delta gave a wrong hash");
   }
   queue(session, make_payload(MessageType::kCommit, WeightsBody{body.version, body.root_hash}));
 }
@@ -266,7 +266,7 @@ void TrainerState::on_stage_failed(Session& session, const Message& message) {
   const auto body = message.body<StageFailedBody>();
   if (!body) return malformed(session, body.error());
   if (!newest_ || body.value().version != newest_->manifest.version) return;
-  // The old weights still run and are whole: the worker keeps working at its version.
+  // The old weights are intact and in use, so the worker keeps working at its version.
   ++session.failed_syncs;
   session.failed_version = body.value().version;
   ++counters_.rejected[static_cast<std::size_t>(Reason::kChecksum)];
@@ -278,7 +278,7 @@ void TrainerState::on_stage_failed(Session& session, const Message& message) {
 void TrainerState::on_committed(Session& session, const Message& message) {
   const auto body = message.body<WeightsBody>();
   if (!body) return malformed(session, body.error());
-  // It may be behind the newest by now: whether that is fresh enough, min_version decides.
+  // The version may be older than the newest; min_version decides whether it is recent enough.
   if (!is_published(body.value().version, body.value().root_hash)) {
     return sync_failed(session,
                        "installed: " + unpublished(body.value().version, body.value().root_hash));

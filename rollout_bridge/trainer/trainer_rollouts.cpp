@@ -1,4 +1,4 @@
-// TrainerState: work out to the workers, rollouts in from them.
+// Grants of work and handling of rollouts in TrainerState.
 #include <algorithm>
 
 #include "rollout_bridge/protocol/codec.h"
@@ -17,7 +17,7 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
   uint64_t bytes = 0;
   for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
   budget_.arrived(session.worker_id, static_cast<int64_t>(bytes));
-  session.overdue = false;  // it answers
+  session.overdue = false;  // it has sent a rollout
   auto decoded = decode_rollout(message, options_.limits);
   AckBody ack;
   if (decoded) {
@@ -32,8 +32,9 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
   queue(session, make_payload(MessageType::kAck, ack));
 }
 
-// A rollout that breaks a rule. What it says of itself, field by field, lets the worker drop it and
-// the sample be asked for anew; where it names no sample, all that the worker holds is.
+// Answers a rollout that breaks a rule. The fields that can be read let the worker drop the rollout
+// and the trainer grant the sample again. If they name no sample, all samples of the worker are
+// released.
 AckBody TrainerState::unreadable(Session& session, const Message& message, const Error& error) {
   Rollout named;
   named.rollout_id = message.field<std::string>("rollout_id").value_or("");
@@ -50,8 +51,8 @@ AckBody TrainerState::unreadable(Session& session, const Message& message, const
 
 AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Error& error) {
   ++counters_.rejected[static_cast<std::size_t>(error.reason)];
-  const bool stale = error.reason == Reason::kStale;  // nobody's fault
-  // The worker drops it: if the sample was its own to make, it is asked for anew.
+  const bool stale = error.reason == Reason::kStale;  // not a fault of the worker
+  // The worker drops the rollout. If it held the sample, the sample is granted again.
   const bool was_asked = ledger_.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
   if (was_asked && !stale) {
     ++session.refused_in_row;
@@ -63,7 +64,8 @@ AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Err
           clip_text(error.detail)};
 }
 
-// A worker that makes nothing but refused samples would be asked for them for ever.
+// Ends the session of a worker whose rollouts are all refused, which would otherwise get the same
+// samples forever.
 void TrainerState::give_up_if_always_refused(const std::string& identity, const Message& message) {
   const auto it = sessions_.find(identity);
   if (it == sessions_.end() || it->second.refused_in_row < options_.max_refused_in_row) return;
@@ -80,8 +82,8 @@ AckBody TrainerState::busy(const std::string& rollout_id) {
   return {rollout_id, "BUSY", "", ""};
 }
 
-// Whether the weights of a rollout exist: those of this start were published, those of an earlier
-// one are among what this start's weights descend from.
+// Checks that the weights of a rollout exist: versions of this start must be published, versions of
+// an earlier start must be ancestors of this start's weights.
 Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
@@ -109,7 +111,8 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   return Success{};
 }
 
-// Room was kept for what was granted; anything else, as a former term's work, needs room now.
+// Room is reserved for granted samples. Other rollouts, such as those of an earlier term, need free
+// room.
 bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   const auto queued = static_cast<int64_t>(queue_.size());
   const bool counted =
@@ -117,8 +120,8 @@ bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   return counted && budget_.fits(static_cast<int64_t>(bytes));
 }
 
-// The frames go into the file as they came. Says once when the journal stops taking rollouts and
-// once when it goes on.
+// Appends the frames to the journal as received. Reports once when the journal stops accepting
+// rollouts and once when it accepts them again.
 bool TrainerState::journalled(int64_t group_id, const Message& message) {
   const Status written = journal_.append(group_id, message.flat());
   if (!written) {
@@ -150,7 +153,7 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
     event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
                                  std::to_string(rollout.group_id) + " came back " +
                                  finish_reason_name(rollout.finish_reason) +
-                                 "; this sample alone is made again");
+                                 "; this sample is granted again");
     ledger_.retry(rollout, session.worker_id, origin);
     return {rollout.rollout_id, "REQUEUED", "", ""};
   }
@@ -167,12 +170,12 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
   return ack;
 }
 
-// All that was asked of it is here, and it has nothing else to send.
+// True when the worker has delivered all its grants and has nothing else to send.
 bool TrainerState::is_idle(const Session& session) const {
   return ledger_.in_flight(session.worker_id) == 0 && session.pending <= 0;
 }
 
-// Those that have something to send and little room for it learn that there is more.
+// Raises the low windows of workers that have rollouts to send.
 void TrainerState::widen_windows() {
   for (auto& [identity, session] : sessions_) {
     if (session.state == SessionState::kBye || is_idle(session) ||
@@ -185,12 +188,13 @@ void TrainerState::widen_windows() {
   }
 }
 
-// Whether what comes of more work has room: no work goes out without. Promises room where it can.
+// True when the worker has, or can get, a window for the rollouts of more work. No work is granted
+// without one.
 bool TrainerState::has_window_for_work(Session& session) {
   return budget_.window(session.worker_id) > 0 || budget_.raise(session.worker_id) > 0;
 }
 
-// Those among whom work is shared: the ready ones that can take it, and those that are taking newer
+// The workers that share in the work: ready ones that can take it, and ones that are loading newer
 // weights and will be ready soon.
 std::vector<WorkerShare> TrainerState::sharing_workers() {
   std::vector<WorkerShare> workers;
@@ -218,7 +222,7 @@ void TrainerState::hand_out_work() {
     return s.state == SessionState::kReady && ledger_.has_work_for(s.installed_version) &&
            ledger_.in_flight(s.worker_id) < s.capacity_samples;
   });
-  if (ended_ || room <= 0 || !any_is_free) return;  // as after most messages
+  if (ended_ || room <= 0 || !any_is_free) return;  // the usual case: nothing to grant
   const std::vector<WorkerShare> workers = sharing_workers();
   const auto granted = ledger_.assign(workers, room, now_);
   for (auto& [identity, session] : sessions_) {
@@ -231,10 +235,10 @@ void TrainerState::hand_out_work() {
   }
 }
 
-// As many CREDITs as it takes for each to be a message that can be read.
+// Splits the grants into as many CREDITs as the header limit requires.
 void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
-  const std::size_t most =
-      options_.limits.max_header_bytes / 4 * 3;  // the rest: frame 0's other fields
+  // Leaves room for the other fields of frame 0.
+  const std::size_t most = options_.limits.max_header_bytes / 4 * 3;
   CreditBody credit;
   credit.window_bytes = budget_.raise(session.worker_id);
   std::size_t bytes = 0;
@@ -260,9 +264,9 @@ bool TrainerState::another_is_ready(const Session& session) const {
   });
 }
 
-// Samples that were asked for too long ago go to other workers: where all the others are overdue as
-// well, they get another chance. Where there is no other, the worker goes on: to ask it again would
-// change nothing.
+// Reassigns samples that are overdue. If all other workers are overdue too, their mark is cleared
+// and they are tried again. If there is no other worker, the samples stay with this one, because
+// granting them again would change nothing.
 void TrainerState::reassign_overdue() {
   const auto before = now_ - options_.assignment_timeout;
   for (const auto& [worker, samples] : ledger_.held_since(before)) {

@@ -7,7 +7,7 @@ namespace ringside::bridge {
 namespace {
 
 constexpr std::size_t kMaxEvents = 1024;
-constexpr std::size_t kMaxOutbox = 1024;  // messages a slow worker may let pile up
+constexpr std::size_t kMaxOutbox = 1024;  // most messages queued for a slow worker
 constexpr std::size_t kMaxStrays = 256;
 
 Journal::Options journal_options(const TrainerOptions& o) {
@@ -43,9 +43,9 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
   }
 }
 
-// The journal may be of another recipe or an older version: what would be refused now is not taken
-// from there either. What it holds of weights that do not exist any more stays in the file until
-// its group is consumed, and is passed over at every start.
+// Queues the journal's rollouts. The journal may be from another recipe or an older version, so
+// rollouts that would be refused now are dropped. Rollouts of weights that no longer exist stay in
+// the file until their group is consumed, and are skipped at every start.
 void TrainerState::replay_journal() {
   std::size_t stale = 0;
   std::vector<Error> refused;
@@ -76,7 +76,7 @@ void TrainerState::replay_journal() {
     event("", unreadable);
 }
 
-// One event a reason: a journal may hold thousands of them.
+// Reports one event a reason, because a journal may hold thousands of refused rollouts.
 void TrainerState::note_dropped(const std::vector<Error>& refused) {
   std::map<Reason, std::pair<int64_t, const Error*>> by_reason;
   for (const Error& error : refused) {
@@ -202,7 +202,7 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
   for (const GroupGrant& g : groups) ids.push_back(g.group_id);
   journal_.grant(ids);
   for (const GroupGrant& g : groups) {
-    if (ledger_.contradicts_unasked(g)) {  // a worker's words must not stop the owner
+    if (ledger_.contradicts_unasked(g)) {  // invalid data from a worker must not abort the trainer
       event("",
             "rollouts of group " + std::to_string(g.group_id) +
                 " from an earlier start are of another group size: dropped, it is sampled anew");

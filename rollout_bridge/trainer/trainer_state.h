@@ -1,5 +1,7 @@
-// What the trainer knows and decides, message by message; no sockets, no locks. TrainerEndpoint
-// feeds it under its mutex and sends what it puts into the outboxes.
+// Protocol state of the trainer: one handler a message type, without sockets and locks.
+//
+// TrainerEndpoint calls it under its mutex and sends the messages of its outboxes.
+// Thread safety: none.
 #pragma once
 
 #include <chrono>
@@ -27,28 +29,30 @@ struct Outgoing {
   Payload payload;
 };
 
-// JOIN: HELLO is taken. SYNC: weights are offered or committed, READY is due. READY: takes work.
-// PAUSED: keeps its work, gets no more. QUARANTINED: its installed weights did not verify, no work
-// until a commit does. BYE: it left, the answer is on its way. PROTOCOL.md has the transitions.
+// kJoin: HELLO was received. kSync: weights are offered or committed, READY is missing. kReady:
+// takes work. kPaused: keeps its work and gets no more. kQuarantined: its installed weights did not
+// verify; no work until a commit verifies. kBye: it left, the answer is in the outbox. PROTOCOL.md
+// has the transitions.
 enum class SessionState { kJoin, kSync, kReady, kPaused, kQuarantined, kBye };
 
 struct Session {
   std::string worker_id;
-  std::string user;  // the public key it came in with; "" on a plain connection
+  std::string user;  // public key of its connection; "" without CURVE
   uint64_t incarnation = 0;
   SessionState state = SessionState::kJoin;
   int64_t capacity_samples = 0;
   int64_t installed_version = -1;  // verified, of this trainer_term
-  int64_t offered_version = -1;    // staging or staged since
-  int64_t failed_version = -1;     // could not be staged: offered dense from then on
+  int64_t offered_version = -1;    // being staged or staged since
+  int64_t failed_version = -1;     // could not be staged; offered dense from then on
   int64_t queue_depth = 0;
-  int64_t pending = -1;  // rollouts it made and has no answer for, as it says; -1: it does not say
-  bool overdue = false;  // samples were reassigned from it, and it has sent no rollout since
-  std::optional<Clock::time_point> warned_at;  // of samples that are overdue and stay with it
+  int64_t pending = -1;  // rollouts it has not had acknowledged, as it reports; -1: not reported
+  bool overdue = false;  // samples were reassigned from it and it has sent no rollout since
+  // Last warning about overdue samples that stay with it.
+  std::optional<Clock::time_point> warned_at;
   std::optional<Clock::time_point> paused_since;
-  int failed_syncs = 0;    // in a row
-  int refused_in_row = 0;  // samples it held that were refused since one was accepted
-  Error last_refusal{};    // of these
+  int failed_syncs = 0;    // consecutive
+  int refused_in_row = 0;  // consecutive refused rollouts of samples that it held
+  Error last_refusal{};    // the latest refusal among these
   uint64_t received_seq = 0;
   uint64_t sent_seq = 0;
   Clock::time_point last_message{};
@@ -58,19 +62,20 @@ struct Session {
 
 class TrainerState {
  public:
-  // Throws like Journal. Rollouts of the journal are queued and recorded on the board; those that
-  // would be refused now are dropped with an event, and their samples are asked for again.
+  // Queues the journal's rollouts and records them in the ledger. Drops those that would be refused
+  // now, with an event; their samples are granted again.
+  // Throws: as Journal does.
   TrainerState(const TrainerOptions& options, std::string weights_address);
 
-  // From the socket thread. `identity` is the ROUTER identity of the sender, `user` its public key.
-  // A session takes messages of the key that opened it only.
+  // Called by the socket thread. `identity` is the sender's ROUTER identity, `user` its public key.
+  // A session accepts messages only from the key that opened it.
   void on_message(const std::string& identity, const std::string& user,
                   const Result<Message>& message, Clock::time_point now);
-  void on_denials(const std::vector<std::string>& sentences);  // connections turned away
+  void on_denials(const std::vector<std::string>& sentences);  // refused connections
   void on_unreachable(const std::string& identity);
   void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
 
-  // From the owner; same contracts as TrainerEndpoint.
+  // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot);
   void grant(const std::vector<GroupGrant>& groups);
   std::optional<Rollout> pop();
@@ -81,11 +86,11 @@ class TrainerState {
   std::vector<BridgeEvent> drain_events();
 
   std::map<std::string, Session>& sessions() { return sessions_; }
-  // Replies to identities that have no session; sent once, best effort.
+  // Replies to identities without a session; sent once, best effort.
   std::deque<std::pair<std::string, Outgoing>>& strays() { return strays_; }
   BridgeCounters counters() const;
   bool has_output() const;
-  // Forgets those that left and have had their answer.
+  // Removes sessions of workers that left and were answered.
   void sweep();
 
  private:
@@ -106,7 +111,7 @@ class TrainerState {
   void sync_failed(Session& session, const std::string& why);
   std::string unpublished(int64_t version, const std::string& root_hash) const;
 
-  // trainer_rollouts.cpp: work out, rollouts in.
+  // trainer_rollouts.cpp: grants of work, arriving rollouts.
   void on_rollout(Session& session, const Message& message);
   AckBody take(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
@@ -148,20 +153,20 @@ class TrainerState {
   Buffer newest_manifest_;
   Buffer newest_delta_manifest_;  // empty without a delta
   SharedBody newest_place_;
-  Buffer newest_payloads_;                // those of the delta, when few enough to go along with it
-  std::map<int64_t, std::string> roots_;  // of every version of this start, 100 bytes each
+  Buffer newest_payloads_;  // the delta's payloads, when few enough to send with the offer
+  std::map<int64_t, std::string> roots_;  // root hash of each version of this start; 100 bytes each
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;
-  std::deque<std::pair<Rollout, uint64_t>> queue_;  // with its bytes
+  std::deque<std::pair<Rollout, uint64_t>> queue_;  // with their bytes
   ByteBudget budget_;
-  Clock::time_point now_{};      // the latest that was told
-  std::string journal_trouble_;  // why the journal takes nothing now; empty: it does
+  Clock::time_point now_{};      // latest time passed in
+  std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
   std::deque<BridgeEvent> events_;
   BridgeCounters counters_;
 };
 
-// Times in a row that a worker may fail to take weights before it is offered no more of them.
+// Consecutive failed weight updates of a worker after which it is offered no more weights.
 inline constexpr int kMaxFailedSyncs = 3;
 
 // "join", "sync", "ready", "paused", "quarantined", "bye".

@@ -1,4 +1,5 @@
-// The count of a run's trainer starts: what tells a version of this start from one of the last.
+// Trainer term: the number of a run's trainer start. Distinguishes equal version numbers of two
+// starts.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,10 @@
 
 namespace ringside::bridge {
 
-// Raises the counter kept in `directory`/trainer_term by one, durably, and returns it; 1 at the
-// first call. Creates the directory. Throws std::runtime_error when the file holds anything but a
-// number and std::system_error on I/O trouble. Call it once per trainer start, from one process
-// (rank 0).
+// Raises the counter in `directory`/trainer_term by one, durably, and returns it: 1 at the first
+// call. Creates the directory. Call it once per trainer start, from one process (rank 0).
+// Throws: std::runtime_error when the file does not hold a number; std::system_error on I/O
+// failures.
 int64_t next_trainer_term(const std::filesystem::path& directory);
 
 }  // namespace ringside::bridge

@@ -1,4 +1,4 @@
-// TrainerState: which weights are in force, and who is offered them in which form.
+// Published weights of TrainerState, and the form in which each worker is offered them.
 #include <algorithm>
 #include <stdexcept>
 
@@ -11,11 +11,12 @@
 namespace ringside::bridge {
 namespace {
 
-// Changes no longer than this go along with their offer, which saves a round trip and never holds
-// up the control messages behind it.
+// Largest overwrite payloads sent with their offer. They save a round trip and are too small to
+// delay control messages.
 constexpr uint64_t kMaxOfferedBytes = 256 * 1024;
 
-// The manifest's wire form; throws std::invalid_argument when it is too long.
+// The encoded manifest.
+// Throws: std::invalid_argument when it is too long.
 Buffer packed_manifest(const Manifest& m, const Limits& limits) {
   std::vector<uint8_t> packed = encode_manifest(m);
   if (packed.size() > limits.max_manifest_bytes) {
@@ -30,8 +31,7 @@ SharedBody place_of(const SharedBlock& block) {
   return {std::move(place.host), place.pid, place.fd, place.bytes};
 }
 
-// The payloads of a delta one after another; empty when they are too long to go along with the
-// offer.
+// The payloads of a delta one after another; empty when they are too long to send with the offer.
 Buffer joined_payloads(const WeightDelta& delta) {
   uint64_t total = 0;
   for (const Buffer& payload : delta.payloads) total += payload.bytes.size();
@@ -49,9 +49,9 @@ Buffer joined_payloads(const WeightDelta& delta) {
 void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   const Manifest& m = snapshot->manifest;
   if (m.run_id != options_.run_id || m.trainer_term != options_.trainer_term) {
-    throw std::invalid_argument("publish: snapshot of run '" + m.run_id + "' epoch " +
+    throw std::invalid_argument("publish: snapshot of run '" + m.run_id + "' trainer_term " +
                                 std::to_string(m.trainer_term) + ", endpoint serves '" +
-                                options_.run_id + "' epoch " +
+                                options_.run_id + "' trainer_term " +
                                 std::to_string(options_.trainer_term));
   }
   if (newest_ && m.version <= newest_->manifest.version) {
@@ -60,7 +60,7 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
                                 std::to_string(newest_->manifest.version));
   }
   if (m.encoding != "dense") throw std::invalid_argument("publish: the manifest is not dense");
-  // The delta's manifest says all that the dense one does, which need not be read twice.
+  // The delta's manifest contains all of the dense one, so only one is validated.
   const WeightDelta* delta = snapshot->delta.get();
   if (delta && dense_manifest(delta->manifest) != m) {
     throw std::invalid_argument("publish: the delta makes another version or other tensors");
@@ -77,7 +77,7 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   newest_ = std::move(snapshot);
   roots_[newest_->manifest.version] = newest_->manifest.root_hash;
   for (auto& [identity, session] : sessions_) {
-    session.failed_syncs = 0;  // new weights are a new chance
+    session.failed_syncs = 0;  // new weights reset the count of failures
     offer(session);
   }
 }
@@ -89,8 +89,8 @@ void TrainerState::offer(Session& session) {
   const Manifest& m = newest_->manifest;
   Payload payload =
       make_payload(MessageType::kWeightsOffer, OfferBody{m.version, m.root_hash, newest_place_});
-  // Changes go to whoever has the base, or is about to. A worker that turns out not to have it
-  // fetches this version dense: the manifest says all that is needed.
+  // The delta goes to workers that have its base or are staging it. A worker that turns out not to
+  // have the base fetches this version dense, with the same manifest.
   const WeightDelta* delta = newest_->delta.get();
   const bool changes = delta && session.failed_version != m.version &&
                        (session.installed_version == delta->manifest.base_version ||
@@ -112,7 +112,7 @@ bool TrainerState::is_published(int64_t version, const std::string& root_hash) c
   return it != roots_.end() && it->second == root_hash;
 }
 
-// Why is_published() is false.
+// The reason why is_published() is false.
 std::string TrainerState::unpublished(int64_t version, const std::string& root_hash) const {
   const auto it = roots_.find(version);
   if (it == roots_.end()) return "version " + std::to_string(version) + " was never published";

@@ -1,4 +1,4 @@
-// The error of an address that cannot be bound.
+// Error for an address that cannot be bound.
 #pragma once
 
 #include <stdexcept>
@@ -9,7 +9,7 @@ namespace ringside::bridge {
 struct BindError : std::runtime_error {
   BindError(std::string where, const std::string& why)
       : std::runtime_error("cannot bind " + where + ": " + why), address(std::move(where)) {}
-  std::string address;  // as it was given
+  std::string address;  // as given
 };
 
 }  // namespace ringside::bridge

@@ -22,17 +22,17 @@ namespace {
 
 constexpr std::size_t kKeyCharacters = 40;
 constexpr std::size_t kKeyBytes = 32;
-constexpr std::size_t kNamedCharacters = 8;  // of a key without a name
+constexpr std::size_t kNamedCharacters = 8;  // shown for a key without a name
 constexpr off_t kMaxFileBytes = 1 << 20;
 constexpr mode_t kOthersBits = 077;
 
-using KeyText = std::array<char, kKeyCharacters + 1>;  // with the zero libzmq writes
+using KeyText = std::array<char, kKeyCharacters + 1>;  // libzmq writes a terminating zero
 
 [[noreturn]] void bad_file(const std::filesystem::path& path, const std::string& what) {
   throw std::invalid_argument(path.string() + ": " + what);
 }
 
-// A descriptor to look at the mode of the very file that is then read.
+// File descriptor, so that the mode is checked on the same file that is read.
 class Descriptor {
  public:
   explicit Descriptor(const std::filesystem::path& path)
@@ -88,7 +88,7 @@ struct Line {
   std::string comment;
 };
 
-// The text of a bad line is not repeated: it may be a secret in the wrong place.
+// Error messages do not quote the line, because it may be a secret in the wrong place.
 std::vector<Line> read_lines(const std::filesystem::path& path, bool secret) {
   std::istringstream text(read_text(path, secret));
   std::vector<Line> lines;
@@ -96,7 +96,7 @@ std::vector<Line> read_lines(const std::filesystem::path& path, bool secret) {
   for (std::size_t number = 1; std::getline(text, raw); ++number) {
     std::istringstream words(raw);
     Line line{number, "", ""};
-    // '#' is a character of Z85: only one that stands alone begins a comment.
+    // '#' is a character of Z85, so only a '#' that stands alone begins a comment.
     if (!(words >> line.key) || line.key == "#") continue;
     if (!is_key(line.key)) {
       bad_file(path, "line " + std::to_string(number) +

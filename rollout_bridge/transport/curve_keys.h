@@ -1,6 +1,10 @@
-// CURVE keys of the bridge: pairs, the files they lie in, and what each side of a connection holds.
-// A key is written as Z85 text of 40 characters (ZeroMQ RFC 32); CURVE itself is ZeroMQ RFC 26.
-// Everything here is thread-safe; files are read and written blocking.
+// CURVE keys of the bridge: key pairs, key files, and the keys that each side of a connection
+// holds.
+//
+// A key is Z85 text of 40 characters.
+// Source: ZeroMQ RFC 26 (CURVE) and RFC 32 (Z85).
+// Blocks: on file I/O.
+// Thread safety: every function.
 #pragma once
 
 #include <filesystem>
@@ -15,47 +19,51 @@ struct KeyPair {
   std::string secret_key;
 };
 
-// A worker's public key as the trainer's allow-list has it.
+// A worker's public key on the trainer's allow-list.
 struct AllowedKey {
   std::string public_key;
   std::string name;  // for the log; not empty
 };
 
-// What the trainer holds: its secret and who may come in. Nobody may when the list is empty.
+// The trainer's keys: its secret key and the allow-list. An empty list admits nobody.
 struct CurveServer {
   std::string secret_key;
   std::vector<AllowedKey> allowed;
 };
 
-// What a worker holds: its own pair and the one trainer it talks to.
+// A worker's keys: its own pair and the public key of its trainer.
 struct CurveClient {
   KeyPair own;
   std::string server_key;
 };
 
-// A new pair from the system's random numbers. Throws std::runtime_error when libzmq has no CURVE.
+// A new pair from the system's random numbers.
+// Throws: std::runtime_error when libzmq was built without CURVE.
 KeyPair make_key_pair();
-// 40 characters that decode as Z85.
+// True for 40 characters that decode as Z85.
 bool is_key(std::string_view text);
-// The public half of a secret key. Throws std::invalid_argument when it is no key.
+// The public key of a secret key.
+// Throws: std::invalid_argument when it is not a key.
 std::string public_key_of(const std::string& secret_key);
 
-// Writes DIRECTORY/NAME.key (mode 0600) and DIRECTORY/NAME.pub, and makes the directory. Throws
-// std::invalid_argument when one of them is there already or the name is no plain file name,
-// std::system_error on other trouble; leaves neither file behind then.
+// Writes DIRECTORY/NAME.key (mode 0600) and DIRECTORY/NAME.pub. Creates the directory. Leaves
+// neither file behind on failure.
+// Throws: std::invalid_argument when one of the files exists or the name is not a plain file name;
+// std::system_error on other failures.
 void write_key_pair(const std::filesystem::path& directory, const std::string& name,
                     const KeyPair& pair);
 
-// The three kinds of files hold one entry a line; blank lines and lines that begin with "# " are
-// skipped. A key may be followed by blanks and a comment. All throw std::invalid_argument with path
-// and line for anything else, std::system_error when the file cannot be read.
+// Key files hold one key a line. Blank lines and lines that begin with "# " are skipped. A key may
+// be followed by blanks and a comment.
+// Throws (all three): std::invalid_argument with path and line for any other content;
+// std::system_error when the file cannot be read.
 
-// One secret key. The file must be a regular one that its owner alone may read: mode 0600 or 0400.
+// One secret key. The file must be a regular file that only its owner may read: mode 0600 or 0400.
 KeyPair read_secret_key(const std::filesystem::path& path);
-// One public key: NAME.pub. Refuses a file named NAME.key, which holds a secret.
+// One public key: NAME.pub. Refuses a file named NAME.key, because it holds a secret.
 std::string read_public_key(const std::filesystem::path& path);
-// Any number of public keys; the comment names the key in the log, "key ABCDEFGH" (its first
-// characters) without one. A key or a name that comes twice is an error.
+// Any number of public keys. The comment is the key's name in the log; without one the name is "key
+// ABCDEFGH" (its first characters). A repeated key or name is an error.
 std::vector<AllowedKey> read_allowed_keys(const std::filesystem::path& path);
 
 }  // namespace ringside::bridge

@@ -16,7 +16,8 @@ constexpr std::size_t kMaxDenials = 64;
 constexpr std::size_t kKeyBytes = 32;
 constexpr int kHandshakeMs = 10000;
 constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
-// A request: version, request id, domain, address, routing id, mechanism, the client's key.
+// Frames of a request: version, request id, domain, address, routing id, mechanism, the client's
+// key.
 constexpr std::size_t kRequestFrames = 7;
 
 std::string z85(const zmq::message_t& key) {
@@ -38,7 +39,7 @@ std::vector<zmq::message_t> receive_all(zmq::socket_t& socket) {
   return parts;
 }
 
-// What a monitor's event says, as far as libzmq tells.
+// Description of a monitor event, as far as libzmq reports it.
 std::string cause_of(uint16_t kind, uint32_t value) {
   if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return "the other side left the handshake";
   switch (value) {
@@ -57,7 +58,7 @@ std::string cause_of(uint16_t kind, uint32_t value) {
 
 ZapAuthenticator::ZapAuthenticator(zmq::context_t& context, const CurveServer& keys)
     : context_(context), secret_key_(keys.secret_key), handler_(context, zmq::socket_type::rep) {
-  (void)public_key_of(secret_key_);  // throws when it is no key
+  (void)public_key_of(secret_key_);  // throws when it is not a key
   for (const AllowedKey& allowed : keys.allowed) {
     if (!is_key(allowed.public_key)) {
       throw std::invalid_argument("CurveServer: the allowed key '" + allowed.name +
@@ -132,7 +133,7 @@ void ZapAuthenticator::adopt_monitors() {
   arriving_.clear();
 }
 
-// One request a call: a REP socket takes the next after the answer.
+// Answers one request a call: a REP socket receives the next after the answer.
 void ZapAuthenticator::answer() {
   const std::vector<zmq::message_t> request = receive_all(handler_);
   if (request.empty()) return;
@@ -181,7 +182,7 @@ void ZapAuthenticator::deny(const std::string& cause, const std::string& detail)
 }
 
 std::string user_of(const zmq::message_t& message) {
-  // The property's absence is the usual case of a plain connection, not an error.
+  // On a plain connection the property is usually absent; that is not an error.
   const char* user = zmq_msg_gets(const_cast<zmq_msg_t*>(message.handle()), "User-Id");
   return user == nullptr ? "" : user;
 }

@@ -1,6 +1,9 @@
-// The trainer's doorkeeper: makes sockets CURVE servers, lets in the keys of an allow-list and
-// counts everybody else. It is the ZAP handler (ZeroMQ RFC 27) of its context, and it listens to
-// the sockets' monitors for handshakes that fail before a key is known.
+// ZAP authenticator of the trainer: accepts CURVE clients on an allow-list and counts denied
+// connections.
+//
+// It is the ZAP handler of its ZeroMQ context. It also reads the sockets' monitors, for handshakes
+// that fail before a key is known.
+// Source: ZeroMQ RFC 27 (ZAP).
 #pragma once
 
 #include <cstdint>
@@ -19,21 +22,25 @@ namespace ringside::bridge {
 
 class ZapAuthenticator {
  public:
-  // Binds inproc://zeromq.zap.01 and starts the thread: one ZapAuthenticator a context, before the
-  // first guarded socket. Throws std::invalid_argument for keys that are none, zmq::error_t when
-  // the context has a handler already.
+  // Binds inproc://zeromq.zap.01 and starts the thread. One authenticator a context, created before
+  // the first guarded socket.
+  // Throws: std::invalid_argument for invalid keys; zmq::error_t when the context has a handler
+  // already.
   ZapAuthenticator(zmq::context_t& context, const CurveServer& keys);
-  ~ZapAuthenticator();  // stops and joins; the guarded sockets are closed before
+  ~ZapAuthenticator();  // stops and joins; close the guarded sockets first
 
-  // Makes `socket` a CURVE server of this gate; before it binds. From the thread that owns it.
+  // Makes `socket` a CURVE server that this authenticator guards. Call it before the socket binds,
+  // from the thread that owns the socket.
   void guard(zmq::socket_t& socket);
 
-  // Connections turned away so far, on all guarded sockets. Thread-safe.
+  // Denied connections so far, on all guarded sockets.
+  // Thread safety: any thread.
   uint64_t denied() const;
-  // Sentences about them since the last call. A cause is told at its 1st, 2nd, 4th, 8th...
-  // repetition, at most 64 sentences are kept: whoever knocks for ever does not fill the log.
+  // Log sentences about denied connections since the last call. Repeated denials are reported with
+  // exponential back-off: the 1st, 2nd, 4th, 8th... of a cause. At most 64 sentences are kept.
   std::vector<std::string> drain_denials();
-  // Rethrows what ended the thread, if anything did. Thread-safe.
+  // Rethrows the exception that ended the thread, if any.
+  // Thread safety: any thread.
   void check() const;
 
  private:
@@ -49,7 +56,7 @@ class ZapAuthenticator {
   zmq::socket_t handler_;                     // the thread's, with monitors_
   std::vector<zmq::socket_t> monitors_;
   mutable std::mutex mutex_;             // guards the rest
-  std::vector<zmq::socket_t> arriving_;  // monitors the thread takes over
+  std::vector<zmq::socket_t> arriving_;  // monitors waiting for the thread
   int guarded_ = 0;
   uint64_t denied_ = 0;
   std::map<std::string, uint64_t> causes_;
@@ -59,7 +66,7 @@ class ZapAuthenticator {
   std::jthread thread_;
 };
 
-// The public key (Z85) a message's connection was let in with; "" on a plain connection.
+// The public key (Z85) of the connection that a message came over; "" without CURVE.
 std::string user_of(const zmq::message_t& message);
 
 }  // namespace ringside::bridge

@@ -108,7 +108,8 @@ zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address
 ConnectionMonitor::ConnectionMonitor(zmq::context_t& context, zmq::socket_t& watched)
     : events_(context, zmq::socket_type::pair) {
   std::ostringstream name;
-  name << "inproc://connection-" << watched.handle();  // unique in the context while it lives
+  name << "inproc://connection-"
+       << watched.handle();  // unique in the context while the socket exists
   constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |
                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
@@ -122,7 +123,7 @@ std::optional<ConnectionEvent> ConnectionMonitor::next() {
   zmq::message_t event, address;
   while (events_.recv(event, zmq::recv_flags::dontwait)) {
     (void)events_.recv(address, zmq::recv_flags::dontwait);
-    uint16_t number = 0;  // the first two bytes; four of a value follow
+    uint16_t number = 0;  // bytes 0 and 1; 4 bytes of value follow
     if (event.size() >= sizeof number) std::memcpy(&number, event.data(), sizeof number);
     switch (number) {
       case ZMQ_EVENT_CONNECTED:
@@ -175,7 +176,7 @@ bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Inco
     if (!socket.recv(next, zmq::recv_flags::dontwait)) break;
     more = next.more();
     if (from_router && out.frames.empty())
-      out.user = user_of(next);  // the identity has no metadata
+      out.user = user_of(next);  // the identity frame has no metadata
     if (out.frames.size() > limits.max_frames) {
       out.too_many_frames = true;
     } else {
@@ -194,7 +195,7 @@ SendResult send(zmq::socket_t& socket, const std::string* identity, const std::s
     if (!socket.send(zmq::buffer(header), last == 0 ? zmq::send_flags::dontwait : more)) {
       return SendResult::kFull;
     }
-    // Once the first part is in, the others follow: ZeroMQ counts whole messages.
+    // Once the first frame is sent, the others cannot fail: ZeroMQ's limits count whole messages.
     for (std::size_t i = 0; i < last; ++i) {
       socket.send(share(payload.buffers[i]), i + 1 == last ? zmq::send_flags::dontwait : more);
     }
@@ -213,7 +214,7 @@ Waker::~Waker() { ::close(fd_); }
 
 void Waker::wake() {
   const uint64_t one = 1;
-  // The only failure is a counter that is full, and then the thread is awake.
+  // The only possible failure is a full counter; the thread is then awake.
   [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
 }
 

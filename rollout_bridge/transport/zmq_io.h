@@ -1,5 +1,7 @@
-// The few ZeroMQ calls the endpoints share: sockets with every option set, whole messages in and
-// out, addresses that are safe to bind. Sockets belong to one thread.
+// ZeroMQ helpers of the endpoints: configured sockets, whole messages in and out, checks of
+// addresses to bind.
+//
+// Thread safety: a socket belongs to one thread.
 #pragma once
 
 #include <chrono>
@@ -16,44 +18,46 @@ namespace ringside::bridge {
 class ZapAuthenticator;
 struct CurveClient;
 
-// Without CURVE only loopback TCP (127.*, [::1], localhost; any other host name counts as a network
-// address), ipc and inproc may be bound; with it any tcp, ipc or inproc address, wildcards too.
-// Throws std::invalid_argument with the reason otherwise.
+// Checks an address before it is bound. Without CURVE: loopback TCP (127.*, [::1], localhost), ipc
+// and inproc; any other host name counts as a network address. With CURVE: any TCP, ipc or inproc
+// address, also wildcards.
+// Throws: std::invalid_argument with the reason.
 void check_bind_address(const std::string& address, bool curve = false);
 
 struct SocketLimits {
-  std::size_t max_frame_bytes = 0;    // ZMQ_MAXMSGSIZE: a peer that sends more is disconnected
+  std::size_t max_frame_bytes = 0;    // ZMQ_MAXMSGSIZE: a peer that exceeds it is disconnected
   int send_high_water_mark = 1000;    // messages
-  int receive_high_water_mark = 128;  // messages held for us before TCP pushes back
+  int receive_high_water_mark = 128;  // received messages queued before TCP pushes back
   std::chrono::milliseconds linger{1000};
 };
 
-// ROUTER with MANDATORY and without HANDOVER; a CURVE server when there is a gate, which must
-// outlive it. Throws std::invalid_argument for an unsafe address, BindError when it cannot be
-// bound.
+// A bound ROUTER with MANDATORY and without HANDOVER. A CURVE server when `gate` is not null; the
+// gate must outlive it.
+// Throws: std::invalid_argument for an unsafe address; BindError when it cannot be bound.
 zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
                           const SocketLimits& limits, ZapAuthenticator* gate = nullptr);
-// The address a socket is really bound to (port filled in).
+// The address a socket is bound to, with the port filled in.
 std::string bound_address(const zmq::socket_t& socket);
 
-// DEALER that queues nothing before it is connected, with capped reconnect backoff. An empty
-// routing id lets the peer invent one. With keys it talks to the holder of that server key only.
+// A connecting DEALER that queues nothing before it is connected and reconnects with capped
+// backoff. With an empty routing id the peer assigns one. With keys it talks only to the holder of
+// that server key.
 zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address,
                              const std::string& routing_id, const SocketLimits& limits,
                              std::chrono::milliseconds backoff_max,
                              const CurveClient* curve = nullptr);
 
-// What became of a socket's attempts to connect, oldest first.
+// Results of a socket's connection attempts, oldest first.
 enum class ConnectionEvent {
-  kConnected,    // TCP stands; the handshake follows
+  kConnected,    // TCP is connected; the handshake follows
   kReady,        // the handshake is done: messages flow
-  kRefused,      // this side's key is not let in
-  kNoHandshake,  // the other side speaks another protocol, or plain where this side has keys
-  kClosed,       // the other side closed, or the network did
-  kNotReached,   // nobody takes connections there; it is tried again
+  kRefused,      // the peer refused this side's key
+  kNoHandshake,  // the peer speaks another protocol, or has no CURVE while this side has
+  kClosed,       // closed by the peer or the network
+  kNotReached,   // nobody accepts connections there; it is retried
 };
 
-// Watches one connecting socket. Belongs to the socket's thread and must not outlive the socket.
+// Monitor of one connecting socket. Belongs to the socket's thread; the socket must outlive it.
 class ConnectionMonitor {
  public:
   ConnectionMonitor(zmq::context_t& context, zmq::socket_t& watched);
@@ -63,24 +67,26 @@ class ConnectionMonitor {
   zmq::socket_t events_;
 };
 
-// A message as it came: the bytes stay here while a Message looks at them.
+// A received message. It owns the bytes that a Message points into.
 struct Incoming {
   std::string identity;  // ROUTER only
   std::string user;      // public key of the sender; "" on a plain connection
   std::vector<zmq::message_t> frames;
-  bool too_many_frames = false;  // the rest was read and dropped
+  bool too_many_frames = false;  // the rest was read and discarded
 
   Result<Message> parse(const Limits& limits) const;
 };
-// Takes one message if there is one. Never blocks.
+// Receives one message if there is one.
+// Blocks: never.
 bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Incoming& out);
 
 enum class SendResult { kSent, kFull, kUnreachable };
-// Sends header and buffers without copying the buffers. `identity` null on a DEALER. Never blocks.
+// Sends header and buffers without copying the buffers. `identity` is null on a DEALER.
+// Blocks: never.
 SendResult send(zmq::socket_t& socket, const std::string* identity, const std::string& header,
                 const Payload& payload);
 
-// Wakes a thread out of zmq::poll from any other thread.
+// Wakes a thread that waits in zmq::poll. Callable from any thread.
 class Waker {
  public:
   Waker();  // throws std::system_error

@@ -1,4 +1,4 @@
-// The reading half of delta_codec.h: payloads may be hostile.
+// Decoder of delta_codec.h; payloads are untrusted.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -11,7 +11,8 @@ namespace {
 
 using namespace delta;
 
-constexpr std::size_t kCopyBytes = 256 * 1024;  // copied and hashed at once: fits the L2 cache
+// Bytes copied and hashed at once; fits the L2 cache.
+constexpr std::size_t kCopyBytes = 256 * 1024;
 
 Error malformed(const std::string& what) {
   return {Reason::kMalformed, "overwrite payload: " + what};
@@ -21,7 +22,7 @@ Status unknown_width(std::size_t element_bytes) {
   return malformed("elements of " + std::to_string(element_bytes) + " bytes");
 }
 
-// Splits a payload into its zstd frames, checked against the one size they may have.
+// Splits a payload into its zstd frames. Each must decompress to one byte a changed element.
 Result<std::vector<std::span<const std::byte>>> split(std::span<const std::byte> payload,
                                                       uint64_t changed, std::size_t element_bytes) {
   if (payload.empty()) return malformed("empty");
@@ -55,7 +56,7 @@ Result<std::vector<std::span<const std::byte>>> split(std::span<const std::byte>
   return out;
 }
 
-// Puts byte planes together to words.
+// Combines byte planes to words.
 template <class Word>
 Status read_planes(std::span<const std::span<const std::byte>> planes, std::vector<Word>& words,
                    Scratch& scratch) {
@@ -73,7 +74,8 @@ Status read_planes(std::span<const std::span<const std::byte>> planes, std::vect
   return Success{};
 }
 
-// The changes of a payload to a tensor of `elements`, all positions in it.
+// Decodes the changes of a payload for a tensor of `elements`. Every position is checked to be
+// inside it.
 template <class Word>
 Result<Changes<Word>> decode(std::span<const std::byte> payload, uint64_t changed,
                              uint64_t elements, Scratch& scratch) {
@@ -88,15 +90,15 @@ Result<Changes<Word>> decode(std::span<const std::byte> payload, uint64_t change
   Changes<Word> out{std::vector<uint32_t>(changed), std::vector<Word>(changed)};
   if (Status s = read_planes(frames.first(gap_bytes), out.gaps, scratch); !s) return s.error();
   if (Status s = read_planes(frames.subspan(gap_bytes), out.values, scratch); !s) return s.error();
-  uint64_t end = changed;  // 2^31 gaps of 32 bits do not overflow
+  uint64_t end = changed;  // cannot overflow: at most 2^31 gaps of 32 bits
   for (const uint32_t gap : out.gaps) end += gap;
-  if (end > elements) {  // positions rise strictly as they are coded, so the last is the largest
+  if (end > elements) {  // positions rise strictly, so the last one is the largest
     return malformed("position " + std::to_string(end - 1) + " of " + std::to_string(elements));
   }
   return out;
 }
 
-// Writes changes into the elements [begin, begin + block) of a tensor, block after block.
+// Writes changes into the elements [begin, begin + block) of a tensor, block by block.
 template <class Word>
 class ChangeWriter {
  public:

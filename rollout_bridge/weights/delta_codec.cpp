@@ -23,9 +23,10 @@ using namespace delta;
 
 // Levels 2 and 3 save nothing on planes of random bytes and cost a third of the speed.
 constexpr int kLevel = 1;
-constexpr std::size_t kScanBytes = 64;  // compared at once: most of them are equal
+constexpr std::size_t kScanBytes = 64;  // bytes compared at once, because most are equal
 
-// False when there are more than `most` changes or a gap does not fit.
+// Collects the changes. Returns false when there are more than `most` or a gap does not fit into 32
+// bits.
 template <class Word>
 bool scan(std::span<const std::byte> base, std::span<const std::byte> next, uint64_t most,
           Changes<Word>& out) {
@@ -37,7 +38,7 @@ bool scan(std::span<const std::byte> base, std::span<const std::byte> next, uint
     const std::byte* a = base.data() + begin * sizeof(Word);
     const std::byte* b = next.data() + begin * sizeof(Word);
     if (std::memcmp(a, b, count * sizeof(Word)) == 0) continue;
-    std::array<std::size_t, kBlock> where;  // filled without a branch: nobody can predict it
+    std::array<std::size_t, kBlock> where;  // filled without a branch, which could not be predicted
     std::size_t hits = 0;
     for (std::size_t i = 0; i < count; ++i) {
       where[hits] = i;

@@ -1,15 +1,18 @@
-// One tensor as the elements that changed since an earlier version: positions and new values.
-// Values, not differences: applying a payload twice gives the same bytes, and nothing drifts.
+// Delta codec for one tensor: positions and new values of the elements that changed since an
+// earlier version.
 //
-// Reinforcement learning at usual learning rates leaves about 99 % of bf16 weights as they were
-// from one step to the next (PULSE, arXiv 2602.03839). What counts as changed is the bytes, so
-// -0.0, NaN payloads and every dtype survive bit for bit.
+// The payload holds new values, not differences. Applying it twice gives the same bytes, and errors
+// do not accumulate. Elements are compared by their bytes, so -0.0, NaN payloads and every dtype
+// are preserved bit for bit.
 //
-// Payload: u8 G in {1, 2, 4}; G + E times u32, the lengths of what follows; G + E zstd frames, each
-// of `changed` bytes. Frame g < G holds byte g of every gap, frame G + e byte e of every new
-// element of E bytes (both little-endian). A gap is the number of unchanged elements since the
-// changed one before, or since the start. Bytes of one significance lie together because their
-// statistics differ: a bf16's sign and exponent shrink to a third, its mantissa not at all.
+// Payload: u8 G in {1, 2, 4}; G + E lengths (u32); G + E zstd frames, each of `changed` bytes
+// uncompressed. Frame g < G holds byte g of every gap. Frame G + e holds byte e of every new
+// element of E bytes. Both are little-endian. A gap is the number of unchanged elements since the
+// previous changed one, or since the start. Bytes of one significance share a frame because their
+// statistics differ: a bf16's sign and exponent compress to a third, its mantissa not at all.
+//
+// Source: PULSE (arXiv 2602.03839): at usual RL learning rates about 99 % of bf16 weights do not
+// change from one step to the next.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +32,9 @@ struct Overwrite {
   std::vector<std::byte> payload;  // empty exactly when nothing changed
 };
 
-// What calls leave for the next: zstd's contexts and an unpacked plane, which cost more than a
-// small tensor's work. Grows to what the largest call needed. Not thread-safe.
+// Reusable scratch memory: zstd contexts and an unpacked frame, which cost more than the work on a
+// small tensor. Grows to the size of the largest call.
+// Thread safety: none.
 class DeltaScratch {
  public:
   struct Impl;
@@ -42,27 +46,30 @@ class DeltaScratch {
   std::unique_ptr<Impl> impl_;
 };
 
-// What turns `base` into `next`, compared in elements of `element_bytes` (1, 2, 4 or 8); nullopt
-// when sending `next` itself is no longer than the payload, or so much changed (more than 3/4) that
-// it is not worth trying. Uses up to (element_bytes + 5) bytes of memory a changed element. Throws
-// std::invalid_argument when the lengths differ or are no multiple of element_bytes. Pure,
-// thread-safe.
+// The overwrite that turns `base` into `next`, compared in elements of `element_bytes` (1, 2, 4 or
+// 8). nullopt when `next` itself is not longer than the payload, or when more than 3/4 of the
+// elements changed. Needs up to (element_bytes + 5) bytes of memory a changed element.
+// Throws: std::invalid_argument when the lengths differ or are not multiples of element_bytes.
+// Thread safety: pure.
 std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
                                           std::span<const std::byte> next,
                                           std::size_t element_bytes,
                                           DeltaScratch* scratch = nullptr);
 
 // Writes the `changed` new elements of a payload into `target`, which holds the base. The payload
-// may be hostile: nothing beyond (4 + element_bytes) x changed bytes is allocated, `changed` above
-// the elements of `target` is refused, and on any error `target` is as it was. Errors: kMalformed.
-// Pure, thread-safe for different targets.
+// is untrusted: at most (4 + element_bytes) x changed bytes are allocated, and `changed` above the
+// number of elements is refused. On any error `target` is unchanged.
+// Errors: kMalformed.
+// Thread safety: pure, for different targets.
 Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
                        std::size_t element_bytes, std::span<std::byte> target,
                        DeltaScratch* scratch = nullptr);
 
-// The same beside the base: fills `target`, as long as `base`, with the base and the new elements,
-// and feeds what it wrote to `hash`, block by block while it is in cache. After an error `target`
-// and `hash` hold anything. Throws std::invalid_argument when the lengths differ.
+// apply_overwrite() into another buffer: fills `target` with `base` and the new elements. Feeds the
+// written bytes to `hash`, block by block while they are in cache. After an error the content of
+// `target` and `hash` is undefined.
+// Shapes: `target` is as long as `base`.
+// Throws: std::invalid_argument when the lengths differ.
 Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
                         std::size_t element_bytes, std::span<const std::byte> base,
                         std::span<std::byte> target, Hash128& hash,

@@ -1,4 +1,4 @@
-// What delta_codec.cpp and delta_apply.cpp share; nobody else includes it.
+// Internals shared by delta_codec.cpp and delta_apply.cpp; no other file includes this header.
 #pragma once
 
 #include <zstd.h>
@@ -47,7 +47,8 @@ struct Changes {
   std::vector<Word> values;
 };
 
-// Calls action(Word{}, scratch) with the unsigned word of so many bytes, or returns otherwise().
+// Calls action(Word{}, scratch) with the unsigned integer type of element_bytes bytes; returns
+// otherwise() when there is none.
 template <class Action, class Otherwise>
 auto with_word(std::size_t element_bytes, DeltaScratch* given, Action action, Otherwise otherwise)
     -> decltype(otherwise()) {

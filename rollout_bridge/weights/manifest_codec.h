@@ -1,4 +1,4 @@
-// Manifests to and from their wire form.
+// Encoding and decoding of weight manifests.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace ringside::bridge {
 
 // The manifest frame of WEIGHTS_OFFER: one msgpack map.
 std::vector<uint8_t> encode_manifest(const Manifest& manifest);
-// Checks what validate() of snapshot.h checks, and lengths before anything is allocated.
+// Checks lengths before it allocates, then the rules of validate() in snapshot.h.
 Result<Manifest> decode_manifest(Frame bytes, const Limits& limits = {});
 
 }  // namespace ringside::bridge

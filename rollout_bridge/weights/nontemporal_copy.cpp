@@ -29,7 +29,7 @@ void stream_copy(std::span<std::byte> to, std::span<const std::byte> from) {
     _mm_stream_si128(target + 2, c);
     _mm_stream_si128(target + 3, d);
   }
-  _mm_sfence();  // such stores are not ordered by themselves
+  _mm_sfence();  // orders the non-temporal stores
   if (end < to.size()) std::memcpy(to.data() + end, from.data() + end, to.size() - end);
 }
 

@@ -1,6 +1,6 @@
-// A copy past the caches, for bytes that come once and are not read again soon: received weights.
-// An ordinary copy first reads the lines it is about to overwrite and pushes everything else out of
-// the caches, among it what the network is just bringing in.
+// Copy with non-temporal stores, for received weights, which are not read again soon. An ordinary
+// copy first reads the cache lines that it overwrites, and evicts other data, among it the bytes
+// that the network is delivering.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@
 
 namespace ringside::bridge {
 
-// From this size on it pays: what is smaller stays in cache until it is used.
+// Smallest copy for which non-temporal stores pay. Smaller data stays in cache until it is used.
 constexpr std::size_t kStreamBytes = 256 * 1024;
 
-// Copies `from` to `to`, which do not overlap and are equally long; done when it returns, for other
-// threads too. Where the processor has no such stores it is an ordinary copy. Thread-safe.
+// Copies `from` to `to`. The two must not overlap and must have equal length. The bytes are visible
+// to all threads when it returns. An ordinary copy where the processor has no such stores.
+// Thread safety: any thread.
 void stream_copy(std::span<std::byte> to, std::span<const std::byte> from);
 
 }  // namespace ringside::bridge

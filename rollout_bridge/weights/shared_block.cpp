@@ -17,10 +17,10 @@
 namespace ringside::bridge {
 namespace {
 
-constexpr std::size_t kKeptViews = 4;  // one is written, two are served, one is compared with
+constexpr std::size_t kKeptViews = 4;  // one being written, two served, one as the delta's base
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// Closes a descriptor that nobody else takes over.
+// Owning file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -57,7 +57,7 @@ std::string host_id() {
 SharedBlock::SharedBlock(std::size_t bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) fail(errno, bytes);
-  if (limit.rlim_cur < bytes) fail(EFBIG, bytes);  // to exceed it would send SIGXFSZ
+  if (limit.rlim_cur < bytes) fail(EFBIG, bytes);  // exceeding the limit would send SIGXFSZ
   Descriptor memory(::memfd_create("ringside-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -81,7 +81,7 @@ SharedPlace SharedBlock::place() const { return {host_id(), ::getpid(), fd_, byt
 class SharedBlocks::FreeList {
  public:
   std::unique_ptr<SharedBlock> take(std::size_t bytes) {
-    std::vector<std::unique_ptr<SharedBlock>> other;  // freed after the lock
+    std::vector<std::unique_ptr<SharedBlock>> other;  // freed after the unlock
     const std::lock_guard lock(mutex_);
     std::unique_ptr<SharedBlock> found;
     for (auto& block : idle_) {

@@ -1,6 +1,8 @@
-// Memory that other processes of this machine may read: weights a worker beside the trainer takes
-// without a socket in between. What it reads is checked like what comes over the wire, so nothing
-// here needs to be trusted, and memory may be written anew while a late reader still looks at it.
+// Shared memory for weights: a worker on the trainer's machine reads them without a socket.
+//
+// The reader checks the bytes as it checks bytes from the network, so the memory need not be
+// trusted. A block may be overwritten while a late reader still reads it; the reader then sees a
+// wrong hash.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +16,8 @@
 
 namespace ringside::bridge {
 
-// Where a block is, for a process that may look into this one: of the same user and, as host_id()
-// tells, under the same kernel and in the same space of process numbers.
+// Location of a block, for a process that may read this one's memory: it has the same user and, as
+// host_id() tells, the same kernel and PID namespace.
 struct SharedPlace {
   std::string host;
   int64_t pid = -1;
@@ -23,14 +25,15 @@ struct SharedPlace {
   uint64_t bytes = 0;
 };
 
-// The kernel's boot and the process number space, as text; "" where they cannot be told.
+// Identifies the kernel boot and the PID namespace; "" when they cannot be read.
 std::string host_id();
 
-// A block of fixed size in this process. It has no name anywhere: it ends with its last user.
+// A block of fixed size in this process: an anonymous memfd, freed when its last mapping is closed.
 class SharedBlock {
  public:
-  // Any content. Throws std::system_error when the kernel gives no such memory, also where
-  // RLIMIT_FSIZE, which counts for it, is below `bytes`.
+  // The content is undefined.
+  // Throws: std::system_error when the kernel refuses the memory, also when RLIMIT_FSIZE, which
+  // applies to it, is below `bytes`.
   explicit SharedBlock(std::size_t bytes);
   ~SharedBlock();
   SharedBlock(const SharedBlock&) = delete;
@@ -44,14 +47,16 @@ class SharedBlock {
   std::span<std::byte> bytes_;
 };
 
-// Hands blocks out and takes them back for the next version: new pages cost more than what is
-// written to them. A handle; copies share the same blocks. Thread-safe.
+// Pool of shared blocks. Blocks are reused for later versions, because mapping new pages costs more
+// than writing them. Copies of the pool share the same blocks.
+// Thread safety: any thread.
 class SharedBlocks {
  public:
   SharedBlocks();
 
-  // A block of exactly so many bytes, which comes back when its last owner lets go. Idle blocks of
-  // another size are freed. Throws like SharedBlock.
+  // A block of exactly `bytes` bytes. It returns to the pool when its last owner releases it. Frees
+  // idle blocks of another size.
+  // Throws: as SharedBlock does.
   std::shared_ptr<SharedBlock> take(std::size_t bytes);
 
  private:
@@ -59,14 +64,14 @@ class SharedBlocks {
   std::shared_ptr<FreeList> shelf_;
 };
 
-// Another process's block, read-only.
+// Read-only mapping of another process's block.
 class SharedView {
  public:
   ~SharedView();
   SharedView(const SharedView&) = delete;
   SharedView& operator=(const SharedView&) = delete;
 
-  // May change under the reader's eyes: copy first, then check the copy.
+  // The bytes may change at any time: copy them first, then check the copy.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -74,19 +79,20 @@ class SharedView {
   SharedView(std::span<const std::byte> bytes, uint64_t device, uint64_t inode)
       : bytes_(bytes), device_(device), inode_(inode) {}
   std::span<const std::byte> bytes_;
-  uint64_t device_, inode_;  // which file it is, whatever number the other process has for it now
+  uint64_t device_, inode_;  // identify the file, whatever its descriptor in the other process
 };
 
-// Maps blocks, and keeps the last few mapped: a publisher writes the same ones again and again, and
-// to map one costs as much as to copy it. What is kept keeps the memory alive, and is counted in
-// the RSS of both processes though it is there once. Not thread-safe.
+// Opens blocks and keeps the last few mapped. A publisher reuses its blocks, and mapping one costs
+// as much as copying it. A kept mapping keeps the memory alive. The memory counts in the RSS of
+// both processes although it exists once.
+// Thread safety: none.
 class SharedViews {
  public:
-  // Errors: kUnsupported for another machine, kGone where the place cannot be opened, kInvalidField
-  // when it is no block of so many bytes whose size is sealed (reading one that shrinks would end
-  // this process).
+  // Errors: kUnsupported for another machine; kGone when the place cannot be opened; kInvalidField
+  // when it is not a block of that many bytes with a sealed size. (Reading a block that shrinks
+  // would kill this process.)
   Result<std::shared_ptr<const SharedView>> open(const SharedPlace& place);
-  // When the publisher is gone or may be.
+  // Unmaps all blocks. Call it when the publisher has or may have ended.
   void clear() { kept_.clear(); }
 
  private:

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kHexDigits = 32;
 constexpr std::size_t kMaxDims = 8;
 
-// Bytes that shape x dtype make; an error that names the tensor otherwise.
+// Bytes of a tensor of this shape and dtype; the error names the tensor.
 Result<uint64_t> shape_bytes(const std::string& name, const std::string& dtype,
                              const std::vector<int64_t>& shape) {
   uint64_t product = dtype_size(dtype);

@@ -1,4 +1,4 @@
-// Hashes, manifests and snapshots of weights: what makes a set of tensors one named thing.
+// Weight snapshots: hashes, manifests and deltas of a named set of tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ringside::bridge {
 
-// A tensor's bytes with its name, safetensors dtype and shape, as they lie in memory (row-major).
+// A tensor's bytes in memory (row-major) with its name, safetensors dtype and shape.
 struct NamedBuffer {
   std::string name;
   std::string dtype;
@@ -21,44 +21,45 @@ struct NamedBuffer {
 // XXH3-128 of the bytes as 32 lower-case hex digits, high half first. Thread-safe.
 std::string tensor_hash(std::span<const std::byte> bytes);
 
-// XXH3-128 of the text that holds, per tensor in order, "name TAB dtype TAB d0,d1,... TAB hash LF".
-// It depends on names, order and content, not on the version.
+// XXH3-128 of a text with one line per tensor, in order: "name TAB dtype TAB d0,d1,... TAB hash
+// LF". It depends on names, order and content, not on the version.
 std::string root_hash(const std::vector<TensorEntry>& tensors);
 
-// Hashes every tensor and builds the manifest (dense, offsets in the given order). Shares the
-// buffers. `shared`, if any, is the block they lie in, in order and without gaps. Throws
-// std::invalid_argument on an unknown dtype, a shape that does not make the bytes, an empty or
-// repeated name, a negative version or term, or a tensor elsewhere than in the block.
+// Hashes every tensor and builds the dense manifest, offsets in the given order. Shares the
+// buffers. `shared`, if not null, is the block that holds the tensors in order and without gaps.
+// Throws: std::invalid_argument on an unknown dtype, a shape that does not match the bytes, an
+// empty or repeated name, a negative version or term, or a tensor outside the block.
 std::shared_ptr<const WeightSnapshot> make_snapshot(
     std::string run_id, int64_t trainer_term, int64_t version, std::vector<NamedBuffer> tensors,
     std::shared_ptr<const SharedBlock> shared = nullptr);
 
-// The root hash of bytes that are installed somewhere: hashes them anew. For COMMITTED.
-// Throws like make_snapshot.
+// Root hash of installed bytes, computed from the bytes. COMMITTED reports it.
+// Throws: as make_snapshot does.
 std::string root_hash_of(const std::vector<NamedBuffer>& tensors);
 
-// What changed from `base` to `next`, tensor by tensor: "same", "overwrite" where that is smaller,
-// otherwise "dense". Null when the two do not hold the same tensors (names, dtypes, shapes) of one
-// run and term in rising versions, or when every tensor would be dense. Compares all bytes.
+// Delta from `base` to `next`, tensor by tensor: "same", "overwrite" where that is smaller,
+// otherwise "dense". Compares all bytes. Null when every tensor would be dense, or when the two do
+// not hold the same tensors (names, dtypes, shapes) of one run and term in rising versions.
 std::shared_ptr<const WeightDelta> make_delta(const WeightSnapshot& base,
                                               const WeightSnapshot& next);
 
-// The dense form of a manifest: what it says about the bytes, without how to come by them.
+// The dense form of a manifest: without encodings and payloads.
 Manifest dense_manifest(Manifest manifest);
 
-// Gives each published version the delta to the one before, except for anchors. Keeps the newest
-// version alive as the next one's base, which is one copy of the weights in host memory (shared
-// with the trainer's endpoint, which serves it anyway). Not thread-safe.
+// Adds to each published version its delta to the version before, except for anchors, which stay
+// dense. Keeps the newest version as the next base: one copy of the weights in host memory, shared
+// with the trainer's endpoint.
+// Thread safety: none.
 class DeltaChain {
  public:
   struct Options {
-    bool deltas = true;       // false: everything is dense
-    int64_t full_every = 16;  // every so many versions one is dense for everybody; >= 1
+    bool deltas = true;       // false: every version is dense
+    int64_t full_every = 16;  // every so many versions one is dense (an anchor); >= 1
   };
   // Throws std::invalid_argument on full_every below 1.
   explicit DeltaChain(Options options);
-  // The snapshot, with its delta where it is to have one. Costs a pass over both versions' bytes
-  // and the compression of what differs. Blocks meanwhile.
+  // Returns the snapshot, with its delta unless it is an anchor.
+  // Blocks: for one pass over both versions' bytes and the compression of the changes.
   std::shared_ptr<const WeightSnapshot> extend(std::shared_ptr<const WeightSnapshot> next);
 
  private:
@@ -67,9 +68,9 @@ class DeltaChain {
   std::shared_ptr<const WeightSnapshot> base_;
 };
 
-// Checks a manifest by itself: dtypes, shapes, offsets without gaps, hash forms, unique names, root
-// hash, encodings (a payload shorter than its tensor, no more changes than elements), sums against
-// the limits.
+// Checks a manifest by itself: dtypes, shapes, offsets without gaps, form of the hashes, unique
+// names, root hash, encodings (a payload is shorter than its tensor; no more changes than
+// elements), sums against the limits.
 Status validate(const Manifest& manifest, const Limits& limits = {});
 
 }  // namespace ringside::bridge

@@ -19,7 +19,7 @@ std::byte* allocate(std::size_t capacity) {
   const std::size_t alignment = capacity < kHugePage ? kAlignment : kHugePage;
   void* memory = std::aligned_alloc(alignment, capacity);
   if (memory == nullptr) throw std::bad_alloc();
-  // Advice: without it the memory is as good.
+  // Advice only; the memory is usable without it.
   if (capacity >= kHugePage) (void)::madvise(memory, capacity, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
@@ -55,7 +55,7 @@ class WeightMemory::FreeList {
         kept_ += capacity;
         return;
       }
-    } catch (const std::bad_alloc&) {  // no room even for the note
+    } catch (const std::bad_alloc&) {  // no memory for the free list's entry
     }
     std::free(memory);
   }
@@ -98,7 +98,7 @@ std::shared_ptr<std::byte[]> WeightMemory::take(std::size_t bytes) {
   const std::size_t taken = capacity(bytes);
   const auto release = [weak = std::weak_ptr(shelf_), taken](std::byte* memory) {
     if (const auto shelf = weak.lock()) return shelf->reopen(memory, taken);
-    std::free(memory);  // the last handle is gone
+    std::free(memory);  // the pool is gone
   };
   return {shelf_->take(taken), release};
 }

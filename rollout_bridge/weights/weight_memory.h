@@ -1,6 +1,8 @@
-// Memory for tensors that are being received. What a version leaves behind is used again for the
-// next one: the first touch of new pages costs more than the transfer. A handle; copies share the
-// same memory. Thread-safe.
+// Memory pool for tensors that are being received. Memory of an earlier version is reused, because
+// the first touch of new pages costs more than the transfer. Copies of the pool share the same
+// memory.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +15,16 @@ class WeightMemory {
  public:
   WeightMemory();
 
-  // `bytes` of memory with any content, in huge pages where the kernel has them to give. It comes
-  // back when the last owner lets go, in whatever thread. Throws std::bad_alloc.
+  // Memory of `bytes` bytes with undefined content, in huge pages when the kernel has them. It
+  // returns to the pool when the last owner releases it, in any thread.
+  // Throws: std::bad_alloc.
   std::shared_ptr<std::byte[]> take(std::size_t bytes);
 
-  // What take() of so many bytes really takes.
+  // Bytes that take(bytes) allocates.
   static std::size_t capacity(std::size_t bytes);
 
-  // Lets memory that nobody owns lie for the next take() up to this many bytes (0 at first); frees
-  // what is above.
+  // Keeps at most this many released bytes for the next take() (0 at first). Frees released memory
+  // above that.
   void keep(uint64_t bytes);
   uint64_t kept() const;
 

@@ -35,10 +35,10 @@ WeightReceiver::WeightReceiver(Manifest manifest, Options options,
   if (base && is_base_of(manifest_, *base)) base_ = std::move(base);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorEntry& entry = manifest_.tensors[i];
-    if (entry.bytes == 0) {  // nothing to ask for
+    if (entry.bytes == 0) {  // nothing to request
       verify(tensors_[i], Buffer{});
     } else if (base_ && entry.encoding == "same" && base_->manifest.tensors[i].xxh3 == entry.xxh3) {
-      verify(tensors_[i], base_->tensors[i]);  // immutable since its hash was checked
+      verify(tensors_[i], base_->tensors[i]);  // the base is immutable since its hash was checked
     } else {
       tensors_[i].overwrite = base_ && options_.changes && entry.encoding == "overwrite";
     }
@@ -75,8 +75,8 @@ void WeightReceiver::enqueue(uint64_t index) {
   }
 }
 
-// Asks for the payloads of next_tensor_ and those after it, as many as fit into one chunk. Tensors
-// without a payload add nothing to it and are asked for by themselves.
+// Requests the payloads of next_tensor_ and the following tensors, as many as fit into one chunk.
+// Tensors without a payload add nothing to the chunk and are requested by themselves.
 void WeightReceiver::enqueue_payloads() {
   const std::size_t first = next_tensor_;
   ChunkBody request{manifest_.version, first, 0, 0, *manifest_.base_version, 0};
@@ -132,7 +132,7 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const ChunkBody asked = it->second.first;
   if (asked.bytes != data.size() || asked.base_version != chunk.base_version ||
       asked.tensors != chunk.tensors) {
-    return Success{};  // late, or not what was asked for
+    return Success{};  // late or not requested
   }
   under_way_.erase(it);
   const bool whole_payloads = asked.base_version >= 0 && asked.offset == 0 &&
@@ -150,7 +150,7 @@ void WeightReceiver::apply_offered(Frame payloads) {
   if (expected > 0 && expected == payloads.size()) finish_overwrites(0, tensors_.size(), payloads);
 }
 
-// Payloads of the tensors [first, end), one after another; those without one add nothing.
+// Applies the concatenated payloads of tensors [first, end). Tensors without a payload are skipped.
 void WeightReceiver::finish_overwrites(uint64_t first, uint64_t end, Frame payloads) {
   for (uint64_t i = first; i < end; ++i) {
     if (!tensors_[i].overwrite) continue;
@@ -160,14 +160,14 @@ void WeightReceiver::finish_overwrites(uint64_t first, uint64_t end, Frame paylo
   }
 }
 
-// Puts a piece of a tensor, or of a payload of several chunks, where it belongs.
+// Copies a chunk of a tensor, or of a payload of several chunks, to its place.
 Status WeightReceiver::place(const ChunkBody& chunk, Frame data) {
   Tensor& tensor = tensors_[chunk.tensor];
   const bool in_order = !tensor.overwrite && chunk.offset == tensor.hashed;
   const std::span<std::byte> to(tensor.bytes.get() + chunk.offset, data.size());
   for (std::size_t at = 0; at < data.size(); at += kStreamBytes) {
     const Frame block = data.subspan(at, std::min(kStreamBytes, data.size() - at));
-    if (in_order) tensor.hash->update(block);  // which brings it into the cache for the copy
+    if (in_order) tensor.hash->update(block);  // also brings the bytes into the cache for the copy
     if (block.size() == kStreamBytes) {
       stream_copy(to.subspan(at, block.size()), block);
     } else {
@@ -183,8 +183,8 @@ Status WeightReceiver::place(const ChunkBody& chunk, Frame data) {
   return Success{};
 }
 
-// A payload is complete: makes the tensor beside the base, or turns to fetching it dense. The
-// payload is not fetched again: its chunks carried hashes, so it is what the trainer serves.
+// Applies a complete payload to a copy of the base, or switches the tensor to a dense fetch. The
+// payload is not fetched again: its chunks were hashed, so the trainer would send the same bytes.
 void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte> payload) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
@@ -199,14 +199,14 @@ void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte>
   }
   ++refetched_;
   tensor.overwrite = false;
-  if (index < next_tensor_) enqueue(index);  // otherwise its turn is still to come
+  if (index < next_tensor_) enqueue(index);  // otherwise it is enqueued later
 }
 
 Status WeightReceiver::finish(uint64_t index) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
   const std::span<const std::byte> bytes(tensor.bytes.get(), entry.bytes);
-  tensor.hash->update(bytes.subspan(tensor.hashed));  // what came out of order
+  tensor.hash->update(bytes.subspan(tensor.hashed));  // bytes that arrived out of order
   if (tensor.hash->hex() == entry.xxh3) {
     verify(tensor, Buffer{tensor.bytes, bytes});
     return Success{};

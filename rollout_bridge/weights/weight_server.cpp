@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kHeldVersions = 2;
 constexpr std::chrono::milliseconds kPoll{500};
 
-// Adds the whole payloads of body.tensors tensors, one after another: most are far below a chunk.
+// Adds the whole payloads of body.tensors tensors, one after another; most are far smaller than a
+// chunk.
 Result<Payload> with_payloads(Payload answer, const ChunkBody& body, const WeightDelta* delta) {
   const std::size_t count = delta && body.base_version >= 0 ? delta->payloads.size() : 0;
   uint64_t total = 0;
@@ -111,10 +112,11 @@ void WeightServer::answer(const Incoming& incoming) {
     header.worker_id = request.value().header().worker_id;
     header.incarnation = request.value().header().incarnation;
   }
-  // Counted first: a worker may have committed what it got before this thread runs again.
+  // Counted before sending, because a worker may commit the version before this thread runs again.
   const uint64_t bytes = payload.buffer_bytes();
   bytes_served_.fetch_add(bytes, std::memory_order_relaxed);
-  // Full or gone: the worker's request times out and is made again.
+  // If the peer's queue is full or the peer is gone, the worker's request times out and is
+  // repeated.
   if (send(socket_, &incoming.identity, pack_header(header, payload), payload) !=
       SendResult::kSent) {
     bytes_served_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -129,10 +131,10 @@ Result<Payload> WeightServer::chunk(const Message& request) {
     return Error{Reason::kUnsupported, "the weights endpoint answers CHUNK_REQUEST only"};
   }
   if (request.header().run_id != run_id_ || request.header().trainer_term != trainer_term_) {
-    return Error{Reason::kWrongRun, "request for run '" + request.header().run_id + "' epoch " +
-                                        std::to_string(request.header().trainer_term) +
-                                        ", this is '" + run_id_ + "' epoch " +
-                                        std::to_string(trainer_term_)};
+    return Error{Reason::kWrongRun,
+                 "request for run '" + request.header().run_id + "' trainer_term " +
+                     std::to_string(request.header().trainer_term) + ", this is '" + run_id_ +
+                     "' trainer_term " + std::to_string(trainer_term_)};
   }
   std::shared_ptr<const WeightSnapshot> snapshot;
   {
@@ -152,7 +154,7 @@ Result<Payload> WeightServer::chunk(const Message& request) {
   const WeightDelta* delta = snapshot->delta.get();
   if (body.base_version >= 0 && (!delta || delta->manifest.base_version != body.base_version)) {
     return Error{Reason::kGone, "version " + std::to_string(body.version) +
-                                    " is not held as changes to version " +
+                                    " is not held as a delta to version " +
                                     std::to_string(body.base_version)};
   }
   if (body.bytes == 0 || body.bytes > limits_.max_chunk_bytes) {

@@ -1,6 +1,7 @@
-// Serves the bytes of published weights, chunk by chunk as workers ask for them, on a socket and a
-// thread of its own so that control messages never wait behind gigabytes. It keeps no state about
-// workers: a request that is lost is simply made again.
+// Server of published weights: answers chunk requests of workers.
+//
+// It has its own socket and thread, so control messages do not queue behind gigabytes. It keeps no
+// state about workers: a lost request is repeated by the worker.
 #pragma once
 
 #include <array>
@@ -20,21 +21,26 @@ namespace ringside::bridge {
 
 class WeightServer {
  public:
-  // Binds at once (throws like bind_router) and starts the thread. The gate, if any, outlives it.
+  // Binds at once and starts the thread. `gate`, if not null, must outlive the server.
+  // Throws: as bind_router does.
   WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
                int64_t trainer_term, const Limits& limits, ZapAuthenticator* gate = nullptr);
   ~WeightServer();  // stops and joins
 
   const std::string& address() const { return address_; }
-  // Serves this snapshot and keeps the one before it for workers still pulling; older ones answer
-  // "gone". Returns the one that is no longer served, if any: to free gigabytes takes a while, and
-  // the caller knows when. Thread-safe, never waits for a worker.
+  // Serves this snapshot and the one before it; requests for older ones are answered "gone".
+  // Returns the snapshot that is no longer served, so that the caller chooses when to free its
+  // gigabytes.
+  // Blocks: never on a worker.
+  // Thread safety: any thread.
   std::shared_ptr<const WeightSnapshot> hold(std::shared_ptr<const WeightSnapshot> snapshot);
   uint64_t bytes_served() const { return bytes_served_.load(std::memory_order_relaxed); }
-  // Requests so far, and those that were refused, by Reason. Thread-safe.
+  // Counts of requests, and of refused ones by Reason.
+  // Thread safety: any thread.
   uint64_t requests() const { return requests_.load(std::memory_order_relaxed); }
   std::array<uint64_t, kReasonCount> rejected() const;
-  // Rethrows what ended the thread, if anything did. Thread-safe.
+  // Rethrows the exception that ended the thread, if any.
+  // Thread safety: any thread.
   void check();
 
  private:

@@ -1,7 +1,7 @@
-// A rollout worker's link to its trainer: the events that come in, and what goes out.
+// Link of a rollout worker to its trainer: incoming events, outgoing rollouts and commits.
 //
-// WorkerEndpoint is the one over ZeroMQ; the simulator has its own. A worker's loop knows no other
-// way to its trainer.
+// A worker's loop talks to its trainer through this interface only. WorkerEndpoint implements it
+// over ZeroMQ; the simulator has its own implementation.
 //
 // Blocks: never.
 #pragma once
@@ -17,24 +17,24 @@
 
 namespace ringside::bridge {
 
-// A new session with a trainer. The trainer has taken back what it granted in earlier sessions and
-// grants anew what is still missing, to this worker or to others. The weights in force are those of
-// (trainer_term, version); an offer follows if they are not the newest.
+// New session with a trainer. The trainer has taken back all grants of earlier sessions and grants
+// the missing samples again, to this worker or to others. The current weights are those of
+// (trainer_term, version); an offer follows when they are not the newest.
 struct Connected {
   std::string run_id;
   int64_t trainer_term = -1;
 };
-// Samples to generate. A sample whose rollout is not yet acknowledged is left out: that rollout is
+// Samples to generate. Samples with an unacknowledged rollout are left out, because that rollout is
 // resent.
 struct Granted {
   std::vector<GrantedGroup> groups;
 };
-// Verified and committed by the trainer: install, then commit_weights(). A newer one replaces one
-// that was not polled yet.
+// Verified weights that the trainer has committed: install them, then call commit_weights(). A
+// newer event replaces one that was not polled yet.
 struct WeightsReady {
   std::shared_ptr<const WeightSnapshot> snapshot;
 };
-// The trainer will never take this rollout; if its sample is wanted still, it comes as a new grant.
+// Final refusal of this rollout. If the trainer still needs the sample, it grants it again.
 struct RolloutRejected {
   std::string rollout_id;
   std::string reason;
@@ -43,7 +43,7 @@ struct RolloutRejected {
 struct Ended {
   std::string reason;
 };
-// The trainer refuses this worker for good (another run, a newer incarnation).
+// Final refusal of this worker (another run, a newer incarnation).
 struct Failed {
   std::string reason;
   std::string detail;
@@ -58,22 +58,22 @@ class TrainerLink {
  public:
   virtual ~TrainerLink() = default;
 
-  // The next event, oldest first; nullopt when there is none.
+  // The oldest event; nullopt when there is none.
   virtual std::optional<WorkerEvent> next_event() = 0;
-  // Whether send() would take a rollout now.
+  // True when send() would accept a rollout now.
   virtual bool has_room() const = 0;
-  // Keeps the rollout until it is acknowledged, over reconnects and trainer restarts. Errors: what
-  // validate() finds; kTimeout without room, kClosed after the end of the session.
+  // Keeps the rollout until it is acknowledged, across reconnects and trainer restarts.
+  // Errors: those of validate(); kTimeout without room; kClosed after the end of the session.
   virtual Status send(const Rollout& rollout) = 0;
-  // Says what is installed now: the version of the last WeightsReady and the root hash computed
-  // anew from the installed bytes (root_hash_of). Work for it follows if the trainer agrees;
-  // otherwise the weights are offered again.
+  // Reports the installed weights: the version of the last WeightsReady and the root hash of the
+  // installed bytes (root_hash_of). If the hash matches, work for this version follows; otherwise
+  // the weights are offered again.
   virtual Status commit_weights(int64_t version, const std::string& root_hash) = 0;
-  // While paused the worker keeps what it was granted and gets no more, and its progress is not
-  // judged: for a server that restarts or takes weights. Both may be repeated.
+  // A paused worker keeps its grants and gets no more; its progress timeout is off. Use it while a
+  // server restarts or loads weights. Idempotent.
   virtual void pause() = 0;
   virtual void resume() = 0;
-  // How many granted samples the worker holds and has not sent, for its heartbeats.
+  // Sets the number of granted samples that are not sent yet, reported in heartbeats.
   virtual void set_queue_depth(int64_t samples) = 0;
 };
 

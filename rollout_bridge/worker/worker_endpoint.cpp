@@ -88,7 +88,8 @@ struct WorkerEndpoint::Impl {
       const auto message = incoming.parse(options.limits);
       const std::lock_guard lock(mutex);
       state.on_weights_message(message);
-      request_chunks(Clock::now());  // the wire must not wait for the rest of the round
+      // At once, so that the network does not idle until the round ends.
+      request_chunks(Clock::now());
     }
     read_shared();
     {
@@ -109,8 +110,8 @@ struct WorkerEndpoint::Impl {
     }
   }
 
-  // Keeps the event that tells why there is no session. A refusal is followed by a closing, and
-  // every closing by an attempt that is announced before it is made: neither is news.
+  // Keeps the event that explains why there is no session. A refusal is followed by a close, and
+  // every close by a reconnect attempt that is reported in advance; these two are ignored.
   void note_connection(ConnectionEvent event) {
     attempts = event == ConnectionEvent::kNotReached ? attempts + 1 : 0;
     const bool is_news =
@@ -120,7 +121,8 @@ struct WorkerEndpoint::Impl {
     if (is_news) connection = event;
   }
 
-  // A few chunks at a time: neither the owner nor the trainer's messages wait for gigabytes.
+  // Reads a few chunks at a time, so that neither the owner nor control messages wait for
+  // gigabytes.
   void read_shared() {
     more_to_read = true;
     for (int i = 0; i < kMessagesPerRound && more_to_read; ++i) {
@@ -133,16 +135,16 @@ struct WorkerEndpoint::Impl {
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
     if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
-    // A request that found no room, as any before the connection stands, goes out when there is
-    // some.
+    // Requests that found no room, such as all before the connection is ready, are sent when the
+    // socket is writable.
     const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
     if (bulk) items.push_back({bulk->handle(), 0, events, 0});
     zmq::poll(items, more_to_read ? std::chrono::milliseconds::zero() : kTick);
     waker.clear();
   }
 
-  // Opens and closes sockets as the state of the session asks for it; under the mutex. A session
-  // never outlives its sockets, so no message of an old one can be taken for one of the next.
+  // Opens and closes sockets according to the session's state. Called under the mutex. Every
+  // session has its own sockets, so a message of an old session cannot reach the next one.
   void follow_link(Clock::time_point now) {
     if (state.link() == Link::kOver) return;
     if (control && opened_for != state.incarnation()) close_sockets();
@@ -168,7 +170,7 @@ struct WorkerEndpoint::Impl {
     }
   }
 
-  // Whether the trainer is at another address than the one known so far, which then is known.
+  // Looks up the trainer's address. Stores a new one and returns true when it has changed.
   bool moved(Clock::time_point now) {
     next_look = now + kLook;
     const auto found = options.resolve ? options.resolve() : std::nullopt;
@@ -177,7 +179,7 @@ struct WorkerEndpoint::Impl {
     return true;
   }
 
-  // Sends what is waiting, as far as the sockets take it; under the mutex.
+  // Sends waiting messages as far as the sockets accept them. Called under the mutex.
   void flush(Clock::time_point now) {
     while (control && state.front() != nullptr) {
       if (bridge::send(*control, nullptr, state.front_header(), *state.front()) !=
@@ -188,7 +190,7 @@ struct WorkerEndpoint::Impl {
     request_chunks(now);
   }
 
-  // Keeps the receiver's window full; under the mutex.
+  // Keeps the receiver's window full. Called under the mutex.
   void request_chunks(Clock::time_point now) {
     bulk_full = false;
     if (!bulk || state.receiver() == nullptr || state.reads_shared()) return;
@@ -204,14 +206,15 @@ struct WorkerEndpoint::Impl {
 
   const CurveClient* curve() const { return options.curve ? &*options.curve : nullptr; }
 
-  LinkReport report() const {  // under the mutex
+  LinkReport report() const {  // called under the mutex
     const bool joined = state.link() == Link::kJoined;
     return {joined, options.rollout_address, joined ? "" : why_not_joined()};
   }
 
   std::string why_not_joined() const {
     if (state.next_attempt() == Clock::time_point::max()) {
-      return "given up by the trainer until this worker makes progress";
+      return "the trainer ended the session for lack of progress; this worker reconnects when it "
+             "makes progress";
     }
     switch (connection) {
       case ConnectionEvent::kReady:
@@ -232,7 +235,7 @@ struct WorkerEndpoint::Impl {
     return "";
   }
 
-  void check() {  // under the mutex
+  void check() {  // called under the mutex
     if (failure) std::rethrow_exception(failure);
   }
 
@@ -244,12 +247,12 @@ struct WorkerEndpoint::Impl {
   WorkerState state;
   std::exception_ptr failure;
   ConnectionEvent connection = ConnectionEvent::kNotReached;  // the latest
-  int attempts = 0;  // to connect, since the last connection
+  int attempts = 0;  // connection attempts since the last connection
   std::optional<zmq::socket_t> control;
-  std::optional<ConnectionMonitor> monitor;  // of control
+  std::optional<ConnectionMonitor> monitor;  // of `control`
   std::optional<zmq::socket_t> bulk;
-  bool bulk_full = false;     // the thread's
-  bool more_to_read = false;  // of shared memory; the thread's
+  bool bulk_full = false;     // used by the thread only
+  bool more_to_read = false;  // of shared memory; used by the thread only
   uint64_t opened_for = 0;
   Clock::time_point next_look{};
   Incoming incoming;
@@ -361,7 +364,7 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
       return impl_->changed.wait_until(
           lock, deadline, [&] { return impl_->failure || impl_->state.left() || condition(); });
     };
-    // A trainer that ended the run takes no more rollouts and may not be there to answer.
+    // After END the trainer accepts no more rollouts and may not answer.
     const bool ended = impl_->state.ended();
     const bool drained = done([&] { return ended || impl_->state.pending() == 0; });
     if (!impl_->state.left()) impl_->state.queue_bye(reason);

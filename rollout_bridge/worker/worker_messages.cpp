@@ -1,4 +1,4 @@
-// WorkerState: one handler for each message a trainer sends, and the staging of weights they drive.
+// Message handlers of WorkerState, one for each message of a trainer, and the staging of weights.
 #include <algorithm>
 
 #include "rollout_bridge/protocol/codec.h"
@@ -11,7 +11,7 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
   const auto body = message.body<WelcomeBody>();
   if (!body || body.value().heartbeat_ms < 1 || body.value().timeout_ms < 1 ||
       body.value().window_bytes < 1 || body.value().chunk_bytes < 1) {
-    return disconnect("WELCOME without its numbers", now);
+    return disconnect("WELCOME with a missing or non-positive number", now);
   }
   welcome_ = body.value();
   window_ = welcome_.window_bytes;
@@ -21,7 +21,7 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
   attempts_ = 0;
   last_heartbeat_ = {};
   emit(Connected{run_id_, trainer_term_});
-  // What is installed counts only within its term; otherwise the trainer sends everything.
+  // Installed weights count only within their term; otherwise the trainer sends all tensors.
   queue_ready();
 }
 
@@ -52,7 +52,7 @@ void WorkerState::on_ack(const Message& message, Clock::time_point now) {
     return;
   }
   if (ack.status == "REJECTED") emit(RolloutRejected{ack.rollout_id, ack.reason, ack.detail});
-  // Grants of it that came before this answer are answered too.
+  // Drops grants of this sample that arrived before this answer.
   drop_from_grants(
       [&](int64_t group, int32_t sample) { return std::pair(group, sample) == it->sample; });
   pending_.erase(it);
@@ -67,7 +67,7 @@ void WorkerState::on_offer(const Message& message) {
     outbox_.push_back(make_payload(
         MessageType::kStageFailed,
         StageFailedBody{body ? body.value().version : -1,
-                        manifest ? "manifest of another epoch" : manifest.error().detail}));
+                        manifest ? "manifest of another trainer_term" : manifest.error().detail}));
     return;
   }
   next_offer_ = Offer{std::move(manifest).value(), {}, {}};
@@ -76,8 +76,8 @@ void WorkerState::on_offer(const Message& message) {
     const Frame payloads = message.frame(along);
     next_offer_->payloads.assign(payloads.begin(), payloads.end());
   }
-  // A version under way is finished first: frequent offers must not keep a slow worker from ever
-  // installing one. The trainer answers "gone" for what it no longer holds.
+  // A version being staged is finished first, so that frequent offers cannot keep a slow worker
+  // from ever installing one. The trainer answers "gone" for versions it no longer holds.
   if (!receiver_) start_staging();
 }
 
@@ -89,7 +89,7 @@ void WorkerState::start_staging() {
     const SharedBody& from = next_offer_->shared;
     const TensorEntry& last = next_offer_->manifest.tensors.back();
     auto view = views_.open({from.host, from.pid, from.fd, from.bytes});
-    // Where it cannot be read, the wire brings everything all the same.
+    // If the memory cannot be read, all chunks come over the network.
     if (view && last.offset + last.bytes <= from.bytes) shared_ = std::move(view).value();
   }
   WeightReceiver::Options o;
@@ -98,15 +98,16 @@ void WorkerState::start_staging() {
   o.window = options_.chunk_window;
   o.chunk_timeout = options_.chunk_timeout;
   o.max_tries = options_.stage_tries;
-  o.changes = shared_ == nullptr;  // to copy a tensor takes less time than to change one
+  // With shared memory, copying a tensor is faster than applying its delta.
+  o.changes = shared_ == nullptr;
   receiver_ = std::make_unique<WeightReceiver>(std::move(next_offer_->manifest), o, base_, memory_);
   receiver_->apply_offered(next_offer_->payloads);
   next_offer_.reset();
   if (receiver_->complete()) finish_staging();
 }
 
-// The chunks the receiver would ask for, without asking. The trainer may be writing another version
-// there by now: the first tensor that is not what the manifest says sends the rest over the wire.
+// Reads the chunks that the receiver would request. The trainer may already be writing another
+// version there. On the first hash mismatch the remaining chunks are fetched over the network.
 void WorkerState::read_shared(Clock::time_point now) {
   for (const ChunkBody& chunk : receiver_->requests(now)) {
     const uint64_t at = receiver_->manifest().tensors[chunk.tensor].offset + chunk.offset;
@@ -137,11 +138,11 @@ void WorkerState::drop_staging(const std::string& why) {
 }
 
 void WorkerState::on_weights_message(const Result<Message>& received) {
-  if (!receiver_ || !received) return;  // a damaged chunk is missed and asked for again
+  if (!receiver_ || !received) return;  // a damaged chunk times out and is requested again
   const Message& message = received.value();
   if (message.header().type == MessageType::kError) {
     const auto body = message.body<ErrorBody>();
-    // Requests of an earlier version may be answered late.
+    // The answer may be to a request for an earlier version.
     if (body && reason_from_name(body.value().reason) == Reason::kGone &&
         body.value().version == receiver_->manifest().version) {
       drop_staging("gone");

@@ -6,7 +6,7 @@
 namespace ringside::bridge {
 namespace {
 
-// What is left of a rollout that may not be sent: its sample could not be made.
+// The failed sample that replaces a rollout that may not be sent.
 Rollout failed_sample(const Rollout& rollout) {
   Rollout failed;
   failed.rollout_id = rollout.rollout_id;
@@ -95,7 +95,7 @@ std::vector<std::string> WorkerQueue::deliver(TrainerLink& link) {
       sent = link.send(failed_sample(rollout));
       if (!is_kept(sent)) throw std::runtime_error(sent.error().detail);
     }
-    if (!sent) break;  // kept for the next call
+    if (!sent) break;  // stays queued for the next call
     samples_.erase({rollout.group_id, rollout.sample_index});
   }
   link.set_queue_depth(static_cast<int64_t>(held()));

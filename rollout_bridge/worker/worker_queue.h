@@ -1,14 +1,16 @@
-// The granted samples of a rollout worker: queued, being sampled, or made and waiting to be sent.
+// Granted samples of a rollout worker: queued, being sampled, or finished and waiting to be sent.
 //
-// It is the one owner of the question "which samples does this worker hold". A sample leaves it
-// when its rollout has been handed to the link, which keeps the rollout until it is acknowledged.
+// The queue is the one owner of the set of samples that this worker holds. A sample leaves the
+// queue when its rollout is handed to the link, which keeps the rollout until it is acknowledged.
 //
-// New session: the trainer has taken back every sample. Queued ones are dropped, for they are
-// granted anew to whoever is free. What is being sampled is finished and delivered; granted again
-// meanwhile, it is not started a second time. Back-pressure: rollouts that find no room at the link
-// stay here; has_made() tells the worker to start nothing new.
+// New session: the trainer has taken back every sample. Queued samples are dropped, because the
+// trainer grants them again to any free worker. Samples being sampled are finished and delivered; a
+// second grant of one does not start it again.
 //
-// Thread safety: none; it belongs to the worker's loop.
+// Back-pressure: finished rollouts stay here while the link has no room. While has_made() is true
+// the worker starts nothing new.
+//
+// Thread safety: none; the queue belongs to the worker's loop.
 #pragma once
 
 #include <cstddef>
@@ -38,36 +40,37 @@ class WorkerQueue {
   // Queues the samples that are not held yet.
   void on_granted(const Granted& granted);
 
-  // Up to `at_most` queued samples, oldest first; they are being sampled from now on.
+  // Takes up to `at_most` queued samples, oldest first, and marks them as being sampled.
   std::vector<GrantedSample> start(std::size_t at_most);
-  // A started sample is to be sampled anew: it is the next one again, or dropped when the trainer
-  // has not granted it in this session.
+  // Returns a started sample to the front of the queue. Drops it when the trainer has not granted
+  // it in this session.
   void put_back(const GrantedSample& sample);
-  // A started sample's rollout. Throws std::invalid_argument for a sample that was not started.
+  // Stores the rollout of a started sample.
+  // Throws: std::invalid_argument for a sample that was not started.
   void finish(Rollout rollout);
 
-  // Hands made rollouts to the link while it has room, oldest first. One that does not pass
-  // validate() goes out as a failed sample (finish_reason error): the trainer asks for it again.
-  // Returns a sentence for the log for each of those. Throws std::runtime_error when the failed
-  // sample is refused as well.
+  // Hands finished rollouts to the link while it has room, oldest first. A rollout that fails
+  // validate() is sent as a failed sample (finish_reason error), so the trainer grants it again.
+  // Returns one log sentence for each of these.
+  // Throws: std::runtime_error when the failed sample is refused as well.
   std::vector<std::string> deliver(TrainerLink& link);
 
   std::size_t queued() const { return order_.size(); }
   bool has_made() const { return !made_.empty(); }
-  // Queued, being sampled, and made.
+  // Samples queued, being sampled, and finished.
   std::size_t held() const { return samples_.size(); }
 
  private:
   using Key = std::pair<int64_t, int32_t>;  // group, sample
   enum class Stage { kQueued, kStarted, kMade };
   struct Held {
-    GrantedSample grant;  // the latest
+    GrantedSample grant;  // the latest grant
     Stage stage = Stage::kQueued;
     bool is_current = true;  // granted in this session
   };
 
   std::map<Key, Held> samples_;
-  std::deque<Key> order_;  // of those that are queued
+  std::deque<Key> order_;  // queued samples, in order
   std::deque<Rollout> made_;
 };
 

@@ -79,7 +79,7 @@ void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
 }
 
 void WorkerState::on_closed() {
-  if (leaving_) link_ = Link::kOver;  // nobody is left to answer
+  if (leaving_) link_ = Link::kOver;  // no trainer is left to answer BYE
 }
 
 void WorkerState::on_message(const Result<Message>& received, Clock::time_point now) {
@@ -90,7 +90,7 @@ void WorkerState::on_message(const Result<Message>& received, Clock::time_point 
   last_message_ = now;
   const MessageType type = message.header().type;
   if (type == MessageType::kError) return on_error(message, now);
-  if (type == MessageType::kBye) {  // the answer to ours
+  if (type == MessageType::kBye) {  // the answer to this worker's BYE
     link_ = Link::kOver;
     return;
   }
@@ -156,13 +156,14 @@ void WorkerState::set_window(int64_t bytes) {
 }
 
 void WorkerState::send_window(Clock::time_point now) {
-  if (window_ == 0) return;  // another one will be told
+  if (window_ == 0) return;  // the trainer will send a window
   for (Pending& p : pending_) {
     if (p.sent || p.not_before > now) continue;
     const uint64_t bytes = p.payload.buffer_bytes();
     const bool fits = unacked_bytes_ + bytes <= static_cast<uint64_t>(window_);
-    if (!fits && unacked_bytes_ > 0) return;  // in order; a large one goes alone
-    outbox_.push_back(p.payload);             // shares the buffers
+    if (!fits && unacked_bytes_ > 0)
+      return;                      // keeps the order; a rollout larger than the window goes alone
+    outbox_.push_back(p.payload);  // shares the buffers
     p.sent = true;
     unacked_bytes_ += bytes;
   }
@@ -186,13 +187,13 @@ Status WorkerState::commit_weights(int64_t version, const std::string& root_hash
   }
   installed_ = {version, root_hash};
   installed_term_ = trainer_term_;
-  if (link_ != Link::kJoined) return Success{};  // HELLO will say it
+  if (link_ != Link::kJoined) return Success{};  // HELLO will report it
   outbox_.push_back(make_payload(MessageType::kCommitted, installed_));
   queue_ready();
   return Success{};
 }
 
-// Wants work, unless paused: then resume() says so.
+// Queues READY, unless paused: resume() then queues it.
 void WorkerState::queue_ready() {
   if (paused_ || link_ != Link::kJoined || installed_term_ != trainer_term_) return;
   outbox_.push_back(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
@@ -200,7 +201,7 @@ void WorkerState::queue_ready() {
 
 void WorkerState::pause() {
   paused_ = true;
-  last_heartbeat_ = {};  // the next tick says it
+  last_heartbeat_ = {};  // the next tick sends a heartbeat
 }
 
 void WorkerState::resume() {
@@ -210,7 +211,8 @@ void WorkerState::resume() {
   queue_ready();
 }
 
-// The owner may have sent rollouts since the grant came, so it is filtered when the owner takes it.
+// Filters grants when the owner polls them, because the owner may have sent their rollouts since
+// they arrived.
 std::optional<WorkerEvent> WorkerState::poll() {
   if (!events_.empty() && std::holds_alternative<Granted>(events_.front())) {
     std::set<std::pair<int64_t, int32_t>> unacknowledged;
@@ -241,7 +243,7 @@ void WorkerState::drop_from_grants(const std::function<bool(int64_t, int32_t)>& 
 void WorkerState::queue_bye(const std::string& reason) {
   leaving_ = true;
   if (link_ != Link::kJoined) {
-    link_ = Link::kOver;  // nobody to say it to
+    link_ = Link::kOver;  // there is no session to send BYE on
     return;
   }
   outbox_.push_back(make_payload(MessageType::kBye, EndBody{reason}));

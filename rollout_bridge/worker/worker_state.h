@@ -1,5 +1,7 @@
-// What a worker knows and decides, message by message; no sockets, no locks. WorkerEndpoint feeds
-// it under its mutex and sends what it puts into the outbox.
+// Protocol state of a worker: one handler a message type, without sockets and locks.
+//
+// WorkerEndpoint calls it under its mutex and sends the messages of its outbox.
+// Thread safety: none.
 #pragma once
 
 #include <chrono>
@@ -18,8 +20,8 @@
 
 namespace ringside::bridge {
 
-// away: no socket; joining: HELLO is out or waits for the connection; joined: WELCOME is here;
-// over: BYE or a fatal error.
+// kAway: no socket. kJoining: HELLO is sent or waits for the connection. kJoined: WELCOME was
+// received. kOver: BYE or a fatal error.
 enum class Link { kAway, kJoining, kJoined, kOver };
 
 class WorkerState {
@@ -27,20 +29,20 @@ class WorkerState {
   using Clock = std::chrono::steady_clock;
   explicit WorkerState(const WorkerOptions& options);
 
-  // From the socket thread.
+  // Called by the socket thread.
   void on_message(const Result<Message>& message, Clock::time_point now);
   void on_weights_message(const Result<Message>& message);
   void tick(Clock::time_point now);  // heartbeats, timeouts, resends
-  // A fresh socket is there: HELLO is the first thing on it.
+  // A new socket is open. HELLO is the first message on it.
   void open_session();
-  // Gives the session up; the thread opens new sockets under a higher incarnation.
+  // Ends the session. The thread opens new sockets with a higher incarnation.
   void disconnect(const std::string& why, Clock::time_point now);
 
-  // The connection closed. A session outlives that, unless the worker is leaving.
+  // The connection closed. The session continues, unless the worker is leaving.
   void on_closed();
 
-  // From the owner.
-  Status send_rollout(Rollout rollout);  // trainer_term < 0 is filled with the installed one
+  // Called by the owner of the endpoint.
+  Status send_rollout(Rollout rollout);  // a trainer_term < 0 is replaced by the installed one
   bool has_room() const { return pending_.size() < options_.max_pending; }
   Status commit_weights(int64_t version, const std::string& root_hash);
   std::optional<WorkerEvent> poll();
@@ -52,7 +54,7 @@ class WorkerState {
   std::size_t pending() const { return pending_.size(); }
   void set_queue_depth(int64_t samples) { queue_depth_ = samples; }
   bool has_event() const { return !events_.empty(); }
-  // The trainer said END.
+  // True after the trainer's END.
   bool ended() const { return ended_; }
   void touch(Clock::time_point now) {
     last_progress_ = now;
@@ -61,18 +63,20 @@ class WorkerState {
 
   Link link() const { return link_; }
   uint64_t incarnation() const { return incarnation_; }
-  // Given up for want of progress it stays away until there is some: it would only take work.
+  // Time of the next connection. A session that ended for missing progress stays closed until there
+  // is progress, because a new session would only take work again.
   Clock::time_point next_attempt() const {
     return gave_no_progress_ ? Clock::time_point::max() : next_attempt_;
   }
   std::string weights_address() const;
   std::string identity() const { return options_.worker_id + "/" + std::to_string(incarnation_); }
-  // The next message for the control socket, numbered; nullptr when there is none.
+  // The next numbered message for the control socket; nullptr when there is none.
   const Payload* front() const { return outbox_.empty() ? nullptr : &outbox_.front(); }
   std::string front_header() const;
   void sent_front(Clock::time_point now);
   WeightReceiver* receiver() { return receiver_.get(); }
-  // Whether weights are being read out of the trainer's memory, and the next few chunks of them.
+  // True while weights are read from the trainer's shared memory; read_shared() reads the next few
+  // chunks.
   bool reads_shared() const { return shared_ != nullptr; }
   void read_shared(Clock::time_point now);
   Header weights_header() const { return header(0); }
@@ -88,7 +92,7 @@ class WorkerState {
 
   struct Offer {
     Manifest manifest;
-    std::vector<std::byte> payloads;  // of all its changes, when they came along
+    std::vector<std::byte> payloads;  // of all its overwrites, when they came with the offer
     SharedBody shared;
   };
 
@@ -105,7 +109,7 @@ class WorkerState {
   void queue_ready();
   void set_window(int64_t bytes);
   const char* state_name() const;
-  // Takes samples out of the grants that the owner has not seen yet.
+  // Removes samples from Granted events that were not polled yet.
   void drop_from_grants(const std::function<bool(int64_t, int32_t)>& is_dropped);
   void emit(WorkerEvent event) { events_.push_back(std::move(event)); }
   Header header(uint64_t seq) const;
@@ -116,7 +120,7 @@ class WorkerState {
   std::string run_id_;
   int64_t trainer_term_ = -1;
   WelcomeBody welcome_;
-  int64_t window_ = 0;  // bytes that may be sent and not acknowledged; 0: none now
+  int64_t window_ = 0;  // bytes that may be unacknowledged; 0: send nothing
   bool hello_sent_ = false;
   bool paused_ = false;
   bool leaving_ = false;
@@ -124,7 +128,7 @@ class WorkerState {
   bool ended_ = false;
   uint64_t received_seq_ = 0;
   uint64_t sent_seq_ = 0;
-  int attempts_ = 0;  // without a WELCOME, for the backoff
+  int attempts_ = 0;  // since the last WELCOME, for the backoff
   Clock::time_point next_attempt_{};
   Clock::time_point last_message_{};
   Clock::time_point last_heartbeat_{};
@@ -132,17 +136,17 @@ class WorkerState {
   std::deque<Payload> outbox_;
   std::deque<WorkerEvent> events_;
   std::deque<Pending> pending_;
-  uint64_t unacked_bytes_ = 0;  // of the pending that are sent
-  int64_t queue_depth_ = 0;     // samples the owner holds, as it says
+  uint64_t unacked_bytes_ = 0;  // of the sent ones in pending_
+  int64_t queue_depth_ = 0;     // samples the owner holds, as it reports
   std::unique_ptr<WeightReceiver> receiver_;
   SharedViews views_;
-  std::shared_ptr<const SharedView> shared_;  // what the receiver is fed from; null: the wire
-  std::optional<Offer> next_offer_;           // came while another version was being staged
+  std::shared_ptr<const SharedView> shared_;  // source of the receiver's chunks; null: the network
+  std::optional<Offer> next_offer_;           // arrived while another version was being staged
   std::shared_ptr<const WeightSnapshot> staged_;
-  // What was staged last: the base of the next version's changes. One copy of the weights in host
-  // memory, shared with the owner while it holds that WeightsReady.
+  // The version staged last: the base of the next delta. One copy of the weights in host memory,
+  // shared with the owner while it holds that WeightsReady.
   std::shared_ptr<const WeightSnapshot> base_;
-  WeightMemory memory_;  // and what the version before the base left, for the next one
+  WeightMemory memory_;  // memory of versions before the base, reused for the next one
   WeightsBody installed_;
   int64_t installed_term_ = -1;
 };

@@ -17,7 +17,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Carries the call's context from forward to backward inside an IValue.
+// Holds the call's context in an IValue from forward to backward.
 struct ContextHolder final : torch::CustomClassHolder {
   ContextHolder(AttentionContext c, double s) : context(std::move(c)), softmax_scale(s) {}
   AttentionContext context;
@@ -32,8 +32,8 @@ c10::intrusive_ptr<ContextHolder> held(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ContextHolder>(ctx->saved_data["context"].toCapsule());
 }
 
-// What both functions save: queries' side and keys' side of this rank's heads, and the sinks of
-// those heads.
+// Runs the forward and saves for the backward: the query side and key side of this rank's heads,
+// and their sinks.
 PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD,
                                const at::Tensor& kv_S2kD, const std::optional<at::Tensor>& sinks_H,
                                const AttentionContext& context, double softmax_scale) {
@@ -93,7 +93,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const auto wire = grads[0].scalar_type();
     const auto [share, dsinks] =
         backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
-    // Partial gradients that are still to be summed stay in the accumulation dtype on the wire.
+    // Partial gradients that are summed after the exchange stay in the accumulation dtype.
     const auto kv_wire = plan.head_split.kv_heads_shared ? share.dkv_S2kD.scalar_type() : wire;
     const auto [dq, dk, dv] =
         gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);

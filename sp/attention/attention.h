@@ -1,7 +1,8 @@
-// Attention over a sequence-parallel group: the one entry. Any split of documents, heads and ranks
-// that the plan describes; differentiable with exact adjoints. Shapes: s/S = tokens of this rank/of
-// its ring share in the layout's order, H/h = all/this rank's query heads, K/k the same for KV
-// heads, D = head dim.
+// Attention over a sequence-parallel group: the public entry. Supports any split of documents,
+// heads and ranks that a plan describes. Differentiable, with exact adjoints.
+//
+// Shapes: s/S = tokens of this rank/of its ring share in the layout's order, H/h = all/this rank's
+// query heads, K/k the same for KV heads, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,8 @@
 
 namespace ringside::sp {
 
-// What an attention call runs on. The communicators must live until the backward has run.
+// Plan, communicators and kernels of an attention call. The communicators must live until the
+// backward has run.
 struct AttentionContext {
   std::shared_ptr<const AttentionPlan> plan;
   std::shared_ptr<Communicator> ulysses;
@@ -22,28 +24,31 @@ struct AttentionContext {
   std::shared_ptr<const RingStepKernels> kernels = cpu_kernels();
 };
 
-// The window is part of the plan. What no method here can honour is refused, so that no option is
-// silently ignored.
+// Options of an attention call; the window is part of the plan. Unsupported options are refused,
+// not ignored.
 struct AttentionOptions {
   double softmax_scale = 1.0;
-  at::Tensor sinks_H;          // attention sinks: a logit per query head that joins every softmax;
-                               // undefined = none
+  // Attention sinks: a logit per query head that joins every softmax; undefined = none.
+  at::Tensor sinks_H;
   double logit_softcap = 0.0;  // refused unless 0: the flash kernels have no soft-cap
-  double dropout = 0.0;        // refused unless 0: it cannot be the same under every split
+  double dropout = 0.0;        // refused unless 0: it would differ between splits
 };
 
-// Causal attention within each document of the plan's layout. q_sHD, k_sKD, v_sKD: one dtype (fp64,
-// fp32 or bf16; on CUDA bf16 or fp16), row order of the layout; sinks_H in the accumulation dtype.
-// Returns out_sHD in q's dtype; partial results are kept in fp32 (fp64 for doubles). The gradient
-// of sinks_H is this rank's part: summed over the group it is the whole. Collective over the
-// Ulysses and the ring group, forward and backward. Throws c10::Error, before any collective, when
-// shapes or dtypes do not fit the plan, the groups do not have its sizes, or an option is refused.
+// Causal attention within each document of the plan's layout. Partial results are kept in fp32
+// (fp64 for doubles). The gradient of sinks_H is this rank's part; its sum over the group is the
+// whole.
+// Shapes: q_sHD, k_sKD, v_sKD in the layout's row order, one dtype (fp64, fp32 or bf16; on CUDA
+// bf16 or fp16); sinks_H in the accumulation dtype; returns out_sHD in q's dtype.
+// Collective over: the Ulysses and the ring group, forward and backward.
+// Throws: c10::Error, before any collective, when shapes or dtypes do not match the plan, the
+// groups do not have its sizes, or an option is refused.
 at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
                      const AttentionContext& context, const AttentionOptions& options);
 
-// The same between the two all-to-alls of Ulysses, for a caller that exchanges heads itself
-// (asynchronously, say): q_ShD, k_SkD, v_SkD are this rank's heads of the whole ring share. Returns
-// out_ShD. Collective over the ring group alone.
+// attention() without the two Ulysses all-to-alls, for a caller that exchanges heads itself (e.g.
+// asynchronously).
+// Shapes: q_ShD, k_SkD, v_SkD are this rank's heads of the whole ring share; returns out_ShD.
+// Collective over: the ring group.
 at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
                            const at::Tensor& v_SkD, const AttentionContext& context,
                            const AttentionOptions& options);

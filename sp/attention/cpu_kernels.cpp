@@ -15,7 +15,7 @@ at::Tensor heads(const at::Tensor& x, Range range) {
   return x.narrow(2, range.begin, range.size());
 }
 
-// The k and v slices of a head group out of gathered [B, m, 2c, D] keys and values of a chunk.
+// The k and v slices of a head group, from gathered [B, m, 2c, D] keys and values of a chunk.
 std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const HeadChunk& chunk,
                                            Range kv_heads) {
   const int64_t c = chunk.kv_heads.size();
@@ -24,7 +24,7 @@ std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const Hea
           kv_Bm2cD.narrow(2, c + begin, kv_heads.size())};
 }
 
-// Which keys a block's queries see; mask_nm is added to the scores of kWindowed blocks.
+// The mask of a block. mask_nm is added to the scores of kWindowed blocks.
 BlockMask mask_of(const BlockBatch& batch, int64_t window, const at::Tensor& like) {
   if (batch.kind != BlockKind::kWindowed) {
     return {batch.kind == BlockKind::kCausal, {}};

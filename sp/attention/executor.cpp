@@ -12,7 +12,7 @@ PartialAttention run_forward(const at::Tensor& q_ShD, const at::Tensor& kv_S2kD,
   const auto compute = kernels.compute_dtype(q_ShD.scalar_type());
   const at::Tensor q = q_ShD.to(compute);
   const auto accumulated = q_ShD.options().dtype(accumulation_dtype(q_ShD.scalar_type()));
-  // Every row's own diagonal block initialises it, so nothing here is read before it is written.
+  // Uninitialised: every row's diagonal block initialises it before it is read.
   PartialAttention result{at::empty(q.sizes(), accumulated),
                           at::empty({q.size(0), q.size(1)}, accumulated)};
   const auto transport = make_kv_transport(kv_S2kD, plan, ring);

@@ -1,6 +1,8 @@
-// Runs an attention plan on this rank's heads of its ring share: one loop for every method and
-// device. Shapes: S = rows of this rank's ring share, h/k = this rank's query/KV heads, D = head
-// dim. Collective over the ring group.
+// Executor of an attention plan on this rank's heads of its ring share: one loop for every method
+// and device.
+//
+// Shapes: S = rows of this rank's ring share, h/k = this rank's query/KV heads, D = head dim.
+// Collective over: the ring group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +19,15 @@ struct ShareGradients {
   at::Tensor dkv_S2kD;
 };
 
-// q_ShD, kv_S2kD (k heads, then v heads) in the wire dtype. Returns out_ShD and lse_Sh in the
-// accumulation dtype.
+// Shapes: q_ShD, kv_S2kD (k heads, then v heads) in the wire dtype; returns out_ShD and lse_Sh in
+// the accumulation dtype.
 PartialAttention run_forward(const at::Tensor& q_ShD, const at::Tensor& kv_S2kD,
                              const AttentionPlan& plan, const RingStepKernels& kernels,
                              Communicator& ring, double softmax_scale);
 
-// `side` in any dtype, but lse_Sh in the accumulation dtype; out and lse are those of all keys
-// together. Both gradients come in the accumulation dtype.
+// out and lse are those of all keys together.
+// Shapes: `side` in any dtype, but lse_Sh in the accumulation dtype; both gradients in the
+// accumulation dtype.
 ShareGradients run_backward(const QuerySide& side, const at::Tensor& kv_S2kD,
                             const AttentionPlan& plan, const RingStepKernels& kernels,
                             Communicator& ring, double softmax_scale);

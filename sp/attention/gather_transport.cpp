@@ -27,7 +27,7 @@ GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan&
   }
 }
 
-// This rank's k and v heads of a chunk; a view when that is all of them.
+// This rank's k and v heads of a chunk; a view when the chunk has all heads.
 at::Tensor GatherTransport::own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const {
   const int64_t k = plan_.local_kv_heads();
   const int64_t c = chunk.kv_heads.size();
@@ -39,8 +39,8 @@ at::Tensor GatherTransport::own_heads(const at::Tensor& x_S2kD, const HeadChunk&
       1);
 }
 
-// Sends pieces[r] to ring rank r and receives recv_rows[r] rows from it; all transfers are posted
-// before any is awaited.
+// Sends pieces[r] to ring rank r and receives recv_rows[r] rows from it. Posts all transfers before
+// it waits for any.
 GatherTransport::Exchange GatherTransport::start(const std::vector<at::Tensor>& pieces,
                                                  const std::vector<int64_t>& recv_rows,
                                                  const char* tag) {

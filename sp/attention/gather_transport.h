@@ -1,7 +1,9 @@
-// Ring attention by all-gather (Llama 3's context parallelism): every rank sends each other rank
-// the rows it needs, a chunk of KV heads at a time, the next chunk under way while one is computed.
-// Gradients go straight back to their owner, in the accumulation dtype, and are summed there in
-// rank order.
+// Ring attention by all-gather: every rank sends each other rank the rows that it needs, one chunk
+// of KV heads at a time. The next chunk's transfer overlaps the computation of the current one.
+// Gradients are sent directly to their owner in the accumulation dtype and summed there in rank
+// order.
+//
+// Source: Llama 3's context parallelism.
 #pragma once
 
 #include <vector>
@@ -22,7 +24,7 @@ class GatherTransport final : public KvTransport {
   at::Tensor finish() override;
 
  private:
-  // Pieces of one chunk under way, by ring rank; this rank's own piece is there from the start.
+  // Pieces of one chunk in transfer, by ring rank. This rank's own piece needs no transfer.
   struct Exchange {
     std::vector<at::Tensor> received;
     std::vector<std::unique_ptr<Transfer>> transfers;
@@ -38,7 +40,7 @@ class GatherTransport final : public KvTransport {
   const AttentionPlan& plan_;
   Communicator& ring_;
   at::Tensor own_kv_;
-  bool reorder_;           // the received pieces do not already stand in the buffer's order
+  bool reorder_;           // the received pieces are not in the buffer's order
   at::Tensor source_;      // [m] plan.gather.source
   at::Tensor buffer_row_;  // [m] its inverse
   Exchange gathering_;

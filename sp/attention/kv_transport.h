@@ -1,8 +1,10 @@
-// Brings the keys and values of other ring ranks to this one and their gradients back, ring_step by
-// ring_step, the next ring_step's transfer under way while a ring_step is computed. A ring_step is
-// a plan step for a chunk of KV heads: p2p has one ring_step per ring rank, all-gather one per
-// chunk of heads. Shapes: S = rows of this rank's ring share, k = this rank's KV heads, c = KV
-// heads of a ring_step's chunk, m/g = rows of a ring_step's KV/gradient buffer, D = head dim.
+// KV transport: brings keys and values of other ring ranks to this one and returns their gradients,
+// ring step by ring step. The next step's transfer overlaps the computation of the current one. A
+// ring step is a plan step for a chunk of KV heads: p2p has one per ring rank, all-gather one per
+// chunk.
+//
+// Shapes: S = rows of this rank's ring share, k = this rank's KV heads, c = KV heads of a ring
+// step's chunk, m/g = rows of a ring step's KV/gradient buffer, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +16,8 @@
 
 namespace ringside::sp {
 
-// One pass over the ring_steps, in order. Collective over the ring group; the plan and the
-// communicator must outlive it.
+// One pass over the ring steps, in order. The plan and the communicator must outlive it.
+// Collective over: the ring group.
 class KvTransport {
  public:
   virtual ~KvTransport() = default;
@@ -24,15 +26,18 @@ class KvTransport {
   virtual const RingStep& step(int64_t ring_step) const = 0;
   virtual const HeadChunk& chunk(int64_t ring_step) const = 0;
 
-  // kv_m2cD of a ring_step (k heads, then v heads), in the wire dtype. Blocks until it is there,
-  // and starts the next one's transfer.
+  // The KV buffer of a ring step. Starts the next step's transfer.
+  // Shapes: kv_m2cD, k heads, then v heads, in the wire dtype.
+  // Blocks: until the buffer has arrived.
   virtual at::Tensor load(int64_t ring_step) = 0;
 
-  // Backward only: takes a ring_step's gradient dkv_g2cD, in the accumulation dtype, and starts
-  // sending what belongs to others. Rows that no block touched must be zero.
+  // Backward only: takes a ring step's gradient and starts sending the rows of other ranks. Rows
+  // that no block touched must be zero.
+  // Shapes: dkv_g2cD in the accumulation dtype.
   virtual void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) = 0;
 
-  // The gradient of this rank's own rows, dkv_S2kD, from all ranks. Blocks until the last has come.
+  // The gradient of this rank's own rows, summed over all ranks: dkv_S2kD.
+  // Blocks: until the last part has arrived.
   virtual at::Tensor finish() = 0;
 };
 
@@ -40,7 +45,8 @@ class KvTransport {
 std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
                                                Communicator& ring);
 
-// Rows `ranges` of a tensor one after another; the tensor itself when that is all of it.
+// Concatenates the rows `ranges` of a tensor. Returns the tensor itself when the ranges cover all
+// of it.
 at::Tensor take_rows(const at::Tensor& tensor, const std::vector<Range>& ranges);
 
 // Adds `rows` to rows `ranges` of a tensor, in order.

@@ -38,7 +38,7 @@ template <class T>
 void merge_one(T* out, T& lse, const T* part_out, T part_lse, int64_t head_dim) {
   constexpr T kEmpty = -std::numeric_limits<T>::infinity();
   const T highest = std::max(lse, part_lse);
-  const T shift = highest == kEmpty ? T(0) : highest;  // keeps -inf - -inf from becoming NaN
+  const T shift = highest == kEmpty ? T(0) : highest;  // avoids -inf - -inf, which is NaN
   const T weight = std::exp(lse - shift);
   const T part_weight = std::exp(part_lse - shift);
   const T sum = weight + part_weight;

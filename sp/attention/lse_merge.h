@@ -1,7 +1,8 @@
-// Merging partial attention results of the same query rows over disjoint sets of keys, by their
-// log-sum-exp (Milakov and Gimelshein 2018, online softmax; the form used by flash decoding).
+// Merge of partial attention results of the same query rows over disjoint keys, by log-sum-exp.
+//
 // Shapes: S = rows of a ring share, B = blocks, n = rows of a block, H = query heads of the share,
 // h = of the part, D = head dim.
+// Source: Milakov and Gimelshein 2018 (online softmax), in the form of flash decoding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,17 +17,19 @@ struct PartialAttention {
   at::Tensor lse;  // [...], natural log; -inf where no key was attended
 };
 
-// Where a part belongs in the whole: row i of block b is row begins[b] + i, head j is head
+// Rows and heads of a part in the whole: row i of block b is row begins[b] + i, head j is head
 // head_begin + j.
 struct PartPlace {
   const std::vector<int64_t>& begins;
   int64_t head_begin = 0;
 };
 
-// whole: out_SHD and lse_SH, contiguous; part: out_BnhD and lse_Bnh. All in one accumulation dtype,
-// fp32 or fp64 (others throw c10::Error: bf16 accumulators lose a bit per merge). No row may stand
-// in two blocks. merge_rows merges the part in; where both LSEs are -inf the row becomes zero with
-// LSE -inf, never NaN. write_rows overwrites the rows. Rows outside the share throw c10::Error.
+// merge_rows merges the part into the whole. Where both LSEs are -inf, the row becomes zero with
+// LSE -inf, never NaN. write_rows overwrites the rows.
+// Shapes: whole: out_SHD and lse_SH, contiguous; part: out_BnhD and lse_Bnh; one accumulation
+// dtype, fp32 or fp64. No row may be in two blocks.
+// Throws: c10::Error on another dtype (bf16 accumulators lose a bit per merge) and on rows outside
+// the share.
 void merge_rows(PartialAttention& whole, const PartialAttention& part, const PartPlace& place);
 void write_rows(PartialAttention& whole, const PartialAttention& part, const PartPlace& place);
 

@@ -1,7 +1,8 @@
-// The device's part of an attention layer: runs the blocks of one plan step for one chunk of heads.
-// Everything else - what is sent when, and where results go - is the same on every device. Shapes:
-// S = rows of the ring share, h/k = this rank's query/KV heads, c = KV heads of the chunk, m = rows
-// of the KV buffer, g = rows of the gradient buffer, D = head dim.
+// Kernels of a device for ring attention: run the blocks of one plan step for one chunk of heads.
+// Transfers and the places of results are the same on every device and are decided elsewhere.
+//
+// Shapes: S = rows of the ring share, h/k = this rank's query/KV heads, c = KV heads of the chunk,
+// m = rows of the KV buffer, g = rows of the gradient buffer, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +30,7 @@ struct QuerySide {
   at::Tensor lse_Sh;  // accumulation dtype
 };
 
-// fp64 for doubles, else fp32: what partial outputs, LSE and gradients are kept in.
+// Dtype of partial outputs, LSE and gradients: fp64 for doubles, else fp32.
 at::ScalarType accumulation_dtype(at::ScalarType wire_dtype);
 
 class RingStepKernels {
@@ -52,7 +53,7 @@ class RingStepKernels {
                         at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const = 0;
 };
 
-// The flash kernels of ATen's CPU backend; fp64, fp32 and bf16 tensors, computed in the
+// Kernels over ATen's CPU flash attention, for fp64, fp32 and bf16 tensors. They compute in the
 // accumulation dtype.
 std::shared_ptr<const RingStepKernels> cpu_kernels();
 

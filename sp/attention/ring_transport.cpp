@@ -40,7 +40,7 @@ void RingTransport::add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) {
     own_gradient_ = std::move(dkv_g2cD);
     return;
   }
-  if (gradient_transfer_) {  // the sum of the ranks that held this KV before
+  if (gradient_transfer_) {  // the gradient sum of the ranks that held this KV before
     gradient_transfer_->wait();
     add_rows(dkv_g2cD, plan_.steps[ring_step].gradient_received, incoming_gradient_);
   }

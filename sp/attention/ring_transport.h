@@ -1,6 +1,8 @@
-// Point-to-point ring (Liu et al. 2023, Ring Attention): two KV buffers, the next one's transfer
-// posted before the compute. The gradient of a share's KV starts at its first remote rank, follows
-// the KV, and is completed by its owner: R-1 hops, in the accumulation dtype.
+// Point-to-point ring with two KV buffers: the next buffer's transfer starts before the
+// computation. The gradient of a share's KV starts at its first remote rank, follows the KV, and is
+// completed by its owner: R-1 hops in the accumulation dtype.
+//
+// Source: Liu et al. 2023, Ring Attention.
 #pragma once
 
 #include "sp/attention/kv_transport.h"
@@ -31,7 +33,7 @@ class RingTransport final : public KvTransport {
   at::Tensor next_;
   std::unique_ptr<Transfer> kv_transfer_;
   at::Tensor own_gradient_;
-  at::Tensor incoming_gradient_;  // of the owner whose KV comes next
+  at::Tensor incoming_gradient_;  // for the owner of the next KV
   std::unique_ptr<Transfer> gradient_transfer_;
 };
 

@@ -5,7 +5,7 @@
 namespace ringside::sp {
 namespace {
 
-// The common distance of the beginnings, or 0 when there is none or blocks would overlap.
+// The distance between the blocks' begins; 0 when it is not even or blocks would overlap.
 int64_t even_spacing(const std::vector<int64_t>& begins, int64_t rows) {
   if (begins.size() == 1) {
     return rows;

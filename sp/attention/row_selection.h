@@ -1,6 +1,8 @@
-// The rows that a batch of equally sized blocks reads and writes: contiguous and evenly spaced rows
-// are views, anything else is gathered. Shapes: S = rows of a ring share, B = blocks of the batch,
-// n = rows of a block, "..." = any further dims.
+// Rows read and written by a batch of equally sized blocks. Contiguous and evenly spaced rows are
+// views; others are gathered.
+//
+// Shapes: S = rows of a ring share, B = blocks of the batch, n = rows of a block, "..." = any
+// further dims.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +14,15 @@ namespace ringside::sp {
 
 class RowSelection {
  public:
-  // begins: [B] first row of each block, B >= 1; rows >= 1 rows each. Blocks may repeat or overlap.
+  // begins: [B] first row of each block, B >= 1. Each block has `rows` >= 1 rows. Blocks may repeat
+  // or overlap.
   RowSelection(const std::vector<int64_t>& begins, int64_t rows);
 
   // [S, ...] -> [B, n, ...]; a view where the rows are evenly spaced.
   at::Tensor gather(const at::Tensor& share) const;
 
-  // share[rows] += values, values [B, n, ...]. Rows that stand in several blocks receive the sum.
+  // share[rows] += values. Rows that are in several blocks receive the sum.
+  // Shapes: values [B, n, ...].
   void add(at::Tensor& share, const at::Tensor& values) const;
 
  private:
@@ -27,8 +31,8 @@ class RowSelection {
   int64_t num_blocks_;
   int64_t rows_;
   int64_t first_;
-  int64_t spacing_;   // rows between the beginnings of neighbouring blocks, when even and without
-                      // overlap
+  // Rows between the beginnings of neighbouring blocks, when even and without overlap.
+  int64_t spacing_;
   at::Tensor index_;  // [B * n], only where they are not evenly spaced
 };
 

@@ -1,6 +1,8 @@
-// Attention sinks: a learned logit per query head that takes part in every softmax without a value
-// (Xiao et al. 2023, StreamingLLM; gpt-oss). Applied once, to the merged result, so that no ring
-// step needs to know of them. Shapes: S = rows, h = this rank's query heads, D = head dim.
+// Attention sinks: a learned logit per query head that joins every softmax without a value. Applied
+// once, to the merged result, so ring steps do not handle them.
+//
+// Shapes: S = rows, h = this rank's query heads, D = head dim.
+// Source: Xiao et al. 2023, StreamingLLM; gpt-oss.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +12,7 @@
 namespace ringside::sp {
 
 // The result over keys and sink: lse' = log(exp(lse) + exp(sink)), out' = out * exp(lse - lse').
-// sinks_h in result's dtype.
+// sinks_h has result's dtype.
 PartialAttention apply_sinks(const PartialAttention& result, const at::Tensor& sinks_h);
 
 // d sink_h = - sum over rows of exp(sink - lse') * (dout . out'), with out' and lse' as

@@ -1,9 +1,11 @@
-// The Ulysses all-to-all (Jacobs et al. 2023, DeepSpeed-Ulysses): trades a run of tokens with all
-// heads for the whole ring share with this rank's heads, and back. Each function is the adjoint of
-// the one named beside it. Head splits may be uneven, and a KV head that several ranks need is
-// written into each one's slice, so no repeated KV tensor exists. Shapes: s = this rank's tokens, S
-// = the ring share's tokens, H/h = all/this rank's query heads, K/k the same for KV heads, D = head
-// dim. Collective over the Ulysses group. With one rank nothing is copied.
+// Ulysses all-to-all: exchanges a run of tokens with all heads for the whole ring share with this
+// rank's heads, and back. Head splits may be uneven. A KV head that several ranks need is written
+// into each rank's slice, so no repeated KV tensor exists. With one rank nothing is copied.
+//
+// Shapes: s = this rank's tokens, S = the ring share's tokens, H/h = all/this rank's query heads,
+// K/k the same for KV heads, D = head dim.
+// Collective over: the Ulysses group.
+// Source: Jacobs et al. 2023, DeepSpeed-Ulysses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +29,8 @@ struct HeadShard {
   at::Tensor kv_S2kD;  // k heads, then v heads
 };
 
-// q_sHD, k_sKD, v_sKD -> this rank's heads of the whole share; k and v in one exchange, both
-// exchanges under way at once.
+// q_sHD, k_sKD, v_sKD -> this rank's heads of the whole share. k and v share one exchange; both
+// exchanges run at the same time.
 HeadShard qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
                        const AttentionPlan& plan, Communicator& ulysses);
 
@@ -39,8 +41,8 @@ struct SequenceGradients {
   at::Tensor dv_sKD;
 };
 
-// The adjoint of qkv_to_heads. The partial gradients of a shared KV head are summed in rank order;
-// the results keep the dtypes of dq_ShD and dkv_S2kD, which may differ.
+// Adjoint of qkv_to_heads. Partial gradients of a shared KV head are summed in rank order. The
+// results keep the dtypes of dq_ShD and dkv_S2kD, which may differ.
 SequenceGradients gradients_to_sequence(const at::Tensor& dq_ShD, const at::Tensor& dkv_S2kD,
                                         const AttentionPlan& plan, Communicator& ulysses);
 

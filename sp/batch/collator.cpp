@@ -34,12 +34,12 @@ PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_
   return shared_prefix ? build_prefix_tree(ids) : unshared_tree(ids);
 }
 
-// One micro-batch before it is cut.
+// One micro-batch before sharding.
 struct Packed {
   PrefixTree tree;
   std::vector<int64_t> ids;
   LossEntries entries;               // source = packed index
-  std::vector<int64_t> entry_index;  // place in the order (document, entry)
+  std::vector<int64_t> entry_index;  // index in the order (document, entry)
   PrefixSaving saving;
 };
 
@@ -81,7 +81,7 @@ Packed pack(std::span<const Document> documents, const std::vector<int64_t>& cho
   return packed;
 }
 
-// The entries whose source token is on this rank, source as local index, ordered by it.
+// The entries whose source token is on this rank, with local source indices, in their order.
 LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& local_of_packed,
                           std::vector<int64_t>& entry_index) {
   std::vector<std::size_t> mine;
@@ -104,7 +104,7 @@ LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& loca
 
 struct FamilyPacking {
   PackingPlan plan;          // of documents
-  int64_t fullest_rank = 0;  // tokens of the data-parallel rank that has most
+  int64_t fullest_rank = 0;  // tokens of the fullest data-parallel rank
 };
 
 FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t dp_size,
@@ -164,8 +164,8 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
   std::iota(all.begin(), all.end(), int64_t{0});
   const PrefixTree tree = tree_of(documents, all, shared_prefix);
   FamilyPacking best = pack_families(tree, tokens_per_micro_batch, dp_size, tokens_per_micro_batch);
-  // A large family on one data-parallel rank leaves the others idle: look for a size at which all
-  // get as much.
+  // A large family on one data-parallel rank leaves the others idle, so this searches a family size
+  // at which all ranks get about as much.
   const int64_t part = (tree.forest.num_tokens() + dp_size - 1) / dp_size;
   for (int64_t eighths = 8; eighths <= 16 && dp_size > 1; ++eighths) {
     const int64_t max_tokens = std::clamp<int64_t>(part * eighths / 8, 1, tokens_per_micro_batch);

@@ -1,7 +1,8 @@
-// The collator: packs documents into micro-batches, lays each micro-batch out over the
-// sequence-parallel ranks, and cuts out this rank's part. Everything up to the tensors is a pure
-// function of the documents, so all ranks agree without communication. A prefix that documents
-// share, for example a group's prompt, becomes one segment: it is stored, computed and sent once.
+// Collator: packs documents into micro-batches, places the tokens of each on the sequence-parallel
+// ranks and cuts out this rank's part. Everything before the tensors is a pure function of the
+// documents, so all ranks agree without communication. A prefix that documents share, for example a
+// group's prompt, is one segment: it is stored, computed and sent once.
+//
 // Shapes: s = tokens of this rank, n = loss entries of this rank.
 #pragma once
 
@@ -21,39 +22,39 @@
 
 namespace ringside::sp {
 
-// What sharing prefixes saves in one micro-batch, over all ranks.
+// Tokens and pairs with and without shared prefixes in one micro-batch, over all ranks.
 struct PrefixSaving {
   int64_t raw_tokens = 0;     // of the documents
-  int64_t unique_tokens = 0;  // of the forest: what is computed
-  int64_t raw_pairs = 0;      // query-key pairs the documents would attend to, per head and layer
+  int64_t unique_tokens = 0;  // of the forest: those that are computed
+  int64_t raw_pairs = 0;      // query-key pairs that the documents attend to, per head and layer
   int64_t unique_pairs = 0;
 };
 
-// This rank's part of one micro-batch: which tokens it holds and which loss entries hang on them.
-// No numbers of an entry: the caller keeps those in columns and finds them by entry_index.
+// This rank's part of one micro-batch: its tokens and their loss entries. Other columns of an entry
+// belong to the caller, who finds them by entry_index.
 struct MicroBatch {
   std::shared_ptr<const AttentionPlan> plan;
   Balance balance;  // over the ring ranks
   PrefixSaving saving;
-  bool async_ulysses = false;    // as SequenceOptions
-  at::Tensor share_positions_S;  // int64, of the whole ring share; with async_ulysses only
+  bool async_ulysses = false;    // as in SequenceOptions
+  at::Tensor share_positions_S;  // int64, of the whole ring share; only with async_ulysses
   at::Tensor ids_s;              // int64
   at::Tensor positions_s;        // int64, within each token's document
   at::Tensor source_n;           // int64, local index of the scoring token
   at::Tensor target_n;           // int64
   at::Tensor sample_n;           // int64
-  // Each entry's place in the order (document, entry) over all documents that were collated.
+  // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
 
   int64_t num_entries() const { return static_cast<int64_t>(entry_index.size()); }
 };
 
-// How micro-batches are laid out over the mesh.
+// Placement of micro-batches on the mesh.
 struct SequenceOptions {
   PlanOptions plan;
   Placement placement = Placement::kDocumentAware;
   bool shared_prefix = true;
-  bool async_ulysses = false;  // projections overlapped with the exchange of heads
+  bool async_ulysses = false;  // overlap projections with the exchange of heads
 };
 
 struct CollatorOptions {
@@ -62,19 +63,20 @@ struct CollatorOptions {
   SequenceOptions sequence;
 };
 
-// Which documents make up which micro-batch of which data-parallel rank. A pure function; ranks
-// compare its hash before a step. Documents that share a prefix stay together as far as the budget,
-// and an equal part for each data-parallel rank, allow.
+// Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
+// stay together as far as the token budget and an equal part for each data-parallel rank allow.
+// Ranks compare the plan's hash before a step.
+// Thread safety: pure.
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix);
 
 // This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
-// same number, some possibly without a token. Throws: std::invalid_argument on a document whose
-// entries do not fit its ids.
+// same number of micro-batches; some may have no token.
+// Throws: std::invalid_argument on a document whose entries do not match its ids.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options);
 
-// The same with the packing of plan_micro_batches().
+// collate() with the packing of plan_micro_batches().
 std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh,
                                 const CollatorOptions& options);
 

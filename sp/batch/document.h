@@ -1,4 +1,4 @@
-// What the collator packs: token ids and the loss entries that hang on them. Torch-free.
+// Document as the collator packs it: token ids and their loss entries. Torch-free.
 #pragma once
 
 #include <cstdint>

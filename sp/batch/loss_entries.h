@@ -1,9 +1,9 @@
 // Loss entries of a document: which token scores which target. Torch-free.
 //
-// An entry points at the token whose hidden state scores its target and lives on that token's rank.
-// Targets are chosen per document before anything is cut, so none crosses a shard edge; a token may
-// carry several entries. Numbers that belong to an entry (log-probs, advantages, weights) are the
-// caller's: they are found by the entry's place in the order (document, entry),
+// An entry names the token whose hidden state scores its target, and lives on that token's rank.
+// Targets are chosen per document before sharding, so no target is lost at a shard edge. A token
+// may have several entries. Other columns of an entry (log-probs, advantages, weights) belong to
+// the caller, who finds them by the entry's index in the order (document, entry),
 // MicroBatch::entry_index.
 #pragma once
 
@@ -13,15 +13,14 @@
 namespace ringside::sp {
 
 struct LossEntries {
-  std::vector<int64_t>
-      source;  // token that scores the target: index in the document, or packed index
+  std::vector<int64_t> source;  // scoring token: index in the document, or packed index
   std::vector<int64_t> target;  // token id
-  std::vector<int64_t> sample;  // caller's number of the sequence, the same on every rank
+  std::vector<int64_t> sample;  // caller's number of the sequence; the same on every rank
 
   int64_t size() const { return static_cast<int64_t>(source.size()); }
   void add(int64_t source_token, int64_t target_id, int64_t sample_number = 0);
 
-  // Throws std::invalid_argument naming the column whose length differs from source's.
+  // Throws: std::invalid_argument naming the column whose length differs from source's.
   void check() const;
 };
 

@@ -14,7 +14,8 @@ int64_t common_prefix(const Ids& a, const Ids& b) {
   return end.first - a.begin();
 }
 
-// Documents in lexicographic order, so that those of one subtree are neighbours.
+// Builder over the documents in lexicographic order, in which the documents of a subtree are
+// neighbours.
 class Builder {
  public:
   explicit Builder(std::span<const Ids* const> documents)
@@ -46,8 +47,8 @@ class Builder {
     return static_cast<int64_t>(segments_.size()) - 1;
   }
 
-  // The documents [first, last) of the sorted order from token `depth` on; they agree on all before
-  // it, which is `path`.
+  // Adds the documents [first, last) of the sorted order from token `depth` on. They agree on all
+  // tokens before it, which are `path`.
   void add_range(std::size_t first, std::size_t last, int64_t depth, int64_t parent,
                  std::vector<int64_t> path) {
     if (last - first == 1) {
@@ -63,8 +64,8 @@ class Builder {
       path.push_back(parent);
       depth = common;
     }
-    // Cut where neighbours agree no further; a document that ends at `depth` needs no segment of
-    // its own.
+    // Cuts where neighbours stop agreeing. A document that ends at `depth` needs no segment of its
+    // own.
     std::size_t begin = first;
     for (std::size_t end = first + 1; end <= last; ++end) {
       if (end < last && shared_with_next_[end - 1] > common) {
@@ -122,7 +123,7 @@ std::vector<Family> cut_into_families(const PrefixTree& tree, int64_t max_tokens
   for (const int64_t document : tree.order) {
     const auto& path = tree.paths[document];
     int64_t tokens = 0;      // of the document
-    int64_t additional = 0;  // beyond what it shares with the one before it
+    int64_t additional = 0;  // tokens not shared with the document before it
     for (std::size_t i = 0; i < path.size(); ++i) {
       tokens += tree.forest.length(path[i]);
       const bool shared = previous != nullptr && i < previous->size() && (*previous)[i] == path[i];

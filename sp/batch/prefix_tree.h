@@ -1,5 +1,5 @@
-// Documents that begin alike as a forest in which what they share exists once. Torch-free; a pure
-// function of the token ids, so that all ranks build the same forest.
+// Prefix tree of documents: a forest in which a shared prefix exists once. Torch-free. A pure
+// function of the token ids, so all ranks build the same forest.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,33 @@ namespace ringside::sp {
 
 struct PrefixTree {
   SegmentForest forest;
-  // For each document the segments that make it up, from the root on. [num_documents]
+  // The segments of each document, from the root on. [num_documents]
   std::vector<std::vector<int64_t>> paths;
-  // Documents in the order in which their last segments stand in the forest.
+  // Documents in the order of their last segments in the forest.
   std::vector<int64_t> order;
 };
 
-// A run of tokens is shared by the documents that agree up to its end, where that saves at least
-// kMinSavedTokens tokens: splitting off a few would cost more in small blocks than it saves. Equal
-// documents share everything.
+// Shortest saving for which a prefix is shared, in tokens. Splitting off fewer tokens costs more in
+// small blocks than it saves. Equal documents share everything.
 inline constexpr int64_t kMinSavedTokens = 16;
 
 PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents);
 
-// Every document a root of its own.
+// The forest in which every document is a root.
 PrefixTree unshared_tree(std::span<const std::vector<int64_t>* const> documents);
 
-// The packed index of each token of a document.
+// Packed index of each token of a document.
 std::vector<int64_t> packed_indices_of(const PrefixTree& tree, int64_t document);
 
-// Documents that are packed as one because they share a prefix, and how many tokens they have
-// together.
+// Documents packed together because they share a prefix, and their unique tokens.
 struct Family {
   std::vector<int64_t> documents;
   int64_t tokens = 0;
 };
 
-// The trees of the forest as families, those with more than max_tokens cut between documents into
-// smaller ones, each with a copy of what it shares. A single document may exceed max_tokens.
+// The trees of the forest as families. A family of more than max_tokens is cut between documents
+// into smaller ones, each with its own copy of the shared prefix. A single document may exceed
+// max_tokens.
 std::vector<Family> cut_into_families(const PrefixTree& tree, int64_t max_tokens);
 
 }  // namespace ringside::sp

@@ -61,7 +61,8 @@ class QkvProjection : public torch::autograd::Function<QkvProjection> {
       started[i] = start_to_sequence({grads[i]}, call.exchange[i], *call.comm, kGradTags[i]);
     }
     variable_list result(8);
-    std::size_t edge = 0;  // needs_input_grad counts the tensors that are there; hidden is number 0
+    // Index among needs_input_grad, which counts defined tensors only; hidden is 0.
+    std::size_t edge = 0;
     for (std::size_t i = 0; i < 3; ++i) {
       const at::Tensor& weight = saved[1 + i];
       const at::Tensor dy_sO =
@@ -86,7 +87,7 @@ struct OutputCall {
   std::shared_ptr<Communicator> comm;
 };
 
-// The columns of weight [E, H D] that take a rank's heads.
+// The columns of weight [E, H D] for a rank's heads.
 at::Tensor columns(const at::Tensor& weight, Range heads, int64_t head_dim) {
   return weight.narrow(1, heads.begin * head_dim, heads.size() * head_dim);
 }

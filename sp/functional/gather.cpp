@@ -21,7 +21,7 @@ struct GatherCall {
   std::shared_ptr<Communicator> comm;
 };
 
-// Along dim 0.
+// Gather along dim 0.
 class Gather : public torch::autograd::Function<Gather> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& x, const GatherCall& call) {

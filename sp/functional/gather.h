@@ -1,7 +1,10 @@
-// Whole tensors from shards and shards from whole tensors, at the edges of a sequence-parallel
-// region. Both are exact adjoints under the one rule of gradients: what the ranks' losses add up to
-// is the loss, so parameter gradients are SUMmed over the group. Collective where said; blocks; not
-// thread-safe; differentiable once.
+// Gather and slice of tensors at the edges of a sequence-parallel region. Both are exact adjoints
+// under the rule of gradients: the loss is the sum of the ranks' losses, so parameter gradients are
+// SUMmed over the group. Differentiable once.
+//
+// Collective over: comm, where said.
+// Blocks: the collective functions.
+// Thread safety: none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,28 +17,31 @@
 
 namespace ringside::sp {
 
-// x [..s..] -> [..S..]: the shards of all ranks along gather_dim in rank order, on every rank.
-// lengths: rows of each rank, 0 included; empty = asked of the others. Backward is the adjoint, a
-// reduce-scatter: every rank's gradient of a row is summed at the row's owner, in rank order, in
-// fp32 for narrower floats. So the ranks may compute different losses from the result, or one of
-// them all of it; when each computes the same loss, let each count it 1/P. Collective forward and
-// backward: every rank must use the result. Throws c10::Error, before anything is sent, when
-// lengths do not fit.
+// Concatenates the shards of all ranks along gather_dim in rank order, on every rank. lengths: rows
+// of each rank, 0 included; empty = gathered from the ranks. The backward is a reduce-scatter: all
+// ranks' gradients of a row are summed at its owner, in rank order, in fp32 for narrower floats. So
+// ranks may compute different parts of the loss from the result. When every rank computes the same
+// loss, each must count it 1/P.
+// Shapes: x [..s..] -> [..S..].
+// Collective over: comm, forward and backward; every rank must use the result.
+// Throws: c10::Error, before anything is sent, when lengths do not match.
 at::Tensor gather_outputs(const at::Tensor& x, int64_t gather_dim,
                           const std::shared_ptr<Communicator>& comm,
                           const std::vector<int64_t>& lengths = {});
 
-// For shards padded at the end of the sequence to the same size c on every rank, so that rank r
-// holds the rows from r c on: the first unpadded_size rows of the whole, [..unpadded_size..].
-// Padding is not sent and its gradient is zero. Throws c10::Error, before anything is sent, when
-// unpadded_size is negative or exceeds P c.
+// gather_outputs() for shards padded at the end of the sequence to the same size c on every rank:
+// rank r holds the rows from r c on. Returns the first unpadded_size rows of the whole. Padding is
+// not sent and its gradient is zero.
+// Shapes: x [..c..] -> [..unpadded_size..].
+// Throws: c10::Error, before anything is sent, when unpadded_size is negative or exceeds P c.
 at::Tensor gather_outputs_unpadded(const at::Tensor& x, int64_t gather_dim, int64_t unpadded_size,
                                    const std::shared_ptr<Communicator>& comm);
 
-// x [..S..], the same on every rank -> this rank's part [..s..] of the floor/ceil cut
-// (even_lengths) along dim, a view. Backward is the local adjoint: the slice's gradient in its
-// place, zero elsewhere. So a rank's gradient of x is the part its own tokens contribute, and the
-// SUM over ranks is the whole; nothing is sent. Not collective.
+// This rank's part, by even_lengths, of a tensor that is the same on every rank; a view. The
+// backward puts the slice's gradient in its place, with zeros elsewhere. So a rank's gradient of x
+// is the part of its own tokens, and the SUM over ranks is the whole.
+// Shapes: x [..S..] -> [..s..] along dim.
+// Collective over: nothing; nothing is sent.
 at::Tensor slice_input_tensor(const at::Tensor& x, int64_t dim, const Communicator& comm);
 
 }  // namespace ringside::sp

@@ -111,8 +111,7 @@ HeadShare head_share(int64_t num_query_heads, int64_t num_kv_heads, int64_t rank
   }
   const int64_t group = num_query_heads / num_kv_heads;
   const Range q = even_part(num_query_heads, ranks, rank);
-  // Ranks that are left without a query head are the last ones; theirs is the empty range at the
-  // end.
+  // Ranks without a query head are the last ones; their range is empty and at the end.
   HeadShare share{q, {q.begin / group, q.empty() ? q.begin / group : (q.end - 1) / group + 1}, {}};
   for (int64_t head = q.begin; head < q.end; ++head) {
     share.kv_head_of.push_back(head / group - share.kv_heads.begin);

@@ -15,16 +15,18 @@ using torch::autograd::variable_list;
 
 class ReduceLoss : public torch::autograd::Function<ReduceLoss> {
  public:
-  // weight: what turns this rank's loss into the sum over its tokens; 0 without a token.
+  // weight: factor from this rank's loss to the sum over its tokens; 0 without a token.
   static Variable forward(AutogradContext* ctx, const Variable& loss, double weight, int64_t tokens,
                           Communicator* comm) {
     at::Tensor sums = at::zeros({2}, loss.options().dtype(at::kDouble));
-    if (tokens > 0) {  // not loss x 0, which is NaN where the loss of no token is
+    // Skipped rather than multiplied by 0, because the loss of no token may be NaN.
+    if (tokens > 0) {
       sums[0] = loss.to(at::kDouble).reshape({}) * weight;
       sums[1] = tokens;
     }
     comm->all_reduce_sum(sums, "loss");
-    const at::Tensor total = sums[1].clamp_min(1);  // counts are integers: 1 only stands in for 0
+    // Counts are integers, so the clamp only replaces 0.
+    const at::Tensor total = sums[1].clamp_min(1);
     ctx->save_for_backward({weight / total});
     return (sums[0] / total).to(loss.scalar_type()).reshape(loss.sizes());
   }

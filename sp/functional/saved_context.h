@@ -1,4 +1,4 @@
-// What an autograd function's backward needs beside tensors, kept in its context. For the .cpp
+// Non-tensor state of an autograd function, kept in its context for the backward. Used by the .cpp
 // files of this folder.
 #pragma once
 
@@ -15,14 +15,15 @@ struct Held final : torch::CustomClassHolder {
   T value;
 };
 
-// Keeps value until the graph is freed; once per context.
+// Keeps value until the graph is freed. Call it once per context.
 template <class T>
 void hold(torch::autograd::AutogradContext* ctx, T value) {
   ctx->saved_data["held"] =
       c10::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
 }
 
-// A copy of what hold() kept, so it outlives a context that is freed meanwhile. T must be hold()'s.
+// A copy of the value that hold() kept, so it outlives a context that is freed meanwhile. T must be
+// hold()'s.
 template <class T>
 T held(torch::autograd::AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Held<T>>(ctx->saved_data["held"].toCapsule())->value;

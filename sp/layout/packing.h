@@ -1,5 +1,5 @@
-// Which document goes into which micro-batch of which data-parallel rank. Pure integers: every rank
-// computes the same plan from the same lengths, and compares its hash before the step.
+// Packing plan: the documents of each micro-batch of each data-parallel rank. Integers only. Every
+// rank computes the same plan from the same lengths and compares its hash before the step.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace ringside::sp {
 
-// micro_batches[dp_rank][m] lists document indices, ordered by length, longest first, then by
-// index. Every dp rank has the same number of micro-batches; some may be empty.
+// micro_batches[dp_rank][m] lists document indices, longest document first, then by index. Every dp
+// rank has the same number of micro-batches; some may be empty.
 struct PackingPlan {
   std::vector<std::vector<std::vector<int64_t>>> micro_batches;
 
@@ -17,13 +17,13 @@ struct PackingPlan {
     return micro_batches.empty() ? 0 : static_cast<int64_t>(micro_batches.front().size());
   }
 
-  // FNV-1a over all indices and shapes: equal plans have equal hashes.
+  // FNV-1a over all indices and shapes. Equal plans have equal hashes.
   uint64_t hash() const;
 };
 
-// Longest-first into the least-filled bin. The number of bins per dp rank is the smallest for which
-// every bin holds at most tokens_per_micro_batch tokens; a document longer than that gets a bin of
-// its own. lengths >= 0, dp_size >= 1, tokens_per_micro_batch >= 1, else std::invalid_argument.
+// Packs longest-first into the least-filled bin. The number of bins per dp rank is the smallest for
+// which every bin holds at most tokens_per_micro_batch tokens. A longer document gets its own bin.
+// Throws: std::invalid_argument unless lengths >= 0, dp_size >= 1 and tokens_per_micro_batch >= 1.
 PackingPlan pack_documents(std::span<const int64_t> lengths, int64_t dp_size,
                            int64_t tokens_per_micro_batch);
 

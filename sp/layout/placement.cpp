@@ -21,7 +21,8 @@ void append_run(std::vector<TokenRun>& share, int64_t segment, Range offsets) {
   share.push_back({segment, offsets});
 }
 
-// Cuts segments into zigzag chunks one after another; remembers where the remainders go next.
+// Cuts segments into zigzag chunks, one segment after another, and keeps the position of the next
+// remainder.
 class ZigzagCutter {
  public:
   explicit ZigzagCutter(int64_t ring_size) : num_chunks_(2 * ring_size) {}

@@ -1,4 +1,4 @@
-// A half-open range of indices.
+// Half-open range of indices.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part `index` of `total` things cut into `parts` contiguous parts whose sizes differ by at most
-// one; the first total % parts parts are the larger ones. Any total >= 0, any parts >= 1.
+// Part `index` of `total` items cut into `parts` contiguous parts whose sizes differ by at most
+// one. The first total % parts parts are the larger ones. Any total >= 0, any parts >= 1.
 inline Range even_part(int64_t total, int64_t parts, int64_t index) {
   const int64_t base = total / parts;
   const int64_t larger = total % parts;
@@ -24,7 +24,7 @@ inline Range even_part(int64_t total, int64_t parts, int64_t index) {
   return {begin, begin + base + (index < larger ? 1 : 0)};
 }
 
-// Members of all ranges together.
+// Sum of the sizes of all ranges.
 inline int64_t total_size(const std::vector<Range>& ranges) {
   int64_t sum = 0;
   for (const Range& range : ranges) {

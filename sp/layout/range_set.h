@@ -1,5 +1,4 @@
-// A set of indices as sorted ranges, and the place of each member in the compact sequence of all
-// members.
+// Set of indices as sorted ranges, with the rank of each member among all members (its "place").
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,11 @@ class RangeSet {
   RangeSet united(const RangeSet& other) const;
   RangeSet intersected(const RangeSet& other) const;
 
-  // Number of members below `value`: a member's place.
+  // Number of members below `value`; for a member, its place.
   int64_t place_of(int64_t value) const;
 
-  // The places of a subset's ranges, neighbouring ones joined. Throws std::invalid_argument when it
-  // is not a subset.
+  // The places of a subset's ranges; neighbouring ones are joined.
+  // Throws: std::invalid_argument when it is not a subset.
   std::vector<Range> places_of(const RangeSet& subset) const;
 
  private:

@@ -8,7 +8,7 @@ namespace ringside::sp {
 
 SegmentForest::SegmentForest(std::vector<Segment> segments)
     : segments_(std::move(segments)), packed_begin_{0} {
-  std::vector<int64_t> path;  // from the root to the segment before
+  std::vector<int64_t> path;  // from the root to the previous segment
   subtree_end_.assign(segments_.size(), num_segments());
   for (int64_t s = 0; s < num_segments(); ++s) {
     const Segment& segment = segments_[s];

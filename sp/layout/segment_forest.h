@@ -1,8 +1,7 @@
-// The documents of a micro-batch as a forest of segments, so that a token shared by several
-// documents exists once. A plain document is a root without children; completions of one prompt are
-// children of the prompt's segment, and so on to any depth. A token attends to itself, to what
-// precedes it in its segment, and to all of its segment's ancestors. Pure integers, the same on
-// every rank.
+// Forest of segments: the documents of a micro-batch, in which tokens shared by several documents
+// exist once. A plain document is a root without children. Completions of one prompt are children
+// of the prompt's segment, and so on to any depth. A token attends to itself, to the tokens before
+// it in its segment, and to all ancestors of its segment. Integers only, the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +17,11 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// Segments stand in depth-first order, and tokens are packed in that order ("packed index"): a
+// Segments are in depth-first order, and tokens are packed in that order ("packed index"). A
 // segment's descendants follow it without a gap.
 class SegmentForest {
  public:
-  // Throws std::invalid_argument, naming the segment, on a negative length or a parent that is not
+  // Throws: std::invalid_argument, naming the segment, on a negative length or a parent that is not
   // on the path of the segment before.
   explicit SegmentForest(std::vector<Segment> segments);
 
@@ -34,7 +33,7 @@ class SegmentForest {
   int64_t length(int64_t segment) const { return segments_.at(segment).length; }
   int64_t parent(int64_t segment) const { return segments_.at(segment).parent; }
 
-  // Position, within every document that contains it, of the segment's first token.
+  // Position of the segment's first token in every document that contains it.
   int64_t first_position(int64_t segment) const { return first_position_.at(segment); }
 
   // Packed indices of the segment's tokens.
@@ -42,7 +41,7 @@ class SegmentForest {
     return {packed_begin_.at(segment), packed_begin_.at(segment + 1)};
   }
 
-  // One past the segment's last descendant, as a segment and as a packed index.
+  // End of the segment's descendants, as a segment and as a packed index.
   int64_t subtree_end(int64_t segment) const { return subtree_end_.at(segment); }
   int64_t packed_subtree_end(int64_t segment) const {
     return packed_begin_.at(subtree_end(segment));

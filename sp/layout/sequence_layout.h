@@ -1,14 +1,13 @@
-// Who holds which token of a packed micro-batch. Pure integers, the same on every rank; the one
-// object through which every token-aligned field is cut and put together again, so that no two
-// fields can disagree.
+// Sequence layout: the tokens of a packed micro-batch on each rank. Integers only, the same on
+// every rank. Every token-aligned field is sharded and restored through this one object, so fields
+// cannot disagree.
 //
-// The micro-batch is a forest of segments; its tokens are packed in the forest's order ("packed
-// index"). The placement says which runs of tokens a ring rank holds; each ring share, in packed
-// order, is then cut into U contiguous runs for the Ulysses ranks. Nothing is padded; a rank may
-// hold no token at all.
+// The micro-batch is a forest of segments. Its tokens are packed in the forest's order ("packed
+// index"). The placement assigns runs of tokens to ring ranks. Each ring share, in packed order, is
+// cut into U contiguous runs for the Ulysses ranks. Nothing is padded; a rank may hold no token.
 //
-// sp rank = ring_rank * U + ulysses_rank. "Share index" = place in a ring share; "local index" =
-// place on an sp rank.
+// sp rank = ring_rank * U + ulysses_rank. "Share index" = index in a ring share. "Local index" =
+// index on an sp rank.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +23,11 @@ namespace ringside::sp {
 
 class SequenceLayout {
  public:
-  // ring_size, ulysses_size >= 1, else std::invalid_argument with both.
+  // Throws: std::invalid_argument, with both sizes, unless ring_size >= 1 and ulysses_size >= 1.
   SequenceLayout(SegmentForest forest, int64_t ring_size, int64_t ulysses_size,
                  Placement placement = Placement::kZigzag);
 
-  // Plain documents of these lengths, in zigzag.
+  // Plain documents of these lengths, placed in zigzag.
   SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size,
                  int64_t ulysses_size);
 
@@ -50,23 +49,22 @@ class SequenceLayout {
 
   Balance balance() const { return balance_of(forest_, shares_); }
 
-  // The share indices that a Ulysses rank of ring_rank's share holds.
+  // Share indices of one Ulysses rank of ring_rank's share.
   Range ulysses_part(int64_t ring_rank, int64_t ulysses_rank) const;
 
   int64_t num_local_tokens(int64_t sp_rank) const;
 
-  // Packed index and position within its document of each token of sp_rank, in local order.
+  // Packed index, and position within its document, of each token of sp_rank, in local order.
   std::vector<int64_t> packed_indices(int64_t sp_rank) const;
   std::vector<int64_t> positions(int64_t sp_rank) const;
 
-  // The positions of a whole ring share, in share order: what its Ulysses ranks hold together.
+  // Positions of a whole ring share, in share order.
   std::vector<int64_t> share_positions(int64_t ring_rank) const;
 
-  // The local index of every token that sp_rank holds, by packed index; -1 for tokens of other
-  // ranks. [num_tokens]
+  // Local index on sp_rank by packed index; -1 for tokens of other ranks. [num_tokens]
   std::vector<int64_t> local_index_of_packed(int64_t sp_rank) const;
 
-  // This rank's share of a field that has one value per packed token.
+  // The shard of sp_rank of a field with one value per packed token.
   template <class T>
   std::vector<T> shard(std::span<const T> packed, int64_t sp_rank) const {
     check_size(static_cast<int64_t>(packed.size()), num_tokens(), "packed field");
@@ -77,7 +75,7 @@ class SequenceLayout {
     return local;
   }
 
-  // The packed field again from the shards of all sp ranks in rank order.
+  // Inverse of shard(): the packed field from the shards of all sp ranks in rank order.
   template <class T>
   std::vector<T> restore(std::span<const std::vector<T>> shards) const {
     check_size(static_cast<int64_t>(shards.size()), sp_size(), "number of shards");

@@ -8,8 +8,8 @@
 namespace ringside::sp {
 namespace {
 
-constexpr double kTolerance = 1.04;   // of the fullest rank above the mean
-constexpr double kGoodEnough = 1.01;  // where looking for exchanges stops
+constexpr double kTolerance = 1.04;   // fullest rank / mean above which a tree is cut
+constexpr double kGoodEnough = 1.01;  // fullest rank / mean at which the search for exchanges stops
 
 struct Load {
   int64_t tokens = 0;
@@ -24,7 +24,7 @@ struct Load {
   Load operator-(const Load& other) const { return {tokens - other.tokens, pairs - other.pairs}; }
 };
 
-// A segment with all that hangs on it, placed as one.
+// A segment with all its descendants, placed as one.
 struct Tree {
   int64_t root = 0;
   Load load;
@@ -38,7 +38,7 @@ Tree tree_of(const SegmentForest& forest, int64_t root) {
   return tree;
 }
 
-// Assigns trees to ranks that each carry `base` already.
+// Assignment of trees to ranks that already hold the load `base`.
 class Assignment {
  public:
   Assignment(const std::vector<Tree>& trees, int64_t ranks, Load base, Load total)
@@ -60,7 +60,7 @@ class Assignment {
       *best += trees[t].load;
       owner_[t] = best - loads_.begin();
     }
-    // Each change lowers the fullest rank, so this ends by itself; the bound keeps it fast on huge
+    // Each change lowers the fullest rank, so the loop terminates. The bound keeps it fast on huge
     // batches.
     for (std::size_t step = 0; step < 4 * trees.size() && imbalance() > kGoodEnough && improve();
          ++step) {
@@ -70,7 +70,7 @@ class Assignment {
   double imbalance() const { return fill(loads_[fullest()]); }
   int64_t owner(std::size_t tree) const { return owner_[tree]; }
 
-  // Load as a multiple of the mean, of tokens or pairs, whichever is more.
+  // Load / mean, of tokens or pairs, whichever is larger.
   double fill(const Load& load) const {
     const auto ratio = [&](int64_t part, int64_t whole) {
       return whole == 0 ? 0.0 : ranks_ * static_cast<double>(part) / static_cast<double>(whole);
@@ -80,9 +80,9 @@ class Assignment {
 
  private:
   struct Change {
-    std::size_t out = 0;            // leaves the fullest rank
-    std::optional<std::size_t> in;  // comes instead, if anything
-    int64_t other = 0;              // the rank it is exchanged with
+    std::size_t out = 0;            // tree that leaves the fullest rank
+    std::optional<std::size_t> in;  // tree that replaces it, if any
+    int64_t other = 0;              // the rank of the exchange
   };
 
   int64_t fullest() const {
@@ -91,7 +91,8 @@ class Assignment {
            loads_.begin();
   }
 
-  // The best single move or exchange between the fullest rank and another; false when none helps.
+  // Applies the best single move or exchange between the fullest rank and another; false when none
+  // helps.
   bool improve() {
     const int64_t from = fullest();
     double best = fill(loads_[from]) - 1e-9;

@@ -1,5 +1,5 @@
-// The packing behind document-aware placement: which segments stay whole on which ring rank, and
-// which are cut.
+// Assignment of segments to ring ranks in document-aware placement: whole on one rank, or cut over
+// all.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace ringside::sp {
 
 inline constexpr int64_t kCutOverAllRanks = -1;
 
-// For each segment the ring rank that holds all of it, or kCutOverAllRanks. Trees are assigned
-// whole, largest first, then moved and exchanged as long as that lowers the fullest rank in tokens
-// and attended pairs; while the fullest is more than 4 % above the mean, the largest tree's root
-// segment is cut and its subtrees are assigned for themselves. Ends at the latest with every
-// segment cut. [num_segments]
+// The ring rank that holds each whole segment, or kCutOverAllRanks. Trees are assigned whole,
+// largest first. They are then moved and exchanged while that lowers the maximum over ranks of
+// tokens and attended pairs. While the maximum is more than 4 % above the mean, the root segment of
+// the largest tree is cut and its subtrees are assigned separately. Ends at the latest when every
+// segment is cut. [num_segments]
 std::vector<int64_t> owners_of_segments(const SegmentForest& forest, int64_t ring_size);
 
 }  // namespace ringside::sp

@@ -20,12 +20,12 @@ class C10dTransfer final : public Transfer {
   C10dTransfer(const C10dTransfer&) = delete;
   C10dTransfer& operator=(const C10dTransfer&) = delete;
 
-  // The backend still uses the buffers until both works are done.
+  // Waits, because the backend uses the buffers until both works are done.
   ~C10dTransfer() override {
     try {
       wait();
     } catch (const std::exception&) {
-      // Only reached while another error unwinds; that one is reported.
+      // Reached only while another error unwinds; that error is reported.
     }
   }
 
@@ -85,13 +85,12 @@ class C10dCommunicator final : public Communicator {
 
   std::unique_ptr<Transfer> do_send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
                                          int64_t from) override {
-    // Every rank starts its transfers in the same order, so one running tag matches them.
+    // A running tag matches transfers, because every rank starts them in the same order.
     const int tag = next_tag_;
     next_tag_ = (next_tag_ + 1) % (1 << 20);
     c10::intrusive_ptr<c10d::Work> sending;
     c10::intrusive_ptr<c10d::Work> receiving;
-    // NCCL runs calls of one pair in order: two ranks that each receive first would wait for each
-    // other forever.
+    // NCCL runs the calls of one pair in order. Two ranks that both receive first would deadlock.
     const bool grouped =
         backend_->supportsCoalescing() && (receive.numel() > 0 || send.numel() > 0);
     if (grouped) {

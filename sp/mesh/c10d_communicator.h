@@ -1,5 +1,5 @@
-// Communicators over c10d: Gloo for CPU tensors, NCCL for CUDA tensors. A wrapper, nothing more:
-// c10d's own backends do the work, found through a c10d::Store that every rank of the world shares.
+// Communicators over c10d: Gloo for CPU tensors, NCCL for CUDA tensors. Thin wrappers of c10d's
+// backends, which meet through a c10d::Store that every rank of the world shares.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,20 +17,23 @@ class Store;
 
 namespace ringside::sp {
 
-// Wraps an existing backend (Gloo, NCCL). Never blocks.
+// Wraps an existing backend (Gloo, NCCL).
+// Blocks: never.
 std::shared_ptr<Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend);
 
-// Joins a Gloo group: blocks until `size` ranks have called with the same store and group_name, or
-// throws after timeout, which also bounds every later collective. host: the address to bind, empty
-// = this machine's default.
+// Joins a Gloo group. `timeout` also bounds every later collective. host: the address to bind,
+// empty = this machine's default.
+// Blocks: until `size` ranks have called with the same store and group_name.
+// Throws: after `timeout`.
 std::shared_ptr<Communicator> make_gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::string& group_name, int64_t rank,
                                                      int64_t size, const std::string& host,
                                                      std::chrono::milliseconds timeout);
 
-// The rendezvous store of a run: rank 0 listens at port of host, the others connect. Blocks until
-// connected; throws after timeout. The store is not authenticated: loopback or a private network
-// only.
+// The rendezvous store of a run: rank 0 listens at `port` of `host`, the others connect. The store
+// is not authenticated: use loopback or a private network.
+// Blocks: until connected.
+// Throws: after `timeout`.
 c10::intrusive_ptr<c10d::Store> make_tcp_store(const std::string& host, uint16_t port, int64_t rank,
                                                int64_t world_size,
                                                std::chrono::milliseconds timeout);

@@ -25,7 +25,7 @@ class SingleRankCommunicator final : public Communicator {
   int64_t size() const override { return 1; }
 
  protected:
-  // Communicator answers for a group of one before it comes to these.
+  // Unreachable: Communicator handles a group of one before it calls these.
   void do_all_reduce(at::Tensor&, Reduction) override {}
   std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor&, at::Tensor&,
                                                 const std::vector<int64_t>&,

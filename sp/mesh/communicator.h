@@ -1,11 +1,11 @@
-// Collectives among the ranks of one mesh axis, and the count of logical bytes this rank sent, by
-// tag. The counters are what tests hold against the attention plan, so every transfer of sp/ goes
-// through here.
+// Communicator of one rank group: collectives, and counters of the logical bytes this rank sent, by
+// tag. Every transfer of sp/ goes through it; tests compare the counters with the attention plan. A
+// group of one rank copies nothing and counts nothing.
 //
-// All calls are collective over the group (send_recv over the pairs it names), block until this
-// rank's part is done unless said otherwise, and throw c10::Error on a transport failure or when
-// the group's timeout passes. Not thread-safe: one thread of a rank drives a communicator. A group
-// of one copies nothing and counts nothing.
+// Collective over: the group; send_recv over the pairs it names.
+// Blocks: until this rank's part is done, unless said otherwise.
+// Throws: c10::Error on a transport failure or after the group's timeout.
+// Thread safety: none; one thread of a rank drives a communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +18,12 @@
 
 namespace ringside::sp {
 
-// A transfer under way. Destroying it without wait() waits too, and swallows a failure: call
-// wait().
+// A transfer in progress. The destructor waits too, but swallows a failure: call wait().
 class Transfer {
  public:
   virtual ~Transfer() = default;
   virtual void
-  wait() = 0;  // blocks; afterwards the receive buffer is filled and the send buffer free again
+  wait() = 0;  // blocks; then the receive buffer is filled and the send buffer may be reused
 };
 
 class Communicator {
@@ -34,49 +33,53 @@ class Communicator {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  // In place; the same bits on every rank. Counts 2 (P-1)/P of the tensor's bytes, what a ring
-  // all-reduce sends.
+  // Sums in place, with the same bits on every rank. Counts 2 (P-1)/P of the tensor's bytes, the
+  // volume of a ring all-reduce.
   void all_reduce_sum(at::Tensor& tensor, const std::string& tag);
 
   // Element-wise maximum in place. Counted like all_reduce_sum.
   void all_reduce_max(at::Tensor& tensor, const std::string& tag);
 
-  // send: 1-D contiguous, send_counts[p] consecutive elements go to rank p. Returns 1-D,
-  // recv_counts[p] elements from rank p, in rank order. Counts may be 0. Counts the elements for
-  // other ranks.
+  // Sends send_counts[p] consecutive elements to rank p and receives recv_counts[p] elements from
+  // rank p. Counts the elements sent to other ranks.
+  // Shapes: send is 1-D and contiguous; returns 1-D, in rank order. Counts may be 0.
   at::Tensor all_to_all(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                         const std::vector<int64_t>& recv_counts, const std::string& tag);
 
-  // The same exchange without blocking: starts it and returns at once. receive: 1-D contiguous,
-  // send's dtype, of the sum of recv_counts; both buffers must stay untouched until wait(). Several
-  // may be under way, started in the same order on every rank. Throws like all_to_all before
-  // anything is sent. Counted like all_to_all, when started.
+  // Starts all_to_all and returns at once. Both buffers must stay untouched until wait(). Several
+  // exchanges may be in progress if every rank starts them in the same order. Counted as
+  // all_to_all, when started.
+  // Shapes: receive is 1-D, contiguous, of send's dtype, with sum(recv_counts) elements.
+  // Throws: as all_to_all, before anything is sent.
   std::unique_ptr<Transfer> start_all_to_all(const at::Tensor& send,
                                              const std::vector<int64_t>& send_counts,
                                              at::Tensor& receive,
                                              const std::vector<int64_t>& recv_counts,
                                              const std::string& tag);
 
-  // Rows along dim 0, as many from each rank as rows_of (size P) says, 0 included: rows has
-  // rows_of[rank()] of them. Returns [sum of rows_of, ...] in rank order. Counts P-1 times this
-  // rank's bytes. Throws c10::Error, before anything is sent, when rows_of does not fit.
+  // Gathers rows along dim 0. Rank p contributes rows_of[p] rows, which may be 0. Counts P-1 times
+  // this rank's bytes.
+  // Shapes: rows_of has P elements; rows has rows_of[rank()] rows; returns [sum of rows_of, ...] in
+  // rank order.
+  // Throws: c10::Error, before anything is sent, when rows_of does not match.
   at::Tensor all_gather_rows(const at::Tensor& rows, const std::vector<int64_t>& rows_of,
                              const std::string& tag);
 
-  // The adjoint of all_gather_rows: `full` has sum(rows_of) rows on every rank; returns this rank's
-  // rows_of[rank()] rows summed over the ranks in rank order, in fp32 for narrower floats, so the
-  // bits are the same on every run. Counts the bytes of the rows of others.
+  // Adjoint of all_gather_rows: returns this rank's rows summed over the ranks. The sum is in rank
+  // order and in fp32 for narrower floats, so its bits are the same on every run. Counts the bytes
+  // of the rows of other ranks.
+  // Shapes: `full` has sum(rows_of) rows on every rank; returns rows_of[rank()] rows.
   at::Tensor reduce_scatter_rows(const at::Tensor& full, const std::vector<int64_t>& rows_of,
                                  const std::string& tag);
 
-  // tensor has the same shape on every rank. Returns [P, ...shape].
+  // Shapes: tensor has the same shape on every rank; returns [P, ...shape].
   at::Tensor all_gather(const at::Tensor& tensor, const std::string& tag);
 
-  // In place, from `root` of this group.
+  // Broadcasts in place from rank `root` of this group.
   void broadcast(at::Tensor& tensor, int64_t root, const std::string& tag);
 
-  // Starts sending `send` to `to` and receiving into `receive` from `from`; both contiguous, either
-  // may be empty. Returns at once; the buffers must stay untouched until wait().
+  // Starts sending `send` to rank `to` and receiving `receive` from rank `from`. Both are
+  // contiguous; either may be empty. Returns at once; the buffers must stay untouched until wait().
   std::unique_ptr<Transfer> send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
                                       int64_t from, const std::string& tag);
 
@@ -104,7 +107,7 @@ class Communicator {
   std::map<std::string, int64_t> sent_bytes_;
 };
 
-// The communicator of a group of one rank.
+// Communicator of a group of one rank.
 std::shared_ptr<Communicator> make_single_rank_communicator();
 
 }  // namespace ringside::sp

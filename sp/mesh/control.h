@@ -1,5 +1,8 @@
-// The one rule of gradients and losses under parallelism: SUM over dp x sp, never a mean, because
-// every loss entry's weight already holds the global denominator.
+// Reductions of gradients, losses and control values over the world. Gradients and losses are
+// always SUMmed over dp x sp, never averaged, because every loss entry's weight already contains
+// the global denominator.
+//
+// Collective over: the world.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,18 +14,19 @@
 
 namespace ringside::sp {
 
-// Sums each flat gradient in place over the world (dp x sp). Collective; every rank passes the same
-// sizes in the same order, and ends with the same bits.
+// Sums each flat gradient in place. Every rank passes the same sizes in the same order and gets the
+// same bits.
 void sum_gradients(std::vector<at::Tensor>& flat_gradients, Communicator& world);
 
-// Sums a few numbers (losses, counts) over the world in fp64. Collective.
+// Sums a few numbers (losses, counts) in fp64.
 std::vector<double> sum_scalars(const std::vector<double>& values, Communicator& world);
 
-// Element-wise maximum of a few numbers over the world. Collective.
+// Element-wise maximum of a few numbers.
 std::vector<double> max_scalars(const std::vector<double>& values, Communicator& world);
 
-// Throws c10::Error on every rank when `hash` differs between ranks, naming `what`: ranks about to
-// run different collectives would otherwise hang. Collective.
+// Checks that `hash` is the same on all ranks, because ranks that run different collectives would
+// hang.
+// Throws: c10::Error on every rank, naming `what`, when the hashes differ.
 void check_agreement(uint64_t hash, const char* what, Communicator& world);
 
 }  // namespace ringside::sp

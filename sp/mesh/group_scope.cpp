@@ -47,7 +47,7 @@ std::vector<std::string> gather_node_names(const std::string& mine, Communicator
   const at::Tensor all = world.all_gather(padded, "node_names").contiguous();
   std::vector<std::string> names;
   for (int64_t rank = 0; rank < world.size(); ++rank) {
-    // The last byte of a row is zero, so each row ends.
+    // The last byte of a row is zero, so each name is terminated.
     names.emplace_back(reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>()) +
                        rank * kNameBytes);
   }

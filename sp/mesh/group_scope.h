@@ -1,5 +1,5 @@
-// Whether sequence-parallel groups may span nodes: their collectives run in every layer, and a link
-// between nodes is much slower than those inside one.
+// Check of sequence-parallel groups that span nodes. Their collectives run in every layer, and
+// links between nodes are much slower than links inside one.
 #pragma once
 
 #include <string>
@@ -12,19 +12,22 @@ namespace ringside::sp {
 
 enum class GroupScope { kLocalNode, kGlobal };
 
-// This machine's host name. Throws std::runtime_error when the system does not say.
+// This machine's host name.
+// Throws: std::runtime_error when the system does not report one.
 std::string this_node_name();
 
-// Every rank's node name in rank order, the same on every rank. Throws std::invalid_argument when
-// mine is empty or longer than 255 bytes. Collective over the world; blocks; CPU tensors, so
-// `world` must be a group of a CPU backend.
+// Every rank's node name in rank order, the same on every rank. Uses CPU tensors, so `world` must
+// have a CPU backend.
+// Collective over: the world. Blocks.
+// Throws: std::invalid_argument when `mine` is empty or longer than 255 bytes.
 std::vector<std::string> gather_node_names(const std::string& mine, Communicator& world);
 
-// Looks at every sp group of the mesh, not only the caller's, so all ranks come to the same answer.
-// nodes: the node of each world rank. kLocalNode: throws std::invalid_argument that names the ranks
-// and nodes of a group that spans nodes. kGlobal: returns the same text as a warning, which the
-// caller logs. Returns "" when none spans nodes. Throws std::invalid_argument when nodes does not
-// have one name per rank. Pure: not collective, thread-safe.
+// Checks every sp group of the mesh, so all ranks get the same answer. nodes: the node of each
+// world rank. Returns "" when no group spans nodes. kGlobal: otherwise returns a warning for the
+// caller to log.
+// Throws: std::invalid_argument when nodes does not have one name per rank; with kLocalNode also
+// when a group spans nodes, naming its ranks and nodes.
+// Thread safety: pure. Not collective.
 std::string check_group_scope(GroupScope scope, const MeshShape& shape,
                               const std::vector<std::string>& nodes);
 

@@ -14,7 +14,7 @@ int64_t sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-// Heads of all tensors together that a rank gets.
+// Number of heads of all tensors that a rank gets.
 int64_t width_of(const HeadExchange& exchange, int64_t rank) {
   int64_t width = 0;
   for (const auto& heads_of : exchange.heads_of) {
@@ -29,7 +29,7 @@ std::vector<int64_t> shape_of(int64_t rows, int64_t heads, const std::vector<int
   return shape;
 }
 
-// rows x heads, by (row owner, head owner), times the elements of R.
+// Elements per rank: rows of the row owner x heads of the head owner x elements of R.
 std::vector<int64_t> counts(const HeadExchange& exchange, const std::vector<int64_t>& rest,
                             const std::function<std::pair<int64_t, int64_t>(int64_t)>& owners) {
   std::vector<int64_t> result;
@@ -41,8 +41,8 @@ std::vector<int64_t> counts(const HeadExchange& exchange, const std::vector<int6
   return result;
 }
 
-// The dims after the first two, once every tensor is found to have `rows` and the heads the
-// exchange says.
+// R, the dims after the first two. Checks that every tensor has `rows` rows and the heads of the
+// exchange.
 std::vector<int64_t> checked_rest(const std::vector<at::Tensor>& xs, const HeadExchange& exchange,
                                   int64_t rows,
                                   const std::function<int64_t(const std::vector<Range>&)>& heads) {
@@ -67,7 +67,7 @@ StartedExchange start(const at::Tensor& send, const std::vector<int64_t>& send_c
   return started;
 }
 
-// [s, heads of rank p, R] of every rank p -> [s, H, R].
+// Joins [s, heads of rank p, R] of every rank p to [s, H, R].
 at::Tensor join(const std::vector<at::Tensor>& parts, const std::vector<Range>& heads_of) {
   bool shared = false;
   for (std::size_t p = 1; p < heads_of.size(); ++p) {

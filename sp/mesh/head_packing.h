@@ -1,9 +1,11 @@
-// The exchange behind everything that trades tokens for heads (Jacobs et al. 2023,
-// DeepSpeed-Ulysses), without autograd: starting and finishing are apart so that callers compute in
-// between. Several tensors with their own head counts travel as one message; "joined" tensors hold
-// the heads of all of them one after another. Shapes: s = this rank's tokens, S = all tokens, H =
-// all heads, h = this rank's heads, R = any further dims. Tensors of one exchange share dtype and
-// R. Each pair of functions is the adjoint of the other pair.
+// Exchange of tokens for heads without autograd. Start and finish are separate calls, so the caller
+// can compute in between. Several tensors with their own head counts travel as one message. A
+// "joined" tensor holds the heads of all of them one after another. Each pair of functions is the
+// adjoint of the other pair.
+//
+// Shapes: s = this rank's tokens, S = all tokens, H = all heads, h = this rank's heads, R = any
+// further dims. Tensors of one exchange share dtype and R.
+// Source: Jacobs et al. 2023, DeepSpeed-Ulysses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +18,11 @@
 
 namespace ringside::sp {
 
-// Who holds which tokens before, and which heads after. Heads of one tensor may go to several
-// ranks.
+// The tokens of each rank before the exchange and its heads after. A head may go to several ranks.
 struct HeadExchange {
   std::vector<int64_t> rows_of;  // [P] tokens
-  std::vector<std::vector<Range>>
-      heads_of;  // [tensor][P], begins and ends ascending, the last one ends at H
+  // [tensor][P], begins and ends ascending, the last end is H.
+  std::vector<std::vector<Range>> heads_of;
 };
 
 struct StartedExchange {
@@ -33,25 +34,29 @@ struct StartedExchange {
 // Contiguous head ranges with these sizes.
 std::vector<Range> ranges_of(const std::vector<int64_t>& sizes);
 
-// xs_sHR -> one message a rank. Throws c10::Error when a tensor does not fit the exchange.
-// Collective, never blocks.
+// Packs and sends xs_sHR.
+// Collective over: comm. Blocks: never.
+// Throws: c10::Error when a tensor does not match the exchange.
 StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const HeadExchange& exchange,
                                Communicator& comm, const char* tag);
-// Blocks; returns the joined tensor, or xs_ShR, views of it.
+// Waits, then returns the joined tensor, or xs_ShR as views of it.
+// Blocks: until the exchange is done.
 at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& exchange,
                                   const Communicator& comm);
 std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExchange& exchange,
                                         const Communicator& comm);
 
-// xs_ShR, or the joined tensor, -> one message a rank. Throws c10::Error when a tensor does not fit
-// the exchange. Collective, never blocks.
+// Packs and sends xs_ShR, or the joined tensor.
+// Collective over: comm. Blocks: never.
+// Throws: c10::Error when a tensor does not match the exchange.
 StartedExchange start_joined_to_sequence(const at::Tensor& joined_ShR, const HeadExchange& exchange,
                                          Communicator& comm, const char* tag);
 StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR,
                                   const HeadExchange& exchange, Communicator& comm,
                                   const char* tag);
-// Blocks; returns xs_sHR. What several ranks sent for one head is summed in rank order, in fp32 for
-// narrower floats.
+// Waits, then returns xs_sHR. Contributions of several ranks to one head are summed in rank order,
+// in fp32 for narrower floats.
+// Blocks: until the exchange is done.
 std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadExchange& exchange,
                                            const Communicator& comm);
 

@@ -12,7 +12,7 @@ struct AxisSize {
   int64_t size;
 };
 
-// Outermost first.
+// Axes with their sizes, outermost first.
 std::array<AxisSize, 3> axis_sizes(const MeshShape& shape) {
   return {{{Axis::kDpReplicate, shape.dp_replicate},
            {Axis::kRing, shape.ring},

@@ -1,5 +1,5 @@
-// The mesh: the grid of ranks with axes [dp_replicate, ring, ulysses], outermost first, so that the
-// ranks of a Ulysses group are neighbours. The only place that maps ranks to axes.
+// Mesh of ranks with axes [dp_replicate, ring, ulysses], outermost first, so the ranks of a Ulysses
+// group are neighbours. The only place that maps ranks to axes.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct MeshShape {
 
 enum class Axis { kDpReplicate, kRing, kUlysses };  // outermost first
 
-// A set of axes. It names a sub-mesh: the ranks that differ from this one in these coordinates
-// only.
+// A set of axes. It names a sub-mesh: the ranks that differ from this one only in these
+// coordinates.
 class Axes {
  public:
   constexpr Axes() = default;
@@ -37,8 +37,8 @@ class Axes {
   uint32_t bits_ = 0;
 };
 
-// Which sequence-parallel axes parameter sharding folds in, and so reduces gradients over by
-// itself.
+// Sequence-parallel axes that parameter sharding includes, and over which it therefore reduces
+// gradients itself.
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 
 namespace axes {
@@ -50,8 +50,8 @@ inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};  // ranks that share doc
 inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kRing,
                             Axis::kUlysses};  // losses and gradients are summed over it
 
-// The ranks that share one sharded parameter, and the rest of sp, over which its gradients are left
-// to be summed.
+// fsdp: the ranks that share one sharded parameter. sp_without_fsdp: the remaining sp axes, over
+// which its gradients must still be summed.
 Axes fsdp(CpFsdpMode mode);
 Axes sp_without_fsdp(CpFsdpMode mode);
 }  // namespace axes
@@ -64,11 +64,11 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   int64_t rank() const { return rank_; }
 
-  // Number of ranks of the sub-mesh, and this rank's place in it: row-major over its axes,
+  // Number of ranks of the sub-mesh, and this rank's index in it: row-major over its axes,
   // outermost first.
   int64_t size(Axes axes) const;
   int64_t coordinate(Axes axes) const;
-  // World ranks of the sub-mesh that this rank is in, by coordinate.
+  // World ranks of this rank's sub-mesh, by coordinate.
   std::vector<int64_t> ranks(Axes axes) const;
 
   int64_t dp_rank() const { return coordinate(axes::kBatch); }

@@ -1,4 +1,4 @@
-// A communicator for CUDA tensors over NCCL. Only in builds that have a CUDA toolkit.
+// NCCL communicator for CUDA tensors. Exists only in builds with a CUDA toolkit.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,9 +15,10 @@ class Store;
 
 namespace ringside::sp {
 
-// Joins an NCCL group on the current CUDA device and warms it up with one all-reduce, because the
-// first point-to-point call of a group must involve all its ranks. Blocks until all have come;
-// throws after timeout.
+// Joins an NCCL group on the current CUDA device. Runs one all-reduce first, because the first
+// point-to-point call of a group must involve all its ranks.
+// Blocks: until all ranks have joined.
+// Throws: after `timeout`.
 std::shared_ptr<Communicator> make_nccl_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const std::string& group_name, int64_t rank,
                                                      int64_t size,

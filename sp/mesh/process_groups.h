@@ -1,4 +1,4 @@
-// The process groups of a rank: a communicator for each sub-mesh that something is sent over.
+// Process groups of a rank: one communicator for each sub-mesh used by a collective.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -18,21 +18,23 @@ class Store;
 
 namespace ringside::sp {
 
-// Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone). A group's
-// communicator is shared: whoever keeps work in flight keeps it alive. Thread safety: const
-// functions may be called from any thread; one thread a rank launches collectives.
+// Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone). Communicators
+// are shared, so work in flight keeps its communicator alive.
+// Thread safety: const functions from any thread; one thread a rank launches collectives.
 class ProcessGroups {
  public:
   using Connect = std::function<std::shared_ptr<Communicator>(Axes)>;
 
-  // Calls connect for each of kLoss, kSp, kBatch, kRing, kUlysses in this order, for tensors and
-  // once more for control where that is another backend. An empty `control` shares the tensors'
-  // groups, which then must be of a CPU backend.
+  // Calls `tensors` for each of kLoss, kSp, kBatch, kRing, kUlysses, in this order. Calls `control`
+  // as well when control data uses another backend. An empty `control` shares the tensors' groups,
+  // which must then have a CPU backend.
   explicit ProcessGroups(const Connect& tensors, const Connect& control = nullptr);
 
-  // For tensors on the rank's device. Throws: std::invalid_argument for axes without a group.
+  // Group for tensors on the rank's device.
+  // Throws: std::invalid_argument for axes without a group.
   const std::shared_ptr<Communicator>& tensors(Axes axes) const;
-  // For host numbers, hashes and rollouts: CPU tensors, whatever the device. Throws as tensors().
+  // Group for host numbers, hashes and rollouts: CPU tensors, on any device.
+  // Throws: as tensors().
   const std::shared_ptr<Communicator>& control(Axes axes) const;
 
  private:
@@ -41,12 +43,13 @@ class ProcessGroups {
   Groups control_;
 };
 
-// The groups of a world of one rank. Nothing is ever sent.
+// Groups of a world of one rank, which send nothing.
 ProcessGroups single_rank_groups();
 
-// Connects every group over Gloo, tensors and control alike.
-// Collective over the world. Blocks until every rank has come. Throws when one does not come within
-// timeout.
+// Connects every group over Gloo, for tensors and control.
+// Collective over: the world.
+// Blocks: until every rank has joined.
+// Throws: when a rank does not join within `timeout`.
 ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
                              const std::string& host, std::chrono::milliseconds timeout);
 

@@ -11,10 +11,10 @@
 namespace ringside::sp {
 namespace {
 
-// Groups blocks of one shape. No query row may stand twice in a batch, because the results of a
-// batched call are merged together: a block that overlaps its shape's n-th batch goes to the next
-// one. Blocks come ordered by first query row, so looking at a batch's last one is enough. Batches
-// that initialise rows come first.
+// Groups blocks of one shape into batches. No query row may be in a batch twice, because the
+// results of a batched call are merged together. A block that overlaps its shape's n-th batch goes
+// to the next one. Blocks are ordered by first query row, so only a batch's last block is checked.
+// Batches that initialise rows come first.
 std::vector<BlockBatch> batch_blocks(const std::vector<Block>& blocks) {
   using Key = std::tuple<bool, BlockKind, int64_t, int64_t, int64_t, int64_t>;  // ..., n
   std::map<Key, BlockBatch> batches;

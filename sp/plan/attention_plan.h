@@ -1,24 +1,23 @@
-// What one rank computes and sends for one attention layer, as pure integers: read this file,
-// blocks.h and transfers.cpp to learn how context parallelism works here.
+// Attention plan: the computation and transfers of one rank for one attention layer. Integers only.
+// With blocks.h and transfers.cpp it describes context parallelism completely.
 //
 // Ulysses (size U): the ranks of a Ulysses group hold consecutive runs of one ring share. An
-// all-to-all trades sequence for heads: before, a rank has its run of tokens with all heads; after,
-// the whole ring share with its own heads (head_split.h).
+// all-to-all exchanges tokens for heads. Before it, a rank has its run of tokens with all heads;
+// after it, the whole ring share with its own heads (head_split.h).
 //
-// Ring (size R): the queries of a share also attend to keys of other shares. Two ways to get those:
-//   p2p         each share's keys and values travel from rank to rank; at step t a rank holds those
-//   of ring rank
-//               (r - t) mod R, computes with them, and passes on what ranks after it still need.
-//   all-gather  every rank sends each other rank the rows it needs at once, some KV heads at a
-//   time, and computes against
-//               the gathered rows in one go (Llama 3).
-// Either way only rows that some query attends to are sent. A document that is whole on one rank
-// costs nothing.
+// Ring (size R): the queries of a share also attend to keys of other shares. There are two ways to
+// bring keys and queries together:
+//   p2p: each share's keys and values travel from rank to rank. At step t a rank holds those of
+//   ring rank (r - t) mod R, computes with them, and passes on the rows that later ranks need.
+//   all-gather: every rank sends each other rank the rows that it needs, some KV heads at a time.
+//   Each rank computes against all gathered rows at once (Llama 3).
+// Only rows that some query attends to are sent. A document that is whole on one rank needs no
+// transfer.
 //
-// The work on a KV buffer is a list of blocks, rectangles of the attention matrix; those that touch
-// the same query rows are merged by their log-sum-exp. The backward runs the same blocks with the
-// final log-sum-exp. Gradients of keys and values go back to their owner: with p2p they travel
-// along from the first remote rank on, summed on the way.
+// The work on a KV buffer is a list of blocks: rectangles of the attention matrix. Blocks of the
+// same query rows are merged by their log-sum-exp. The backward runs the same blocks with the final
+// log-sum-exp. Gradients of keys and values return to their owner; with p2p they travel with the KV
+// from its first remote rank on and are summed on the way.
 #pragma once
 
 #include <cstdint>
@@ -36,23 +35,23 @@ enum class RingImpl { kP2p, kAllGather };
 struct PlanOptions {
   RingImpl ring_impl = RingImpl::kP2p;
   int64_t heads_k_stride = 0;  // all-gather: KV heads of this rank gathered at a time; 0 = all
-  int64_t window =
-      0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all before it
+  // A token attends to itself and the window - 1 tokens before it; 0 = no window.
+  int64_t window = 0;
   bool prune = true;  // false: send every row to every rank, as the closed formulas assume
 };
 
-// Attention of `query` rows of this rank's share to `key` rows of the step's KV buffer.
+// Attention of rows `query` of this rank's share to rows `key` of the step's KV buffer.
 struct Block {
   Range query;
   Range key;
-  int64_t key_gradient = 0;  // row of the step's gradient buffer that belongs to key.begin
+  int64_t key_gradient = 0;  // row of the step's gradient buffer for key.begin
   BlockKind kind = BlockKind::kFull;
   int64_t offset = 0;  // of kWindowed
   bool merge = false;  // earlier blocks already wrote these query rows
   bool operator==(const Block&) const = default;
 };
 
-// Blocks of one shape that run as one batched kernel call; no query row stands in two of them.
+// Blocks of one shape that run as one batched kernel call. No query row is in two of them.
 struct BlockBatch {
   int64_t query_rows = 0;
   int64_t key_rows = 0;
@@ -64,29 +63,29 @@ struct BlockBatch {
   std::vector<int64_t> key_gradient_begins;
 };
 
-// What is computed on one KV buffer. All-gather has one step, p2p one per ring rank.
+// Computation on one KV buffer. All-gather has one step, p2p one per ring rank.
 struct RingStep {
-  int64_t kv_owner = 0;        // p2p: ring rank whose rows the buffer holds
+  int64_t kv_owner = 0;        // p2p: ring rank that owns the buffer's rows
   int64_t kv_rows = 0;         // rows of the KV buffer
   int64_t gradient_rows = 0;   // rows of the gradient buffer
-  std::vector<Range> pass_on;  // p2p: rows of the KV buffer that the next rank gets
-  std::vector<Range>
-      gradient_received;  // p2p: rows of the gradient buffer that the previous rank's are added to
+  std::vector<Range> pass_on;  // p2p: rows of the KV buffer sent to the next rank
+  // p2p: rows of the gradient buffer to which the previous rank's are added.
+  std::vector<Range> gradient_received;
   std::vector<Block> blocks;
-  std::vector<BlockBatch>
-      batches;  // the same blocks, grouped by shape; those that initialise rows first
+  // The same blocks by shape; those that initialise rows come first.
+  std::vector<BlockBatch> batches;
 };
 
-// All-gather: who gets what. Rows for the buffer arrive as one piece per ring rank, in rank order.
+// All-gather transfers. The buffer's rows arrive as one piece per ring rank, in rank order.
 struct GatherTransfers {
-  std::vector<std::vector<Range>>
-      send_rows;  // [R] rows of this rank's share that each rank gets; itself included
-  std::vector<int64_t> recv_rows;  // [R] rows that come from each rank
-  std::vector<int64_t> source;  // [kv_rows] for each buffer row its place among the received rows
+  // [R] rows of this rank's share sent to each rank, itself included.
+  std::vector<std::vector<Range>> send_rows;
+  std::vector<int64_t> recv_rows;  // [R] rows received from each rank
+  std::vector<int64_t> source;     // [kv_rows] index of each buffer row among the received rows
 };
 
-// Elements this rank sends to others for one layer, self excluded; times the element size they are
-// the bytes that the communicators count.
+// Elements that this rank sends to other ranks for one layer. Times the element size they are the
+// bytes that the communicators count.
 struct Traffic {
   int64_t ulysses_query = 0;    // q forward, dO backward
   int64_t ulysses_kv = 0;       // k and v forward
@@ -106,7 +105,7 @@ struct AttentionPlan {
   HeadSplit head_split;
   std::vector<HeadChunk> head_chunks;  // of this rank; more than one only with heads_k_stride
   std::vector<RingStep> steps;
-  std::vector<Range> gradient_home;  // p2p: rows of this share whose gradients come back last
+  std::vector<Range> gradient_home;  // p2p: rows of this share whose gradients return last
   GatherTransfers gather;            // all-gather only
   int64_t num_ring_ranks = 1;
   Traffic traffic;
@@ -117,20 +116,20 @@ struct AttentionPlan {
   int64_t local_rows() const { return ulysses_rows[ulysses_rank]; }
   int64_t local_query_heads() const { return head_split.query_heads_of[ulysses_rank].size(); }
   int64_t local_kv_heads() const { return head_split.kv_heads_of[ulysses_rank].size(); }
-  // Multiply-adds count as two: q k^T and p v, forward.
+  // FLOPs of q k^T and p v in the forward; a multiply-add counts as two.
   int64_t forward_flops() const {
     return 4 * attended_pairs * local_query_heads() * heads.head_dim;
   }
 };
 
-// The plan of one sp rank. Throws std::invalid_argument, the same on every rank, when query heads
-// are not a multiple of KV heads, when there are fewer query heads than Ulysses ranks, or when an
-// option is negative.
+// The plan of one sp rank.
+// Throws: std::invalid_argument, the same on every rank, when query heads are not a multiple of KV
+// heads, when there are fewer query heads than Ulysses ranks, or when an option is negative.
 AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
                              const PlanOptions& options = {});
 
-// Bytes this rank sends for one layer, forward or backward. element: bytes of the model's dtype;
-// accumulated: of the dtype of partial results, 4, or 8 for fp64.
+// Bytes that this rank sends for one layer. element: bytes of the model's dtype. accumulated: bytes
+// of the dtype of partial results, 4, or 8 for fp64.
 int64_t forward_bytes(const AttentionPlan& plan, int64_t element);
 int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated);
 

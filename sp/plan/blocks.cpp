@@ -5,16 +5,15 @@
 namespace ringside::sp {
 namespace {
 
-// Rows of a windowed rectangle that run as one block: narrow enough to waste little on masked
-// pairs.
+// Rows of a windowed rectangle that run as one block: few enough to waste little on masked pairs.
 constexpr int64_t kMinWindowTile = 64;
 
-// The part of `queries` x `keys` inside the window; the keys' positions end where the queries'
-// begin or before. Sees nothing -> empty query range.
+// The part of `queries` x `keys` inside the window. The keys' positions end at or before the
+// queries' first position. The query range is empty when no key is inside.
 Rectangle inside_window(Range query, int64_t query_position, Range key, int64_t key_position,
                         int64_t window) {
   const int64_t last_key = key_position + key.size() - 1;
-  // The last query that still sees the last key, and the first key that the first query still sees.
+  // The last query that sees the last key, and the first key that the first query sees.
   query.end =
       std::min(query.end, query.begin + std::max<int64_t>(0, last_key + window - query_position));
   const int64_t hidden = std::max<int64_t>(0, query_position - window + 1 - key_position);

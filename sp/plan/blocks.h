@@ -1,7 +1,7 @@
-// Which rectangles of the attention matrix a rank computes, from who holds which tokens. Because
-// shares are kept in the forest's depth-first order, the queries that attend to a run of keys from
-// outside it - later tokens of the same segment and all tokens of its descendants - are one
-// contiguous range of any rank's share. Pure integers.
+// Blocks of the attention matrix that a rank computes, derived from the layout. Shares are in the
+// forest's depth-first order. So the queries outside a run of keys that attend to it (later tokens
+// of its segment, all tokens of the segment's descendants) are one contiguous range of any rank's
+// share. Integers only.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 namespace ringside::sp {
 
 // kFull: every query attends to every key. kCausal: query and key are the same tokens. kWindowed:
-// the i-th query attends to the j-th key iff 0 <= i + offset - j < window, and every query to at
-// least one key.
+// the i-th query attends to the j-th key iff 0 <= i + offset - j < window; every query attends to
+// at least one key.
 enum class BlockKind { kFull, kCausal, kWindowed };
 
-// A rectangle in terms of the layout.
+// A rectangle of the attention matrix in indices of the layout.
 struct Rectangle {
   Range query;  // share indices of this rank's ring share
   Range key;    // packed indices, within one segment
@@ -25,8 +25,7 @@ struct Rectangle {
   bool operator==(const Rectangle&) const = default;
 };
 
-// A ring share as the planner looks at it: its runs with their places in the share and in the
-// packing.
+// The runs of a ring share with their ranges in the share and in the packing.
 class PlacedShare {
  public:
   PlacedShare(const SequenceLayout& layout, int64_t ring_rank);
@@ -38,7 +37,7 @@ class PlacedShare {
   };
   const std::vector<Run>& runs() const { return runs_; }
 
-  // The share indices whose packed index lies in `packed`.
+  // Share indices whose packed index lies in `packed`.
   Range rows_in(Range packed) const { return {first_row(packed.begin), first_row(packed.end)}; }
 
  private:
@@ -47,15 +46,15 @@ class PlacedShare {
   std::vector<Run> runs_;
 };
 
-// The attention of a share to the keys `key` (packed indices within `segment`) from outside them:
-// at most one rectangle without a window (window 0), one per query run with it. Ordered by query.
+// Attention of a share to the keys `key` (packed indices within `segment`) by queries outside them.
+// At most one rectangle without a window (window 0), one per query run with it. Ordered by query.
 std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries,
                                      int64_t segment, Range key, int64_t window);
 
-// The attention of each run to itself.
+// Attention of each run to itself.
 std::vector<Rectangle> attend_to_self(const PlacedShare& queries, int64_t window);
 
-// The attention of each run to what precedes it in its own segment.
+// Attention of each run to earlier tokens of its own segment.
 std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries,
                                          int64_t window);
 

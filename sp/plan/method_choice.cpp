@@ -7,7 +7,7 @@
 namespace ringside::sp {
 namespace {
 
-constexpr double kBackwardFlops = 2.5;  // of the forward's: five products instead of two
+constexpr double kBackwardFlops = 2.5;  // times the forward's: five matrix products instead of two
 
 double rank_seconds(const AttentionPlan& plan, int64_t element, const RankSpeed& speed) {
   const Traffic& t = plan.traffic;

@@ -29,8 +29,8 @@ RangeSet keys_of(const Rectangles& rectangles) {
   return RangeSet(std::move(ranges));
 }
 
-// Rectangles in buffer rows. Full blocks on the same queries and neighbouring keys become one.
-// Ordered by first query row, which batch_blocks() relies on.
+// Blocks of the rectangles in buffer rows. Full blocks on the same queries and adjacent keys are
+// joined. Ordered by first query row, as batch_blocks() requires.
 std::vector<Block> make_blocks(Rectangles rectangles, const RangeSet& buffer,
                                const RangeSet& gradients, bool merge) {
   std::stable_sort(rectangles.begin(), rectangles.end(),
@@ -62,7 +62,7 @@ void append(std::vector<Block>& all, const std::vector<Block>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-// The attention of `queries` to another share's keys, or to its own from outside each run.
+// Attention of `queries` to another share's keys, or to its own share's keys outside each run.
 Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queries,
                            const PlacedShare& keys, int64_t window) {
   Rectangles rectangles;
@@ -72,7 +72,7 @@ Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queri
   return rectangles;
 }
 
-// What travels in the p2p ring: for an owner's share, the rows that the rank t steps on needs.
+// Rows sent in the p2p ring: for each owner's share, the rows that the rank t steps on needs.
 class RingNeeds {
  public:
   RingNeeds(const SequenceLayout& layout, const PlanOptions& options) {
@@ -95,7 +95,7 @@ class RingNeeds {
   const PlacedShare& share(int64_t ring_rank) const { return shares_[ring_rank]; }
   const RangeSet& all_rows(int64_t owner) const { return needs_[owner][0]; }
 
-  // The KV buffer at step t: what this rank and those after it need.
+  // The KV buffer at step t: rows that this rank or a later one needs.
   RangeSet buffer(int64_t owner, int64_t t) const {
     if (t == 0) {
       return all_rows(owner);
@@ -107,7 +107,8 @@ class RingNeeds {
     return rows;
   }
 
-  // The gradient buffer at step t >= 1: what this rank and the remote ones before it had a part in.
+  // The gradient buffer at step t >= 1: rows to which this rank or an earlier remote rank
+  // contributed.
   RangeSet gradients(int64_t owner, int64_t t) const {
     RangeSet rows;
     for (int64_t earlier = 1; earlier <= t; ++earlier) {
@@ -141,7 +142,8 @@ void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout) {
     if (t > 1) {
       step.gradient_received = gradients.places_of(needs.gradients(step.kv_owner, t - 1));
     }
-    if (t == 0) {  // each row's diagonal comes first: it is never empty, so it initialises the row
+    if (t ==
+        0) {  // each row's diagonal block comes first; it is never empty, so it initialises the row
       step.blocks =
           make_blocks(attend_to_self(queries, window), buffer, gradients, /*merge=*/false);
     }
@@ -160,8 +162,8 @@ void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout) {
   const int64_t window = plan.options.window;
   const RangeSet everything({{0, layout.num_tokens()}});
   std::vector<PlacedShare> shares;
-  std::vector<RangeSet>
-      buffers;              // of every rank, because this rank must know what each wants of it
+  // Of every rank, because this rank must know which rows each needs.
+  std::vector<RangeSet> buffers;
   Rectangles self, others;  // of this rank
   for (int64_t r = 0; r < size; ++r) {
     shares.emplace_back(layout, r);

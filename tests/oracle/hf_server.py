@@ -213,7 +213,7 @@ class Server(unittest.TestCase):
             wrong_root = source.hold(5, tensors, root_hash="0" * 32)
             source.flips, source.damaged = {some}, 0
             cases = [(good, 502, f"version 3.*{some}.*expected"), (gone, 502, "version 9.*gone"),
-                     (wrong_root, 400, "root hash"), (good | {"trainer_term": 4}, 400, "epoch"),
+                     (wrong_root, 400, "root hash"), (good | {"trainer_term": 4}, 400, "trainer_term"),
                      (good | {"address": "tcp://10.0.0.1:5"}, 400, "keys"),
                      (good | {"address": "tcp://127.0.0.1:x"}, 400, "127.0.0.1:x"), (good | {"server_key": "x"}, 400, "together"),
                      (good | {"manifest": "AAAA"}, 400, "manifest"), (good | {"timeout_s": 0.0}, 400, "timeout_s")]

@@ -98,7 +98,7 @@ def extension(check: Check, url: str, source, models) -> None:
     for name, arguments, expected in (("a tensor is missing", lacking, some), ("another shape", misshapen, some),
                                       ("wrong root", wrong_root, "root hash"), ("a flipped bit", flipped, some),
                                       ("version gone", source.request(weight_source.manifest_of(15, first)), "gone"),
-                                      ("another run", good | {"trainer_term": 4}, "epoch")):
+                                      ("another run", good | {"trainer_term": 4}, "trainer_term")):
         source.flips = {some} if arguments is flipped else set()
         status, answer = rpc(url, pull, arguments)
         check.that(status == 500, f"{name}: status {status}, expected 500: {answer}")

@@ -266,8 +266,9 @@ std::string endpoint(const rl::Config& config) {
     const auto o = rl::trainer_options(config.bridge, "run", 1, "/journal");
     std::ostringstream text;
     text << o.rollout_address << o.weights_address << o.heartbeat_interval.count() << " "
-         << o.worker_timeout.count() << " " << o.pause_timeout.count() << " " << o.max_queued_bytes
-         << " " << o.journal_max_bytes << " " << static_cast<int>(o.fsync);
+         << o.worker_timeout.count() << " " << o.pause_timeout.count() << " "
+         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal_max_bytes
+         << " " << static_cast<int>(o.fsync);
     return text.str();
   } catch (const std::exception& error) {  // the key files that are not there
     return error.what();
@@ -535,6 +536,7 @@ std::vector<Effect> rollout_effects() {
       {"bridge.heartbeat_s", "2", endpoint, {}},
       {"bridge.worker_timeout_s", "20", endpoint, {}},
       {"bridge.pause_timeout_s", "20", endpoint, {}},
+      {"bridge.assignment_timeout_s", "20", endpoint, {}},
       {"bridge.max_queued_mb", "20", endpoint, {}},
       {"bridge.journal_fsync", "always", endpoint, {}},
       {"bridge.journal_max_mb", "20", endpoint, {}},
@@ -608,7 +610,10 @@ const std::vector<Elsewhere>& elsewhere() {
       {"rollout.server_options.pause", "tests/rl/server_worker_test.cpp",
        "abort ends what runs at once and samples it anew"},
       {"rollout.server_options.start_command", "tests/rl/child_server_test.cpp",
-       "without one there is no route"},
+       "restart route: a command that ends"},
+      {"checkpoint.every_minutes", "tests/tools/run_lifecycle_test.py",
+       "checkpoint.every_minutes=0.005"},
+      {"eval.before_training", "rl/trainer/evaluation.cpp", "eval.before_training"},
       {"rollout.server_options.probe_tokens", "rl/worker/served_weights.cpp", "probe_tokens"},
       {"rollout.server_options.probe_tolerance", "rl/worker/served_weights.cpp", "probe_tolerance"},
       {"train.threads", "tools/distributed.cpp", "return static_cast<int>(config.train.threads)"},

@@ -62,6 +62,13 @@ std::optional<ErrorBody> last_error(TrainerState& state) {
   return found;
 }
 
+// The options of the next start of the trainer, which goes on from the weights of the first.
+TrainerOptions restarted(TrainerOptions options) {
+  options.trainer_term = 2;
+  options.newest_of_term = {{1, 100}};
+  return options;
+}
+
 TEST_CASE("a rollout that the policy refuses is not journalled, and its sample is asked for again",
           "[admission]") {
   const TempDir dir;
@@ -83,7 +90,7 @@ TEST_CASE("a rollout that the policy refuses is not journalled, and its sample i
     CHECK(trainer.state().workers().at(0).in_flight_samples == 1);  // asked for again
     CHECK(trainer.deliver("a", with_id(99, 0, 0, 1, 2)).status == "ACCEPTED");
   }
-  TrainerState again(with_policy(dir), "tcp://127.0.0.1:1");
+  TrainerState again(restarted(with_policy(dir)), "tcp://127.0.0.1:1");
   REQUIRE(again.pop().has_value());
   CHECK_FALSE(again.pop().has_value());
 }
@@ -150,8 +157,7 @@ TEST_CASE(
     CHECK(trainer.deliver("a", with_id(1000, 0, 1, 2)).status == "ACCEPTED");
     CHECK(trainer.deliver("a", with_id(2000, 1, 0, 2)).status == "ACCEPTED");
   }
-  TrainerOptions options = with_policy(dir);
-  DirectTrainer trainer(options);
+  DirectTrainer trainer(restarted(with_policy(dir)));
   CHECK(trainer.rejected(Reason::kVocabulary) == 2);
   CHECK(says(
       trainer.state(),

@@ -227,7 +227,7 @@ TEST_CASE("changes that do not verify end in the published weights", "[delta][en
   CHECK(trainer.counters().delta_refetched == 1);
   bool told = false;
   for (const BridgeEvent& e : trainer.drain_events()) {
-    told = told || e.text.find("1 tensors of version 1 whole") != std::string::npos;
+    told = told || e.text.find("1 tensors of version 1 dense") != std::string::npos;
   }
   CHECK(told);
   auto torn = std::make_shared<WeightSnapshot>(*sparse_version(2));

@@ -142,7 +142,7 @@ class HostileWorker(unittest.TestCase):
                                  ({"prompt_ids": [3] * 256}, "the model has 256 positions")):
             path.write_text("".join(json.dumps(row) + "\n" for row in (line, line | change)))
             done = self.train_on(path, "rollout.group_size=2", "rollout.prompts_per_step=1", "--steps=1")
-            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"{path}:2: ", done.stderr)
             self.assertIn(sentence, done.stderr)
         path.write_text("".join(json.dumps(row) + "\n" for row in (line, line | {"reward": 0})))

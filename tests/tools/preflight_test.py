@@ -346,7 +346,7 @@ class Preflight(unittest.TestCase):
         code, text = self.ringside("train", self.recipe, "--run-dir", self.folder / "run", "--rollouts", self.folder / "rollouts.jsonl")
         self.assertNotEqual(code, 0, text)
         self.assertIn("rollouts.jsonl:1", text)
-        self.assertIn('has no "group_id"', text)
+        self.assertIn('no "prompt_ids"', text)
 
     # --- keys that only a process shows; tests/rl/config_effect_test.cpp names these tests ---
 

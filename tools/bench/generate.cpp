@@ -1,4 +1,5 @@
-// Time of sampling a batch of completions on one thread, the small model that quick runs train.
+// Bench of sampling: time of a batch of completions on one thread, with the small model of quick
+// runs.
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 

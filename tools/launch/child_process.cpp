@@ -102,8 +102,8 @@ pid_t spawn(const ChildSpec& spec) {
 
 std::optional<ExitStatus> reap(pid_t pid) {
   siginfo_t info{};
-  // First only look: the zombie keeps its process group's number from being given to strangers
-  // while the group is killed.
+  // Only peeks first: while the zombie exists, its process group id cannot be reused during the
+  // kill.
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
     throw_errno(errno, "waitid " + std::to_string(pid));
   }

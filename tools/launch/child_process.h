@@ -1,4 +1,4 @@
-// Starting, signalling and reaping one child process.
+// Child process: start, signals and reaping.
 #pragma once
 
 #include <sys/types.h>
@@ -11,8 +11,8 @@
 namespace ringside::tools {
 
 struct ChildSpec {
-  std::string executable;                        // a path; "/proc/self/exe" for this very program
-  std::vector<std::string> args;                 // what follows the program's name
+  std::string executable;                        // a path; "/proc/self/exe" for this program
+  std::vector<std::string> args;                 // arguments after the program's name
   std::map<std::string, std::string> variables;  // added to this process's environment, replacing
   int stderr_fd = -1;  // becomes its standard error; -1: this process's own
 };
@@ -27,21 +27,24 @@ struct ExitStatus {
   std::string describe() const;
 };
 
-// Starts a child in a process group of its own (a terminal's Ctrl-C reaches the parent alone), with
-// standard input from /dev/null, default signal handling, and SIGKILL when this *thread* ends: call
-// it from the main thread, so that no child outlives the parent even when that is killed by
-// SIGKILL. Returns after the exec has succeeded. Throws std::system_error when the process cannot
-// be started.
+// Starts a child in a process group of its own, so that a terminal's Ctrl-C reaches only the
+// parent. Standard input is /dev/null and signal handling is the default. The child gets SIGKILL
+// when the calling *thread* ends. Call it from the main thread, so that no child outlives the
+// parent even if the parent is killed by SIGKILL.
+// Blocks: until the exec has succeeded.
+// Throws: std::system_error when the process cannot be started.
 pid_t spawn(const ChildSpec& spec);
 
-// The child's exit status once it has ended, else nullopt. Whatever the child left in its process
-// group is killed. Does not block. Throws std::system_error when `pid` is no child of this process.
+// The child's exit status if it has ended, else nullopt. Processes that the child left in its
+// process group are killed. Does not block.
+// Throws: std::system_error when `pid` is no child of this process.
 std::optional<ExitStatus> reap(pid_t pid);
 
-// Sends a signal to the child's whole process group; a group that is gone is not an error.
+// Sends a signal to the child's whole process group. A group that no longer exists is not an error.
 void signal_group(pid_t pid, int signal);
 
-// SIGKILL to the child's group, then waits for the child's end. For clean-up paths: never throws.
+// Sends SIGKILL to the child's group and waits for the child to end. For clean-up paths: never
+// throws.
 void kill_and_reap(pid_t pid) noexcept;
 
 }  // namespace ringside::tools

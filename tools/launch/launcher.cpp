@@ -26,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kAlikeDeaths = 3;  // that end the run when it did not get on between them
+constexpr int kAlikeDeaths = 3;  // this many without progress in between end the run
 constexpr int kUsageExit = 2;    // of a child whose command line is wrong
 
 struct Child {
@@ -38,7 +38,7 @@ struct Child {
   std::unique_ptr<LineRelay> relay;
   Clock::time_point started;
   std::optional<Clock::time_point> restart_at;
-  std::optional<Clock::time_point> kill_at;  // asked to stop, and killed then
+  std::optional<Clock::time_point> kill_at;  // set when asked to stop: time of SIGKILL
   int deaths = 0;                            // in a row
   std::string last_death;                    // how it died, numbers aside
   int alike_deaths = 0;                      // in a row, without progress
@@ -91,13 +91,14 @@ std::string without_numbers(const std::string& text) {
   return plain;
 }
 
-// Exit status 0, that of a program that stops at the signal, or death by it.
+// Whether the status is 0, that of a program that stops at the signal, or death by it.
 bool ended_by(const ExitStatus& status, int signal) {
   return status.ok() || status.code == (status.signalled ? signal : 128 + signal);
 }
 
-// Running: all is well. Leaving: trainers are done, workers may go by themselves. Stopping: every
-// child was asked to stop and has a time at which it is killed. Killing: SIGKILL is out.
+// Running: no stop requested. Leaving: trainers have finished, workers may exit by themselves.
+// Stopping: every child was asked to stop and has a time at which it is killed. Killing: SIGKILL
+// was sent.
 enum class Phase { kRunning, kLeaving, kStopping, kKilling };
 
 class Supervisor {
@@ -105,7 +106,7 @@ class Supervisor {
   explicit Supervisor(const LaunchOptions& options)
       : options_(options), children_(make_children(options)) {}
 
-  // Only left early by an exception; then nothing may stay behind either.
+  // Runs early only after an exception; even then no child may be left.
   ~Supervisor() {
     for (const Child& child : children_) {
       if (child.pid != 0) kill_and_reap(child.pid);
@@ -227,10 +228,10 @@ class Supervisor {
         failures += (failures.empty() ? "" : "; ") + obituary;
         reason_told_ = reason_told_ || !last_words(child).empty();
       } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
-        report(obituary);  // it was to save
+        report(obituary);  // it was expected to save a checkpoint
       } else if (interrupt_ == 0 && !reason_told_ && !status->signalled &&
                  !last_words(child).empty()) {
-        result_.error += "; " + obituary;  // the one that knows why was not the first to go
+        result_.error += "; " + obituary;  // this rank knows the reason but did not die first
         reason_told_ = true;
       }
     }
@@ -252,7 +253,7 @@ class Supervisor {
     if (child.relay) {
       child.relay->finish();
     }
-    // A signal comes from outside: what the child said last has nothing to do with it.
+    // A signal comes from outside: the child's last output is unrelated to it.
     if (!status.ok() && !status.signalled && !last_words(child).empty()) {
       obituary += ": " + last_words(child);
     }
@@ -279,8 +280,8 @@ class Supervisor {
     schedule_restart(child, obituary);
   }
 
-  // Counts the death; whether it is one too many. A signal comes from outside: the next life may be
-  // another.
+  // Counts consecutive equal deaths without progress and returns whether the limit is reached. A
+  // death by signal restarts the count, because a signal comes from outside.
   bool dies_alike(Child& child, const ExitStatus& status) {
     const std::string how =
         status.signalled ? "" : without_numbers(status.describe() + last_words(child));
@@ -317,7 +318,7 @@ class Supervisor {
     }
   }
 
-  // Asks every child to stop; trainers have `trainer_grace` for it, workers always options.grace.
+  // Asks every child to stop. Trainers get `trainer_grace`, workers always options.grace.
   void stop(int signal, milliseconds trainer_grace) {
     phase_ = Phase::kStopping;
     leave_deadline_.reset();
@@ -356,7 +357,7 @@ class Supervisor {
   std::optional<Clock::time_point> leave_deadline_;
   int interrupt_ = 0;  // the first signal to this process
   LaunchResult result_;
-  bool reason_told_ = false;  // a child's last words are part of the result
+  bool reason_told_ = false;  // a child's last output is part of the result
 };
 
 }  // namespace

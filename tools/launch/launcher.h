@@ -1,5 +1,5 @@
-// The launching parent: starts the trainer ranks and rollout workers of one machine, watches them,
-// and says which one died and how, which a collective that merely times out cannot.
+// Launching parent process: starts the trainer ranks and rollout workers of one machine, monitors
+// them, and reports which one died and how. A collective that times out cannot report that.
 #pragma once
 
 #include <chrono>
@@ -26,21 +26,20 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{10'000};
   // The same for trainer ranks after an interrupt: they finish their step and save a checkpoint.
   std::chrono::milliseconds save_grace{600'000};
-  // How long workers may take to leave by themselves once every trainer rank has exited with status
-  // 0.
+  // Time that workers have to exit by themselves once every trainer rank has exited with status 0.
   std::chrono::milliseconds leave{10'000};
 
-  // A worker that dies is started again after `backoff`, doubled at each death up to `max_backoff`,
-  // and reset once it has lived longer than `max_backoff`. A worker that exits with status 0 has
-  // left and is not replaced. One that exits with status 2 (its command line is wrong), or that
-  // exits three times with the same status and last words, numbers aside, while progress() stands
-  // still, ends the run: a restart would not help.
+  // A worker that dies is restarted after `backoff`. The delay doubles at each death up to
+  // `max_backoff`, and is reset once the worker has lived longer than `max_backoff`. A worker that
+  // exits with status 0 is not replaced. The run ends if a worker exits with status 2 (its command
+  // line is wrong), or exits three times with the same status and last output (ignoring numbers)
+  // while progress() does not change: a restart would not help.
   bool restart_workers = true;
   std::chrono::milliseconds backoff{1'000};
   std::chrono::milliseconds max_backoff{30'000};
 
-  // Another number whenever the run has got on, e.g. the size of its metrics. Empty: nothing counts
-  // as progress.
+  // A number that changes whenever the run makes progress, e.g. the size of its metrics file.
+  // Empty: nothing counts as progress.
   std::function<std::int64_t()> progress;
 
   // Receives one sentence for each event that does not end the run, e.g. "worker 0 (pid 7) was
@@ -53,25 +52,27 @@ struct LaunchResult {
   // 0; 1 when a trainer rank failed or a worker's deaths ended the run; 128 + n after signal n to
   // this process (130 for Ctrl-C).
   int exit_code = 0;
-  // Names role, rank, pid, the way of death and the child's last words where they came through this
-  // process: "worker 0 (pid 123) exited with status 1: no data". Empty on success.
+  // Names role, rank and pid of the process, how it died, and its last output if that passed
+  // through this process: "worker 0 (pid 123) exited with status 1: no data". Empty on success.
   std::string error;
 
   bool ok() const { return exit_code == 0; }
 };
 
-// Runs until every trainer rank has exited and every worker is gone; no child is left when it
-// returns. When a trainer rank fails, or SIGINT, SIGTERM or SIGHUP arrives (it is passed on to all
-// children), everything is stopped; a second such signal kills at once. Standard error of workers,
-// and of ranks other than rank 0, passes through this process line by line (line_relay.h), rank 0's
-// too unless it is a terminal. Blocks; call it from the main thread before any other thread is
-// started (children are bound to the calling thread, and it alone blocks SIGCHLD to read it from a
-// signalfd). The signal mask is restored on return. Throws std::invalid_argument for counts below 1
-// trainer, std::system_error when a process cannot be started (the ones already started are
-// killed).
+// Runs until every trainer rank has exited and every worker is gone. No child is left when it
+// returns. If a trainer rank fails, all processes are stopped. SIGINT, SIGTERM or SIGHUP is
+// forwarded to all children and stops them; a second such signal kills them at once. Standard error
+// of workers and of ranks other than 0 passes through this process line by line (line_relay.h),
+// that of rank 0 too unless it is a terminal. Call it from the main thread before any other thread
+// is started: children are bound to the calling thread, and only that thread blocks SIGCHLD to read
+// it from a signalfd. The signal mask is restored on return.
+// Blocks: until all processes have ended.
+// Throws: std::invalid_argument for fewer than 1 trainer; std::system_error when a process cannot
+// be started (those already started are killed).
 LaunchResult launch(const LaunchOptions& options);
 
-// A TCP port of the loopback interface that is free now. Throws std::system_error.
+// A TCP port of the loopback interface that is free now.
+// Throws: std::system_error.
 int pick_free_port();
 
 }  // namespace ringside::tools

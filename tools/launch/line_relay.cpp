@@ -19,7 +19,7 @@ void write_to_stderr(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno != EINTR) {
-      return;  // nobody reads it; a run does not end for that
+      return;  // standard error is closed: not a reason to end the run
     }
     text.remove_prefix(written > 0 ? static_cast<std::size_t>(written) : 0);
   }
@@ -34,7 +34,7 @@ LineRelay::LineRelay() : terminal_(isatty(STDERR_FILENO) == 1) {
   }
   fd_ = ends[0];
   child_end_ = ends[1];
-  fcntl(fd_, F_SETFL, O_NONBLOCK);  // this end alone: the child's writes wait for room
+  fcntl(fd_, F_SETFL, O_NONBLOCK);  // this end only: the child's writes still block
 }
 
 LineRelay::~LineRelay() {

@@ -1,4 +1,4 @@
-// The standard error of one child process, passed on line by line to this process's own.
+// Line relay: forwards one child's standard error line by line to this process's standard error.
 #pragma once
 
 #include <cstddef>
@@ -6,33 +6,34 @@
 
 namespace ringside::tools {
 
-// A child that writes to a terminal by itself tears a progress bar that another process draws
-// there; through a relay its lines arrive whole, and on a terminal each first clears the line it is
-// printed on. What a dying child says last is kept for whoever reports the death (reason()). A line
-// longer than 64 KiB is passed on in pieces. Not thread-safe.
+// Without a relay, a child that writes to a terminal breaks a progress bar that another process
+// draws there. A relay forwards whole lines, and on a terminal clears the current line first. It
+// keeps the child's last output for the report of its death (reason()). A line longer than 64 KiB
+// is forwarded in pieces.
+// Thread safety: none.
 class LineRelay {
  public:
-  // Throws std::system_error when no pipe can be made.
+  // Throws: std::system_error when no pipe can be created.
   LineRelay();
   ~LineRelay();
   LineRelay(const LineRelay&) = delete;
   LineRelay& operator=(const LineRelay&) = delete;
 
-  // The end for the child; closed here by close_child_end() once the child has it.
+  // The pipe's end for the child. Call close_child_end() once the child has inherited it.
   int child_end() const { return child_end_; }
   void close_child_end();
 
-  // Readable when there is something to pump; -1 after the end of the stream.
+  // Readable when pump() has something to read; -1 after the end of the stream.
   int fd() const { return fd_; }
 
-  // Passes on the whole lines that have come. Does not block. From a line that begins with
-  // "ringside: " on - the executable's last words - lines are held back.
+  // Forwards the complete lines that have arrived. Does not block. Holds back everything from a
+  // line that begins with "ringside: ", because such lines are the executable's last output.
   void pump();
 
-  // The child is gone: passes on what is left of its last line.
+  // Call when the child has ended: forwards the rest of its last line.
   void finish();
 
-  // What the child was heard to die of: the lines held back, else its last line that is not empty.
+  // The child's last output: the lines held back, else its last line that is not empty.
   const std::string& reason() const { return held_.empty() ? last_line_ : held_; }
 
  private:

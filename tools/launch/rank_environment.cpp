@@ -84,7 +84,7 @@ std::optional<RankEnvironment> rank_environment() {
     throw std::invalid_argument("environment: RANK is not set, but WORLD_SIZE is");
   } else if (const auto task = integer("SLURM_PROCID", 0, kMaxRanks);
              task && std::getenv("SLURM_STEP_ID") != nullptr) {
-    // A batch script has SLURM_PROCID too, but no step: there nobody has started ranks yet.
+    // A batch script has SLURM_PROCID too, but outside a step: no ranks are started yet.
     env = from_slurm(*task);
   } else {
     return std::nullopt;

@@ -1,5 +1,5 @@
-// Which rank this process is, when something else started it: torchrun, Slurm's srun, or Ringside's
-// own launcher.
+// Rank of this process as its launcher gives it in the environment: torchrun, Slurm's srun, or
+// Ringside's own launcher.
 #pragma once
 
 #include <optional>
@@ -15,13 +15,13 @@ struct RankEnvironment {
   int master_port = 0;
 };
 
-// RANK and WORLD_SIZE (torchrun, Ringside's launcher) first, then SLURM_PROCID and SLURM_NTASKS of
-// a step that srun started; nullopt when neither pair is there, and processes are still to be
-// started. Under srun on one node the address defaults to 127.0.0.1 and the port to one derived
-// from the job and step, equal on every rank. Throws std::invalid_argument, naming the variable and
-// its value, when a set is incomplete or out of range, e.g. RANK without WORLD_SIZE, or several
-// nodes without MASTER_ADDR. Reads the environment only; not to be called while another thread
-// changes it.
+// Reads RANK and WORLD_SIZE (torchrun, Ringside's launcher) first, then SLURM_PROCID and
+// SLURM_NTASKS of a step that srun started. nullopt when neither pair is set, so that processes
+// must still be started. Under srun on one node the address defaults to 127.0.0.1 and the port to
+// one derived from the job and step, equal on every rank. Reads the environment only.
+// Throws: std::invalid_argument naming the variable and its value, when a set is incomplete or out
+// of range, e.g. RANK without WORLD_SIZE, or several nodes without MASTER_ADDR.
+// Thread safety: must not run while another thread changes the environment.
 std::optional<RankEnvironment> rank_environment();
 
 }  // namespace ringside::tools

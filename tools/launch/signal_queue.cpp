@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Milliseconds for poll(), rounded up so that a deadline has passed when poll() says so; -1 for
-// none.
+// Timeout of poll() in milliseconds, rounded up so that the deadline has passed when poll() times
+// out; -1 for none.
 int poll_timeout(std::optional<Clock::time_point> deadline) {
   if (!deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
@@ -28,7 +28,7 @@ SignalQueue::SignalQueue() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
-  // nohup's wish is respected; a signalfd would receive the signal although it is ignored.
+  // Respects nohup: a signalfd would receive the signal although it is ignored.
   struct sigaction hangup;
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);

@@ -1,4 +1,4 @@
-// Signals of this process as events to wait for, with a deadline.
+// Queue of this process's signals, to wait for with a deadline.
 #pragma once
 
 #include <signal.h>
@@ -9,9 +9,10 @@
 
 namespace ringside::tools {
 
-// While it lives, SIGCHLD, SIGINT, SIGTERM and SIGHUP to the calling thread are queued here instead
-// of being delivered (SIGHUP only where it is not ignored, as nohup does). Not thread-safe;
-// construct and destroy it on one thread.
+// While it exists, SIGCHLD, SIGINT, SIGTERM and SIGHUP to the calling thread are queued instead of
+// being delivered. SIGHUP is queued only if it is not ignored, as under nohup. Construct and
+// destroy it on one thread.
+// Thread safety: none.
 class SignalQueue {
  public:
   // Throws std::system_error.
@@ -20,8 +21,10 @@ class SignalQueue {
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
-  // The next signal's number, or nullopt when first `deadline` passes (no deadline: waits for ever)
-  // or one of `readable` has something to read. Blocks. Throws std::system_error.
+  // The next signal's number; nullopt when `deadline` passes first or one of `readable` becomes
+  // readable. Without a deadline it waits forever.
+  // Blocks: until one of these.
+  // Throws: std::system_error.
   std::optional<int> wait(std::optional<std::chrono::steady_clock::time_point> deadline,
                           const std::vector<int>& readable = {});
 

@@ -54,7 +54,7 @@ class Client(SessionLoop):
         self._progress = time.monotonic()
         with self._room:
             if rollout.trainer_term < 0:
-                rollout.trainer_term = max(self._installed["epoch"], 0)
+                rollout.trainer_term = max(self._installed["term"], 0)
             rollout.validate()
             if not self._room.wait_for(
                     lambda: self._over or len(self._pending) < self._max_pending, timeout):
@@ -68,7 +68,7 @@ class Client(SessionLoop):
         """Says what is installed now; hashes `installed`, the arrays the sampler really uses."""
         body = {"version": ready.version, "root_hash": root_hash_of(ready.manifest, installed)}
         with self._lock:
-            self._installed = {"epoch": ready.manifest["trainer_term"], "version": ready.version,
+            self._installed = {"term": ready.manifest["trainer_term"], "version": ready.version,
                                "root": body["root_hash"]}
             self._commits.append(body)
 

@@ -40,14 +40,14 @@ class Pulled:
 
 
 def decode_manifest(text: str, run_id: str, trainer_term: int) -> dict:
-    """The manifest in base64. ValueError unless it is one, of this run and epoch, and its root follows from its tensors."""
+    """The manifest in base64. ValueError unless it is one, of this run and trainer_term, and its root follows from its tensors."""
     try:
         manifest = parse_manifest(np.frombuffer(base64.b64decode(text, validate=True), np.uint8))
         of = (manifest["run_id"], manifest["trainer_term"])
     except (WireError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"manifest: {error!r}") from error
     if of != (run_id, trainer_term):
-        raise ValueError(f"manifest is of run '{of[0]}' epoch {of[1]}, asked for '{run_id}' epoch {trainer_term}")
+        raise ValueError(f"manifest is of run '{of[0]}' trainer_term {of[1]}, asked for '{run_id}' trainer_term {trainer_term}")
     return manifest
 
 

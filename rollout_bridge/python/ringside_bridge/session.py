@@ -46,7 +46,7 @@ class SessionLoop:
         self._room = threading.Condition(self._lock)
         self._pending: dict[str, Pending] = {}
         self._in_flight: set[tuple[int, int]] = set()
-        self._installed = {"epoch": -1, "version": -1, "root": ""}
+        self._installed = {"term": -1, "version": -1, "root": ""}
         self._commits: list[dict] = []
         self._paused = self._resumed = False
         self._leaving: str | None = None
@@ -93,7 +93,7 @@ class SessionLoop:
         self._hung_since = None
 
     def _session(self) -> None:
-        self._joined, self._run_id, self._epoch = False, "", -1
+        self._joined, self._run_id, self._term = False, "", -1
         self._sent_seq = self._received_seq = 0
         self._receiver: Receiver | None = None
         self._offer = self._staged = self._bulk = None
@@ -109,7 +109,7 @@ class SessionLoop:
         self._control = open_dealer(self._context, self._address,
                                     f"{self._worker_id}/{self._incarnation}", self._curve)
         self._queue("HELLO", {"capacity_samples": self._capacity,
-                              "installed_term": installed["epoch"],
+                              "installed_term": installed["term"],
                               "installed_version": installed["version"],
                               "installed_root": installed["root"], "client": "ringside-python/1",
                               "pending": pending_count, "settings": self._settings})
@@ -132,7 +132,7 @@ class SessionLoop:
         self._outbox.append((kind, body, buffers))
 
     def _pack(self, kind: str, body: dict, seq: int, buffers: list[tuple] = ()) -> list[bytes]:
-        return pack(kind, body, run_id=self._run_id, trainer_term=self._epoch,
+        return pack(kind, body, run_id=self._run_id, trainer_term=self._term,
                     worker_id=self._worker_id, incarnation=self._incarnation, seq=seq,
                     buffers=buffers)
 
@@ -195,7 +195,7 @@ class SessionLoop:
 
     def _on_welcome(self, message: Message) -> None:
         self._joined, self._welcome = True, message.body
-        self._run_id, self._epoch = message.run_id, message.trainer_term
+        self._run_id, self._term = message.run_id, message.trainer_term
         self._set_window(message.body)
         with self._lock:
             self._say_ready()
@@ -207,7 +207,7 @@ class SessionLoop:
 
     def _say_ready(self) -> None:
         """Wants work, unless paused. Under the lock."""
-        if not self._paused and self._installed["epoch"] == self._epoch:
+        if not self._paused and self._installed["term"] == self._term:
             self._queue("READY", {"version": self._installed["version"]})
 
     def _on_heartbeat(self, _: Message) -> None:
@@ -286,7 +286,7 @@ class SessionLoop:
             if (message.body.get("reason") == "gone"
                     and message.body.get("version") == receiver.manifest["version"]):
                 failure = "gone"
-        elif message.type == "CHUNK" and message.trainer_term == self._epoch:
+        elif message.type == "CHUNK" and message.trainer_term == self._term:
             try:
                 receiver.accept(message.body, message.frames["data"])
             except WireError as error:
@@ -351,6 +351,6 @@ class SessionLoop:
             return "bye"
         if self._paused:
             return "paused"
-        if self._installed["epoch"] == self._epoch:
+        if self._installed["term"] == self._term:
             return "ready"
         return "sync" if self._receiver or self._staged else "join"

@@ -1,4 +1,4 @@
-// Shapes: n/m = packed query/key rows of a varlen_group, S = rows of a share or buffer, H/h = heads
+// Shapes: n/m = packed query/key rows of a varlen group, S = rows of a share or buffer, H/h = heads
 // of the whole/of the part, K = KV heads, D = head dim.
 #include "sp/attention/cuda/kernels.h"
 
@@ -15,7 +15,7 @@
 namespace ringside::sp {
 namespace {
 
-constexpr int64_t kVectorBytes = 16;  // what the flash kernel loads at once
+constexpr int64_t kVectorBytes = 16;  // bytes of one load of the flash kernel
 
 MoveTable table_of(const DeviceMoves& moves) {
   static_assert(sizeof(RowMove) == 3 * sizeof(int64_t));
@@ -69,8 +69,8 @@ LseRows lse_rows(PartialAttention& whole, const PartialAttention& part) {
           lse_hn.stride(0)};
 }
 
-// The tensor itself where the flash kernel can read it: dense head dim, every row of every head on
-// a 16 byte boundary.
+// The tensor itself when the flash kernel can read it (dense head dim, every row of every head on a
+// 16 byte boundary), otherwise a contiguous copy.
 at::Tensor aligned(const at::Tensor& x_nhD) {
   const int64_t vector = kVectorBytes / x_nhD.element_size();
   const bool fits = x_nhD.stride(2) == 1 && x_nhD.stride(0) % vector == 0 &&
@@ -137,7 +137,7 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
                 "CUDA attention: backward needs a contiguous fp32 LSE [", q_nhD.size(1), ", ",
                 q_nhD.size(0), "], got ", lse_hn.scalar_type(), " ", lse_hn.sizes());
     const c10::cuda::CUDAGuard guard(q_nhD.device());
-    // Read only with dropout.
+    // Used only with dropout.
     const at::Tensor rng_state = at::empty({2}, q_nhD.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q_nhD.options());
     return at::_flash_attention_backward(
@@ -151,7 +151,7 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
     TORCH_CHECK(rows.is_cuda() && rows.dim() >= 1, "CUDA attention: gather from ", rows.sizes(),
                 " on ", rows.device());
     const c10::cuda::CUDAGuard guard(rows.device());
-    // Dense rows, any distance apart.
+    // Rows are dense, at any distance.
     const bool dense = rows.size(0) > 0 && rows.stride(0) >= 0 && rows.select(0, 0).is_contiguous();
     const at::Tensor from = dense ? rows : rows.contiguous();
     std::vector<int64_t> sizes = rows.sizes().vec();

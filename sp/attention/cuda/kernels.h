@@ -1,6 +1,8 @@
-// The CUDA side of an attention layer: ATen's FlashAttention 2 (Dao 2023) over varlen_groups of
-// blocks, merged and summed in fp32 by kernels of our own. Only in builds that have a CUDA toolkit;
-// needs a GPU of compute capability 8.0 or newer.
+// CUDA kernels of attention: ATen's FlashAttention 2 over varlen groups of blocks; merges and sums
+// in fp32 by Ringside's own kernels. Exists only in builds with a CUDA toolkit. Needs a GPU of
+// compute capability 8.0 or newer.
+//
+// Source: Dao 2023, FlashAttention-2.
 #pragma once
 
 #include <memory>
@@ -10,16 +12,18 @@
 
 namespace ringside::sp {
 
-// For bf16 and fp16 CUDA tensors with head dims that are a multiple of 8 up to 256; anything else
-// throws c10::Error before a kernel runs. Each block's output and gradients come from the kernel
-// rounded to the wire dtype, its LSE in fp32; they are merged and summed in fp32. Work is queued on
-// the current stream of the tensors' device and nothing waits for it. Thread-safe. The forward
-// gives the same bits on every run. So do dk, dv and all of our sums; dq of a block of more than
-// one key tile is summed by the kernel with atomics, in another order each run, unless
-// at::globalContext() demands deterministic algorithms.
+// For bf16 and fp16 CUDA tensors with head dims that are multiples of 8 up to 256. The kernel
+// rounds each block's output and gradients to the wire dtype; its LSE is fp32. Both are merged and
+// summed in fp32.
+// Determinism: the forward gives the same bits on every run. So do dk, dv and Ringside's own sums.
+// The kernel sums dq of a block of more than one key tile with atomics, in another order each run,
+// unless at::globalContext() demands deterministic algorithms.
+// Blocks: never; work is queued on the current stream of the tensors' device.
+// Throws: c10::Error for other tensors, before a kernel runs.
+// Thread safety: any thread.
 std::shared_ptr<const RingStepKernels> cuda_kernels();
 
-// The operations cuda_kernels() is made of, for tests and benchmarks.
+// The operations of cuda_kernels(), for tests and benchmarks.
 std::shared_ptr<const VarlenGroupOps> cuda_varlen_group_ops();
 
 }  // namespace ringside::sp

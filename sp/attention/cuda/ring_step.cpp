@@ -1,6 +1,6 @@
 // Shapes: S = rows of the ring share, h = this rank's query heads, c = KV heads of the chunk, m =
-// rows of the KV buffer, g = rows of the gradient buffer, n/p = packed query/key rows of a
-// varlen_group, D = head dim.
+// rows of the KV buffer, g = rows of the gradient buffer, n/p = packed query/key rows of a varlen
+// group, D = head dim.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -11,8 +11,8 @@
 namespace ringside::sp {
 namespace {
 
-// Copies a vector to the device; from pinned memory when that is another one, so that the copy need
-// not be waited for (the caching host allocator keeps the block until the stream has passed it).
+// Copies a vector to the device without waiting. Uses pinned memory for another device; the caching
+// host allocator keeps the block until the stream has passed the copy.
 template <class T>
 at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
   const at::Tensor host = at::empty({static_cast<int64_t>(values.size())},
@@ -21,7 +21,7 @@ at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device
   return host.to(device, /*non_blocking=*/true);
 }
 
-// The moves of a varlen_group as one table that is uploaded at once.
+// The moves of a varlen group in one table, uploaded at once.
 class MoveTables {
  public:
   std::size_t add(const RowMoves& moves) {
@@ -47,7 +47,7 @@ class MoveTables {
   at::Tensor table_;
 };
 
-// Rows that are packed for a call: a view where they already are.
+// Rows packed for a call; a view when they are already consecutive.
 class PackedRows {
  public:
   PackedRows(const std::vector<Range>& ranges, MoveTables& tables) {
@@ -71,7 +71,7 @@ class PackedRows {
   std::size_t moves_ = 0;
 };
 
-// A varlen_group's integers on the device.
+// The integers of a varlen group on the device.
 class DeviceVarlenGroup {
  public:
   DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device,
@@ -127,7 +127,7 @@ at::Tensor heads(const at::Tensor& x, Range range) {
   return x.narrow(1, range.begin, range.size());
 }
 
-// Where a head group's k and v heads stand in a chunk's buffer.
+// The k and v heads of a head group in a chunk's buffer.
 struct KvHeads {
   Range k;
   Range v;

@@ -8,10 +8,10 @@
 namespace ringside::sp {
 namespace {
 
-// A warp handles one item - a row, or a row of one head - and a block of threads eight.
+// A warp handles one item (a row, or a row of one head), a block of threads eight.
 constexpr int kLanes = 32;
 constexpr int kWarps = 8;
-constexpr int64_t kMaxBlocks = 1 << 20;  // beyond, the grid strides over the items
+constexpr int64_t kMaxBlocks = 1 << 20;  // above it the grid strides over the items
 
 __device__ float to_float(float x) { return x; }
 __device__ float to_float(__half x) { return __half2float(x); }
@@ -27,7 +27,7 @@ struct Place {
   int64_t to;
 };
 
-// The rows that work row `row` connects: its move is the last that begins at or before it.
+// Source and destination of work row `row`: its move is the last one that begins at or before it.
 __device__ Place place_of(const MoveTable& table, int64_t row) {
   int64_t low = 0;
   int64_t high = table.num_moves;
@@ -79,7 +79,7 @@ __global__ void add_kernel(WholeRows whole, PartRows part, MoveTable table) {
   }
 }
 
-// With kMerge false the whole is only written, never read: it may be uninitialised.
+// With kMerge false the whole is written but not read: it may be uninitialised.
 template <class T, int kWidth, bool kMerge>
 __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTable table) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
@@ -96,8 +96,8 @@ __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTa
     if (kMerge) {
       const float whole_lse = lse.whole[row];
       const float highest = fmaxf(whole_lse, part_lse);
-      const float shift =
-          highest == -INFINITY ? 0.0f : highest;  // keeps -inf - -inf from becoming NaN
+      // Avoids -inf - -inf, which is NaN.
+      const float shift = highest == -INFINITY ? 0.0f : highest;
       const float a = expf(whole_lse - shift);
       const float b = expf(part_lse - shift);
       const float divisor = a + b == 0.0f ? 1.0f : a + b;
@@ -146,7 +146,7 @@ cudaError_t launch_gather(void* to, const void* from, int64_t row_bytes, int64_t
   return cudaGetLastError();
 }
 
-// Whether whole and part can be read four elements at a time.
+// True when whole and part can be read four elements at a time.
 bool four_wide(const WholeRows& whole, const PartRows& part) {
   const int64_t element = part.type == ElementType::kFloat32 ? 4 : 2;
   return part.head_dim % 4 == 0 && part.row_stride % 4 == 0 && part.head_stride % 4 == 0 &&

@@ -1,8 +1,10 @@
-// The row kernels of the CUDA attention ring_step, without torch: raw device pointers, strides in
-// elements and a stream. Every function is asynchronous on `stream`, returns the launch's error,
-// accepts zero rows, heads and any head dim, and indexes in 64 bits. The table of moves lies on the
-// device and is not checked; `rows` is the sum over its moves. No atomics: results are the same on
-// every run, provided that no destination row stands twice in the moves.
+// CUDA row kernels of a ring step, without torch: raw device pointers, strides in elements and a
+// stream. Every function accepts zero rows, zero heads and any head dim, indexes in 64 bits and
+// returns the launch's error. The table of moves is on the device and is not checked; `rows` is the
+// sum over its moves. No atomics: results are the same on every run, provided that no destination
+// row is in two moves.
+//
+// Blocks: never; asynchronous on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +23,7 @@ struct MoveTable {
 
 enum class ElementType { kBFloat16, kFloat16, kFloat32 };
 
-// Part results or gradients, [rows, heads, head_dim] with the last dim dense.
+// Part results or gradients, [rows, heads, head_dim] with a dense last dim.
 struct PartRows {
   const void* data = nullptr;
   ElementType type = ElementType::kFloat32;
@@ -31,15 +33,15 @@ struct PartRows {
   int64_t head_dim = 0;
 };
 
-// A contiguous fp32 [.., heads, head_dim] of which the part's heads start at head_begin.
+// A contiguous fp32 tensor [.., heads, head_dim]; the part's heads start at head_begin.
 struct WholeRows {
   float* data = nullptr;
   int64_t heads = 0;
   int64_t head_begin = 0;
 };
 
-// A part's log-sum-exp, fp32 [rows, heads] of any strides, and the contiguous fp32 [.., heads of
-// the whole] it goes to.
+// A part's log-sum-exp, fp32 [rows, heads] of any strides, and its destination, a contiguous fp32
+// tensor [.., heads of the whole].
 struct LseRows {
   float* whole = nullptr;
   const float* part = nullptr;
@@ -47,8 +49,8 @@ struct LseRows {
   int64_t part_head_stride = 0;
 };
 
-// to[r'] = from[r] for each moved row: row_bytes bytes a row, dense in `to`, row_stride_bytes apart
-// in `from`.
+// to[r'] = from[r] for each moved row of row_bytes bytes. Rows are dense in `to` and
+// row_stride_bytes apart in `from`.
 cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes,
                              int64_t row_stride_bytes, const MoveTable& table, cudaStream_t stream);
 
@@ -56,9 +58,9 @@ cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes,
 cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table,
                           cudaStream_t stream);
 
-// Merges the part into the whole by log-sum-exp (lse_merge.h), in fp32: safe for -inf on either
-// side, and where both are -inf the row becomes zero with LSE -inf. write_rows_cuda overwrites the
-// rows instead.
+// merge_rows_cuda merges the part into the whole by log-sum-exp (lse_merge.h), in fp32. It is safe
+// for -inf on either side; where both are -inf, the row becomes zero with LSE -inf. write_rows_cuda
+// overwrites the rows.
 cudaError_t merge_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,
                             const MoveTable& table, cudaStream_t stream);
 cudaError_t write_rows_cuda(const WholeRows& whole, const PartRows& part, const LseRows& lse,

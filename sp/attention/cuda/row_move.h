@@ -1,5 +1,4 @@
-// One run of consecutive rows that a row kernel moves. Plain data, shared by host code and .cu
-// files.
+// Run of consecutive rows that a row kernel moves. Plain data, shared by host code and .cu files.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,7 @@
 namespace ringside::sp {
 
 struct RowMove {
-  int64_t first = 0;  // rows that the moves before this one move: where this one's work begins
+  int64_t first = 0;  // rows moved by all earlier moves: the index at which this move's work begins
   int64_t from = 0;   // first row in the source
   int64_t to = 0;     // first row in the destination
 };

@@ -1,7 +1,8 @@
-// The device operations that a ring_step is made of when its blocks run in varlen_groups
-// (cuda_varlen_groups.h). cuda_kernels.h has those of CUDA. Shapes: n/m = packed query/key rows of
-// a varlen_group, S = rows of a share or buffer, H/h = heads of the whole/of the part, K = KV heads
-// (h a multiple of K), D = head dim.
+// Device operations of a ring step whose blocks run in varlen groups (varlen_groups.h). kernels.h
+// has those of CUDA.
+//
+// Shapes: n/m = packed query/key rows of a varlen group, S = rows of a share or buffer, H/h = heads
+// of the whole/of the part, K = KV heads (h a multiple of K), D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,7 @@ struct DeviceMoves {
   int64_t rows = 0;
 };
 
-// A varlen call: `cumulative_*` int32 on the device, [blocks + 1], from 0 to the packed rows.
+// A varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the packed rows.
 struct VarlenGroupCall {
   at::Tensor cumulative_query;
   at::Tensor cumulative_key;
@@ -32,27 +33,26 @@ struct VarlenGroupCall {
   double softmax_scale = 1.0;
 };
 
-// All calls are asynchronous on the device's current stream and leave their inputs as they are,
-// unless said otherwise. Not one may be given a range outside its tensors: the tables are not
-// checked against them.
+// All calls are asynchronous on the device's current stream and leave their inputs unchanged,
+// unless said otherwise. Tables are not checked: the caller must pass ranges inside the tensors.
 class VarlenGroupOps {
  public:
   virtual ~VarlenGroupOps() = default;
 
   virtual at::DeviceType device() const = 0;
 
-  // As RingStepKernels::compute_dtype.
+  // As in RingStepKernels::compute_dtype.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
-  // Returns out_nhD in q's dtype and lse_hn in the accumulation dtype. Throws c10::Error on a head
-  // dim it does not have.
+  // Shapes: returns out_nhD in q's dtype and lse_hn in the accumulation dtype.
+  // Throws: c10::Error on an unsupported head dim.
   virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD,
                                                     const at::Tensor& k_mKD,
                                                     const at::Tensor& v_mKD,
                                                     const VarlenGroupCall& call) const = 0;
 
-  // Returns dq_nhD, dk_mKD, dv_mKD in q's dtype. out and lse are those of all keys, dout the
-  // gradient of that output.
+  // out and lse are those of all keys; dout is the gradient of that output.
+  // Shapes: returns dq_nhD, dk_mKD, dv_mKD in q's dtype.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
       const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
@@ -62,23 +62,23 @@ class VarlenGroupOps {
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
 
   // sums_SHD[to, head_begin + j] += part_mhD[from, j]. sums in the accumulation dtype, heads and
-  // rows contiguous; no `to` row may stand twice in the moves.
+  // rows contiguous. No `to` row may be in two moves.
   virtual void add_rows(at::Tensor& sums_SHD, const at::Tensor& part_mhD, const DeviceMoves& moves,
                         int64_t head_begin) const = 0;
 
-  // Merges the part into rows and heads of `whole` (out_SHD, lse_SH, accumulation dtype,
-  // contiguous), by lse_merge.h; or overwrites them. part.out is out_nhD and part.lse lse_hn, as
-  // attend returns them.
+  // merge_rows merges the part into rows and heads of `whole` by log-sum-exp (lse_merge.h);
+  // write_rows overwrites them. part.out is out_nhD and part.lse lse_hn, as attend returns them.
+  // Shapes: whole is out_SHD, lse_SH, contiguous, in the accumulation dtype.
   virtual void merge_rows(PartialAttention& whole, const PartialAttention& part,
                           const DeviceMoves& moves, int64_t head_begin) const = 0;
   virtual void write_rows(PartialAttention& whole, const PartialAttention& part,
                           const DeviceMoves& moves, int64_t head_begin) const = 0;
 };
 
-// RingSteps as varlen_groups of blocks over these operations: a varlen call per varlen_group and
-// head group. Rows of a varlen_group that already lie one after another are used in place, others
-// are gathered. Results do not depend on anything but the inputs when attend and attend_backward do
-// not: sums and merges run in the order of the varlen_groups.
+// Ring step kernels over these operations: one varlen call per varlen group and head group. Rows of
+// a varlen group that are already consecutive are used in place; others are gathered. Sums and
+// merges run in the order of the varlen groups, so results are deterministic when attend and
+// attend_backward are.
 std::shared_ptr<const RingStepKernels> varlen_group_kernels(
     std::shared_ptr<const VarlenGroupOps> ops);
 

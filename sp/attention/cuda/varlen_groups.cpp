@@ -11,10 +11,10 @@
 namespace ringside::sp {
 namespace {
 
-// Disjoint ranges, by their beginning.
+// Disjoint ranges, ordered by their begin.
 class Occupied {
  public:
-  // False, and nothing changes, when a row of the range is taken.
+  // Adds the range. Returns false and changes nothing when a row of it is taken.
   bool take(Range range) {
     const auto after = end_of_.lower_bound(range.begin);
     if (after != end_of_.end() && after->first < range.end) {
@@ -43,22 +43,21 @@ std::string describe(const Block& block) {
   throw std::invalid_argument(describe(block) + ": " + why);
 }
 
-// A block, or a part of one, as the kernel is told of it.
+// A block, or a part of one, as passed to the kernel.
 struct MaskedBlock {
   Range query;
   Range key;
   VarlenGroupMask mask;
 };
 
-// A windowed block is given by 0 <= i + offset - j < window. Three things the kernel cannot be told
-// directly:
-//   - keys beyond the last query's own would make `right` negative, which means "no bound": they
-//   are cut off;
-//   - with a bound on the left, "none" on the right means max_k of the call, too little for a block
-//   with more queries than
-//     keys: the first queries, which see every key, become a block without a mask, fewer than keys
-//     remain;
-//   - a bound of max_k or more means none, so one that binds must be smaller.
+// Parts of a windowed block, whose condition is 0 <= i + offset - j < window. The kernel cannot
+// express three cases directly:
+//   - Keys beyond the last query's own would make `right` negative, which means "no bound". They
+//   are cut off.
+//   - With a bound on the left, no bound on the right means max_k of the call. That is too small
+//   for a block with more queries than keys. The first queries, which see every key, become a block
+//   without a mask, until fewer queries than keys remain.
+//   - A bound of max_k or more means no bound, so a bound that matters must be smaller.
 std::vector<MaskedBlock> windowed(const Block& block, int64_t window) {
   const int64_t n = block.query.size();
   const Range key{block.key.begin, std::min(block.key.end, block.key.begin + n + block.offset)};
@@ -99,7 +98,7 @@ std::vector<MaskedBlock> masked(const Block& block, int64_t window) {
   return windowed(block, window);
 }
 
-// Puts a part into the first varlen_group of its kind in which its query rows are free.
+// Puts a part into the first varlen group of its mask in which its query rows are free.
 class VarlenGroupList {
  public:
   void add(const MaskedBlock& part, int64_t key_gradient, bool merge) {

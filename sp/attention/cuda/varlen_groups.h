@@ -1,7 +1,7 @@
-// How the blocks of a plan step are grouped for a kernel that runs blocks of any lengths in one
-// call ("varlen"): a varlen_group is a list of blocks of one mask in which no query row stands
-// twice, packed one after another. Pure integers; the same blocks give the same varlen_groups on
-// every run.
+// Varlen groups: the blocks of a plan step grouped for a kernel that runs blocks of any lengths in
+// one call ("varlen"). A varlen group is a list of blocks with one mask, packed one after another,
+// in which no query row occurs twice. Integers only; the same blocks give the same groups on every
+// run.
 #pragma once
 
 #include <compare>
@@ -14,9 +14,9 @@
 
 namespace ringside::sp {
 
-// FlashAttention's mask (Dao 2023, version 2.1 and later), aligned to the bottom right: of n
-// queries and m keys, query i attends to key j iff i + m - n - left <= j <= i + m - n + right; -1 =
-// no bound on that side.
+// FlashAttention's mask, aligned to the bottom right. Of n queries and m keys, query i attends to
+// key j iff i + m - n - left <= j <= i + m - n + right; -1 = no bound on that side.
+// Source: Dao 2023, version 2.1 and later.
 struct VarlenGroupMask {
   int64_t left = -1;
   int64_t right = -1;
@@ -25,12 +25,12 @@ struct VarlenGroupMask {
   auto operator<=>(const VarlenGroupMask&) const = default;
 };
 
-// Rows to be moved, in order of work.
+// Row moves, in order of work.
 struct RowMoves {
   std::vector<RowMove> moves;
   int64_t rows = 0;
 
-  // Appends `count` rows; a continuation of the last move on both sides lengthens it.
+  // Appends `count` rows. Lengthens the last move when the rows continue it on both sides.
   void add(int64_t from, int64_t to, int64_t count);
 };
 
@@ -39,33 +39,32 @@ struct VarlenGroup {
   bool merge = false;          // the query rows hold earlier results
   std::vector<Range> queries;  // [blocks] rows of the share
   std::vector<Range> keys;     // [blocks] rows of the step's KV buffer; may repeat and overlap
-  std::vector<int64_t>
-      key_gradients;  // [blocks] row of the gradient buffer that belongs to keys[b].begin
+  std::vector<int64_t> key_gradients;  // [blocks] row of the gradient buffer for keys[b].begin
 };
 
-// Every block once, a windowed one with more queries than keys in two parts. VarlenGroups without
-// `merge` come first, so that rows are initialised before anything is merged into them; a block
-// goes to the first varlen_group of its mask in which its query rows are free, and blocks keep
-// their order within a varlen_group. window: the plan's. Throws std::invalid_argument, naming the
-// block, when a causal block is not square, a range is empty, a windowed block has a query without
-// a key, or the kernel has no mask for it (no plan holds such a block).
+// Groups every block once; a windowed block with more queries than keys in two parts. Groups
+// without `merge` come first, so rows are initialised before anything is merged into them. A block
+// joins the first group of its mask in which its query rows are free. Blocks keep their order
+// within a group. window: the plan's.
+// Throws: std::invalid_argument, naming the block, when a causal block is not square, a range is
+// empty, a windowed block has a query without a key, or the kernel has no mask for it (no plan
+// holds such a block).
 std::vector<VarlenGroup> make_varlen_groups(const std::vector<Block>& blocks, int64_t window);
 
-// [blocks + 1] packed beginnings of the ranges, as 32 bit integers for the kernel. Throws
-// std::invalid_argument above 2^31 - 1 rows.
+// [blocks + 1] packed begins of the ranges, as int32 for the kernel.
+// Throws: std::invalid_argument above 2^31 - 1 rows.
 std::vector<int32_t> cumulative_rows(const std::vector<Range>& ranges);
 
 int64_t longest(const std::vector<Range>& ranges);
 
-// From the ranges' rows to packed rows.
+// Moves from the ranges' rows to packed rows.
 RowMoves to_packed(const std::vector<Range>& ranges);
 
-// From packed rows back to the ranges' rows. No row may stand in two ranges.
+// Moves from packed rows back to the ranges' rows. No row may be in two ranges.
 RowMoves from_packed(const std::vector<Range>& ranges);
 
-// From packed key rows to rows of the gradient buffer, in parts: no gradient row stands twice in a
-// part, so that a part can be added in parallel without atomics, and part after part in a fixed
-// order.
+// Moves from packed key rows to rows of the gradient buffer, in parts. No gradient row is in one
+// part twice, so a part can be added in parallel without atomics, and the parts in a fixed order.
 std::vector<RowMoves> gradient_parts(const VarlenGroup& varlen_group);
 
 }  // namespace ringside::sp

@@ -1,4 +1,4 @@
-// What the parts of bench_bridge share: options, timing, the controls, one row of figures.
+// Shared parts of bench_bridge: options, timing, baselines ("controls"), rows of figures.
 #pragma once
 
 #include <unistd.h>
@@ -60,7 +60,7 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Processor seconds of this process so far, all threads, user and system.
+// CPU seconds of this process so far: all threads, user and system.
 inline double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // The median of all but the first, which is the warm-up. At least two values.
@@ -77,22 +77,22 @@ bridge::WorkerOptions worker_options(const std::string& address, const std::stri
 
 using Frames = std::vector<std::span<const std::byte>>;
 
-// Controls, in seconds. All block.
+// Baselines, in seconds. All of them block.
 // Copies the frames `times` times into memory that has been touched before.
 double memcpy_seconds(const std::vector<Frames>& messages, int times);
-// Allocates, zeroes and frees blocks of `block` bytes, `bytes` in all, all alive together: what new
-// memory costs whoever keeps what it receives.
+// Allocates, zeroes and frees blocks of `block` bytes, `bytes` in total and all live at once: the
+// cost of new memory for a receiver that keeps the data.
 double first_touch_seconds(std::size_t bytes, std::size_t block);
-// `clients` DEALERs pull every chunk from one ROUTER that sends without copying, each with `window`
-// requests under way; what arrives is dropped, or with `keep` copied into memory that was touched
-// before and hashed once. From the first request to the last chunk.
+// `clients` DEALER sockets pull every chunk from one ROUTER socket that sends without copying, each
+// with `window` requests in flight. Received data is discarded; with `keep` it is copied into
+// memory that was touched before and hashed once. Timed from the first request to the last chunk.
 double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys,
                         bool keep = false);
-// One DEALER sends the messages to a ROUTER as fast as it takes them, without copying.
+// One DEALER socket sends the messages to a ROUTER socket at full speed, without copying.
 double raw_push_seconds(const std::vector<Frames>& messages, const Keys* keys);
 
-// Each appends rows to a JSON array; see README.md for the fields. Throw std::runtime_error when an
-// endpoint did not do what is being measured.
+// Each appends rows to a JSON array; README.md describes the fields.
+// Throws: std::runtime_error when an endpoint did not do what is measured.
 void run_ingress(const Options& options, const Keys* keys, nlohmann::json& rows);
 void run_publish(const Options& options, const Keys* keys, nlohmann::json& rows);
 

@@ -1,4 +1,4 @@
-// The bridge over loopback TCP beside raw ZeroMQ and memcpy; README.md says what is measured.
+// Bench of the bridge over loopback TCP, beside raw ZeroMQ and memcpy. README.md describes it.
 //
 // Usage: bench_bridge [--out FILE] [--only ingress|publish] [--plain] [--repetitions N] [--mib N]
 //                     [--workers N]... [--scale X]
@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
     save(out, options, rows);
     if (only != "ingress") run_publish(options, k, rows);
     show();
-    save(out, options, rows);  // again: a run of minutes that is cut short leaves what it has
+    save(out, options, rows);  // after each row, so that an interrupted run keeps its rows
   }
   return 0;
 }

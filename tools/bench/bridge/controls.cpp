@@ -1,4 +1,4 @@
-// The controls of bench_bridge: the same bytes through memcpy and through ZeroMQ alone.
+// Baselines ("controls") of bench_bridge: the same bytes through memcpy and through ZeroMQ alone.
 #include <cstring>
 #include <latch>
 #include <thread>
@@ -41,11 +41,11 @@ zmq::socket_t connect_raw(zmq::context_t& context, const std::string& address, c
   return socket;
 }
 
-// The blocking receive cannot come back empty-handed without a receive timeout.
+// A blocking receive without a timeout always returns a message.
 void take(zmq::socket_t& socket, zmq::message_t& message) { (void)socket.recv(message); }
 
-// The first request opens the connection and is answered with chunk 0, outside the time. What comes
-// is dropped, or with `keep` copied there and hashed.
+// The first request opens the connection and is answered with chunk 0, before the timed part.
+// Received data is discarded, or with `keep` copied there and hashed.
 void pull(const std::string& address, std::size_t chunks, std::size_t window, const Keys* keys,
           std::span<std::byte> keep, std::latch& connected) {
   zmq::context_t context;

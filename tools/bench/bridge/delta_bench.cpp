@@ -1,10 +1,11 @@
-// Cost of sending 64 MiB of bf16 weights as what changed: encoding, applying and bytes on the wire
-// by density of changes, beside a memcpy and a hash of the same bytes in the same run. Prints one
-// JSON object a line.
+// Bench of weight deltas: cost of sending 64 MiB of bf16 weights as changes. Measures encoding,
+// applying and bytes on the wire by density of changes, beside a memcpy and a hash of the same
+// bytes in the same run. Prints one JSON object per line.
 //
-// Usage: bench_delta [repetitions]. One thread. Changes are single steps of the last bf16 digit at
-// random places of normally distributed weights; the median of the repetitions counts. MB/s are
-// 10^6 bytes of the whole tensor, changed or not.
+// Usage: bench_delta [repetitions]
+// One thread. Changes are single steps of the last bf16 digit at random places of normally
+// distributed weights. The figures are medians of the repetitions. MB/s are 10^6 bytes of the whole
+// tensor, changed or not.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Rollouts from WorkerEndpoint::send_rollout to TrainerEndpoint::pop, journalled and acknowledged.
+// Bench of rollouts from WorkerEndpoint::send_rollout to TrainerEndpoint::pop, journalled and
+// acknowledged.
 #include <stdexcept>
 #include <thread>
 
@@ -60,7 +61,7 @@ class Session {
     if (!trainer_.wait_for_commit(0, 1, kPatience)) throw std::runtime_error("ingress: no commit");
   }
 
-  // Asks for the samples, then sends and pops them. Seconds of sending and popping.
+  // Requests the samples, then sends and pops them. Returns the seconds of sending and popping.
   double repetition(int64_t groups, int64_t tokens) {
     std::vector<GroupGrant> grants;
     std::vector<int64_t> ids;
@@ -90,7 +91,7 @@ class Session {
     return seconds;
   }
 
-  // Samples that came twice or were refused make the figures meaningless.
+  // Duplicate or rejected samples would make the figures meaningless.
   void check(std::size_t expected) const {
     const BridgeCounters c = trainer_.counters();
     if (c.accepted != expected || c.duplicate != 0 || c.busy != 0) {
@@ -107,7 +108,7 @@ class Session {
   int64_t next_group_ = 0;
 };
 
-// What the same rollouts are as frames on the wire.
+// The same rollouts as frames on the wire.
 struct Wire {
   std::vector<Payload> payloads;
   std::vector<std::string> headers;
@@ -138,7 +139,8 @@ void run_size(const Options& options, int64_t tokens, int64_t groups, const Keys
   Session batch(FsyncPolicy::kInterval, groups * kGroupSize, keys);
   Session never(FsyncPolicy::kOff, groups * kGroupSize, keys);
   std::vector<double> batch_s, never_s, raw_s, copy_s;
-  for (int i = 0; i <= options.repetitions; ++i) {  // side by side: other load hits all alike
+  for (int i = 0; i <= options.repetitions;
+       ++i) {  // interleaved, so that other load affects all equally
     copy_s.push_back(memcpy_seconds(wire.messages, 1));
     raw_s.push_back(raw_push_seconds(wire.messages, keys));
     batch_s.push_back(batch.repetition(groups, tokens));

@@ -1,5 +1,5 @@
-// Weights from TrainerEndpoint::publish() until every worker's COMMITTED is in, dense and as a
-// delta.
+// Bench of weights from TrainerEndpoint::publish() until every worker's COMMITTED has arrived,
+// dense and as a delta.
 #include <cstring>
 #include <memory>
 #include <random>
@@ -48,7 +48,7 @@ Snapshot make_weights(const Words& base, std::size_t mib, double density) {
   return make_snapshot("bench", 1, density > 0 ? 1 : 0, std::move(tensors), block);
 }
 
-// The same bytes as another version, with the changes to the version before if there are any.
+// The same bytes as another version, with the changes to the previous version if any.
 Snapshot renumbered(const Snapshot& weights, int64_t version, const WeightDelta* delta) {
   auto out = std::make_shared<WeightSnapshot>(*weights);
   out->manifest.version = version;
@@ -61,7 +61,7 @@ Snapshot renumbered(const Snapshot& weights, int64_t version, const WeightDelta*
   return out;
 }
 
-// Installs nothing but does what an installation must: hashes the bytes anew and commits.
+// A worker that installs nothing, but hashes the bytes and commits as an installation must.
 class Worker {
  public:
   Worker(const std::string& address, int index, const Keys* keys, bool shared_memory)
@@ -94,7 +94,7 @@ class Worker {
 
 class Session {
  public:
-  // shared_memory: the workers take weights out of the trainer's memory, otherwise over the wire.
+  // shared_memory: the workers read weights from the trainer's memory, otherwise over the network.
   Session(int workers, const Keys* keys, bool shared_memory = false)
       : trainer_(trainer_options(folder_.path(), keys)), count_(workers) {
     for (int i = 0; i < workers; ++i) {
@@ -159,7 +159,7 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
   Session beside(workers, keys, /*shared_memory=*/true);
   std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, shared_s, touch_s, raw_cpu_s,
       cpu_s;
-  for (int i = 0; i <= repetitions; ++i) {  // side by side: other load hits all alike
+  for (int i = 0; i <= repetitions; ++i) {  // interleaved, so that other load affects all equally
     copy_s.push_back(memcpy_seconds({chunks}, workers));
     stream_s.push_back(raw_pull_seconds(chunks, workers, chunks.size(), keys));
     touch_s.push_back(

@@ -1,9 +1,10 @@
-// What publishing costs the quickstart's model: steps of AdamW at a post-training learning rate on
-// real gradients, each version sent to a worker as changes and then, the same bytes again, whole.
+// Bench of publishing the quickstart's model: steps of AdamW at a post-training learning rate on
+// real gradients. Each version is sent to a worker as a delta, and then the same bytes as a full
+// version.
 //
-// Usage: bench_small_model [--steps N] [--learning-rate X] [--out FILE]   (FILE: rows are added to
-// it) Shapes: d documents, t tokens of each, s = d t, H query heads, K key/value heads, D head
-// size.
+// Usage: bench_small_model [--steps N] [--learning-rate X] [--out FILE]
+// Rows are appended to FILE.
+// Shapes: d documents, t tokens of each, s = d t, H query heads, K key/value heads, D head size.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -74,7 +75,7 @@ void add_gradients(engine::Decoder& decoder) {
   (-scores.logprobs_n.mean()).backward();
 }
 
-// A worker that installs what comes into a model of its own and proves it.
+// A worker that installs the weights in a model of its own and commits their hash.
 class Worker {
  public:
   explicit Worker(const std::string& address)
@@ -147,7 +148,7 @@ class Run {
       elements += static_cast<double>(t.bytes) / 2;
     }
     delta_s.push_back(publish(next, delta_cpu_s));
-    base_ = snapshot(++version_);  // the same bytes under another number
+    base_ = snapshot(++version_);  // the same bytes under another version
     dense_s.push_back(publish(base_, dense_cpu_s));
     const auto block = blocks_.take(rl::weight_bytes(decoder_, at::kBFloat16));
     base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block),
@@ -174,10 +175,9 @@ class Run {
   Snapshot snapshot(int64_t version) const {
     return rl::snapshot_weights(decoder_, at::kBFloat16, "bench", 1, version);
   }
-  // Seconds until the worker has committed; adds the processor's to `cpu_s`.
+  // Seconds until the worker has committed; adds the CPU seconds to `cpu_s`.
   double publish(const Snapshot& weights, std::vector<double>& cpu_s) {
-    std::this_thread::sleep_for(
-        kIdle);  // both ways begin alike, not one of them after a training step
+    std::this_thread::sleep_for(kIdle);  // so that neither way starts right after a training step
     const double cpu = cpu_seconds();
     const auto begin = Clock::now();
     trainer_.publish(weights);

@@ -1,4 +1,5 @@
-// Weights to measure with: bf16 numbers as a model's, the same for every run.
+// Synthetic weights for the benches: bf16 numbers distributed like a model's, the same in every
+// run.
 #pragma once
 
 #include <cstddef>

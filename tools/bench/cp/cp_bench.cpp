@@ -1,10 +1,10 @@
-// Attention forward and backward, and a whole step of a decoder, by every method of context
-// parallelism at one rank and at two, with the same number of threads in all. Prints one JSON
-// object a line; plot.py draws them.
+// Bench of context parallelism: attention forward and backward, and a whole step of a decoder, by
+// every method at one rank and at two, with the same total number of threads. Prints one JSON
+// object per line; plot.py draws them.
 //
-// Usage: bench_cp [tokens] [repetitions]. Ranks are threads of this process over Gloo on loopback.
-// A method's time is the slowest rank's; repetitions of all methods alternate, and the median
-// counts.
+// Usage: bench_cp [tokens] [repetitions]
+// Ranks are threads of this process over Gloo on loopback. A method's time is that of its slowest
+// rank. Repetitions of all methods alternate, and the median is reported.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -86,7 +86,7 @@ struct Measurement {
   int64_t pairs = 0;   // query-key pairs, all ranks
 };
 
-// The ranks of one method, alive over all repetitions; run() measures one.
+// The ranks of one method, kept over all repetitions; run() measures one.
 class Bench {
  public:
   using Body = std::function<void()>;
@@ -192,7 +192,7 @@ int64_t pairs_of(const sp::SegmentForest& forest) {
   return pairs;
 }
 
-// Forward 4 H D a pair, backward 2.5 times that.
+// Forward 4 H D per pair, backward 2.5 times that.
 double attended_flops(int64_t pairs) {
   return 3.5 * 4.0 * static_cast<double>(pairs * kHeads.num_query_heads * kHeads.head_dim);
 }

@@ -16,17 +16,17 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kConnections = 12;
-constexpr uint64_t kLifetime = 3000;          // messages until a connection is closed and made anew
+constexpr uint64_t kLifetime = 3000;          // messages until a connection is closed and reopened
 constexpr uint64_t kAfterlife = 100;          // the same once its session is over
-constexpr std::chrono::seconds kFlush{30};    // what waits in a closed socket is sent within
+constexpr std::chrono::seconds kFlush{30};    // time to send the queue of a closed socket
 constexpr std::chrono::seconds kRetired{5};   // an old connection is read, then closed: what TCP
                                               // drops with unread answers would not be counted
 constexpr std::chrono::seconds kStalled{30};  // a trainer that takes nothing for so long is gone
 
 enum class Manner {
   kSession,   // HELLO, then messages in its session's numbers
-  kStranger,  // never says HELLO
-  kDeaf,      // like kSession, and never reads what comes back
+  kStranger,  // never sends HELLO
+  kDeaf,      // like kSession, but never reads the replies
   kWeights,   // on the weights socket
 };
 constexpr Manner kManners[] = {Manner::kSession, Manner::kStranger, Manner::kDeaf,
@@ -58,7 +58,7 @@ class Connection {
 
   bool old() const { return sent_ >= kLifetime || after_session_ >= kAfterlife; }
 
-  // One message, unless the trainer pushes back. Returns whether it went out.
+  // Sends one message unless the trainer applies back-pressure. Returns whether it was sent.
   bool send(MessageMaker& maker, Tally& tally) {
     if (waiting_.empty()) make(maker);
     if (!put()) return false;
@@ -89,7 +89,8 @@ class Connection {
     for (std::size_t i = 0; i < waiting_.size(); ++i) {
       auto flags = zmq::send_flags::dontwait;
       if (i + 1 < waiting_.size()) flags = flags | zmq::send_flags::sndmore;
-      if (!socket_.send(zmq::buffer(waiting_[i]), flags)) return false;  // only ever the first
+      if (!socket_.send(zmq::buffer(waiting_[i]), flags))
+        return false;  // only the first frame can fail
     }
     return true;
   }
@@ -124,7 +125,7 @@ class Connection {
   bool in_session_ = true;
 };
 
-// Connections that send no more.
+// Connections that no longer send.
 class Retired {
  public:
   void add(std::unique_ptr<Connection> connection) {
@@ -171,7 +172,7 @@ nlohmann::json report(const Tally& tally, double seconds) {
 
 nlohmann::json attack(const Target& target, uint64_t messages, uint32_t seed) {
   const auto begin = std::chrono::steady_clock::now();
-  zmq::context_t context;  // its end waits until what was sent is out
+  zmq::context_t context;  // its destructor waits until all messages are sent
   MessageMaker maker(target, seed);
   Tally tally;
   std::array<std::unique_ptr<Connection>, kConnections> connections;
@@ -192,7 +193,7 @@ nlohmann::json attack(const Target& target, uint64_t messages, uint32_t seed) {
     const auto now = std::chrono::steady_clock::now();
     if (any) {
       last = now;
-    } else {  // the trainer pushes back on every one
+    } else {  // the trainer applies back-pressure on every connection
       tally.stalled = now - last > kStalled;
       std::this_thread::sleep_for(1ms);
     }

@@ -1,8 +1,8 @@
-// A million malformed messages to a live trainer; README.md says what is checked.
-//
-// Usage: bench_frames trainer FOLDER
-//        bench_frames worker ENDPOINT_JSON
-//        bench_frames attack ENDPOINT_JSON MESSAGES SEED
+// Robustness bench: a million malformed messages to a live trainer; README.md describes the checks.
+// Usage:
+//   bench_frames trainer FOLDER
+//   bench_frames worker ENDPOINT_JSON
+//   bench_frames attack ENDPOINT_JSON MESSAGES SEED
 #include <csignal>
 #include <fstream>
 #include <iostream>
@@ -42,7 +42,7 @@ int run(const std::vector<std::string>& words) {
 }  // namespace ringside::bench
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // as the journal asks
+  std::signal(SIGXFSZ, SIG_IGN);  // as the journal requires
   try {
     return ringside::bench::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {

@@ -62,7 +62,7 @@ Verdict judge(const Frames& frames) {
   for (const std::string& frame : frames) spans.push_back(as_frame(frame));
   const auto message = parse_message(spans, {});
   if (message) return {true, true, message.value().header().seq};
-  // Alone, a header that lists buffers fails at their number, which is checked after all of it.
+  // Without its buffers, a header that lists some fails at their number, which is checked last.
   const auto alone = parse_message(std::span(spans).first(1), {});
   return {alone.ok() || alone.error().reason == Reason::kFrames, false, 0};
 }
@@ -154,7 +154,8 @@ Frames MessageMaker::next(const std::string& worker_id, uint64_t incarnation, ui
   for (const Buffer& buffer : payload.buffers) {
     frames.emplace_back(reinterpret_cast<const char*>(buffer.bytes.data()), buffer.bytes.size());
   }
-  // Half of all is structural: what a parser of bytes would never let through to the state.
+  // Half of the damage is structural: damage to bytes rarely passes the parser and reaches the
+  // state.
   constexpr Damage kMix[] = {Damage::kNone, Damage::kNode,    Damage::kNode,
                              Damage::kNode, Damage::kNode,    Damage::kBytes,
                              Damage::kCut,  Damage::kBuffers, Damage::kNoise};

@@ -10,7 +10,7 @@
 
 namespace ringside::bench {
 
-// What the sender knows of the run it attacks: what any process of the machine can read.
+// The sender's knowledge of the run that it attacks: what any process of the machine can read.
 struct Target {
   std::string rollout_address;
   std::string weights_address;
@@ -22,17 +22,17 @@ struct Target {
 using Frames = std::vector<std::string>;
 
 enum class Damage {
-  kNone,     // valid; of a session it does not have, or of no use
+  kNone,     // valid, but from a session that does not exist, or without effect
   kNode,     // one value of frame 0's map replaced by another of any type
   kBytes,    // bytes of frame 0 changed
-  kCut,      // frame 0 ends early or goes on
+  kCut,      // frame 0 is truncated or extended
   kBuffers,  // buffers changed, cut, lost, repeated
   kNoise,    // frame 0 is noise, or a map that claims sizes it does not have
 };
 inline constexpr int kDamages = 6;
 const char* damage_name(Damage damage);
 
-// What the trainer's own parser says of a message.
+// Result of the trainer's own parser for a message.
 struct Verdict {
   bool header = false;  // frame 0 unpacks as a header with the fields' types
   bool whole = false;   // every check of the outer form passes

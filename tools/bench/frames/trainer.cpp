@@ -1,4 +1,5 @@
-// bench_frames trainer and bench_frames worker: a bridge whose every rollout is known beforehand.
+// bench_frames trainer and bench_frames worker: a bridge with rollouts that are all known in
+// advance.
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -20,12 +21,12 @@ using namespace bridge;
 using namespace std::chrono_literals;
 
 constexpr int32_t kGroupSize = 4;
-constexpr std::size_t kAhead = 32;  // groups granted and not in
+constexpr std::size_t kAhead = 32;  // groups granted and not yet received
 constexpr int64_t kGroupsAVersion = 200;
-constexpr auto kSampling = 1ms;  // what a sample takes the good worker
+constexpr auto kSampling = 1ms;  // time per sample of the correct worker
 constexpr std::size_t kFloats = 100'000;
 
-// What the good worker makes of a sample: a function of its place and its weights' version.
+// The correct worker's rollout: a function of its group, its sample index and its weights' version.
 Rollout made(int64_t group, int32_t sample, int64_t version) {
   Rollout r;
   r.rollout_id = std::to_string(group) + "-" + std::to_string(sample);
@@ -95,7 +96,7 @@ class Owner {
       }
     }
     endpoint_.end("the bench is over");
-    std::this_thread::sleep_for(1s);  // the last numbers of whoever still sends
+    std::this_thread::sleep_for(1s);  // for the last counters of the other processes
     std::cout << line() << std::endl;
     endpoint_.close(5s);
     return wrong_ == 0 ? 0 : 1;

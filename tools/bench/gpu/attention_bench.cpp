@@ -1,9 +1,9 @@
-// TFLOP/s of attention forward and backward on one GPU: the executor at P = 1 and, beside it, the
-// bare flash kernel in one call over the same documents. Where documents share prefixes the bare
-// kernel computes and stores every prefix anew; both are measured by the arithmetic that the shared
-// form needs, so the ratio of their rates is the ratio of their times. Writes a JSON array to
-// stdout. Exits with 0 and an empty array when there is no GPU. Shapes: T = tokens, H = query
-// heads, K = KV heads, D = head dim.
+// TFLOP/s of attention forward and backward on one GPU: the executor at P = 1, and the plain flash
+// kernel in one call over the same documents. If documents share prefixes, the plain kernel
+// computes and stores every prefix again. Both rates use the FLOPs of the shared form, so the ratio
+// of the rates is the ratio of the times. Writes a JSON array to stdout. Exits with 0 and an empty
+// array without a GPU.
+// Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -29,7 +29,7 @@ constexpr int kRuns = 5;
 struct Scenario {
   std::string name;
   sp::SegmentForest forest;
-  std::vector<int64_t> documents;  // each whole, shared tokens counted again
+  std::vector<int64_t> documents;  // whole documents, shared tokens counted for each
 };
 
 Scenario documents(const std::string& name, int64_t tokens, int64_t count) {
@@ -139,8 +139,8 @@ Times time_flash(const Scenario& scenario) {
 void report(const Scenario& scenario, bool first) {
   const sp::AttentionPlan plan =
       sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
-  const auto flops =
-      static_cast<double>(plan.forward_flops());  // the backward has five products, the forward two
+  // Of the forward pass: two matrix products; the backward pass has five.
+  const auto flops = static_cast<double>(plan.forward_flops());
   const Times executor = time_executor(scenario, plan);
   const Times flash = time_flash(scenario);
   const auto rate = [&](const Times& t) { return 3.5 * flops / t.both() / 1e12; };
