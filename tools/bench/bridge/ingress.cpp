@@ -74,8 +74,11 @@ class Session {
     next_group_ += groups;
     trainer_.grant(grants);
     const auto until = Clock::now() + kPatience;
-    while (worker_.in_flight() < rollouts.size() && Clock::now() < until) {
-      (void)worker_.poll(std::chrono::milliseconds(10));
+    WorkerQueue granted;
+    while (granted.queued() < rollouts.size() && Clock::now() < until) {
+      const auto event = worker_.poll(std::chrono::milliseconds(10));
+      const auto* work = event ? std::get_if<Granted>(&*event) : nullptr;
+      if (work != nullptr) granted.on_granted(*work);
     }
     const std::size_t count = rollouts.size();
     const auto start = Clock::now();

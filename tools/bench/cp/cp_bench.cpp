@@ -25,6 +25,7 @@
 #include "engine/runner/sequence_parallel_attention.h"
 #include "sp/attention/attention.h"
 #include "sp/batch/collator.h"
+#include "sp/mesh/process_groups.h"
 
 namespace {
 

@@ -124,11 +124,11 @@ Times time_flash(const Scenario& scenario) {
   }
   const Inputs in = make_inputs(tokens);
   const at::Tensor cumulative = at::tensor(sp::cumulative_rows(rows), at::kInt).cuda();
-  const sp::WaveCall call{cumulative,        cumulative, sp::longest(rows),
-                          sp::longest(rows), {-1, 0},    kScale};
+  const sp::VarlenGroupCall call{cumulative,        cumulative, sp::longest(rows),
+                                 sp::longest(rows), {-1, 0},    kScale};
   const at::Tensor k = in.kv_T2KD.narrow(1, 0, kHeads.num_kv_heads);
   const at::Tensor v = in.kv_T2KD.narrow(1, kHeads.num_kv_heads, kHeads.num_kv_heads);
-  const auto ops = sp::cuda_wave_ops();
+  const auto ops = sp::cuda_varlen_group_ops();
   const auto [out, lse] = ops->attend(in.q_THD, k, v, call);
   const at::Tensor result = out, lse_HT = lse;
   return {seconds([&] { ops->attend(in.q_THD, k, v, call); }), seconds([&] {
