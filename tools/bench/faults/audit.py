@@ -109,10 +109,10 @@ def audit_journal(scene, history: dict[int, list[dict]], acks: list) -> tuple[li
                 continue
             dropped = next((at for at in forgotten_at[group] if at > place), None)
             if dropped is None:
-                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['trainer_term']} was accepted, is not in the "
+                findings.append(f"lost: {rollout['rollout_id']} of trainer_term {rollout['trainer_term']} was accepted, is not in the "
                                 "final history, and its group was not dropped")
             elif not had_cause(scene, lineage, [r for p, r in rollouts if p < dropped]):
-                findings.append(f"lost: {rollout['rollout_id']} of epoch {rollout['trainer_term']} was dropped though its group "
+                findings.append(f"lost: {rollout['rollout_id']} of trainer_term {rollout['trainer_term']} was dropped though its group "
                                 "holds nothing stale")
             else:
                 counts["dropped as stale or of lost weights"] += 1
