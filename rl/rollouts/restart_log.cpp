@@ -24,14 +24,14 @@ Starts read_starts(const std::filesystem::path& path) {
   std::string line;
   while (std::getline(file, line)) {
     std::istringstream fields(line);
-    int64_t epoch = 0, version = 0;
-    const bool is_pair = static_cast<bool>(fields >> epoch >> version) && (fields >> std::ws).eof();
-    if (!is_pair || (!starts.empty() && epoch <= starts.back().first)) {
+    int64_t term = 0, version = 0;
+    const bool is_pair = static_cast<bool>(fields >> term >> version) && (fields >> std::ws).eof();
+    if (!is_pair || (!starts.empty() && term <= starts.back().first)) {
       throw std::runtime_error(path.string() + ":" + std::to_string(starts.size() + 1) + ": \"" +
                                line +
                                "\", expected a rising trainer_term and the version it began with");
     }
-    starts.emplace_back(epoch, version);
+    starts.emplace_back(term, version);
   }
   return starts;
 }
@@ -39,8 +39,8 @@ Starts read_starts(const std::filesystem::path& path) {
 // Written by rename, so that a crash leaves the old file or the new one.
 void write_starts(const std::filesystem::path& path, const Starts& starts) {
   std::string text;
-  for (const auto& [epoch, version] : starts) {
-    text += std::to_string(epoch) + " " + std::to_string(version) + "\n";
+  for (const auto& [term, version] : starts) {
+    text += std::to_string(term) + " " + std::to_string(version) + "\n";
   }
   auto fresh = path;
   fresh += ".new";

@@ -29,8 +29,8 @@ std::string versions_of(const bridge::Rollout& rollout) {
     oldest = std::min(oldest, span.version);
     newest = std::max(newest, span.version);
   }
-  return "versions " + std::to_string(oldest) + " to " + std::to_string(newest) + " of epoch " +
-         std::to_string(rollout.trainer_term);
+  return "versions " + std::to_string(oldest) + " to " + std::to_string(newest) +
+         " of trainer_term " + std::to_string(rollout.trainer_term);
 }
 
 }  // namespace

@@ -88,23 +88,23 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const auto error = [&](Reason reason, const std::string& what) {
     return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
   };
-  const std::string epoch = "trainer_term " + std::to_string(rollout.trainer_term);
+  const std::string term = "trainer_term " + std::to_string(rollout.trainer_term);
   if (rollout.trainer_term == options_.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
       if (roots_.contains(span.version)) continue;
       return error(Reason::kUnknownVersion,
-                   "version " + std::to_string(span.version) + " was never published in " + epoch);
+                   "version " + std::to_string(span.version) + " was never published in " + term);
     }
     return Success{};
   }
   const auto start = options_.newest_of_term.find(rollout.trainer_term);
   if (rollout.trainer_term > options_.trainer_term || start == options_.newest_of_term.end()) {
-    return error(Reason::kWrongRun, epoch + ", now is " + std::to_string(options_.trainer_term) +
+    return error(Reason::kWrongRun, term + ", now is " + std::to_string(options_.trainer_term) +
                                         " and no earlier one of that number is known");
   }
   for (const VersionSpan& span : rollout.versions) {
     if (span.version <= start->second) continue;
-    return error(Reason::kStale, "version " + std::to_string(span.version) + " of " + epoch +
+    return error(Reason::kStale, "version " + std::to_string(span.version) + " of " + term +
                                      " was lost with a restart, the last that exists is " +
                                      std::to_string(start->second));
   }

@@ -15,18 +15,18 @@ namespace ringside::bridge {
 int64_t next_trainer_term(const std::filesystem::path& directory) {
   std::filesystem::create_directories(directory);
   const std::filesystem::path path = directory / "trainer_term";
-  int64_t epoch = 0;
+  int64_t term = 0;
   if (std::filesystem::exists(path)) {
     std::ifstream in(path);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), epoch);
-    if (error != std::errc{} || std::string(end) != "\n" || epoch < 1) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), term);
+    if (error != std::errc{} || std::string(end) != "\n" || term < 1) {
       throw std::runtime_error(path.string() + ": expected a number >= 1 and a newline");
     }
   }
-  ++epoch;
+  ++term;
   const std::filesystem::path fresh = directory / "trainer_term.new";
-  const std::string text = std::to_string(epoch) + "\n";
+  const std::string text = std::to_string(term) + "\n";
   {
     PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
     file.append(std::as_bytes(std::span(text)));
@@ -34,7 +34,7 @@ int64_t next_trainer_term(const std::filesystem::path& directory) {
   }
   std::filesystem::rename(fresh, path);
   sync_directory(directory);
-  return epoch;
+  return term;
 }
 
 }  // namespace ringside::bridge
