@@ -20,7 +20,7 @@ constexpr std::array<NamedAxes, 5> kGroups = {{{"world", axes::kLoss},
                                                {"ring", axes::kRing},
                                                {"ulysses", axes::kUlysses}}};
 
-const char* group_name(Axes axes) {
+const char* axes_name(Axes axes) {
   for (const NamedAxes& group : kGroups) {
     if (group.axes == axes) {
       return group.name;
@@ -61,14 +61,22 @@ ProcessGroups single_rank_groups() {
   return ProcessGroups([alone = make_single_rank_communicator()](Axes) { return alone; });
 }
 
+std::string group_name(const Mesh& mesh, Axes axes) {
+  return std::string(axes_name(axes)) + "/" + std::to_string(mesh.ranks(axes).front()) + "/";
+}
+
+ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rendezvous) {
+  return [mesh, rendezvous](Axes axes) {
+    return make_gloo_communicator(rendezvous.store, group_name(mesh, axes), mesh.coordinate(axes),
+                                  mesh.size(axes), rendezvous.host, rendezvous.timeout);
+  };
+}
+
 ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
                              const std::string& host, std::chrono::milliseconds timeout) {
-  return ProcessGroups([&](Axes axes) {
-    const std::string name =
-        std::string(group_name(axes)) + "/" + std::to_string(mesh.ranks(axes).front()) + "/";
-    return make_gloo_communicator(store, name, mesh.coordinate(axes), mesh.size(axes), host,
-                                  timeout);
-  });
+  const GroupRendezvous rendezvous{store, host, timeout};
+  await_ranks(rendezvous, "world", mesh.rank(), mesh.size(axes::kLoss));
+  return ProcessGroups(gloo_groups(mesh, rendezvous));
 }
 
 }  // namespace ringside::sp

@@ -11,10 +11,7 @@
 
 #include "sp/mesh/communicator.h"
 #include "sp/mesh/mesh.h"
-
-namespace c10d {
-class Store;
-}
+#include "sp/mesh/rendezvous.h"
 
 namespace ringside::sp {
 
@@ -45,6 +42,13 @@ class ProcessGroups {
 
 // Groups of a world of one rank, which send nothing.
 ProcessGroups single_rank_groups();
+
+// Name of this rank's group of these axes, unlike that of every other group of the mesh.
+// Throws: std::invalid_argument for axes without a group.
+std::string group_name(const Mesh& mesh, Axes axes);
+
+// Connects groups over Gloo when it is called.
+ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rendezvous);
 
 // Connects every group over Gloo, for tensors and control.
 // Collective over: the world.

@@ -246,8 +246,9 @@ TEST_CASE("sp groups across nodes: an error that names them, or a warning") {
   CHECK_THROWS_AS(sp::gather_node_names(std::string(256, 'n'), *alone), std::invalid_argument);
 }
 
-TEST_CASE("a rank that never comes is a timeout, not a hang") {
+TEST_CASE("a rank that never comes is a timeout that names the rank, not a hang") {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const sp::Mesh mesh({1, 1, 2}, 0);
-  CHECK_THROWS(sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::milliseconds(300)));
+  CHECK_THROWS_WITH(sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::milliseconds(300)),
+                    Catch::Contains("rank 0 waited 300 ms for rank(s) 1 of 2"));
 }

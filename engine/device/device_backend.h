@@ -1,0 +1,90 @@
+// Device backends: the kinds of device that this program is linked for, and what differs between
+// them.
+//
+// The CPU backend is always linked. A backend of another kind lives in an object file that
+// registers it when the program starts, so that the objects that a program is linked from decide
+// what it has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sp/attention/ring_step_kernels.h"
+#include "sp/mesh/process_groups.h"
+
+namespace ringside::engine {
+
+// Thread safety: any thread, after the start of main().
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+
+  virtual c10::DeviceType type() const = 0;
+  // The word of a configuration that chooses it: "cpu", "cuda".
+  virtual std::string name() const = 0;
+
+  // Number of devices that this process can use now.
+  virtual int64_t device_count() const = 0;
+  // Why device_count() is 0, as half a sentence; empty otherwise.
+  virtual std::string reason_none() const = 0;
+  // What the backend was built with and what it found on this machine, one fact a line.
+  virtual std::vector<std::string> describe() const = 0;
+
+  // Makes `device` the current device of the calling thread. Nothing on the CPU.
+  virtual void set_current(c10::Device device) const = 0;
+  // A stream beside the default one, from a pool that lasts as long as the process. On the CPU, its
+  // only stream.
+  virtual c10::Stream side_stream(c10::Device device, bool high_priority) const = 0;
+  // Uninitialised host memory that the device reads and writes without staging. On the CPU,
+  // ordinary memory.
+  // Shapes: returns [shape...], contiguous, on the CPU.
+  virtual at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const = 0;
+
+  // Connects the groups for tensors on `device`. The function that it returns is called for the
+  // groups in ProcessGroups' order, the world first.
+  // Collective over: the world, both calls.
+  // Blocks: until every rank has joined, for at most the timeout.
+  // Throws: std::runtime_error that names the ranks that are missing.
+  virtual sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
+                                                   const sp::GroupRendezvous& rendezvous,
+                                                   c10::Device device) const = 0;
+  virtual std::shared_ptr<const sp::RingStepKernels> attention_kernels() const = 0;
+};
+
+// Every backend of this program, the CPU's first.
+std::vector<const DeviceBackend*> device_backends();
+
+// Throws: std::invalid_argument when this program has no backend of that type.
+const DeviceBackend& device_backend(c10::DeviceType type);
+
+// Registers a backend. Define one static object of it in the object file that holds the backend.
+class DeviceBackendRegistration {
+ public:
+  explicit DeviceBackendRegistration(std::unique_ptr<const DeviceBackend> backend);
+};
+
+// A rank's device, or why it cannot have the one it asked for.
+struct DeviceChoice {
+  c10::Device device = c10::Device(c10::kCPU);
+  std::string error;  // a sentence without a full stop; empty when `device` can be used
+};
+
+// The device of the rank with this number on its machine. `wanted` is the name of a backend, or
+// "auto": the first backend beside the CPU's that has a device, else the CPU.
+DeviceChoice choose_device(std::string_view wanted, int64_t local_rank);
+
+// Groups of a mesh whose tensors are on `device`. Control data goes over Gloo.
+// Collective over: the world.
+// Blocks: until every rank has joined.
+// Throws: when a rank does not join within the timeout.
+sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous& rendezvous,
+                                 c10::Device device);
+
+}  // namespace ringside::engine
