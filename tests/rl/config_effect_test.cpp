@@ -225,7 +225,7 @@ std::string jobs(const rl::Config& config) {
 
 // Sampled by our own generator.
 std::string sampled(const rl::Config& config) {
-  const auto decoder = rl::load_starting_model(config, config.model.path);
+  const auto decoder = rl::load_starting_model(config, config.model.path, c10::Device(c10::kCPU));
   const rl::PromptSampler sampler(config, decoder->config());
   std::vector<rl::Prompt> prompts;
   std::vector<uint64_t> seeds;

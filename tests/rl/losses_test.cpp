@@ -59,7 +59,7 @@ TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
     const at::Tensor logprob = at::tensor({-1.0}, at::kDouble);
     const auto result = rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config,
                                                  {config.kl_coef});
-    CHECK(result.sums.kl == Approx(k3).margin(1e-8));
+    CHECK(result.figures.fetch().kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
   const auto result = rl::policy_gradient_loss(logprob, at::zeros({1}, at::kDouble), entries,
                                                config, {config.kl_coef});
   result.loss.backward();
-  CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
+  CHECK(result.figures.fetch().kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
   CHECK(logprob.grad().item<double>() == Approx(0.4));
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("sums add up: counts, clip shares, mismatch") {
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);
   auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config,
                                        {config.kl_coef})
-                  .sums;
+                  .figures.fetch();
   CHECK(sums.tokens == 3);
   CHECK(sums.entropy == Approx(3.0));
   CHECK(sums.ratio_clipped_high == 1);
