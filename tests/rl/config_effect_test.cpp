@@ -20,6 +20,7 @@
 #include "rl/rollouts/rollout_source.h"
 #include "rl/rollouts/trainer_options.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
@@ -444,6 +445,8 @@ std::vector<Effect> training_effects() {
   return {
       {"seed", "5", jobs, {}},
       {"model.path", files().path("reference"), recorded, {}},
+      // The tests are linked without CUDA, so that asking for it is an error.
+      {"model.device", "cuda", [](const rl::Config& c) { return rl::device_problem(c, 0); }, {}},
       {"model.dtype", "float64", recorded, {}},
       {"model.reference_path", files().path("reference"), recorded, kKl},
       {"model.init", "random", recorded, {}},
