@@ -75,12 +75,12 @@ Upload::Upload(std::span<const at::Tensor> host, c10::Device device,
 
 std::vector<at::Tensor> Upload::take() {
   if (arrived_) {
-    const c10::Stream current =
-        c10::impl::VirtualGuardImpl(block_.device().type()).getStream(block_.device());
+    const c10::impl::VirtualGuardImpl guard(block_.device().type());
+    const c10::Stream current = guard.getStream(block_.device());
     arrived_->block(current);
     // The block belongs to the upload stream's pool; it may be reused there once this stream is
     // done with it.
-    block_.record_stream(current);
+    guard.recordDataPtrOnStream(block_.storage().data_ptr(), current);
   }
   return std::exchange(tensors_, {});
 }
