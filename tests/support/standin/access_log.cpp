@@ -40,10 +40,10 @@ void AccessLog::remove_block(uintptr_t begin) {
     for (const Access& access : block.accesses) {
       const StreamKey user = access.moment.stream;
       if (user != block.owner && !owner.covers(access.moment) && !block.recorded.contains(user)) {
-        reports_.add(Fault::kFreedInUse,
-                     "memory of " + describe(block.owner) + " is freed while " + access.op +
-                         " on " + describe(user) + " may still use it; let the owner wait for " +
-                         "that stream or record the use");
+        reports_.add(Fault::kFreedInUse, "memory of " + describe(block.owner) + " is freed while " +
+                                             access.op + " on " + describe(user) +
+                                             " may still use it; let the owner wait for " +
+                                             "that stream or record the use");
         break;
       }
     }
@@ -154,9 +154,8 @@ const Clock& AccessLog::current(StreamKey stream) {
 
 std::string AccessLog::describe(StreamKey stream) const {
   const auto found = names_.find(stream);
-  return found == names_.end()
-             ? to_string(stream)
-             : "standin:" + std::to_string(stream.device) + " " + found->second;
+  return found == names_.end() ? to_string(stream)
+                               : "standin:" + std::to_string(stream.device) + " " + found->second;
 }
 
 void AccessLog::check(const Block& block, Bytes bytes, Moment moment, const std::string& op,
@@ -181,9 +180,8 @@ void AccessLog::check_written(const Block& block, const Use& use, const std::str
   }
   const Bytes first{use.bytes.begin, use.bytes.begin + use.element};
   const Bytes last{use.bytes.end - use.element, use.bytes.end};
-  const bool written = use.dense
-                           ? block.written.covers(use.bytes)
-                           : block.written.covers(first) && block.written.covers(last);
+  const bool written = use.dense ? block.written.covers(use.bytes)
+                                 : block.written.covers(first) && block.written.covers(last);
   if (!written) {
     reports_.add(Fault::kUninitialisedRead, op + " reads device memory that nothing has written (" +
                                                 std::to_string(use.bytes.size()) + " bytes)");

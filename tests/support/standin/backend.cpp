@@ -54,7 +54,9 @@ class Movement {
 class StandinWork final : public c10d::Work {
  public:
   StandinWork(std::shared_ptr<Transfer> transfer, Clock end, int device, Tensors kept)
-      : transfer_(std::move(transfer)), end_(std::move(end)), device_(device),
+      : transfer_(std::move(transfer)),
+        end_(std::move(end)),
+        device_(device),
         kept_(std::move(kept)) {}
 
   bool isCompleted() override { return transfer_->done(); }
@@ -93,15 +95,15 @@ class StandinBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return collective("allreduce", tensors, tensors, options.asyncOp, [gloo = gloo_, options](auto in, auto) {
-      return gloo->allreduce(in, options);
-    });
+    return collective(
+        "allreduce", tensors, tensors, options.asyncOp,
+        [gloo = gloo_, options](auto in, auto) { return gloo->allreduce(in, options); });
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     const bool root = options.rootRank == getRank();
     const Tensors none;
-    return collective("broadcast from " + std::to_string(options.rootRank),
-                      root ? tensors : none, root ? none : tensors, options.asyncOp,
+    return collective("broadcast from " + std::to_string(options.rootRank), root ? tensors : none,
+                      root ? none : tensors, options.asyncOp,
                       [gloo = gloo_, options, root](auto in, auto out) {
                         return gloo->broadcast(root ? in : out, options);
                       });
@@ -113,9 +115,10 @@ class StandinBackend final : public c10d::Backend {
   }
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in,
                           const c10d::AllgatherOptions& options) override {
-    return collective("allgather", {in}, {out}, options.asyncOp, [gloo = gloo_, options](auto ins, auto outs) {
-      return gloo->_allgather_base(outs[0], ins[0], options);
-    });
+    return collective("allgather", {in}, {out}, options.asyncOp,
+                      [gloo = gloo_, options](auto ins, auto outs) {
+                        return gloo->_allgather_base(outs[0], ins[0], options);
+                      });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                const c10d::ReduceScatterOptions& options) override {
@@ -127,16 +130,17 @@ class StandinBackend final : public c10d::Backend {
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_splits,
                         std::vector<int64_t>& in_splits,
                         const c10d::AllToAllOptions& options) override {
-    return collective("alltoall", {in}, {out}, options.asyncOp,
-                      [gloo = gloo_, options, out_splits, in_splits](auto ins, auto outs) mutable {
-                        return gloo->alltoall_base(outs[0], ins[0], out_splits, in_splits,
-                                                    options);
-                      },
-                      /*sizes_agree=*/false);
+    return collective(
+        "alltoall", {in}, {out}, options.asyncOp,
+        [gloo = gloo_, options, out_splits, in_splits](auto ins, auto outs) mutable {
+          return gloo->alltoall_base(outs[0], ins[0], out_splits, in_splits, options);
+        },
+        /*sizes_agree=*/false);
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    const WorkPtr work = collective("barrier", {}, {}, /*async=*/true,
-                                    [gloo = gloo_, options](auto, auto) { return gloo->barrier(options); });
+    const WorkPtr work =
+        collective("barrier", {}, {}, /*async=*/true,
+                   [gloo = gloo_, options](auto, auto) { return gloo->barrier(options); });
     // NCCL's barrier is an all-reduce that the host waits for.
     machine().host_waits(stream_.device, machine().accesses.snapshot(stream_), "barrier");
     return work;
@@ -190,10 +194,13 @@ class StandinBackend final : public c10d::Backend {
     const char* name = sends ? "send" : "receive";
     check(name, tensors);
     TORCH_CHECK(tensors.size() == 1, name, " takes one tensor, got ", tensors.size());
-    Call one{kind, name,
+    Call one{kind,
+             name,
              c10::str(name, " of ", tensors[0].numel(), " ", tensors[0].scalar_type()),
-             sends ? tensors : Tensors(), sends ? Tensors() : tensors,
-             {devices_.at(peer)}, tensors[0].nbytes(),
+             sends ? tensors : Tensors(),
+             sends ? Tensors() : tensors,
+             {devices_.at(peer)},
+             tensors[0].nbytes(),
              [gloo = gloo_, sends, peer, tag](Tensors in, Tensors out) {
                return sends ? gloo->send(in, peer, tag) : gloo->recv(out, peer, tag);
              }};

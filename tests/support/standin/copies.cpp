@@ -104,8 +104,8 @@ const at::Tensor& set_size(const at::Tensor& tensor, c10::IntArrayRef size) {
     return tensor;
   }
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
-  const size_t bytes = at::detail::computeStorageNbytesContiguous(size, tensor.itemsize(),
-                                                                  tensor.storage_offset());
+  const size_t bytes =
+      at::detail::computeStorageNbytesContiguous(size, tensor.itemsize(), tensor.storage_offset());
   if (bytes > tensor.storage().nbytes()) {
     at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), bytes);
   }

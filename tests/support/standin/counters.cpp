@@ -36,9 +36,9 @@ void Counters::blocking_upload(int device, const std::string& what) {
   Device& one = devices_.at(device);
   ++one.counts.blocking_uploads[what];
   if (!one.regions.empty()) {
-    reports_.add(Fault::kForbiddenUpload, "an upload of " + what + " to standin:" +
-                                              std::to_string(device) + " blocks the host inside '" +
-                                              one.regions.back() + "'");
+    reports_.add(Fault::kForbiddenUpload,
+                 "an upload of " + what + " to standin:" + std::to_string(device) +
+                     " blocks the host inside '" + one.regions.back() + "'");
   }
 }
 

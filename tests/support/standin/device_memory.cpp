@@ -31,7 +31,9 @@ DeviceMemory::DeviceMemory()
       kernel_(reserve(PROT_READ | PROT_WRITE)),
       heaps_(kDevices, RangeHeap(kBytesPerDevice, kDeviceAlignment)) {}
 
-bool DeviceMemory::owns(const void* p) const { return p >= device_ && p < device_ + kAllDeviceBytes; }
+bool DeviceMemory::owns(const void* p) const {
+  return p >= device_ && p < device_ + kAllDeviceBytes;
+}
 
 int DeviceMemory::device_of(const void* p) const {
   return static_cast<int>((static_cast<const char*>(p) - device_) / kBytesPerDevice);

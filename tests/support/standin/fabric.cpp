@@ -43,8 +43,8 @@ std::shared_ptr<Fabric::Launch> Fabric::launch(int device, std::vector<Part> par
 
 void Fabric::wait(const Launch& launch) {
   std::unique_lock lock(mutex_);
-  const bool ended = changed_.wait_for(
-      lock, deadline_, [&] { return launch.complete || !failure_.empty(); });
+  const bool ended =
+      changed_.wait_for(lock, deadline_, [&] { return launch.complete || !failure_.empty(); });
   if (!ended) {
     fail(Fault::kCollectiveDeadline, "no match within " + std::to_string(deadline_.count()) +
                                          " ms, waited for by " + device_name(launch.device));

@@ -29,9 +29,9 @@ class Fabric {
   struct Part {
     Kind kind = Kind::kCollective;
     std::string group;
-    std::string call;          // must be equal on all devices of a collective: name and sizes
-    std::vector<int> devices;  // collective: of the group in rank order; else the peer alone
-    size_t bytes = 0;          // of a transfer: must be equal on both ends
+    std::string call;             // must be equal on all devices of a collective: name and sizes
+    std::vector<int> devices;     // collective: of the group in rank order; else the peer alone
+    size_t bytes = 0;             // of a transfer: must be equal on both ends
     std::function<void()> start;  // starts the movement of the data and returns
   };
 

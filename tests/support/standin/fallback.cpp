@@ -19,10 +19,10 @@ namespace ringside::standin {
 namespace {
 
 constexpr std::array<std::string_view, 12> kShapeDependsOnValues = {
-    "aten::nonzero",         "aten::nonzero.out",      "aten::masked_select",
-    "aten::_unique2",        "aten::masked_select.out", "aten::unique_consecutive",
-    "aten::unique_dim",      "aten::bincount",         "aten::equal",
-    "aten::_unique",         "aten::is_nonzero",       "aten::linalg_matrix_rank"};
+    "aten::nonzero",    "aten::nonzero.out",       "aten::masked_select",
+    "aten::_unique2",   "aten::masked_select.out", "aten::unique_consecutive",
+    "aten::unique_dim", "aten::bincount",          "aten::equal",
+    "aten::_unique",    "aten::is_nonzero",        "aten::linalg_matrix_rank"};
 
 // One call of an operator.
 class KernelCall {
@@ -173,8 +173,8 @@ class KernelCall {
         return original;
       }
     }
-    const at::Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                              tensor.options().device(*device_));
+    const at::Tensor made =
+        at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(*device_));
     kernel_view(made).copy_(tensor);
     made_.push_back(made);
     return made;

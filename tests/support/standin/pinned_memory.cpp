@@ -24,7 +24,8 @@ void set_protection(Bytes pages, int protection) {
 }
 
 char* map_shared(int file) {
-  void* p = mmap(nullptr, kPinnedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  void* p =
+      mmap(nullptr, kPinnedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (p == MAP_FAILED) {
     throw std::runtime_error("stand-in: cannot map pinned memory");
   }
@@ -50,8 +51,7 @@ bool PinnedMemory::allocated(const void* p) const {
   const std::lock_guard lock(mutex_);
   const auto address = reinterpret_cast<uintptr_t>(p);
   const auto next = sizes_.upper_bound(address);
-  return next != sizes_.begin() &&
-         address < std::prev(next)->first + std::prev(next)->second;
+  return next != sizes_.begin() && address < std::prev(next)->first + std::prev(next)->second;
 }
 
 void* PinnedMemory::kernel_address(const void* p) const {
@@ -94,8 +94,9 @@ void PinnedMemory::guard(Bytes bytes, Moment moment, Copy copy, std::string what
 
 void PinnedMemory::release(const std::function<bool(Moment)>& host_knows) {
   const std::lock_guard lock(mutex_);
-  const auto kept = std::stable_partition(
-      guarded_.begin(), guarded_.end(), [&](const Guarded& one) { return !host_knows(one.moment); });
+  const auto kept =
+      std::stable_partition(guarded_.begin(), guarded_.end(),
+                            [&](const Guarded& one) { return !host_knows(one.moment); });
   const std::vector<Guarded> released(kept, guarded_.end());
   guarded_.erase(kept, guarded_.end());
   for (const Guarded& one : released) {

@@ -27,9 +27,9 @@ class PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  bool owns(const void* p) const;            // an address of the host's mapping
-  bool allocated(const void* p) const;       // inside a block that is not freed
-  void* kernel_address(const void* p) const; // the same byte in the mapping of the copies
+  bool owns(const void* p) const;             // an address of the host's mapping
+  bool allocated(const void* p) const;        // inside a block that is not freed
+  void* kernel_address(const void* p) const;  // the same byte in the mapping of the copies
 
   void* allocate(size_t size);
   void free(void* p);
