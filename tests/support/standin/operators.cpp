@@ -12,6 +12,7 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include "tests/support/standin/allocators.h"
@@ -86,6 +87,11 @@ at::Tensor& set_from_storage_part(at::Tensor& self, at::Storage source, int64_t 
   return at::cpu::set_(self, std::move(source), offset, size, stride);
 }
 
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)
+      ->recordDataPtrOnStream(self.storage().data_ptr(), stream);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", make_empty);
   library.impl("empty_strided", make_empty_strided);
@@ -102,6 +108,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", copy_from);
   library.impl("_copy_from_and_resize", copy_from_and_resize);
   library.impl("_local_scalar_dense", local_scalar_dense);
+  library.impl("record_stream", record_stream);
 }
 
 // These have a CPU kernel and a composite of other operators. A composite comes before a fallback:
