@@ -9,8 +9,6 @@
 namespace ringside::standin {
 namespace {
 
-using std::string;
-
 at::Tensor ones() { return at::ones({4}, on_device()); }
 
 void missing_event_before_a_side_stream_reads(bool planted) {
@@ -108,14 +106,14 @@ void cpu_mask(bool planted) {
   ones().masked_fill(planted ? mask : mask.to(device()), 0.0);
 }
 
-void cpu_table_times_activations(bool planted) {
-  const at::Tensor angles = at::ones({4});
-  ones().mul(planted ? angles : angles.to(device()));
+void cpu_positions_into_a_device_table(bool planted) {
+  const at::Tensor positions = at::zeros({2}, at::kLong);
+  at::embedding(ones().view({2, 2}), planted ? positions : positions.to(device()));
 }
 
 void two_device_indices(bool planted) {
   const at::Tensor other = at::ones({4}, on_device(1));
-  ones().add(planted ? other : other.to(device()));
+  ones().dot(planted ? other : other.to(device()));
 }
 
 void cpu_gradient_into_backward(bool planted) {
@@ -313,8 +311,9 @@ std::vector<PlantedFault> faults_of_one_device() {
        gathered_on_a_side_stream_and_freed_in_use},
       {"CPU index tensor", thrown(kTwoDevices), cpu_index},
       {"CPU mask", thrown("aten::masked_fill"), cpu_mask},
-      {"CPU table times activations", thrown(kTwoDevices), cpu_table_times_activations},
-      {"two device indices", thrown("standin:1"), two_device_indices},
+      {"CPU positions into a device table", thrown("aten::embedding"),
+       cpu_positions_into_a_device_table},
+      {"two device indices", thrown("standin:1! (in aten::dot)"), two_device_indices},
       {"CPU gradient into a device backward", thrown("standin:0"), cpu_gradient_into_backward},
       {"host read", fatal("host code touched device memory"), host_read},
       {"host write", fatal("device standin:0"), host_write},
