@@ -311,7 +311,7 @@ std::vector<PlantedFault> faults_of_one_device() {
        gathered_on_a_side_stream_and_freed_in_use},
       {"CPU index tensor", thrown(kTwoDevices), cpu_index},
       {"CPU mask", thrown("aten::masked_fill"), cpu_mask},
-      {"CPU positions into a device table", thrown("aten::embedding"),
+      {"CPU positions into a device table", thrown("aten::index_select"),
        cpu_positions_into_a_device_table},
       {"two device indices", thrown("standin:1! (in aten::dot)"), two_device_indices},
       {"CPU gradient into a device backward", thrown("standin:0"), cpu_gradient_into_backward},
