@@ -284,12 +284,8 @@ void cuda_operator_without_a_twin(bool planted) {
 
 constexpr const char* kTwoDevices = "Expected all tensors to be on the same device";
 
-}  // namespace
-
-std::vector<PlantedFault> faults_of_one_device() {
+std::vector<PlantedFault> faults_of_order() {
   const auto reported = &Evidence::reported;
-  const auto thrown = &Evidence::thrown;
-  const auto fatal = &Evidence::fatal;
   return {
       {"missing event before a side stream reads",
        reported(Fault::kUnorderedRead, "aten::exp.out on standin:0 stream"),
@@ -309,6 +305,13 @@ std::vector<PlantedFault> faults_of_one_device() {
       {"gathered on a side stream and freed in use",
        reported(Fault::kFreedInUse, "is freed while aten::exp.out on standin:0 default stream"),
        gathered_on_a_side_stream_and_freed_in_use},
+  };
+}
+
+std::vector<PlantedFault> faults_of_place() {
+  const auto thrown = &Evidence::thrown;
+  const auto fatal = &Evidence::fatal;
+  return {
       {"CPU index tensor", thrown(kTwoDevices), cpu_index},
       {"CPU mask", thrown("aten::masked_fill"), cpu_mask},
       {"CPU positions into a device table", thrown("aten::index_select"),
@@ -319,6 +322,15 @@ std::vector<PlantedFault> faults_of_one_device() {
       {"host write", fatal("device standin:0"), host_write},
       {"CPU kernel on a device pointer", fatal("host code touched device memory"),
        cpu_kernel_on_a_device_pointer},
+      {"CUDA operator without a twin", thrown("_flash_attention_forward has no CPU kernel"),
+       cuda_operator_without_a_twin},
+  };
+}
+
+std::vector<PlantedFault> faults_of_memory() {
+  const auto reported = &Evidence::reported;
+  const auto thrown = &Evidence::thrown;
+  return {
       {"pinned block reused early",
        reported(Fault::kPinnedReusedEarly, "that upload of Float[4] on standin:0 default stream"),
        pinned_block_reused_early},
@@ -341,6 +353,12 @@ std::vector<PlantedFault> faults_of_one_device() {
        reported(Fault::kUninitialisedRead, "aten::exp.out reads device memory"),
        partly_initialised_read},
       {"released storage", thrown("is released"), released_storage},
+  };
+}
+
+std::vector<PlantedFault> faults_of_waiting() {
+  const auto reported = &Evidence::reported;
+  return {
       {"item in a layer",
        reported(Fault::kForbiddenHostSync, "item waits for standin:0 inside 'layer 0'"),
        item_in_a_layer},
@@ -356,9 +374,18 @@ std::vector<PlantedFault> faults_of_one_device() {
       {"upload that changes the dtype",
        reported(Fault::kForbiddenUpload, "to standin:0 blocks the host inside 'micro-batch'"),
        upload_that_changes_the_dtype},
-      {"CUDA operator without a twin", thrown("_flash_attention_forward has no CPU kernel"),
-       cuda_operator_without_a_twin},
   };
+}
+
+}  // namespace
+
+std::vector<PlantedFault> faults_of_one_device() {
+  std::vector<PlantedFault> all;
+  for (const auto& part :
+       {faults_of_order(), faults_of_place(), faults_of_memory(), faults_of_waiting()}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
 }
 
 }  // namespace ringside::standin
