@@ -141,8 +141,9 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
                                : at::Tensor();
   comms.tensors(sp::axes::kUlysses)->reset_counters();
   comms.tensors(sp::axes::kRing)->reset_counters();
+  const auto prepared = sp::cpu_kernels()->prepare(plan, q.options());
   const at::Tensor out = sp::attention(
-      q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
+      q, k, v, {prepared, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
       {p.scale, sinks});
   check_bytes(*plan, comms, dtype, /*with_backward=*/false);
   out.backward(local(p.dout));
@@ -150,7 +151,7 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
 
   const at::NoGradGuard no_grad;
   const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(),
+  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *prepared,
                                        *comms.tensors(sp::axes::kRing), p.scale);
   result.local = {out.detach(), partial.lse, q.grad(),
                   k.grad(),     v.grad(),    sinks.defined() ? sinks.grad() : at::Tensor()};

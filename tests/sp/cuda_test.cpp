@@ -25,6 +25,7 @@ using test::Split;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kScale = 0.2;
 
 bool no_gpu() {
   if (at::cuda::is_available()) {
@@ -86,15 +87,6 @@ std::vector<sp::Range> ranges(const std::vector<int64_t>& lengths) {
   return all;
 }
 
-sp::VarlenGroupCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys,
-                            sp::VarlenGroupMask mask, at::Device device) {
-  const auto upload = [&](const std::vector<int64_t>& lengths) {
-    return at::tensor(sp::cumulative_rows(ranges(lengths)), at::kInt).to(device);
-  };
-  return {upload(queries),           upload(keys), sp::longest(ranges(queries)),
-          sp::longest(ranges(keys)), mask,         0.2};
-}
-
 struct CallProblem {
   std::vector<int64_t> queries, keys;
   sp::VarlenGroupMask mask;
@@ -114,9 +106,9 @@ std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps&
   const at::Tensor kv = place(at::randn({total(p.keys), 2 * p.kv.heads, p.kv.head_dim}));
   const at::Tensor dout = place(at::randn(q.sizes()));
   const at::Tensor k = kv.narrow(1, 0, p.kv.heads), v = kv.narrow(1, p.kv.heads, p.kv.heads);
-  const sp::VarlenGroupCall call = call_of(p.queries, p.keys, p.mask, ops.device());
-  const auto [out, lse] = ops.attend(q, k, v, call);
-  const auto [dq, dk, dv] = ops.attend_backward(dout, q, k, v, out, lse, call);
+  const auto call = sp::make_varlen_call(ranges(p.queries), ranges(p.keys), p.mask, ops.device());
+  const auto [out, lse] = ops.attend(q, k, v, call, kScale);
+  const auto [dq, dk, dv] = ops.attend_backward(dout, q, k, v, out, lse, call, kScale);
   return {out.cpu(), lse.cpu(), dq.cpu(), dk.cpu(), dv.cpu()};
 }
 
@@ -272,8 +264,8 @@ TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
           sp::SequenceLayout(forest, 1, 1), heads, 0, {RingImpl::kP2p, 0, window, true}));
       const auto leaf = [](const at::Tensor& x) { return cuda().place(x).requires_grad_(); };
       const at::Tensor q = leaf(p.q), k = leaf(p.k), v = leaf(p.v);
-      const at::Tensor out =
-          sp::attention(q, k, v, {plan, alone, alone, sp::cuda_kernels()}, {p.scale, {}});
+      const at::Tensor out = sp::attention(
+          q, k, v, {sp::cuda_kernels()->prepare(plan, q.options()), alone, alone}, {p.scale, {}});
       out.backward(cuda().place(p.dout));
       INFO("tokens " << forest.num_tokens() << ", window " << window);
       check_errors({out.detach(), {}, q.grad(), k.grad(), v.grad(), {}}, expected, once);

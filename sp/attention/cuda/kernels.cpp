@@ -109,15 +109,14 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
   }
 
   std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
-                                            const at::Tensor& v_mKD,
-                                            const VarlenGroupCall& call) const override {
+                                            const at::Tensor& v_mKD, const VarlenGroupCall& call,
+                                            double softmax_scale) const override {
     check_call(q_nhD, k_mKD, v_mKD);
     const c10::cuda::CUDAGuard guard(q_nhD.device());
     const auto results = at::_flash_attention_forward(
         aligned(q_nhD), aligned(k_mKD), aligned(v_mKD), call.cumulative_query, call.cumulative_key,
         call.max_query, call.max_key, /*dropout_p=*/0.0, call.mask.causal(),
-        /*return_debug_mask=*/false, call.softmax_scale, bound(call.mask.left),
-        bound(call.mask.right));
+        /*return_debug_mask=*/false, softmax_scale, bound(call.mask.left), bound(call.mask.right));
     const at::Tensor& out_nhD = std::get<0>(results);
     const at::Tensor& lse_hn = std::get<1>(results);
     TORCH_CHECK(
@@ -130,7 +129,7 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
       const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
-      const VarlenGroupCall& call) const override {
+      const VarlenGroupCall& call, double softmax_scale) const override {
     check_call(q_nhD, k_mKD, v_mKD);
     TORCH_CHECK(lse_hn.scalar_type() == at::kFloat && lse_hn.is_contiguous() && lse_hn.dim() == 2 &&
                     lse_hn.size(0) == q_nhD.size(1) && lse_hn.size(1) == q_nhD.size(0),
@@ -144,7 +143,7 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
         aligned(dout_nhD.contiguous()), aligned(q_nhD), aligned(k_mKD), aligned(v_mKD),
         aligned(out_nhD.contiguous()), lse_hn, call.cumulative_query, call.cumulative_key,
         call.max_query, call.max_key, /*dropout_p=*/0.0, call.mask.causal(), rng_state, unused,
-        call.softmax_scale, bound(call.mask.left), bound(call.mask.right));
+        softmax_scale, bound(call.mask.left), bound(call.mask.right));
   }
 
   at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const override {

@@ -11,115 +11,120 @@
 namespace ringside::sp {
 namespace {
 
-// Copies a vector to the device without waiting. Uses pinned memory for another device; the caching
-// host allocator keeps the block until the stream has passed the copy.
-template <class T>
-at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
-  const at::Tensor host = at::empty({static_cast<int64_t>(values.size())},
-                                    at::TensorOptions(dtype).pinned_memory(device.is_cuda()));
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
-  return host.to(device, /*non_blocking=*/true);
-}
-
-// The moves of a varlen group in one table, uploaded at once.
-class MoveTables {
+// Row moves whose table is among a plan's tables.
+class PlannedMoves {
  public:
-  std::size_t add(const RowMoves& moves) {
-    begins_.push_back(static_cast<int64_t>(values_.size() / 3));
-    rows_.push_back(moves.rows);
+  PlannedMoves() = default;
+  PlannedMoves(const RowMoves& moves, IndexTables<int64_t>& tables) : rows_(moves.rows) {
+    std::vector<int64_t> values;
     for (const RowMove& move : moves.moves) {
-      values_.insert(values_.end(), {move.first, move.from, move.to});
+      values.insert(values.end(), {move.first, move.from, move.to});
     }
-    return begins_.size() - 1;
+    number_ = tables.add(values);
   }
 
-  void upload_to(at::Device device) {
-    begins_.push_back(static_cast<int64_t>(values_.size() / 3));
-    table_ = upload(values_, at::kLong, device).view({-1, 3});
-  }
-
-  DeviceMoves get(std::size_t i) const {
-    return {table_.narrow(0, begins_[i], begins_[i + 1] - begins_[i]), rows_[i]};
+  // After the upload.
+  DeviceMoves get(const IndexTables<int64_t>& tables) const {
+    return {tables.table(number_).view({-1, 3}), rows_};
   }
 
  private:
-  std::vector<int64_t> values_, begins_, rows_;
-  at::Tensor table_;
+  std::size_t number_ = 0;
+  int64_t rows_ = 0;
 };
 
 // Rows packed for a call; a view when they are already consecutive.
 class PackedRows {
  public:
-  PackedRows(const std::vector<Range>& ranges, MoveTables& tables) {
+  PackedRows(const std::vector<Range>& ranges, IndexTables<int64_t>& tables) {
     const RowMoves moves = to_packed(ranges);
-    first_ = moves.moves.front().from;
-    rows_ = moves.rows;
     in_place_ = moves.moves.size() == 1;
-    moves_ = in_place_ ? 0 : tables.add(moves);
+    if (in_place_) {
+      rows_ = {moves.moves.front().from, moves.moves.front().from + moves.rows};
+    } else {
+      planned_ = PlannedMoves(moves, tables);
+    }
+  }
+  void finish(const IndexTables<int64_t>& tables) {
+    if (!in_place_) {
+      moves_ = planned_.get(tables);
+    }
   }
 
   // [S, ...] -> [n, ...]
-  at::Tensor of(const at::Tensor& share, const MoveTables& tables,
-                const VarlenGroupOps& ops) const {
-    return in_place_ ? share.narrow(0, first_, rows_) : ops.gather_rows(share, tables.get(moves_));
+  at::Tensor of(const at::Tensor& share, const VarlenGroupOps& ops) const {
+    return in_place_ ? share.narrow(0, rows_.begin, rows_.size()) : ops.gather_rows(share, moves_);
   }
 
  private:
-  int64_t first_ = 0;
-  int64_t rows_ = 0;
   bool in_place_ = false;
-  std::size_t moves_ = 0;
+  Range rows_;
+  PlannedMoves planned_;
+  DeviceMoves moves_;
 };
 
-// The integers of a varlen group on the device.
-class DeviceVarlenGroup {
+// Tables of a plan's varlen groups on their way to the device.
+struct GroupTables {
+  IndexTables<int64_t>& moves;
+  IndexTables<int32_t> cumulative;
+};
+
+// A varlen group with its tables on the device.
+class PreparedGroup {
  public:
-  DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device,
-                    bool backward)
-      : query_(varlen_group.queries, tables_), key_(varlen_group.keys, tables_) {
-    results_ = tables_.add(from_packed(varlen_group.queries));
-    if (backward) {
-      for (const RowMoves& part : gradient_parts(varlen_group)) {
-        gradients_.push_back(tables_.add(part));
-      }
+  PreparedGroup(const VarlenGroup& group, GroupTables& tables)
+      : query_(group.queries, tables.moves),
+        key_(group.keys, tables.moves),
+        planned_results_(from_packed(group.queries), tables.moves),
+        merge_(group.merge) {
+    for (const RowMoves& part : gradient_parts(group)) {
+      planned_gradients_.emplace_back(part, tables.moves);
     }
-    tables_.upload_to(device);
-    auto cumulative = cumulative_rows(varlen_group.queries);
-    const auto boundaries = static_cast<int64_t>(cumulative.size());
-    const auto keys = cumulative_rows(varlen_group.keys);
-    cumulative.insert(cumulative.end(), keys.begin(), keys.end());
-    const at::Tensor both = upload(cumulative, at::kInt, device);
-    call_ = {both.narrow(0, 0, boundaries),
-             both.narrow(0, boundaries, boundaries),
-             longest(varlen_group.queries),
-             longest(varlen_group.keys),
-             varlen_group.mask,
-             softmax_scale};
+    call_.query_begins = cumulative_rows(group.queries);
+    call_.key_begins = cumulative_rows(group.keys);
+    call_.max_query = longest(group.queries);
+    call_.max_key = longest(group.keys);
+    call_.mask = group.mask;
+    planned_query_ = tables.cumulative.add(call_.query_begins);
+    planned_key_ = tables.cumulative.add(call_.key_begins);
   }
 
+  // Takes the tables. Call it once, after the upload.
+  void finish(const GroupTables& tables) {
+    query_.finish(tables.moves);
+    key_.finish(tables.moves);
+    results_ = planned_results_.get(tables.moves);
+    for (const PlannedMoves& planned : planned_gradients_) {
+      gradients_.push_back(planned.get(tables.moves));
+    }
+    call_.cumulative_query = tables.cumulative.table(planned_query_);
+    call_.cumulative_key = tables.cumulative.table(planned_key_);
+  }
+
+  bool merge() const { return merge_; }
   const VarlenGroupCall& call() const { return call_; }
-  at::Tensor queries(const at::Tensor& share, const VarlenGroupOps& ops) const {
-    return query_.of(share, tables_, ops);
-  }
-  at::Tensor keys(const at::Tensor& buffer, const VarlenGroupOps& ops) const {
-    return key_.of(buffer, tables_, ops);
-  }
-  DeviceMoves results() const { return tables_.get(results_); }
+  const PackedRows& query() const { return query_; }
+  const PackedRows& key() const { return key_; }
+  const DeviceMoves& results() const { return results_; }
 
   // Adds dk or dv of the packed keys to heads of the gradient buffer.
   void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin,
                     const VarlenGroupOps& ops) const {
-    for (const std::size_t moves : gradients_) {
-      ops.add_rows(sums_g2cD, part, tables_.get(moves), head_begin);
+    for (const DeviceMoves& moves : gradients_) {
+      ops.add_rows(sums_g2cD, part, moves, head_begin);
     }
   }
 
  private:
-  MoveTables tables_;
   PackedRows query_;
   PackedRows key_;
-  std::size_t results_ = 0;
-  std::vector<std::size_t> gradients_;
+  PlannedMoves planned_results_;
+  std::vector<PlannedMoves> planned_gradients_;
+  std::size_t planned_query_ = 0;
+  std::size_t planned_key_ = 0;
+  bool merge_;
+  DeviceMoves results_;
+  std::vector<DeviceMoves> gradients_;
   VarlenGroupCall call_;
 };
 
@@ -139,54 +144,100 @@ KvHeads kv_heads(const HeadChunk& chunk, const HeadGroup& group) {
   return {k, {k.begin + chunk.kv_heads.size(), k.end + chunk.kv_heads.size()}};
 }
 
-class VarlenGroupKernels final : public RingStepKernels {
+class VarlenPreparedPlan final : public PreparedPlan {
  public:
-  explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
-
-  at::DeviceType device() const override { return ops_->device(); }
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
-    return ops_->compute_dtype(wire_dtype);
-  }
-
-  void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
-               PartialAttention& result) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, q_ShD.device(),
-                                        /*backward=*/false);
-      const at::Tensor q_nhD = on_device.queries(q_ShD, *ops_);
-      const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
-      for (const HeadGroup& group : call.chunk.groups) {
-        const KvHeads kv = kv_heads(call.chunk, group);
-        const auto [out, lse] = ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
-                                             heads(kv_p2cD, kv.v), on_device.call());
-        const int64_t head = group.query_heads.begin;
-        varlen_group.merge ? ops_->merge_rows(result, {out, lse}, on_device.results(), head)
-                           : ops_->write_rows(result, {out, lse}, on_device.results(), head);
+  VarlenPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire,
+                     std::shared_ptr<const VarlenGroupOps> ops)
+      : PreparedPlan(std::move(plan), wire),
+        ops_(std::move(ops)),
+        compute_dtype_(ops_->compute_dtype(wire_dtype())) {
+    GroupTables tables{tables_, {}};
+    for (const RingStep& step : this->plan().steps) {
+      std::vector<PreparedGroup>& groups = steps_.emplace_back();
+      for (const VarlenGroup& group :
+           make_varlen_groups(step.blocks, this->plan().options.window)) {
+        groups.emplace_back(group, tables);
+      }
+    }
+    upload_tables();
+    tables.cumulative.upload(device());
+    for (std::vector<PreparedGroup>& groups : steps_) {
+      for (PreparedGroup& group : groups) {
+        group.finish(tables);
       }
     }
   }
 
-  void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
-                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, side.q_ShD.device(),
-                                        /*backward=*/true);
-      const QuerySide rows{
-          on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
-          on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
-      const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
+  at::ScalarType compute_dtype() const override { return compute_dtype_; }
+
+  void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+               PartialAttention& result) const override {
+    if (!result.out.defined()) {
+      const auto accumulated = q_ShD.options().dtype(accumulation_dtype(wire_dtype()));
+      // Uninitialised: every row's diagonal block initialises it before it is read.
+      result = {at::empty(q_ShD.sizes(), accumulated),
+                at::empty(q_ShD.sizes().slice(0, 2), accumulated)};
+    }
+    for (const PreparedGroup& varlen_group : steps_[call.step]) {
+      const at::Tensor q_nhD = varlen_group.query().of(q_ShD, *ops_);
+      const at::Tensor kv_p2cD = varlen_group.key().of(kv_m2cD, *ops_);
+      for (const HeadGroup& group : call.chunk.groups) {
+        const KvHeads kv = kv_heads(call.chunk, group);
+        const auto [out, lse] =
+            ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
+                         heads(kv_p2cD, kv.v), varlen_group.call(), call.softmax_scale);
+        const int64_t head = group.query_heads.begin;
+        varlen_group.merge() ? ops_->merge_rows(result, {out, lse}, varlen_group.results(), head)
+                             : ops_->write_rows(result, {out, lse}, varlen_group.results(), head);
+      }
+    }
+  }
+
+  at::Tensor backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
+                      at::Tensor& dq_ShD) const override {
+    if (!dq_ShD.defined()) {
+      dq_ShD = at::zeros(side.q_ShD.sizes(), side.lse_Sh.options());
+    }
+    at::Tensor dkv_g2cD =
+        at::zeros({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
+                  side.lse_Sh.options());
+    for (const PreparedGroup& varlen_group : steps_[call.step]) {
+      const PackedRows& query = varlen_group.query();
+      const QuerySide rows{query.of(side.dout_ShD, *ops_), query.of(side.q_ShD, *ops_),
+                           query.of(side.out_ShD, *ops_), query.of(side.lse_Sh, *ops_)};
+      const at::Tensor kv_p2cD = varlen_group.key().of(kv_m2cD, *ops_);
       for (const HeadGroup& group : call.chunk.groups) {
         const Range h = group.query_heads;
         const KvHeads kv = kv_heads(call.chunk, group);
         const auto [dq, dk, dv] = ops_->attend_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k),
             heads(kv_p2cD, kv.v), heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(),
-            on_device.call());
-        ops_->add_rows(dq_ShD, dq, on_device.results(), h.begin);
-        on_device.add_gradient(dkv_g2cD, dk, kv.k.begin, *ops_);
-        on_device.add_gradient(dkv_g2cD, dv, kv.v.begin, *ops_);
+            varlen_group.call(), call.softmax_scale);
+        ops_->add_rows(dq_ShD, dq, varlen_group.results(), h.begin);
+        varlen_group.add_gradient(dkv_g2cD, dk, kv.k.begin, *ops_);
+        varlen_group.add_gradient(dkv_g2cD, dv, kv.v.begin, *ops_);
       }
     }
+    return dkv_g2cD;
+  }
+
+ private:
+  std::shared_ptr<const VarlenGroupOps> ops_;
+  at::ScalarType compute_dtype_;
+  std::vector<std::vector<PreparedGroup>> steps_;  // [steps][groups]
+};
+
+class VarlenGroupKernels final : public RingStepKernels {
+ public:
+  explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
+
+  at::DeviceType device() const override { return ops_->device(); }
+
+  std::shared_ptr<const PreparedPlan> prepare(std::shared_ptr<const AttentionPlan> plan,
+                                              const at::TensorOptions& wire) const override {
+    TORCH_CHECK(wire.device().type() == device(), "attention kernels for ", device(),
+                ": tensors on ", wire.device());
+    return std::make_shared<VarlenPreparedPlan>(std::move(plan), wire, ops_);
   }
 
  private:
@@ -194,6 +245,16 @@ class VarlenGroupKernels final : public RingStepKernels {
 };
 
 }  // namespace
+
+VarlenGroupCall make_varlen_call(const std::vector<Range>& queries, const std::vector<Range>& keys,
+                                 VarlenGroupMask mask, at::Device device) {
+  VarlenGroupCall call{
+      {},  {}, cumulative_rows(queries), cumulative_rows(keys), longest(queries), longest(keys),
+      mask};
+  call.cumulative_query = at::tensor(call.query_begins, at::kInt).to(device);
+  call.cumulative_key = at::tensor(call.key_begins, at::kInt).to(device);
+  return call;
+}
 
 std::shared_ptr<const RingStepKernels> varlen_group_kernels(
     std::shared_ptr<const VarlenGroupOps> ops) {

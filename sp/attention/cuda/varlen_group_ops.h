@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
+#include <vector>
 
 #include "sp/attention/cuda/varlen_groups.h"
 #include "sp/attention/lse_merge.h"
@@ -23,15 +24,22 @@ struct DeviceMoves {
   int64_t rows = 0;
 };
 
-// A varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the packed rows.
+// The integers of a varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the
+// packed rows; `*_begins`: the same on the host.
 struct VarlenGroupCall {
   at::Tensor cumulative_query;
   at::Tensor cumulative_key;
+  std::vector<int32_t> query_begins;
+  std::vector<int32_t> key_begins;
   int64_t max_query = 0;
   int64_t max_key = 0;
   VarlenGroupMask mask;
-  double softmax_scale = 1.0;
 };
+
+// A call of its own, outside any plan, for tests and benchmarks. Block b has the rows queries[b]
+// and keys[b].
+VarlenGroupCall make_varlen_call(const std::vector<Range>& queries, const std::vector<Range>& keys,
+                                 VarlenGroupMask mask, at::Device device);
 
 // All calls are asynchronous on the device's current stream and leave their inputs unchanged,
 // unless said otherwise. Tables are not checked: the caller must pass ranges inside the tensors.
@@ -41,7 +49,8 @@ class VarlenGroupOps {
 
   virtual at::DeviceType device() const = 0;
 
-  // As in RingStepKernels::compute_dtype.
+  // The dtype in which attend() and attend_backward() want their tensors, given the wire's.
+  // Throws: c10::Error when there are none for it.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
   // Shapes: returns out_nhD in q's dtype and lse_hn in the accumulation dtype.
@@ -49,14 +58,15 @@ class VarlenGroupOps {
   virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD,
                                                     const at::Tensor& k_mKD,
                                                     const at::Tensor& v_mKD,
-                                                    const VarlenGroupCall& call) const = 0;
+                                                    const VarlenGroupCall& call,
+                                                    double softmax_scale) const = 0;
 
   // out and lse are those of all keys; dout is the gradient of that output.
   // Shapes: returns dq_nhD, dk_mKD, dv_mKD in q's dtype.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
       const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
-      const VarlenGroupCall& call) const = 0;
+      const VarlenGroupCall& call, double softmax_scale) const = 0;
 
   // rows_S... -> packed rows, contiguous, [moves.rows, ...]; any dtype.
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
