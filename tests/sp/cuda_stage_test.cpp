@@ -67,6 +67,24 @@ TEST_CASE("ring_steps run in varlen_groups equal the dense oracle", "[parity]") 
   WARN("largest difference " << worst);
 }
 
+TEST_CASE("ring_steps with exact attention equal the dense oracle", "[parity]") {
+  const test::Target exact{sp::varlen_group_kernels(std::make_shared<test::ExactOps>()),
+                           at::kDouble};
+  for (const SegmentForest& forest : packs()) {
+    for (const int64_t window : {0, 6}) {
+      test::Problem p = test::make_problem(forest, {6, 2, 8});
+      p.window = window;
+      const test::Solution expected = test::solve_densely(p);
+      for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 2}}) {
+        for (const Split& split : splits()) {
+          CHECK(test::worst_difference(test::solve_on_mesh_with(p, split, shape, exact), expected) <
+                1e-10);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("rounding by the varlen_group costs at most twice what the kernel alone costs",
           "[parity]") {
   const sp::HeadShape heads{8, 2, 64};

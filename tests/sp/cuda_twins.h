@@ -11,11 +11,12 @@
 #include <tuple>
 #include <vector>
 
+#include "sp/attention/cuda/exact_attention.h"
 #include "sp/attention/cuda/varlen_group_ops.h"
 
 namespace ringside::test {
 
-class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
+class CpuVarlenGroupOps : public sp::VarlenGroupOps {
  public:
   at::DeviceType device() const override { return at::kCPU; }
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return wire_dtype; }
@@ -76,11 +77,23 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
     return at::empty(sizes, rows.options()).index_copy(0, to, rows.index_select(0, from));
   }
 
-  void add_rows(at::Tensor& sums, const at::Tensor& part, const sp::DeviceMoves& moves,
+  void add_rows(at::Tensor& whole, const at::Tensor& part, const sp::DeviceSums& sums,
                 int64_t head_begin) const override {
-    const auto [from, to] = indices(moves);
-    sums.narrow(1, head_begin, part.size(1))
-        .index_add_(0, to, part.index_select(0, from).to(sums.scalar_type()));
+    std::vector<int64_t> from, to;
+    const auto table = sums.sums.accessor<int64_t, 2>();
+    const auto sources = sums.sources.accessor<int64_t, 1>();
+    for (int64_t i = 0; i < table.size(0); ++i) {
+      const int64_t end = i + 1 < table.size(0) ? table[i + 1][0] : sums.rows;
+      for (int64_t source = table[i][2]; source < table[i][3]; ++source) {
+        for (int64_t r = 0; r < end - table[i][0]; ++r) {
+          from.push_back(sources[source] + r);
+          to.push_back(table[i][1] + r);
+        }
+      }
+    }
+    whole.narrow(1, head_begin, part.size(1))
+        .index_add_(0, at::tensor(to, at::kLong),
+                    part.index_select(0, at::tensor(from, at::kLong)).to(whole.scalar_type()));
   }
 
   void merge_rows(sp::PartialAttention& whole, const sp::PartialAttention& part,
@@ -165,6 +178,25 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
     const std::vector<int64_t> begins(to.data_ptr<int64_t>(), to.data_ptr<int64_t>() + to.numel());
     each(whole, {out.unsqueeze(1), lse.unsqueeze(1)}, {begins, head_begin});
   }
+};
+
+// The same with exact attention in fp32 or fp64, in small tiles.
+class ExactOps final : public CpuVarlenGroupOps {
+ public:
+  std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k,
+                                            const at::Tensor& v, const sp::VarlenGroupCall& call,
+                                            double softmax_scale) const override {
+    return sp::exact_attention(q, k, v, call, softmax_scale, kScores);
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
+      const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+      const at::Tensor& out, const at::Tensor& lse_hn, const sp::VarlenGroupCall& call,
+      double softmax_scale) const override {
+    return sp::exact_attention_backward(dout, q, k, v, out, lse_hn, call, softmax_scale, kScores);
+  }
+
+ private:
+  static constexpr int64_t kScores = 200;
 };
 
 }  // namespace ringside::test

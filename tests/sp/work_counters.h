@@ -51,10 +51,10 @@ class CountingOps final : public sp::VarlenGroupOps {
     ++counts_["gather_rows"];
     return ops_.gather_rows(rows, moves);
   }
-  void add_rows(at::Tensor& sums, const at::Tensor& part, const sp::DeviceMoves& moves,
+  void add_rows(at::Tensor& whole, const at::Tensor& part, const sp::DeviceSums& sums,
                 int64_t head_begin) const override {
     ++counts_["add_rows"];
-    ops_.add_rows(sums, part, moves, head_begin);
+    ops_.add_rows(whole, part, sums, head_begin);
   }
   void merge_rows(sp::PartialAttention& whole, const sp::PartialAttention& part,
                   const sp::DeviceMoves& moves, int64_t head_begin) const override {

@@ -33,11 +33,33 @@ class PlannedMoves {
   int64_t rows_ = 0;
 };
 
+// Row sums whose tables are among a plan's tables.
+class PlannedSums {
+ public:
+  PlannedSums(const RowSums& sums, IndexTables<int64_t>& tables) : rows_(sums.rows) {
+    std::vector<int64_t> values;
+    for (const RowSum& sum : sums.sums) {
+      values.insert(values.end(), {sum.first, sum.to, sum.sources_begin, sum.sources_end});
+    }
+    sums_ = tables.add(values);
+    sources_ = tables.add(sums.sources);
+  }
+
+  // After the upload.
+  DeviceSums get(const IndexTables<int64_t>& tables) const {
+    return {tables.table(sums_).view({-1, 4}), tables.table(sources_), rows_};
+  }
+
+ private:
+  std::size_t sums_ = 0;
+  std::size_t sources_ = 0;
+  int64_t rows_ = 0;
+};
+
 // Rows packed for a call; a view when they are already consecutive.
 class PackedRows {
  public:
-  PackedRows(const std::vector<Range>& ranges, IndexTables<int64_t>& tables) {
-    const RowMoves moves = to_packed(ranges);
+  PackedRows(const RowMoves& moves, IndexTables<int64_t>& tables) {
     in_place_ = moves.moves.size() == 1;
     if (in_place_) {
       rows_ = {moves.moves.front().from, moves.moves.front().from + moves.rows};
@@ -50,6 +72,9 @@ class PackedRows {
       moves_ = planned_.get(tables);
     }
   }
+
+  // True when the packed rows are all `count` rows as they are.
+  bool all_of(int64_t count) const { return in_place_ && rows_ == Range{0, count}; }
 
   // [S, ...] -> [n, ...]
   at::Tensor of(const at::Tensor& share, const VarlenGroupOps& ops) const {
@@ -65,25 +90,25 @@ class PackedRows {
 
 // Tables of a plan's varlen groups on their way to the device.
 struct GroupTables {
-  IndexTables<int64_t>& moves;
+  IndexTables<int64_t>& rows;
   IndexTables<int32_t> cumulative;
 };
 
 // A varlen group with its tables on the device.
 class PreparedGroup {
  public:
-  PreparedGroup(const VarlenGroup& group, GroupTables& tables)
-      : query_(group.queries, tables.moves),
-        key_(group.keys, tables.moves),
-        planned_results_(from_packed(group.queries), tables.moves),
-        merge_(group.merge) {
-    for (const RowMoves& part : gradient_parts(group)) {
-      planned_gradients_.emplace_back(part, tables.moves);
-    }
-    call_.query_begins = cumulative_rows(group.queries);
-    call_.key_begins = cumulative_rows(group.keys);
-    call_.max_query = longest(group.queries);
-    call_.max_key = longest(group.keys);
+  PreparedGroup(const VarlenGroup& group, int64_t gradient_rows, GroupTables& tables)
+      : query_(to_packed(query_rows(group)), tables.rows),
+        key_(keys_to_packed(group), tables.rows),
+        planned_results_(from_packed(query_rows(group)), tables.rows),
+        planned_dq_(as_sums(from_packed(query_rows(group))), tables.rows),
+        planned_dkv_(gradient_sums(group), tables.rows),
+        merge_(group.merge),
+        dkv_in_place_(gradient_sums(group).identity(gradient_rows)) {
+    call_.query_begins = cumulative_rows(query_rows(group));
+    call_.key_begins = cumulative_rows(packed_keys(group));
+    call_.max_query = longest(query_rows(group));
+    call_.max_key = longest(packed_keys(group));
     call_.mask = group.mask;
     planned_query_ = tables.cumulative.add(call_.query_begins);
     planned_key_ = tables.cumulative.add(call_.key_begins);
@@ -91,12 +116,11 @@ class PreparedGroup {
 
   // Takes the tables. Call it once, after the upload.
   void finish(const GroupTables& tables) {
-    query_.finish(tables.moves);
-    key_.finish(tables.moves);
-    results_ = planned_results_.get(tables.moves);
-    for (const PlannedMoves& planned : planned_gradients_) {
-      gradients_.push_back(planned.get(tables.moves));
-    }
+    query_.finish(tables.rows);
+    key_.finish(tables.rows);
+    results_ = planned_results_.get(tables.rows);
+    dq_ = planned_dq_.get(tables.rows);
+    dkv_ = planned_dkv_.get(tables.rows);
     call_.cumulative_query = tables.cumulative.table(planned_query_);
     call_.cumulative_key = tables.cumulative.table(planned_key_);
   }
@@ -106,25 +130,25 @@ class PreparedGroup {
   const PackedRows& query() const { return query_; }
   const PackedRows& key() const { return key_; }
   const DeviceMoves& results() const { return results_; }
-
-  // Adds dk or dv of the packed keys to heads of the gradient buffer.
-  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin,
-                    const VarlenGroupOps& ops) const {
-    for (const DeviceMoves& moves : gradients_) {
-      ops.add_rows(sums_g2cD, part, moves, head_begin);
-    }
-  }
+  // Places of the call's dq, and of its dk and dv.
+  const DeviceSums& dq() const { return dq_; }
+  const DeviceSums& dkv() const { return dkv_; }
+  // True when dk and dv of the call are those of the gradient buffer.
+  bool dkv_in_place() const { return dkv_in_place_; }
 
  private:
   PackedRows query_;
   PackedRows key_;
   PlannedMoves planned_results_;
-  std::vector<PlannedMoves> planned_gradients_;
+  PlannedSums planned_dq_;
+  PlannedSums planned_dkv_;
   std::size_t planned_query_ = 0;
   std::size_t planned_key_ = 0;
   bool merge_;
+  bool dkv_in_place_;
   DeviceMoves results_;
-  std::vector<DeviceMoves> gradients_;
+  DeviceSums dq_;
+  DeviceSums dkv_;
   VarlenGroupCall call_;
 };
 
@@ -156,7 +180,7 @@ class VarlenPreparedPlan final : public PreparedPlan {
       std::vector<PreparedGroup>& groups = steps_.emplace_back();
       for (const VarlenGroup& group :
            make_varlen_groups(step.blocks, this->plan().options.window)) {
-        groups.emplace_back(group, tables);
+        groups.emplace_back(group, step.gradient_rows, tables);
       }
     }
     upload_tables();
@@ -166,13 +190,14 @@ class VarlenPreparedPlan final : public PreparedPlan {
         group.finish(tables);
       }
     }
+    one_call_ = is_one_call();
   }
 
   at::ScalarType compute_dtype() const override { return compute_dtype_; }
 
   void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    if (!result.out.defined()) {
+    if (!result.out.defined() && !one_call_) {
       const auto accumulated = q_ShD.options().dtype(accumulation_dtype(wire_dtype()));
       // Uninitialised: every row's diagonal block initialises it before it is read.
       result = {at::empty(q_ShD.sizes(), accumulated),
@@ -186,21 +211,17 @@ class VarlenPreparedPlan final : public PreparedPlan {
         const auto [out, lse] =
             ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
                          heads(kv_p2cD, kv.v), varlen_group.call(), call.softmax_scale);
-        const int64_t head = group.query_heads.begin;
-        varlen_group.merge() ? ops_->merge_rows(result, {out, lse}, varlen_group.results(), head)
-                             : ops_->write_rows(result, {out, lse}, varlen_group.results(), head);
+        place(result, {out, lse}, varlen_group, group.query_heads.begin);
       }
     }
   }
 
   at::Tensor backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
                       at::Tensor& dq_ShD) const override {
-    if (!dq_ShD.defined()) {
+    if (!dq_ShD.defined() && !one_call_) {
       dq_ShD = at::zeros(side.q_ShD.sizes(), side.lse_Sh.options());
     }
-    at::Tensor dkv_g2cD =
-        at::zeros({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
-                  side.lse_Sh.options());
+    at::Tensor dkv_g2cD;
     for (const PreparedGroup& varlen_group : steps_[call.step]) {
       const PackedRows& query = varlen_group.query();
       const QuerySide rows{query.of(side.dout_ShD, *ops_), query.of(side.q_ShD, *ops_),
@@ -213,18 +234,63 @@ class VarlenPreparedPlan final : public PreparedPlan {
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k),
             heads(kv_p2cD, kv.v), heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(),
             varlen_group.call(), call.softmax_scale);
-        ops_->add_rows(dq_ShD, dq, varlen_group.results(), h.begin);
-        varlen_group.add_gradient(dkv_g2cD, dk, kv.k.begin, *ops_);
-        varlen_group.add_gradient(dkv_g2cD, dv, kv.v.begin, *ops_);
+        if (one_call_) {
+          dq_ShD = dq;
+        } else {
+          ops_->add_rows(dq_ShD, dq, varlen_group.dq(), h.begin);
+        }
+        if (one_call_ && plan().ring_size() == 1 && varlen_group.dkv_in_place()) {
+          return at::cat({dk, dv}, 1);
+        }
+        if (!dkv_g2cD.defined()) {
+          dkv_g2cD = zero_gradient(call, side, kv_m2cD);
+        }
+        ops_->add_rows(dkv_g2cD, dk, varlen_group.dkv(), kv.k.begin);
+        ops_->add_rows(dkv_g2cD, dv, varlen_group.dkv(), kv.v.begin);
       }
     }
-    return dkv_g2cD;
+    return dkv_g2cD.defined() ? dkv_g2cD : zero_gradient(call, side, kv_m2cD);
   }
 
  private:
+  // True when one varlen call covers all rows and heads of all steps, in place.
+  bool is_one_call() const {
+    const auto& chunks = plan().head_chunks;
+    if (chunks.size() != 1 || chunks.front().groups.size() != 1) {
+      return false;
+    }
+    int64_t num_groups = 0;
+    bool covers = false;
+    for (const std::vector<PreparedGroup>& groups : steps_) {
+      for (const PreparedGroup& group : groups) {
+        ++num_groups;
+        covers = !group.merge() && group.query().all_of(plan().share_rows);
+      }
+    }
+    return num_groups == 1 && covers;
+  }
+
+  void place(PartialAttention& result, const PartialAttention& part, const PreparedGroup& group,
+             int64_t head_begin) const {
+    if (one_call_) {
+      result = {part.out, part.lse.t()};
+    } else if (group.merge()) {
+      ops_->merge_rows(result, part, group.results(), head_begin);
+    } else {
+      ops_->write_rows(result, part, group.results(), head_begin);
+    }
+  }
+
+  at::Tensor zero_gradient(const RingStepCall& call, const QuerySide& side,
+                           const at::Tensor& kv_m2cD) const {
+    return at::zeros({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
+                     side.lse_Sh.options());
+  }
+
   std::shared_ptr<const VarlenGroupOps> ops_;
   at::ScalarType compute_dtype_;
   std::vector<std::vector<PreparedGroup>> steps_;  // [steps][groups]
+  bool one_call_ = false;
 };
 
 class VarlenGroupKernels final : public RingStepKernels {

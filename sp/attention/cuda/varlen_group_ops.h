@@ -24,6 +24,13 @@ struct DeviceMoves {
   int64_t rows = 0;
 };
 
+// Row sums (RowSum) on the device.
+struct DeviceSums {
+  at::Tensor sums;     // [sums, 4] int64, contiguous: first, to, sources_begin, sources_end
+  at::Tensor sources;  // [sources] int64, contiguous
+  int64_t rows = 0;
+};
+
 // The integers of a varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the
 // packed rows; `*_begins`: the same on the host.
 struct VarlenGroupCall {
@@ -71,9 +78,9 @@ class VarlenGroupOps {
   // rows_S... -> packed rows, contiguous, [moves.rows, ...]; any dtype.
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
 
-  // sums_SHD[to, head_begin + j] += part_mhD[from, j]. sums in the accumulation dtype, heads and
-  // rows contiguous. No `to` row may be in two moves.
-  virtual void add_rows(at::Tensor& sums_SHD, const at::Tensor& part_mhD, const DeviceMoves& moves,
+  // whole_SHD[to, head_begin + j] += the sum of part_mhD[from, j] over the row's sources, in their
+  // order. whole in the accumulation dtype, heads and rows contiguous.
+  virtual void add_rows(at::Tensor& whole_SHD, const at::Tensor& part_mhD, const DeviceSums& sums,
                         int64_t head_begin) const = 0;
 
   // merge_rows merges the part into rows and heads of `whole` by log-sum-exp (lse_merge.h);
@@ -86,9 +93,9 @@ class VarlenGroupOps {
 };
 
 // Ring step kernels over these operations: one varlen call per varlen group and head group. Rows of
-// a varlen group that are already consecutive are used in place; others are gathered. Sums and
-// merges run in the order of the varlen groups, so results are deterministic when attend and
-// attend_backward are.
+// a varlen group that are already consecutive are used in place; others are gathered. Where one
+// call covers the whole plan, its results are returned as they are. Sums and merges run in the
+// order of the varlen groups, so results are deterministic when attend and attend_backward are.
 std::shared_ptr<const RingStepKernels> varlen_group_kernels(
     std::shared_ptr<const VarlenGroupOps> ops);
 
