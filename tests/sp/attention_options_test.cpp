@@ -96,6 +96,15 @@ TEST_CASE("shapes that do not fit the plan are refused before any collective") {
                     Catch::Contains("share a dtype"));
   CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({3})}),
                     Catch::Contains("expected [4]"));
+  CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({4}, at::kMeta)}),
+                    Catch::Contains("on meta, expected [4]"));
+  CHECK_THROWS_WITH(
+      sp::attention(q.to(at::kDouble), kv.to(at::kDouble), kv.to(at::kDouble), context, {}),
+      Catch::Contains("expected Float"));
+  CHECK_THROWS_WITH(sp::attention(q, kv.to(at::kMeta), kv, context, {}),
+                    Catch::Contains("the plan was prepared for cpu"));
+  CHECK_THROWS_WITH(sp::cpu_kernels()->prepare(plan, q.options().device(at::kMeta)),
+                    Catch::Contains("tensors on meta"));
 }
 
 TEST_CASE("a rank without a live token, and a group without any, stay finite with zero gradients") {

@@ -77,21 +77,37 @@ TEST_CASE("one ring rank runs a micro-batch in one varlen call a pass") {
 
 TEST_CASE("a layer makes no index table") {
   test::Problem p = test::make_problem(packs()[2].forest, {4, 2, 8});
+  for (const auto& kernels :
+       {sp::cpu_kernels(), sp::varlen_group_kernels(std::make_shared<test::IdleOps>())}) {
+    for (const int64_t window : {0, 5}) {
+      INFO("window " << window);
+      p.window = window;
+      test::run_ranks({1, 2, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        const test::Split split{sp::RingImpl::kAllGather, sp::Placement::kZigzag};
+        const auto [plan, places] = test::plan_on_rank(p, split, mesh);
+        const at::Tensor index = at::tensor(places.packed, at::kLong);
+        const at::Tensor q = p.q.index_select(0, index), dout = p.dout.index_select(0, index),
+                         kv = at::cat({p.k, p.v}, 1).index_select(0, index);
+        sp::Communicator& ring = *comms.tensors(sp::axes::kRing);
+        const auto prepared = kernels->prepare(plan, q.options());
+        const test::IntegerTensorWatch watch;
+        const auto result = sp::run_forward(q, kv, *prepared, ring, p.scale);
+        sp::run_backward({dout, q, result.out, result.lse}, kv, *prepared, ring, p.scale);
+        TORCH_CHECK(watch.count() == 0, "a layer made ", watch.count(), " integer tensors");
+      });
+    }
+  }
+}
+
+TEST_CASE("the tables of a plan go to the device in two copies") {
+  const auto kernels = sp::varlen_group_kernels(std::make_shared<test::IdleOps>());
+  const sp::SequenceLayout layout(packs()[2].forest, 2, 1, sp::Placement::kZigzag);
   for (const int64_t window : {0, 5}) {
-    INFO("window " << window);
-    p.window = window;
-    test::run_ranks({1, 2, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-      const test::Split split{sp::RingImpl::kAllGather, sp::Placement::kZigzag};
-      const auto [plan, places] = test::plan_on_rank(p, split, mesh);
-      const at::Tensor index = at::tensor(places.packed, at::kLong);
-      const at::Tensor q = p.q.index_select(0, index), dout = p.dout.index_select(0, index),
-                       kv = at::cat({p.k, p.v}, 1).index_select(0, index);
-      sp::Communicator& ring = *comms.tensors(sp::axes::kRing);
-      const auto prepared = sp::cpu_kernels()->prepare(plan, q.options());
-      const test::IntegerTensorWatch watch;
-      const auto result = sp::run_forward(q, kv, *prepared, ring, p.scale);
-      sp::run_backward({dout, q, result.out, result.lse}, kv, *prepared, ring, p.scale);
-      TORCH_CHECK(watch.count() == 0, "a layer made ", watch.count(), " integer tensors");
-    });
+    const auto plan = std::make_shared<const sp::AttentionPlan>(
+        sp::plan_attention(layout, {4, 2, 8}, 0, {sp::RingImpl::kAllGather, 0, window, true}));
+    const test::IntegerTensorWatch watch;
+    kernels->prepare(plan, at::kDouble);
+    // Each copy is a tensor on the host and one on the device.
+    CHECK(watch.count() == 4);
   }
 }

@@ -72,6 +72,33 @@ class CountingOps final : public sp::VarlenGroupOps {
   mutable OpCounts counts_;
 };
 
+// Operations that compute nothing and make only floating-point tensors.
+class IdleOps final : public sp::VarlenGroupOps {
+ public:
+  at::DeviceType device() const override { return at::kCPU; }
+  at::ScalarType compute_dtype(at::ScalarType wire) const override { return wire; }
+  std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor&,
+                                            const at::Tensor&, const sp::VarlenGroupCall&,
+                                            double) const override {
+    return {at::empty_like(q), at::empty({q.size(1), q.size(0)}, q.options())};
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
+      const at::Tensor&, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+      const at::Tensor&, const at::Tensor&, const sp::VarlenGroupCall&, double) const override {
+    return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  }
+  at::Tensor gather_rows(const at::Tensor& rows, const sp::DeviceMoves& moves) const override {
+    std::vector<int64_t> sizes = rows.sizes().vec();
+    sizes[0] = moves.rows;
+    return at::empty(sizes, rows.options());
+  }
+  void add_rows(at::Tensor&, const at::Tensor&, const sp::DeviceSums&, int64_t) const override {}
+  void merge_rows(sp::PartialAttention&, const sp::PartialAttention&, const sp::DeviceMoves&,
+                  int64_t) const override {}
+  void write_rows(sp::PartialAttention&, const sp::PartialAttention&, const sp::DeviceMoves&,
+                  int64_t) const override {}
+};
+
 // Counts the integer tensors with memory of their own that operators return on this thread while it
 // lives: index tables, on their way to an operator or a device.
 class IntegerTensorWatch {

@@ -36,7 +36,8 @@ class PlannedMoves {
 // Row sums whose tables are among a plan's tables.
 class PlannedSums {
  public:
-  PlannedSums(const RowSums& sums, IndexTables<int64_t>& tables) : rows_(sums.rows) {
+  PlannedSums(const RowSums& sums, IndexTables<int64_t>& tables)
+      : rows_(sums.rows), identity_(sums.identity(sums.rows)) {
     std::vector<int64_t> values;
     for (const RowSum& sum : sums.sums) {
       values.insert(values.end(), {sum.first, sum.to, sum.sources_begin, sum.sources_end});
@@ -50,10 +51,14 @@ class PlannedSums {
     return {tables.table(sums_).view({-1, 4}), tables.table(sources_), rows_};
   }
 
+  // True when the sums are all `count` rows of the source as they are.
+  bool all_of(int64_t count) const { return identity_ && rows_ == count; }
+
  private:
   std::size_t sums_ = 0;
   std::size_t sources_ = 0;
   int64_t rows_ = 0;
+  bool identity_ = false;
 };
 
 // Rows packed for a call; a view when they are already consecutive.
@@ -104,7 +109,7 @@ class PreparedGroup {
         planned_dq_(as_sums(from_packed(query_rows(group))), tables.rows),
         planned_dkv_(gradient_sums(group), tables.rows),
         merge_(group.merge),
-        dkv_in_place_(gradient_sums(group).identity(gradient_rows)) {
+        dkv_in_place_(planned_dkv_.all_of(gradient_rows)) {
     call_.query_begins = cumulative_rows(query_rows(group));
     call_.key_begins = cumulative_rows(packed_keys(group));
     call_.max_query = longest(query_rows(group));
