@@ -30,7 +30,8 @@ std::vector<SegmentForest> packs() {
                          {5, 12},
                          {-1, 8},
                          {8, 5},
-                         {-1, 4}})};
+                         {-1, 4}}),
+          SegmentForest::of_documents({1})};  // leaves ranks without a row
 }
 
 std::vector<Split> splits() {
