@@ -3,6 +3,7 @@
 # machine without a GPU still compiles and links it; only the `cuda` preset demands it.
 ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
 ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
+    "${CMAKE_SOURCE_DIR}/sp/attention/cuda/exact_attention.cpp"
   DEPS sp_cuda_waves sp_attention TORCH)
 
 include(CheckLanguage)
