@@ -94,6 +94,10 @@ void check_norm(int64_t num_rows, int64_t size, bool in_fp32) {
     }
     CHECK(at::equal(got_sum, sum));
     check_close<T>(got_y, y);
+    if (num_rows > 0 && std::is_same_v<T, c10::BFloat16>) {
+      // Rounded where the operator rounds: only another last place of rstd can differ.
+      CHECK((got_y == y).to(at::kFloat).mean().item<float>() > 0.98f);
+    }
     check_close<T>(got_dx, dx);
     check_close<T>(got_d_weight.to(weight.scalar_type()), d_weight);
   }
