@@ -57,7 +57,7 @@ main() {
   [[ -e $torch/lib/libtorch_cuda.so ]] || die "no lib/libtorch_cuda.so in '$torch'"
 
   cmake --preset cuda "-DRINGSIDE_TORCH_DIR=$torch"
-  ninja -C build-cuda test_sp_cuda bench_gpu_attention
+  ninja -C build-cuda test_sp_cuda test_engine_cuda bench_gpu_attention
 
   local tests=passed status=0 measured
   ctest --test-dir build-cuda -L gpu --no-tests=error --output-on-failure || { tests=failed; status=1; }

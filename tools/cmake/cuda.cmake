@@ -62,3 +62,9 @@ add_library(ringside_sp_cuda STATIC
 target_include_directories(ringside_sp_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
 target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_torch_cuda)
 add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tools/bench/gpu" EXCLUDE_FROM_ALL)
+
+# The decoder's operators on CUDA. Objects, not an archive: they register themselves, nothing names them.
+add_library(ringside_nn_cuda OBJECT
+  "${CMAKE_SOURCE_DIR}/engine/nn/cuda/kernels.cu" "${CMAKE_SOURCE_DIR}/engine/nn/cuda/operators.cpp")
+target_include_directories(ringside_nn_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
+target_link_libraries(ringside_nn_cuda PUBLIC engine_nn ringside_torch_cuda)
