@@ -47,12 +47,10 @@ std::string runtime_versions() {
   return "CUDA " + cuda_version(cuda) + ", NCCL " + nccl_version(nccl);
 }
 
-std::string driver_version() {
+// As CUDA counts; 0 when this machine has no driver.
+int driver_version() {
   int version = 0;
-  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) {
-    return "none";
-  }
-  return "for CUDA " + cuda_version(version);
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
 std::string device_line(int index) {
@@ -71,6 +69,9 @@ class CudaBackend final : public DeviceBackend {
   std::string name() const override { return "cuda"; }
   int64_t device_count() const override { return count_devices().count; }
   std::string reason_none() const override {
+    if (driver_version() == 0) {
+      return "this machine has no NVIDIA driver";
+    }
     const DeviceCount found = count_devices();
     if (found.error != cudaSuccess) {
       return cudaGetErrorString(found.error);
@@ -78,10 +79,12 @@ class CudaBackend final : public DeviceBackend {
     return found.count > 0 ? "" : "the driver reports no CUDA device";
   }
   std::vector<std::string> describe() const override {
+    const int driver = driver_version();
     std::vector<std::string> lines{
         "built with: CUDA " + cuda_version(CUDART_VERSION) + ", NCCL " +
             nccl_version(NCCL_VERSION_CODE) + ", kernels for " RINGSIDE_CUDA_ARCHITECTURES,
-        "running with: " + runtime_versions(), "driver: " + driver_version(), "groups: NCCL"};
+        "running with: " + runtime_versions(),
+        "driver: " + (driver == 0 ? "none" : "for CUDA " + cuda_version(driver)), "groups: NCCL"};
     for (int index = 0; index < static_cast<int>(device_count()); ++index) {
       lines.push_back(device_line(index));
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 

@@ -76,7 +76,7 @@ target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_cud
 
 # An object, not an archive: nothing names its symbols, it registers itself.
 add_library(ringside_cuda_backend OBJECT "${CMAKE_SOURCE_DIR}/engine/device/device_backend_cuda.cpp")
-target_link_libraries(ringside_cuda_backend PUBLIC ringside_sp_cuda)
+target_link_libraries(ringside_cuda_backend PUBLIC ringside_sp_cuda engine_device_backend)
 list(TRANSFORM CMAKE_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE _architectures)
 list(JOIN _architectures " " _architectures)
 target_compile_definitions(ringside_cuda_backend PRIVATE RINGSIDE_CUDA_ARCHITECTURES="${_architectures}")
