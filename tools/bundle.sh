@@ -101,13 +101,16 @@ copy_files() {
   local stage=$1
   mkdir -p "$stage/bin" "$stage/tools" "$stage/python"
   cp tools/bundle/with-torch tools/bundle/ringside "$stage/bin"
-  [[ -x $stage/libexec/ringside_cuda ]] && ln -s ringside "$stage/bin/ringside_cuda"
   cp tools/bundle/README.md "$stage/README.md"
   cp -r configs recipes "$stage"
   cp -r rollout_bridge/python/. "$stage/python"
   find "$stage/python" -name __pycache__ -prune -exec rm -r {} +
   cp tools/quickstart_task.py tools/quickstart_gain.py "$stage/tools"
-  cp tools/gpu_check.sh "$stage"
+  if [[ -x $stage/libexec/ringside_cuda ]]; then
+    ln -s ringside "$stage/bin/ringside_cuda"
+    cp tools/gpu_check.sh "$stage"
+    cp tools/bench/gpu/grpo_step.py "$stage/tools"
+  fi
 }
 
 # torch_libraries: where the build found torch and its CUDA libraries, for ldd.

@@ -48,22 +48,27 @@ put_torch() {
   done
 }
 
-# in_root ROOT COMMAND...: runs it there as an ordinary user, with /proc, /dev and a network of its own.
+# in_root ROOT SCRIPT: runs it there as an ordinary user, with /proc, /dev, /tmp and a network of its
+# own. By pivot_root, because a process after chroot may not make user namespaces, which the sandbox of
+# rewards needs.
 in_root() {
-  local root=$1
-  shift
-  unshare --mount --pid --fork --net -- bash -c '
-    set -e
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  unshare --mount --pid --fork --net -- bash -euc '
     mount --make-rprivate /
-    mount -t proc proc "$1/proc"
-    mount --rbind /dev "$1/dev"
-    mount -t tmpfs tmpfs "$1/tmp"
-    ip link set lo up 2>/dev/null || python3 -c "$3"
-    exec chroot --userspec=1000:1000 "$1" /usr/bin/env -i HOME=/tmp PATH=/usr/bin:/bin /bin/sh -eu "$2"
-  ' in_root "$root" "$1" '
+    mount --bind "$1" "$1"
+    cd "$1"
+    mount -t proc proc proc
+    mount --rbind /dev dev
+    mount -t tmpfs tmpfs tmp
+    python3 -c "$3"
+    mkdir -p mnt/outside
+    pivot_root . mnt/outside
+    umount -l mnt/outside
+    exec /usr/sbin/chroot --userspec=1000:1000 / /usr/bin/env -i HOME=/tmp PATH=/usr/bin:/bin /bin/sh -eu "$2"
+  ' in_root "$1" "$2" '
 import fcntl, socket, struct
-s = socket.socket()
-fcntl.ioctl(s, 0x8914, struct.pack("16sH22x", b"lo", 0x41))'
+loopback_up = struct.pack("16sH22x", b"lo", 0x41)
+fcntl.ioctl(socket.socket(), 0x8914, loopback_up)'
 }
 
 main() {

@@ -6,7 +6,7 @@ part() {
   name=$1
   shift
   "$@" >/tmp/log 2>&1 || {
-    cat /tmp/log >&2
+    tail -n 40 /tmp/log >&2
     echo "FAILED: $name" >&2
     return 1
   }
@@ -48,7 +48,7 @@ done
 part "without torch" without_torch
 part "data of the sorting task" python3 tools/quickstart_task.py --out /tmp/data --variant short --seed 1 --flawed
 part "recorded rollouts" recorded
-part "check" bin/ringside check recipes/quickstart/grpo.yaml model.path=/tmp/data/model data.train=/tmp/data/train.jsonl
+part "check" bin/ringside check recipes/quickstart/sft.yaml model.path=/tmp/data/model data.sft=/tmp/data/sft.jsonl
 for program in $programs; do
   run=/tmp/run-$(basename $program)
   part "$program train, 3 supervised steps on 2 ranks" $program train recipes/quickstart/sft.yaml --run-dir "$run-sft" \
