@@ -14,6 +14,7 @@
 #include "rl/data/prompt_set.h"
 #include "rl/report/log.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 
 namespace ringside::tools {
@@ -49,7 +50,8 @@ nlohmann::ordered_json output_line(const rl::Prompt& prompt, const rl::ScoredCom
 }
 
 void generate_file(const GenerateOptions& options, const rl::Config& config) {
-  const auto decoder = rl::load_starting_model(config, config.model.path);
+  const auto decoder =
+      rl::load_starting_model(config, config.model.path, rl::model_device(config, 0));
   const rl::PromptSampler sampler(config, decoder->config());
   const rl::PromptSet set = rl::load_prompt_set(options.input, config, sampler.tokenizer());
   const std::vector<rl::Prompt>& prompts = set.prompts;

@@ -13,7 +13,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "engine/device/device_backend.h"
+#include "engine/device/rank_thread.h"
 #include "rl/report/log.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
@@ -83,8 +86,10 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
   at::set_num_threads(threads_of_a_rank(config, rendezvous));
   const sp::MeshShape shape = mesh_shape(config.parallel);
   const sp::Mesh mesh(shape, rank);
+  // Virtual ranks of a process share its device.
+  const c10::Device device = rl::model_device(config, rendezvous.environment.local_rank);
   if (shape.world_size() == 1) {
-    return {mesh, sp::single_rank_groups()};
+    return {mesh, sp::single_rank_groups(device)};
   }
   const auto& environment = rendezvous.environment;
   const auto store = rendezvous.in_process
@@ -93,7 +98,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                                               static_cast<uint16_t>(environment.master_port), rank,
                                               shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  const Ranks ranks{mesh, sp::connect_groups(mesh, store, host, rendezvous.timeout)};
+  const Ranks ranks{mesh, engine::connect_groups(mesh, {store, host, rendezvous.timeout}, device)};
   const auto nodes =
       sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
   const std::string warning =
@@ -102,6 +107,11 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
     rl::log::warn(warning);
   }
   return ranks;
+}
+
+void run_body(const Ranks& ranks, const std::function<void(const Ranks&)>& body) {
+  const engine::RankThread thread(ranks.comms.device());
+  body(ranks);
 }
 
 // Runs the process's ranks as threads. They wait for each other in collectives, so if one fails the
@@ -115,7 +125,7 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
   for (int64_t i = 0; i < rendezvous.ranks_here; ++i) {
     threads.emplace_back([&, rank = rendezvous.first_rank() + i] {
       try {
-        body(connect_rank(config, rendezvous, rank));
+        run_body(connect_rank(config, rendezvous, rank), body);
       } catch (const std::exception& error) {
         rl::log::error("virtual rank " + std::to_string(rank) + ": " + error_text(error));
         std::_Exit(kExitFailure);
@@ -129,7 +139,7 @@ void run_virtual_ranks(const rl::Config& config, const Rendezvous& rendezvous,
 int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
              const std::function<void(const Ranks&)>& body) {
   try {
-    body(connect_rank(config, rendezvous, rendezvous.first_rank()));
+    run_body(connect_rank(config, rendezvous, rendezvous.first_rank()), body);
     return kExitOk;
   } catch (const rl::RankFailed&) {
     return kExitFailure;

@@ -120,7 +120,7 @@ sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous
     return sp::ProcessGroups(control);
   }
   return sp::ProcessGroups(device_backend(device.type()).tensor_groups(mesh, rendezvous, device),
-                           control);
+                           control, device);
 }
 
 }  // namespace ringside::engine

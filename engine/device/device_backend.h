@@ -73,7 +73,7 @@ class DeviceBackendRegistration {
 // A rank's device, or why it cannot have the one it asked for.
 struct DeviceChoice {
   c10::Device device = c10::Device(c10::kCPU);
-  std::string error = {};  // a sentence without a full stop; empty when `device` can be used
+  std::string error{};  // a sentence without a full stop; empty when `device` can be used
 };
 
 // The device of the rank with this number on its machine. `wanted` is the name of a backend, or

@@ -37,8 +37,6 @@ DistinctPrompts find_distinct(const std::vector<std::vector<int64_t>>& prompts) 
   return distinct;
 }
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
-
 // State of one generate() call: the batch, its cache and the completions so far.
 class Batch {
  public:
@@ -68,10 +66,10 @@ class Batch {
     const at::Tensor logits_BV = at::linear(hidden_BE_, weights_.head_VE);
     const Draw draw = draw_tokens(
         decoder_.compute_dtype() == at::kBFloat16 ? logits_BV.to(at::kFloat) : logits_BV,
-        at::tensor(uniform, at::kDouble), params_);
-    const at::Tensor logprobs = draw.logprobs_B.to(at::kFloat);
-    last_ids_.assign(draw.ids_B.const_data_ptr<int64_t>(),
-                     draw.ids_B.const_data_ptr<int64_t>() + rows_.size());
+        at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);
+    const at::Tensor ids = draw.ids_B.to(at::kCPU);
+    const at::Tensor logprobs = draw.logprobs_B.to(at::kCPU, at::kFloat);
+    last_ids_.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + rows_.size());
     for (std::size_t b = 0; b < rows_.size(); ++b) {
       record(rows_[b], last_ids_[b], logprobs.const_data_ptr<float>()[b]);
     }
@@ -91,6 +89,10 @@ class Batch {
   std::vector<Completion> take() { return std::move(completions_); }
 
  private:
+  at::Tensor tensor_of(const std::vector<int64_t>& values) const {
+    return at::tensor(values, at::kLong).to(decoder_.context().device);
+  }
+
   KvCache prefill(const std::vector<std::vector<int64_t>>& prompts) {
     const DistinctPrompts distinct = find_distinct(prompts);
     std::vector<int64_t> lengths, ids, positions, last_rows;
@@ -103,7 +105,7 @@ class Batch {
       last_rows.push_back(static_cast<int64_t>(ids.size()) - 1);
     }
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    KvCache cache(decoder_.config(), lengths, decoder_.compute_dtype(),
+    KvCache cache(decoder_.config(), lengths, decoder_.context(),
                   longest + std::min(params_.max_new_tokens, longest + 64));
     const at::Tensor hidden =
         decoder_.forward(weights_, tensor_of(ids), tensor_of(positions), cache);

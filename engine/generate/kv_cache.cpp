@@ -10,7 +10,7 @@
 namespace ringside::engine {
 
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
-                 at::ScalarType dtype, int64_t expected_columns)
+                 const ComputeContext& context, int64_t expected_columns)
     : prompt_lengths_(std::move(prompt_lengths)) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
@@ -22,12 +22,12 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
     for (auto* cache : {&keys_, &values_}) {
-      cache->push_back(
-          at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim}, dtype));
+      cache->push_back(at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim},
+                                 context.compute_options()));
     }
   }
   if (*shortest != *longest) {
-    mask_B1T_ = at::zeros({rows, 1, capacity}, dtype);
+    mask_B1T_ = at::zeros({rows, 1, capacity}, context.compute_options());
     for (int64_t b = 0; b < rows; ++b) {
       mask_B1T_[b]
           .narrow(1, 0, columns_ - prompt_lengths_[b])

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/device/compute_context.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
 
@@ -21,11 +22,11 @@ namespace ringside::engine {
 // Thread safety: none.
 class KvCache final : public AttentionBackend {
  public:
-  // prompt_lengths: tokens of each packed prompt, all positive. dtype: the decoder's compute dtype.
+  // prompt_lengths: tokens of each packed prompt, all positive. context: the decoder's.
   // expected_columns: longest prompt plus new tokens; sizes the first allocation. The cache grows
   // when needed.
-  KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths, at::ScalarType dtype,
-          int64_t expected_columns);
+  KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
+          const ComputeContext& context, int64_t expected_columns);
 
   // Call it before each forward that decodes one token of every sequence.
   void begin_step();

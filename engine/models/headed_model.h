@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "engine/models/decoder.h"
-#include "sp/batch/collator.h"
 
 namespace ringside::engine {
 
-// Input of a model: one micro-batch.
-struct ModelInput {
-  const sp::MicroBatch* batch = nullptr;
+// What a head scores, on the model's device.
+// Shapes: n may be 0.
+struct HeadInput {
+  at::Tensor hidden_nE;      // the trunk's output at the entries' source tokens
+  at::Tensor target_n;       // int64
   at::Tensor temperature_n;  // divides the logits; a value head ignores it
 };
 
@@ -35,8 +36,7 @@ class HeadedModel {
   virtual const Decoder& trunk() const = 0;
 
   // Head outputs. Differentiable. Not collective.
-  // Shapes: hidden_nE: the trunk's output at the entries' source tokens; n may be 0.
-  virtual HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const = 0;
+  virtual HeadOutput apply_head(const HeadInput& input) const = 0;
 
   // All trained units: the trunk's in order, then the head's own.
   virtual std::vector<ParamUnit*> units() = 0;
@@ -49,8 +49,8 @@ class LanguageModel final : public HeadedModel {
 
   Decoder& trunk() override { return *decoder_; }
   const Decoder& trunk() const override { return *decoder_; }
-  HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const override {
-    TokenScores scores = decoder_->score(hidden_nE, input.batch->target_n, input.temperature_n);
+  HeadOutput apply_head(const HeadInput& input) const override {
+    TokenScores scores = decoder_->score(input.hidden_nE, input.target_n, input.temperature_n);
     return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}};
   }
   std::vector<ParamUnit*> units() override { return decoder_->units(); }

@@ -31,8 +31,8 @@ class ValueModel final : public HeadedModel {
   // Throws: c10::Error on another hidden size.
   at::Tensor values(const at::Tensor& hidden_nE) const;
 
-  HeadOutput apply_head(const at::Tensor& hidden_nE, const ModelInput& input) const override {
-    return {{}, {}, values(hidden_nE)};
+  HeadOutput apply_head(const HeadInput& input) const override {
+    return {{}, {}, values(input.hidden_nE)};
   }
 
   Decoder& trunk() override { return trunk_; }

@@ -28,21 +28,30 @@ AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options)
   }
 }
 
-void AdamW::step(double learning_rate) {
+void AdamW::step(double learning_rate, const GradientScale& gradients) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> flat_grads;
   flat_grads.reserve(units_.size());
   for (const ParamUnit* unit : units_) {
     flat_grads.push_back(unit->grad());
   }
+  GradientScale in_kernel = gradients;
+  // The kernel's own factor is fp32, which would cost doubles their digits.
+  if (gradients.scale.defined() && flat_grads.front().scalar_type() == at::kDouble) {
+    for (const at::Tensor& grad : flat_grads) {
+      grad.mul_(gradients.scale);
+    }
+    in_kernel.scale.reset();
+  }
   ++step_count_;
-  update(decayed_, flat_grads, learning_rate);
-  update(undecayed_, flat_grads, learning_rate);
+  update(decayed_, flat_grads, learning_rate, in_kernel);
+  update(undecayed_, flat_grads, learning_rate, in_kernel);
 }
 
 // Runs LibTorch's fused kernel, which reads parameter, gradient and moments once. It takes the step
-// number after the increment, as one tensor a parameter.
-void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate) {
+// number after the increment, as one tensor a parameter, and divides by grad_scale.
+void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate,
+                   const GradientScale& gradients) {
   if (group.params.empty()) {
     return;
   }
@@ -51,12 +60,18 @@ void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, doub
   for (const auto& [unit, parameter] : group.sources) {
     grads.push_back(units_[unit]->view_of(flat_grads[unit], parameter));
   }
-  const at::Tensor step = at::scalar_tensor(static_cast<double>(step_count_),
-                                            group.params[0].options().dtype(at::kFloat));
+  const at::Tensor step =
+      at::full({}, static_cast<double>(step_count_), group.params[0].options().dtype(at::kFloat));
+  const auto if_defined = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
+  };
+  const at::Tensor divisor =
+      gradients.scale.defined() ? gradients.scale.reciprocal().to(at::kFloat) : at::Tensor();
   const std::vector<at::Tensor> steps(group.params.size(), step);
   at::_fused_adamw_(group.params, grads, group.exp_avgs, group.exp_avg_sqs, {}, steps,
                     learning_rate, options_.beta1, options_.beta2, group.weight_decay, options_.eps,
-                    /*amsgrad=*/false, /*maximize=*/false);
+                    /*amsgrad=*/false, /*maximize=*/false, if_defined(divisor),
+                    if_defined(gradients.skip));
 }
 
 void AdamW::set_step_count(int64_t count) {

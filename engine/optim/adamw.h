@@ -22,6 +22,12 @@ struct AdamWOptions {
   double weight_decay = 0.0;
 };
 
+// What happens to the gradients of a step, decided on the device without a host sync.
+struct GradientScale {
+  at::Tensor scale;  // fp64 []: multiplies the gradients; undefined = 1
+  at::Tensor skip;   // fp32 []: 1 leaves weights and moments as they are; undefined = 0
+};
+
 // Keeps two moments a parameter in master dtype.
 // Thread safety: none.
 class AdamW {
@@ -30,11 +36,12 @@ class AdamW {
   // Throws: c10::Error on a beta outside [0, 1), a negative eps or a negative weight decay.
   AdamW(std::vector<ParamUnit*> units, AdamWOptions options);
 
-  // Updates every unit from its gradient. A unit without a gradient counts as gradient zero. Does
-  // not change the gradients.
+  // Updates every unit from its gradient times gradients.scale. A unit without a gradient counts as
+  // gradient zero. The gradient buffers hold the scaled gradients afterwards. A skipped step counts
+  // as a step. No host sync.
   //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr wd p
   //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-  void step(double learning_rate);
+  void step(double learning_rate, const GradientScale& gradients = {});
 
   // Updates done so far; t above is one more in the next step.
   int64_t step_count() const { return step_count_; }
@@ -51,7 +58,8 @@ class AdamW {
     std::vector<at::Tensor> params, exp_avgs, exp_avg_sqs;
     std::vector<std::pair<std::size_t, std::size_t>> sources;  // unit, parameter
   };
-  void update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate);
+  void update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate,
+              const GradientScale& gradients);
 
   std::vector<ParamUnit*> units_;
   AdamWOptions options_;

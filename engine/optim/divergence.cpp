@@ -1,9 +1,11 @@
 #include "engine/optim/divergence.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <tuple>
+#include <vector>
 
 namespace ringside::engine {
 namespace {
@@ -15,6 +17,18 @@ bool is_finite(const at::Tensor& values) {
 }
 
 }  // namespace
+
+at::Tensor finite_marks(std::span<ParamUnit* const> units) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> marks;
+  for (const ParamUnit* unit : units) {
+    if (unit->flat().numel() > 0) {
+      const auto [low, high] = at::aminmax(unit->flat());
+      marks.push_back(low * 0 + high * 0);  // NaN for a NaN or an infinity, else 0
+    }
+  }
+  return at::stack(marks).to(at::kDouble);
+}
 
 std::string first_non_finite(std::span<ParamUnit* const> units) {
   for (const ParamUnit* unit : units) {

@@ -1,6 +1,8 @@
 // Detection of training that has diverged.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -16,8 +18,13 @@ class Diverged : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Per unit 0 if all its weights are finite, else NaN; computed on the device without a host sync.
+// Shapes: fp64 [units].
+at::Tensor finite_marks(std::span<ParamUnit* const> units);
+
 // Name of the first parameter that holds a NaN or an infinity; "" when all are finite. Not
 // collective.
+// Blocks: one host sync a unit at least.
 std::string first_non_finite(std::span<ParamUnit* const> units);
 
 }  // namespace ringside::engine

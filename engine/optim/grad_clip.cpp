@@ -3,32 +3,26 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <cmath>
-
 namespace ringside::engine {
 
-double global_grad_norm(std::span<ParamUnit* const> units) {
-  double sum_of_squares = 0;
+at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
+  TORCH_CHECK(!units.empty(), "global_grad_norm of no parameter unit");
+  const at::NoGradGuard no_grad;
+  at::Tensor sum_of_squares;
   for (const ParamUnit* unit : units) {
-    const double norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
-                                               /*keepdim=*/false, at::kDouble)
-                            .item<double>();
-    sum_of_squares += norm * norm;
+    const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
+                                                   /*keepdim=*/false, at::kDouble);
+    sum_of_squares = sum_of_squares.defined() ? sum_of_squares + norm * norm : norm * norm;
   }
-  return std::sqrt(sum_of_squares);
+  return sum_of_squares.sqrt();
 }
 
-double clip_grad_norm(std::span<ParamUnit* const> units, double max_norm) {
-  TORCH_CHECK(max_norm > 0, "clip_grad_norm: max_norm must be positive, got ", max_norm);
-  const double norm = global_grad_norm(units);
-  const double scale = max_norm / (norm + 1e-6);
-  if (std::isfinite(norm) && scale < 1) {
-    const at::NoGradGuard no_grad;
-    for (const ParamUnit* unit : units) {
-      unit->grad().mul_(scale);
-    }
+at::Tensor clip_scale(const at::Tensor& norm, double max_norm) {
+  TORCH_CHECK(max_norm >= 0, "clip_scale: max_norm must not be negative, got ", max_norm);
+  if (max_norm == 0) {
+    return at::ones_like(norm);
   }
-  return norm;
+  return (max_norm / (norm + 1e-6)).clamp_max(1.0);
 }
 
 }  // namespace ringside::engine

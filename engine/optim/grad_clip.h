@@ -1,5 +1,7 @@
-// Global gradient norm, and clipping by it.
+// Global gradient norm, and the scale that clips by it, both on the device.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <span>
 
@@ -9,13 +11,15 @@ namespace ringside::engine {
 
 // 2-norm of all gradients together, summed in fp64 unit by unit. Not collective: the gradients must
 // already be summed over the ranks; every rank then gets the same number.
-double global_grad_norm(std::span<ParamUnit* const> units);
+// Shapes: returns fp64 [], on the units' device.
+// Throws: c10::Error without units.
+at::Tensor global_grad_norm(std::span<ParamUnit* const> units);
 
-// Scales all gradients by max_norm / (norm + 1e-6) when that is below 1, and returns the norm
-// before. Does not scale when the norm is not finite: the caller must check the result and must not
-// step.
-// Throws: c10::Error unless max_norm > 0.
+// max_norm / (norm + 1e-6) where that is below 1, else 1; not finite when the norm is not. max_norm
+// = 0 means no clipping and gives 1.
+// Shapes: fp64 [], on the norm's device.
+// Throws: c10::Error for a negative max_norm.
 // Source: torch.nn.utils.clip_grad_norm_.
-double clip_grad_norm(std::span<ParamUnit* const> units, double max_norm);
+at::Tensor clip_scale(const at::Tensor& norm, double max_norm);
 
 }  // namespace ringside::engine

@@ -5,32 +5,56 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "engine/device/device_backend.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/sequence_parallel_attention.h"
-#include "sp/mesh/control.h"
 
 namespace ringside::engine {
 
-std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& batch,
-                                                        const sp::ProcessGroups& groups) {
+namespace {
+
+// Names among the figures of an optimizer step.
+constexpr const char* kGradNorm = "grad_norm";
+constexpr const char* kFiniteMarks = "finite_marks";
+
+// Attention backend of a micro-batch over the mesh.
+std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
+                                               const at::Tensor& share_positions_S,
+                                               const sp::ProcessGroups& groups) {
   sp::AttentionContext context{batch.plan, groups.tensors(sp::axes::kUlysses),
-                               groups.tensors(sp::axes::kRing)};
+                               groups.tensors(sp::axes::kRing),
+                               device_backend(groups.device().type()).attention_kernels()};
   if (batch.async_ulysses) {
-    return std::make_unique<OverlappedUlysses>(std::move(context), batch.share_positions_S);
+    return std::make_unique<OverlappedUlysses>(std::move(context), share_positions_S);
   }
   return std::make_unique<SequenceParallelAttention>(std::move(context));
 }
 
+void add_work(SequenceWork& work, const sp::MicroBatch& batch) {
+  work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
+  work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
+  work.raw_pairs += static_cast<double>(batch.saving.raw_pairs);
+  work.unique_pairs += static_cast<double>(batch.saving.unique_pairs);
+  work.balance_tokens_max = std::max(work.balance_tokens_max, batch.balance.tokens);
+  work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
+}
+
+}  // namespace
+
 ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups)
-    : model_(std::move(model)), groups_(groups) {}
+    : model_(std::move(model)), groups_(groups), upload_stream_(make_upload_stream(device())) {
+  TORCH_CHECK(device() == groups_.device(), "model runner: a model on ", device(),
+              " with groups for ", groups_.device());
+}
 
 ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
                          const AdamWOptions& optimizer)
     : ModelRunner(std::move(model), groups) {
   optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
+  gradient_sync_ =
+      std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss));
 }
 
 AdamW& ModelRunner::optimizer() {
@@ -43,17 +67,19 @@ const AdamW& ModelRunner::optimizer() const {
   return *optimizer_;
 }
 
-HeadOutput ModelRunner::forward(const ModelInput& input, AttentionBackend& attention) const {
-  const sp::MicroBatch& batch = *input.batch;
+HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention) const {
   const at::Tensor hidden_sE = model_->trunk().forward(batch.ids_s, batch.positions_s, attention);
-  return model_->apply_head(hidden_sE.index_select(0, batch.source_n), input);
+  return model_->apply_head(
+      {hidden_sE.index_select(0, batch.source_n), batch.target_n, batch.temperature_n});
 }
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {
   const at::NoGradGuard no_grad;
+  DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto attention = micro_batch_attention(*inputs[i].batch, groups_);
-    on_output(i, forward(inputs[i], *attention));
+    const DeviceBatch batch = batches.next();
+    const auto attention = attention_of(*inputs[i].batch, batch.share_positions_S, groups_);
+    on_output(i, forward(batch, *attention));
   }
 }
 
@@ -81,48 +107,50 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
 }
 
 SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFunction& loss) {
-  const auto units = model_->units();
-  for (ParamUnit* unit : units) {
+  TORCH_CHECK(gradient_sync_ != nullptr, "model runner: the model is frozen, it cannot train");
+  for (ParamUnit* unit : model_->units()) {
     unit->zero_grad();
   }
-  SequenceWork figures;
+  SequenceWork work;
   const double sent_before = sent_bytes();
+  DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const sp::MicroBatch& batch = *inputs[i].batch;
+    const DeviceBatch batch = batches.next();
     // Lives until the backward, in which recomputed layers call it again.
-    const auto attention = micro_batch_attention(batch, groups_);
-    loss(i, forward(inputs[i], *attention)).backward();
-    figures.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
-    figures.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-    figures.raw_pairs += static_cast<double>(batch.saving.raw_pairs);
-    figures.unique_pairs += static_cast<double>(batch.saving.unique_pairs);
-    figures.balance_tokens_max = std::max(figures.balance_tokens_max, batch.balance.tokens);
-    figures.balance_pairs_max = std::max(figures.balance_pairs_max, batch.balance.pairs);
+    const auto attention = attention_of(*inputs[i].batch, batch.share_positions_S, groups_);
+    const at::Tensor sum = loss(forward(batch, *attention), batch.columns_n);
+    if (i + 1 == inputs.size()) {
+      gradient_sync_->expect_last_backward();
+    }
+    sum.backward();
+    add_work(work, *inputs[i].batch);
   }
-  figures.sent_bytes = sent_bytes() - sent_before;
-  figures.predicted_bytes = predicted_bytes(inputs);
-  std::vector<at::Tensor> gradients;
-  for (ParamUnit* unit : units) {
-    gradients.push_back(unit->grad());
-  }
-  sp::sum_gradients(gradients, *groups_.tensors(sp::axes::kLoss));
-  return figures;
+  gradient_sync_->finish();
+  work.sent_bytes = sent_bytes() - sent_before;
+  work.predicted_bytes = predicted_bytes(inputs);
+  return work;
 }
 
-double ModelRunner::step(double learning_rate, double max_grad_norm) {
+StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceSums sums) {
   const auto units = model_->units();
-  const double grad_norm = clip_grad_norm(
-      units, max_grad_norm > 0.0 ? max_grad_norm : std::numeric_limits<double>::infinity());
-  if (!std::isfinite(grad_norm)) {
-    throw Diverged("the gradient norm is " + std::to_string(grad_norm) +
+  const at::Tensor norm = global_grad_norm(units);
+  optimizer().step(learning_rate,
+                   {clip_scale(norm, max_grad_norm), norm.isfinite().logical_not().to(at::kFloat)});
+  sums.add(kGradNorm, norm);
+  sums.add(kFiniteMarks, finite_marks(units));
+  StepResult result{0.0, sums.fetch()};
+  result.grad_norm = result.sums.at(kGradNorm).front();
+  if (!std::isfinite(result.grad_norm)) {
+    throw Diverged("the gradient norm is " + std::to_string(result.grad_norm) +
                    "; the weights were left as they were before this optimizer step");
   }
-  optimizer().step(learning_rate);
-  if (const std::string name = first_non_finite(units); !name.empty()) {
-    throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
-                   " made weights of " + name + " not finite");
+  for (const double mark : result.sums.at(kFiniteMarks)) {
+    if (!std::isfinite(mark)) {
+      throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
+                     " made weights of " + first_non_finite(units) + " not finite");
+    }
   }
-  return grad_norm;
+  return result;
 }
 
 int64_t ModelRunner::step_count() const { return optimizer().step_count(); }

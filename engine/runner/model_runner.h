@@ -16,9 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/device_sums.h"
 #include "engine/models/headed_model.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
+#include "engine/runner/device_batches.h"
+#include "engine/runner/gradient_sync.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::engine {
@@ -36,6 +39,12 @@ struct SequenceWork {
   double balance_pairs_max = 1.0;
 };
 
+// Result of an optimizer step.
+struct StepResult {
+  double grad_norm = 0.0;  // of the summed gradient, before the clip; the same on every rank
+  HostSums sums;           // those passed to step(), of this rank
+};
+
 // Collective methods are called by all ranks of the group, with the same number of inputs of the
 // same plan. A rank may hold no token of an input.
 // Thread safety: none.
@@ -43,8 +52,9 @@ class ModelRunner {
  public:
   using OnOutput = std::function<void(std::size_t input, const HeadOutput& output)>;
   // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, also
-  // for inputs without an entry.
-  using LossFunction = std::function<at::Tensor(std::size_t input, const HeadOutput& output)>;
+  // for inputs without an entry. columns_n: those of the input, on the device.
+  using LossFunction =
+      std::function<at::Tensor(const HeadOutput& output, std::span<const at::Tensor> columns_n)>;
 
   // A frozen model, which can be evaluated and exported.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups);
@@ -57,7 +67,7 @@ class ModelRunner {
   const Decoder& decoder() const { return model_->trunk(); }
   Decoder& decoder() { return model_->trunk(); }
 
-  // Forward passes without autograd, one input after the other.
+  // Forward passes without autograd, one input after the other. Outputs are on the device.
   // Collective over: sp.
   void evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const;
 
@@ -66,12 +76,13 @@ class ModelRunner {
   // Collective over: kLoss.
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
-  // Clips the gradients of train() to max_grad_norm (0 = no clipping) and takes one AdamW step.
-  // Returns the norm of the summed gradient before the clip, the same on every rank. Not
-  // collective: every rank has the same gradients.
-  // Throws: Diverged on every rank, before the step when the norm is not finite, after the step
-  // when a weight is not; c10::Error for a frozen model.
-  double step(double learning_rate, double max_grad_norm);
+  // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one AdamW step, and
+  // brings the step's figures to the host, `sums` among them. Not collective: every rank has the
+  // same gradients.
+  // Blocks: until the device is done. The one host sync of an optimizer step.
+  // Throws: Diverged on every rank when the norm or a weight is not finite; with such a norm the
+  // weights stay as they were. c10::Error for a frozen model.
+  StepResult step(double learning_rate, double max_grad_norm, DeviceSums sums = {});
 
   // Number of optimizer steps; set_step_count() restores it from a checkpoint.
   int64_t step_count() const;
@@ -88,17 +99,17 @@ class ModelRunner {
  private:
   AdamW& optimizer();
   const AdamW& optimizer() const;
-  HeadOutput forward(const ModelInput& input, AttentionBackend& attention) const;
+  HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention) const;
+  c10::Device device() const { return model_->trunk().context().device; }
   double predicted_bytes(std::span<const ModelInput> inputs) const;
   double sent_bytes() const;
 
   std::unique_ptr<HeadedModel> model_;
   sp::ProcessGroups groups_;
-  std::unique_ptr<AdamW> optimizer_;  // null: frozen
+  std::optional<c10::Stream> upload_stream_;
+  // Both null: frozen.
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<GradientSync> gradient_sync_;
 };
-
-// Attention backend of a micro-batch over the mesh.
-std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& batch,
-                                                        const sp::ProcessGroups& groups);
 
 }  // namespace ringside::engine

@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+#include <vector>
+
 namespace ringside::rl {
 
 struct EntryColumns {
@@ -15,6 +18,16 @@ struct EntryColumns {
   at::Tensor reference_logprob_n;
   at::Tensor advantage_n;
   at::Tensor correction_n;
+
+  // The fields in their order, as a model runner takes them to the device, and back.
+  std::vector<at::Tensor> list() const {
+    return {sample_n,    weight_n,    rollout_logprob_n, old_logprob_n, reference_logprob_n,
+            advantage_n, correction_n};
+  }
+  static EntryColumns from(std::span<const at::Tensor> list) {
+    TORCH_CHECK(list.size() == 7, "entry columns: 7 columns make one, got ", list.size());
+    return {list[0], list[1], list[2], list[3], list[4], list[5], list[6]};
+  }
 };
 
 }  // namespace ringside::rl

@@ -39,12 +39,20 @@ struct LossSums {
 
   std::vector<double> additive() const;
   static LossSums from(const std::vector<double>& additive, double sampling_difference_max);
-  LossSums& operator+=(const LossSums& other);
+};
+
+// The same figures on the device. Nothing waits for them until they are fetched.
+struct LossFigures {
+  at::Tensor additive_k;               // fp64, in the order of LossSums::additive()
+  at::Tensor sampling_difference_max;  // fp64 []
+
+  // Blocks: until the device is done; one host sync.
+  LossSums fetch() const;
 };
 
 struct PolicyLoss {
   at::Tensor loss;  // scalar: this rank's weighted sum, to be summed over ranks; differentiable
-  LossSums sums;
+  LossFigures figures;
 };
 
 // Inputs of the loss besides the entries.

@@ -13,12 +13,12 @@ std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns
   const at::NoGradGuard no_grad;
   // Rows: the sums of each column, then the counts. fp64, so that the result does not depend on the
   // order of ranks.
-  at::Tensor sums =
-      at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_}, at::kDouble);
+  at::Tensor sums = at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_},
+                              sample_n_.options().dtype(at::kDouble));
   for (std::size_t c = 0; c < columns.size(); ++c) {
     sums[static_cast<int64_t>(c)].index_add_(0, sample_n_, columns[c].detach().to(at::kDouble));
   }
-  sums[-1].index_add_(0, sample_n_, at::ones({sample_n_.size(0)}, at::kDouble));
+  sums[-1].index_add_(0, sample_n_, at::ones({sample_n_.size(0)}, sums.options()));
   if (comm_ != nullptr && comm_->size() > 1) {
     comm_->all_reduce_sum(sums, "sequence_means");
   }

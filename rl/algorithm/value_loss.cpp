@@ -7,11 +7,8 @@
 
 namespace ringside::rl {
 
-ValueSums& ValueSums::operator+=(const ValueSums& other) {
-  loss += other.loss;
-  tokens += other.tokens;
-  clipped += other.clipped;
-  return *this;
+ValueSums ValueSums::from(const std::vector<double>& list) {
+  return {list.at(0), list.at(1), list.at(2)};
 }
 
 ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
@@ -20,19 +17,19 @@ ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
               "value loss: ", value_n.sizes(), " values, ", old_value_n.sizes(), " old values, ",
               return_n.sizes(), " returns");
   TORCH_CHECK(value_clip >= 0.0, "value loss: value_clip must not be negative, got ", value_clip);
-  ValueLoss result;
+  const auto figure = value_n.options().dtype(at::kDouble);
+  at::Tensor clipped = at::zeros({}, figure);
   at::Tensor error_n = (value_n - return_n).square();
   if (value_clip > 0.0) {
     const at::Tensor clipped_n =
         at::clamp(value_n, old_value_n - value_clip, old_value_n + value_clip);
     const at::Tensor clipped_error_n = (clipped_n - return_n).square();
-    result.sums.clipped = (clipped_error_n > error_n).sum().item<double>();
+    clipped = (clipped_error_n > error_n).sum(at::kDouble);
     error_n = at::maximum(error_n, clipped_error_n);
   }
-  result.loss = 0.5 * token_weight * error_n.sum();
-  result.sums.loss = result.loss.item<double>();
-  result.sums.tokens = static_cast<double>(value_n.numel());
-  return result;
+  const at::Tensor loss = 0.5 * token_weight * error_n.sum();
+  const at::Tensor tokens = at::full({}, static_cast<double>(value_n.numel()), figure);
+  return {loss, at::stack({loss.detach().to(at::kDouble), tokens, clipped})};
 }
 
 Moments Moments::of(const at::Tensor& x_n) {

@@ -6,21 +6,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <limits>
+#include <vector>
 
 namespace ringside::rl {
 
-// Sums over loss entries. Sums of micro-batches and ranks are added.
+// Sums over loss entries. The figures of the whole step: add those of all micro-batches and ranks.
 struct ValueSums {
   double loss = 0.0;  // weighted: adds up to the update's loss
   double tokens = 0.0;
   double clipped = 0.0;  // tokens whose clipped value has the larger error; they have no gradient
 
-  ValueSums& operator+=(const ValueSums& other);
+  std::vector<double> list() const { return {loss, tokens, clipped}; }
+  static ValueSums from(const std::vector<double>& list);
 };
 
 struct ValueLoss {
   at::Tensor loss;  // scalar: this rank's weighted sum, to be summed over ranks; differentiable
-  ValueSums sums;
+  at::Tensor figures_k;  // fp64, on the device: the fields of ValueSums in their order
 };
 
 // The value loss: per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c =
@@ -46,7 +48,8 @@ struct Moments {
   Moments& operator+=(const Moments& other);
 };
 
-// Statistics of values against returns. Merged over micro-batches, ranks and updates.
+// Statistics of values against returns, of host tensors. Merged over micro-batches, ranks and
+// updates.
 struct ValueStatistics {
   Moments value;
   Moments return_;

@@ -16,6 +16,7 @@ namespace ringside::rl {
 
 struct ModelConfig {
   std::string path;
+  DeviceKind device = DeviceKind::kAuto;
   DType dtype = DType::kFloat32;
   std::string reference_path;
   ModelInit init = ModelInit::kPretrained;

@@ -10,6 +10,9 @@
 
 namespace ringside::rl {
 
+// auto: cuda where this program and this machine have it, else cpu.
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
 enum class DType { kFloat32, kBFloat16, kFloat64 };
 // kModel: the same as model.dtype.
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
@@ -64,6 +67,10 @@ enum class ProgressStyle { kAuto, kBar, kLines };
 template <class E>
 struct EnumNames;
 
+template <>
+struct EnumNames<DeviceKind> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "cpu", "cuda"};
+};
 template <>
 struct EnumNames<DType> {
   static constexpr std::array<std::string_view, 3> kNames = {"float32", "bfloat16", "float64"};

@@ -62,6 +62,7 @@ class FieldList {
 
 void add_model(FieldList& fields, ModelConfig& model) {
   fields.path("model.path", model.path);
+  fields.choice("model.device", model.device);
   fields.choice("model.dtype", model.dtype);
   fields.path("model.reference_path", model.reference_path);
   fields.choice("model.init", model.init);

@@ -8,6 +8,7 @@ namespace ringside::rl {
 
 PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
+  check_device(config, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_file(config, files, report);

@@ -7,6 +7,7 @@
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
+#include "rl/setup/model_device.h"
 #include "rl/worker/make_server.h"
 #include "rollout_bridge/servers/http_json.h"
 #include "rollout_bridge/transport/curve_keys.h"
@@ -50,6 +51,14 @@ void check_address(const std::string& key, const std::string& address, bool curv
 }
 
 }  // namespace
+
+void check_device(const Config& config, PreflightReport& report) {
+  // The first rank of a machine stands for the others; how many devices each machine has is known
+  // there.
+  if (const std::string problem = device_problem(config, /*local_rank=*/0); !problem.empty()) {
+    report.mistakes.push_back({"model.device", problem});
+  }
+}
 
 void check_training_settings(const Config& config, const PreflightScope& scope,
                              PreflightReport& report) {

@@ -5,6 +5,9 @@
 
 namespace ringside::rl {
 
+// Rejects a device that this program or this machine does not have.
+void check_device(const Config& config, PreflightReport& report);
+
 // Rejects settings that training cannot use: a truncated sampling distribution, and advantages that
 // no source provides.
 void check_training_settings(const Config& config, const PreflightScope& scope,

@@ -58,7 +58,7 @@ class Converted {
     auto& flat = flats_[dtype];
     if (!flat) {
       flat = std::make_shared<const at::Tensor>(
-          unit_.flat().detach().to(dtype, /*non_blocking=*/false, copy_));
+          unit_.flat().detach().to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
     return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};

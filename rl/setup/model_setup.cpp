@@ -18,16 +18,20 @@ at::ScalarType scalar_type(DType dtype) {
   throw std::invalid_argument("unknown dtype");
 }
 
+engine::ComputeContext compute_context(const Config& config, c10::Device device) {
+  return {scalar_type(config.model.dtype), device};
+}
+
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
   return model;
 }
 
-std::unique_ptr<engine::Decoder> load_starting_model(const Config& config,
-                                                     const std::string& path) {
-  const auto dtype = scalar_type(config.model.dtype);
-  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), dtype);
+std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
+                                                     c10::Device device) {
+  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path),
+                                                   compute_context(config, device));
   if (config.model.init == ModelInit::kRandom) {
     decoder->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
   } else {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/device/compute_context.h"
 #include "engine/models/decoder.h"
 #include "rl/config/config.h"
 
@@ -13,10 +14,14 @@ namespace ringside::rl {
 
 at::ScalarType scalar_type(DType dtype);
 
+// The device and config.model.dtype as a context.
+engine::ComputeContext compute_context(const Config& config, c10::Device device);
+
 // The model configuration at `path`, extended by the settings of config.model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
 
 // The starting weights that config.model describes: read from `path` or drawn from config.seed.
-std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path);
+std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
+                                                     c10::Device device);
 
 }  // namespace ringside::rl

@@ -23,15 +23,29 @@ at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, 
   return at::tensor(values, at::kDouble).to(dtype);
 }
 
-void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-         const at::Tensor& values_n) {
+void ColumnOutputs::add(std::vector<double>& column, const sp::MicroBatch& batch,
+                        int64_t first_token, const at::Tensor& values_n) {
   TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(),
               "column: ", values_n.sizes(), " values for ", batch.num_entries(), " loss entries");
-  const at::Tensor values = values_n.to(at::kCPU, at::kDouble).contiguous();
-  const double* next = values.const_data_ptr<double>();
-  for (const int64_t entry : batch.entry_index) {
-    column.at(first_token + entry) = *next++;
+  outputs_.push_back({&column, &batch, first_token, values_n.to(at::kDouble)});
+}
+
+void ColumnOutputs::store() {
+  if (outputs_.empty()) {
+    return;
   }
+  std::vector<at::Tensor> all;
+  for (const Output& output : outputs_) {
+    all.push_back(output.values_n);
+  }
+  const at::Tensor values = at::cat(all).to(at::kCPU);
+  const double* next = values.const_data_ptr<double>();
+  for (const Output& output : outputs_) {
+    for (const int64_t entry : output.batch->entry_index) {
+      output.column->at(output.first_token + entry) = *next++;
+    }
+  }
+  outputs_.clear();
 }
 
 EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
@@ -57,6 +71,15 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
   std::vector<engine::ModelInput> inputs;
   for (const sp::MicroBatch& batch : local.micro_batches) {
     inputs.push_back({&batch, take(columns.temperature, batch, local.first_token, dtype, 1.0)});
+  }
+  return inputs;
+}
+
+std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
+                                                at::ScalarType dtype) {
+  std::vector<engine::ModelInput> inputs = model_inputs(local, columns, dtype);
+  for (engine::ModelInput& input : inputs) {
+    input.columns_n = take_entries(columns, *input.batch, local.first_token, dtype).list();
   }
   return inputs;
 }

@@ -32,18 +32,41 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype);
 at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
                 at::ScalarType dtype, double otherwise = 0.0);
 
-// Writes values_n into the column at the micro-batch's entries. The column has N numbers.
-void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-         const at::Tensor& values_n);
+// Outputs of a model that become columns. They stay on the device until one copy brings all of them
+// to the host.
+class ColumnOutputs {
+ public:
+  // values_n belong to the micro-batch's entries in the column, which has N numbers. Column and
+  // micro-batch must live until store().
+  void add(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
+           const at::Tensor& values_n);
+
+  // Writes everything that was added into the columns.
+  // Blocks: until the device has computed it; one host sync.
+  void store();
+
+ private:
+  struct Output {
+    std::vector<double>* column;
+    const sp::MicroBatch* batch;
+    int64_t first_token;
+    at::Tensor values_n;
+  };
+  std::vector<Output> outputs_;
+};
 
 // The columns that the policy losses read. If the column `old` is empty, the old policy is the
 // current one and old_logprob_n is undefined.
 EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype);
 
-// The mini-batch as inputs of a model runner. `local` must outlive the result.
+// The mini-batch as inputs of a model runner that only evaluates. `local` must outlive the result.
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
                                              at::ScalarType dtype);
+
+// The mini-batch as inputs for training. The columns of each are an EntryColumns::list().
+std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
+                                                at::ScalarType dtype);
 
 // Merges columns that hold each rank's own tokens and 0 elsewhere, with one all-reduce (SUM) for
 // all columns. The result is bitwise exact. Does nothing without columns.

@@ -22,11 +22,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOptimizerFile = "trainer/optimizer.safetensors";
 constexpr const char* kStepCount = "step_count";
+constexpr const char* kValueSums = "value_sums";  // among the figures of an optimizer step
 
 // Sums of this rank -> sums of the world. Ranks hold disjoint entries, so nothing is counted twice.
 ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
-  const auto sums = sp::sum_scalars({local.loss, local.tokens, local.clipped}, world);
-  return {sums[0], sums[1], sums[2]};
+  return ValueSums::from(sp::sum_scalars(local.list(), world));
 }
 
 // Every rank writes its moments to slots of its own, so that the all-reduce gathers them. All ranks
@@ -63,7 +63,9 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
   ValueStatistics statistics;
   double grad_norm = 0.0;
   for (const CriticUpdate& update : updates) {
-    sums += update.sums;
+    sums.loss += update.sums.loss;
+    sums.tokens += update.sums.tokens;
+    sums.clipped += update.sums.clipped;
     statistics += update.statistics;
     grad_norm += update.grad_norm;
   }
@@ -80,11 +82,11 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
           {"critic/lr", updates.back().learning_rate}};
 }
 
-std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config, c10::Device device) {
   const bool own_path = !config.algorithm.critic.model_path.empty();
   const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
   auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path),
-                                                    scalar_type(config.model.dtype));
+                                                    compute_context(config, device));
   if (config.model.init == ModelInit::kRandom && !own_path) {
     model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
   } else {
@@ -95,7 +97,7 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config) {
 }
 
 Critic::Critic(const Config& config, const sp::ProcessGroups& comms)
-    : Critic(config, load_starting_critic(config), comms) {}
+    : Critic(config, load_starting_critic(config, comms.device()), comms) {}
 
 Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model,
                const sp::ProcessGroups& comms)
@@ -109,21 +111,26 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
   TORCH_CHECK(loss_tokens >= 0.0, "critic: loss_tokens must not be negative, got ", loss_tokens);
   const double token_weight = loss_tokens > 0.0 ? 1.0 / loss_tokens : 0.0;
   const at::ScalarType dtype = column_dtype(runner_.decoder().compute_dtype());
-  ValueSums sums;
   ValueStatistics statistics;
-  runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i,
-                                                              const engine::HeadOutput& output) {
-    const sp::MicroBatch& batch = mini_batch.micro_batches[i];
-    const at::Tensor old_value_n = take(columns.value, batch, mini_batch.first_token, dtype);
-    const at::Tensor return_n = take(columns.returns, batch, mini_batch.first_token, dtype);
-    const ValueLoss result =
-        value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
-    sums += result.sums;
-    statistics += ValueStatistics::of(old_value_n, return_n);
-    return result.loss;
-  });
-  const double grad_norm = runner_.step(learning_rate, config_.max_grad_norm);
-  return {reduce(sums, *control_), reduce(statistics, *control_), grad_norm, learning_rate};
+  std::vector<engine::ModelInput> inputs = model_inputs(mini_batch, columns, dtype);
+  for (engine::ModelInput& input : inputs) {
+    const auto of = [&](const std::vector<double>& column) {
+      return take(column, *input.batch, mini_batch.first_token, dtype);
+    };
+    input.columns_n = {of(columns.value), of(columns.returns)};
+    statistics += ValueStatistics::of(input.columns_n[0], input.columns_n[1]);
+  }
+  engine::DeviceSums figures;
+  runner_.train(inputs,
+                [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+                  ValueLoss result = value_loss(output.values_n, columns_n[0], columns_n[1],
+                                                token_weight, config_.value_clip);
+                  figures.add(kValueSums, result.figures_k);
+                  return std::move(result.loss);
+                });
+  const auto step = runner_.step(learning_rate, config_.max_grad_norm, std::move(figures));
+  const ValueSums sums = inputs.empty() ? ValueSums{} : ValueSums::from(step.sums.at(kValueSums));
+  return {reduce(sums, *control_), reduce(statistics, *control_), step.grad_norm, learning_rate};
 }
 
 void Critic::save(const fs::path& dir) const {

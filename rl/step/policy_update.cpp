@@ -7,6 +7,10 @@
 namespace ringside::rl {
 namespace {
 
+// Names among the figures of an optimizer step.
+constexpr const char* kAdditive = "loss_sums";
+constexpr const char* kHighest = "loss_highest";
+
 double ratio(double whole, double part) { return part > 0 ? whole / part : 1.0; }
 
 // Figures of this rank -> figures of the world. Sequence-parallel ranks hold disjoint entries, so
@@ -40,15 +44,23 @@ double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*su
 
 UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,
                            const LossFunction& loss, StepSize size, sp::Communicator& control) {
-  LossSums sums;
-  const auto work = policy.train(inputs, [&](std::size_t input, const engine::HeadOutput& output) {
-    PolicyLoss result = loss(input, output);
-    sums += result.sums;
-    return std::move(result.loss);
-  });
-  const double grad_norm = policy.step(size.learning_rate, size.max_grad_norm);
+  engine::DeviceSums figures;
+  const auto add = [&](const LossFigures& part) {
+    figures.add(kAdditive, part.additive_k);
+    figures.maximise(kHighest, part.sampling_difference_max);
+  };
+  const auto work = policy.train(
+      inputs, [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+        PolicyLoss result = loss(output, columns_n);
+        add(result.figures);
+        return std::move(result.loss);
+      });
+  const auto step = policy.step(size.learning_rate, size.max_grad_norm, std::move(figures));
+  const LossSums sums =
+      inputs.empty() ? LossSums{}
+                     : LossSums::from(step.sums.at(kAdditive), step.sums.at(kHighest).front());
   UpdateResult result = reduce(sums, work, control);
-  result.grad_norm = grad_norm;
+  result.grad_norm = step.grad_norm;
   return result;
 }
 

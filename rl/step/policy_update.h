@@ -13,8 +13,9 @@
 
 namespace ringside::rl {
 
-// The loss over the entries of inputs[input].
-using LossFunction = std::function<PolicyLoss(std::size_t input, const engine::HeadOutput& output)>;
+// The loss over the entries of one input. columns_n: the input's, on the device.
+using LossFunction = std::function<PolicyLoss(const engine::HeadOutput& output,
+                                              std::span<const at::Tensor> columns_n)>;
 
 // Figures of sequence parallelism in one update, over all ranks.
 struct SequenceFigures {

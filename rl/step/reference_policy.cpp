@@ -10,10 +10,12 @@ namespace ringside::rl {
 ReferencePolicy::ReferencePolicy(const Config& config, const sp::ProcessGroups& comms)
     : update_every_(config.algorithm.reference_update_every),
       mixup_(config.algorithm.reference_mixup),
-      runner_(std::make_unique<engine::LanguageModel>(load_starting_model(
-                  config, config.model.reference_path.empty() ? config.model.path
-                                                              : config.model.reference_path)),
-              comms) {}
+      runner_(
+          std::make_unique<engine::LanguageModel>(load_starting_model(
+              config,
+              config.model.reference_path.empty() ? config.model.path : config.model.reference_path,
+              comms.device())),
+          comms) {}
 
 void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
   if (update_every_ > 0 && step % update_every_ == 0) {

@@ -23,9 +23,11 @@ std::vector<std::vector<double>> score_documents(const engine::ModelRunner& mode
   }
   std::vector<double> logprobs(num_entries, 0.0);
   const auto inputs = model_inputs(local, {}, column_dtype(model.decoder().compute_dtype()));
+  ColumnOutputs outputs;
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
-    put(logprobs, local.micro_batches[i], 0, output.logprobs_n);
+    outputs.add(logprobs, local.micro_batches[i], 0, output.logprobs_n);
   });
+  outputs.store();
   std::vector<double>* columns[] = {&logprobs};
   merge_columns(columns, *comms.control(sp::axes::kLoss));
   std::vector<std::vector<double>> result;

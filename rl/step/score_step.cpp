@@ -18,17 +18,18 @@ bool reads_old(const AlgorithmConfig& config) {
 
 using Figure = at::Tensor engine::HeadOutput::*;
 
-// One forward pass of the model over every mini-batch; writes its output into the column.
+// One forward pass of the model over every mini-batch. Its output fills the column when `outputs`
+// are stored.
 void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure figure,
-          const StepColumns& columns, const std::vector<LocalBatch>& mini_batches) {
-  std::vector<double> filled(columns.rollout.size(), 0.0);
+          const StepColumns& columns, const std::vector<LocalBatch>& mini_batches,
+          ColumnOutputs& outputs) {
+  column.assign(columns.rollout.size(), 0.0);
   for (const LocalBatch& local : mini_batches) {
     const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
     model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
-      put(filled, local.micro_batches[i], local.first_token, output.*figure);
+      outputs.add(column, local.micro_batches[i], local.first_token, output.*figure);
     });
   }
-  column = std::move(filled);
 }
 
 }  // namespace
@@ -43,17 +44,19 @@ void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batche
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms) {
   const AlgorithmConfig& algorithm = config.algorithm;
   std::vector<std::vector<double>*> of_all_ranks;
+  ColumnOutputs outputs;
   if (algorithm.old_logprobs == OldLogprobs::kRollout) {
     columns.old = columns.rollout;
   } else if (needs_old_pass(config)) {
-    fill(columns.old, models.policy, &engine::HeadOutput::logprobs_n, columns, mini_batches);
+    fill(columns.old, models.policy, &engine::HeadOutput::logprobs_n, columns, mini_batches,
+         outputs);
     if (reads_old(algorithm)) {
       of_all_ranks.push_back(&columns.old);
     }
   }
   if (models.reference != nullptr) {
     fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns,
-         mini_batches);
+         mini_batches, outputs);
     if (kl_before_updates(algorithm)) {
       of_all_ranks.push_back(&columns.reference);
     }
@@ -61,9 +64,11 @@ void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batche
     columns.reference = columns.rollout;
   }
   if (models.critic != nullptr) {
-    fill(columns.value, *models.critic, &engine::HeadOutput::values_n, columns, mini_batches);
+    fill(columns.value, *models.critic, &engine::HeadOutput::values_n, columns, mini_batches,
+         outputs);
     of_all_ranks.push_back(&columns.value);
   }
+  outputs.store();
   merge_columns(of_all_ranks, *comms.control(sp::axes::kLoss));
 }
 

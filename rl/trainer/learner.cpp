@@ -65,18 +65,14 @@ void Learner::observe_entropy(const UpdateResult& update) {
   state.entropy_coef = next_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm);
 }
 
-LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini_batch,
-                                  const StepColumns& columns) const {
+LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
   const TrainingState& state = run_.state();
   const LossContext context{
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
       run_.comms().tensors(sp::axes::kSp).get()};
-  const at::ScalarType dtype = column_dtype(run_.decoder().compute_dtype());
-  return [this, context, dtype, &local, &columns](std::size_t input,
-                                                  const engine::HeadOutput& output) {
-    EntryColumns entries =
-        take_entries(columns, local.micro_batches[input], local.first_token, dtype);
+  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+    EntryColumns entries = EntryColumns::from(columns_n);
     if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
@@ -104,8 +100,7 @@ StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const S
       }
       if (policy_learns) {
         updates.policy.push_back(
-            run_.update(mini_batches[b], batch.columns,
-                        policy_loss(mini_batches[b], mini_batch, batch.columns)));
+            run_.update(mini_batches[b], batch.columns, policy_loss(mini_batch)));
         observe_entropy(updates.policy.back());
       }
     }

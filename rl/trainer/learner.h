@@ -49,8 +49,7 @@ class Learner {
   void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
 
  private:
-  LossFunction policy_loss(const LocalBatch& local, const MiniBatch& mini_batch,
-                           const StepColumns& columns) const;
+  LossFunction policy_loss(const MiniBatch& mini_batch) const;
   void observe_entropy(const UpdateResult& update);
 
   TrainingRun& run_;

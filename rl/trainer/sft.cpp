@@ -34,12 +34,11 @@ SftBatch make_batch(const std::vector<const TokenizedExample*>& examples) {
 
 UpdateResult update(TrainingRun& run, const SftBatch& batch) {
   const LocalBatch local{run.collate(batch.documents), 0};
-  const at::ScalarType dtype = column_dtype(run.decoder().compute_dtype());
-  return run.update(local, batch.columns, [&](std::size_t input, const engine::HeadOutput& output) {
-    const at::Tensor weight_n =
-        take(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
-    return sft_loss(output.logprobs_n, output.entropy_n, weight_n);
-  });
+  return run.update(local, batch.columns,
+                    [](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+                      return sft_loss(output.logprobs_n, output.entropy_n,
+                                      EntryColumns::from(columns_n).weight_n);
+                    });
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  auto decoder = load_starting_model(config(), config().model.path);
+  auto decoder = load_starting_model(config(), config().model.path, comms_.device());
   decoder->set_recompute_activations(config().model.recompute_activations);
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
@@ -188,7 +188,7 @@ double TrainingRun::learning_rate_factor() const {
 
 UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns& columns,
                                  const LossFunction& loss) {
-  const auto inputs = model_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
+  const auto inputs = training_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
   const StepSize size{config().optimizer.learning_rate * learning_rate_factor(),
                       config().optimizer.max_grad_norm};
   try {

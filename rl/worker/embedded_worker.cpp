@@ -5,6 +5,7 @@
 
 #include "rl/publish/weight_snapshot.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/shared_settings.h"
 #include "rl/worker/embedded_loop.h"
@@ -18,7 +19,8 @@ class DecoderSampler final : public BatchSampler {
   DecoderSampler(const Config& config, std::string worker_id)
       : config_(config),
         worker_id_(std::move(worker_id)),
-        decoder_(load_model_config(config, config.model.path), scalar_type(config.model.dtype)),
+        decoder_(load_model_config(config, config.model.path),
+                 compute_context(config, model_device(config, /*local_rank=*/0))),
         sampler_(config, decoder_.config()),
         jobs_(config) {}
 

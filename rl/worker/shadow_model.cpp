@@ -21,7 +21,7 @@ std::vector<float> ShadowModel::score(const std::vector<int64_t>& ids, double te
   const auto count = static_cast<int64_t>(ids.size());
   TORCH_CHECK(count >= 2, "score: ", count, " ids, expected 2 or more");
   // The prefill of generation is causal attention over one document.
-  engine::KvCache attention(decoder_.config(), {count}, decoder_.compute_dtype(), count);
+  engine::KvCache attention(decoder_.config(), {count}, decoder_.context(), count);
   const at::Tensor ids_s = at::tensor(ids, at::kLong);
   const at::Tensor hidden_sE = decoder_.forward(ids_s, at::arange(count, at::kLong), attention);
   const at::Tensor temperature_n = at::full({count - 1}, temperature, at::kFloat);

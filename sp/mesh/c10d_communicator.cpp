@@ -52,11 +52,12 @@ class C10dCommunicator final : public Communicator {
   int64_t size() const override { return backend_->getSize(); }
 
  protected:
-  void do_all_reduce(at::Tensor& tensor, Reduction reduction) override {
+  std::unique_ptr<Transfer> do_start_all_reduce(at::Tensor& tensor, Reduction reduction) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = reduction == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
-    backend_->allreduce(tensors, options)->wait();
+    return std::make_unique<C10dTransfer>(nullptr, backend_->allreduce(tensors, options),
+                                          std::vector<at::Tensor>{tensor});
   }
 
   std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,

@@ -26,7 +26,9 @@ class SingleRankCommunicator final : public Communicator {
 
  protected:
   // Unreachable: Communicator handles a group of one before it calls these.
-  void do_all_reduce(at::Tensor&, Reduction) override {}
+  std::unique_ptr<Transfer> do_start_all_reduce(at::Tensor&, Reduction) override {
+    return std::make_unique<FinishedTransfer>();
+  }
   std::unique_ptr<Transfer> do_start_all_to_all(at::Tensor&, at::Tensor&,
                                                 const std::vector<int64_t>&,
                                                 const std::vector<int64_t>&) override {
@@ -42,22 +44,28 @@ class SingleRankCommunicator final : public Communicator {
 
 }  // namespace
 
-void Communicator::all_reduce(at::Tensor& tensor, Reduction reduction, const std::string& tag) {
+std::unique_ptr<Transfer> Communicator::start_all_reduce(at::Tensor& tensor, Reduction reduction,
+                                                         const std::string& tag) {
   TORCH_CHECK(tensor.is_contiguous(),
               "all_reduce of a tensor that is not contiguous: ", tensor.sizes());
   if (size() == 1 || tensor.numel() == 0) {
-    return;
+    return std::make_unique<FinishedTransfer>();
   }
   sent_bytes_[tag] += 2 * (size() - 1) * bytes_of(tensor) / size();
-  do_all_reduce(tensor, reduction);
+  return do_start_all_reduce(tensor, reduction);
 }
 
 void Communicator::all_reduce_sum(at::Tensor& tensor, const std::string& tag) {
-  all_reduce(tensor, Reduction::kSum, tag);
+  start_all_reduce(tensor, Reduction::kSum, tag)->wait();
+}
+
+std::unique_ptr<Transfer> Communicator::start_all_reduce_sum(at::Tensor& tensor,
+                                                             const std::string& tag) {
+  return start_all_reduce(tensor, Reduction::kSum, tag);
 }
 
 void Communicator::all_reduce_max(at::Tensor& tensor, const std::string& tag) {
-  all_reduce(tensor, Reduction::kMax, tag);
+  start_all_reduce(tensor, Reduction::kMax, tag)->wait();
 }
 
 void Communicator::check_exchange(const at::Tensor& send, const std::vector<int64_t>& send_counts,

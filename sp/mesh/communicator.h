@@ -37,6 +37,10 @@ class Communicator {
   // volume of a ring all-reduce.
   void all_reduce_sum(at::Tensor& tensor, const std::string& tag);
 
+  // Starts all_reduce_sum and returns at once. The tensor must stay untouched until wait(). Counted
+  // as all_reduce_sum, when started.
+  std::unique_ptr<Transfer> start_all_reduce_sum(at::Tensor& tensor, const std::string& tag);
+
   // Element-wise maximum in place. Counted like all_reduce_sum.
   void all_reduce_max(at::Tensor& tensor, const std::string& tag);
 
@@ -88,7 +92,8 @@ class Communicator {
 
  protected:
   enum class Reduction { kSum, kMax };
-  virtual void do_all_reduce(at::Tensor& tensor, Reduction reduction) = 0;
+  virtual std::unique_ptr<Transfer> do_start_all_reduce(at::Tensor& tensor,
+                                                        Reduction reduction) = 0;
   virtual std::unique_ptr<Transfer> do_start_all_to_all(
       at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
       const std::vector<int64_t>& send_counts) = 0;
@@ -98,7 +103,8 @@ class Communicator {
                                                  at::Tensor& receive, int64_t from) = 0;
 
  private:
-  void all_reduce(at::Tensor& tensor, Reduction reduction, const std::string& tag);
+  std::unique_ptr<Transfer> start_all_reduce(at::Tensor& tensor, Reduction reduction,
+                                             const std::string& tag);
   void check_exchange(const at::Tensor& send, const std::vector<int64_t>& send_counts,
                       const std::vector<int64_t>& recv_counts) const;
   void check_rows(const at::Tensor& rows, int64_t expected,

@@ -12,12 +12,6 @@ std::vector<double> to_vector(const at::Tensor& values) {
 
 }  // namespace
 
-void sum_gradients(std::vector<at::Tensor>& flat_gradients, Communicator& world) {
-  for (at::Tensor& gradient : flat_gradients) {
-    world.all_reduce_sum(gradient, "gradients");
-  }
-}
-
 std::vector<double> sum_scalars(const std::vector<double>& values, Communicator& world) {
   at::Tensor tensor = at::tensor(values, at::kDouble);
   world.all_reduce_sum(tensor, "scalars");

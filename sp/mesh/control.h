@@ -1,6 +1,5 @@
-// Reductions of gradients, losses and control values over the world. Gradients and losses are
-// always SUMmed over dp x sp, never averaged, because every loss entry's weight already contains
-// the global denominator.
+// Reductions of losses and control values over the world. Losses are always SUMmed over dp x sp,
+// never averaged, because every loss entry's weight already contains the global denominator.
 //
 // Collective over: the world.
 #pragma once
@@ -13,10 +12,6 @@
 #include "sp/mesh/communicator.h"
 
 namespace ringside::sp {
-
-// Sums each flat gradient in place. Every rank passes the same sizes in the same order and gets the
-// same bits.
-void sum_gradients(std::vector<at::Tensor>& flat_gradients, Communicator& world);
 
 // Sums a few numbers (losses, counts) in fp64.
 std::vector<double> sum_scalars(const std::vector<double>& values, Communicator& world);

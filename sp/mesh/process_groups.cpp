@@ -40,7 +40,8 @@ const std::shared_ptr<Communicator>& find(
 
 }  // namespace
 
-ProcessGroups::ProcessGroups(const Connect& tensors, const Connect& control) {
+ProcessGroups::ProcessGroups(const Connect& tensors, const Connect& control, c10::Device device)
+    : device_(device) {
   tensors_[axes::kNone] = make_single_rank_communicator();
   control_[axes::kNone] = tensors_[axes::kNone];
   for (const NamedAxes& group : kGroups) {
@@ -57,8 +58,9 @@ const std::shared_ptr<Communicator>& ProcessGroups::control(Axes axes) const {
   return find(control_, axes);
 }
 
-ProcessGroups single_rank_groups() {
-  return ProcessGroups([alone = make_single_rank_communicator()](Axes) { return alone; });
+ProcessGroups single_rank_groups(c10::Device device) {
+  return ProcessGroups([alone = make_single_rank_communicator()](Axes) { return alone; }, nullptr,
+                       device);
 }
 
 std::string group_name(const Mesh& mesh, Axes axes) {

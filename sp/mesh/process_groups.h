@@ -1,6 +1,7 @@
 // Process groups of a rank: one communicator for each sub-mesh used by a collective.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -24,8 +25,12 @@ class ProcessGroups {
 
   // Calls `tensors` for each of kLoss, kSp, kBatch, kRing, kUlysses, in this order. Calls `control`
   // as well when control data uses another backend. An empty `control` shares the tensors' groups,
-  // which must then have a CPU backend.
-  explicit ProcessGroups(const Connect& tensors, const Connect& control = nullptr);
+  // which must then have a CPU backend. device: of this rank's tensors.
+  explicit ProcessGroups(const Connect& tensors, const Connect& control = nullptr,
+                         c10::Device device = c10::Device(c10::kCPU));
+
+  // The device of this rank, which `tensors` groups serve.
+  c10::Device device() const { return device_; }
 
   // Group for tensors on the rank's device.
   // Throws: std::invalid_argument for axes without a group.
@@ -38,10 +43,11 @@ class ProcessGroups {
   using Groups = std::map<Axes, std::shared_ptr<Communicator>>;
   Groups tensors_;
   Groups control_;
+  c10::Device device_;
 };
 
-// Groups of a world of one rank, which send nothing.
-ProcessGroups single_rank_groups();
+// Groups of a world of one rank on `device`, which send nothing.
+ProcessGroups single_rank_groups(c10::Device device = c10::Device(c10::kCPU));
 
 // Name of this rank's group of these axes, unlike that of every other group of the mesh.
 // Throws: std::invalid_argument for axes without a group.

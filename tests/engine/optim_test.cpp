@@ -2,6 +2,7 @@
 // schedules and clip_grad_norm_ (torch 2.11, transformers 5.9), and its state across a save and
 // restore.
 #include "engine/optim/adamw.h"
+#include "engine/optim/divergence.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/optim/lr_schedule.h"
 #include "tests/support/catch.h"
@@ -120,28 +121,55 @@ TEST_CASE("schedules refuse what cannot be") {
   CHECK_THROWS_AS((LrSchedule{.min_lr_ratio = 1.5}.at_step(0)), std::invalid_argument);
 }
 
-TEST_CASE("clip_grad_norm equals torch's and returns the norm before") {
-  ParamUnit a("a", {{"w", {2, 3}}}, at::kDouble), b("b", {{"b", {3}}}, at::kDouble);
-  a.grad().copy_(wave(6, 1.0));
-  b.grad().copy_(wave(3, 2.0) * 3);
-  const std::vector<ParamUnit*> units{&a, &b};
-  CHECK(clip_grad_norm(units, 0.5) == Approx(4.263169134299605).epsilon(1e-14));
-  CHECK(max_abs_diff(a.grad(), golden({0.09869075808607643, 0.05012465685984685,
-                                       -0.11160733021576379, -0.021364676817199474,
-                                       0.11711277217636254, -0.008813994996021413})) < 1e-14);
-  const at::Tensor clipped = a.grad().clone();
-  CHECK(clip_grad_norm(units, 0.6) == Approx(0.5).epsilon(1e-5));
-  CHECK(max_abs_diff(a.grad(), clipped) == 0);
+TEST_CASE("the gradient norm and the clip equal torch's, in every master dtype") {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    CAPTURE(dtype);
+    const double digits = dtype == at::kDouble ? 1e-14 : 1e-6;
+    ParamUnit a("a", {{"w", {2, 3}}}, dtype), b("b", {{"b", {3}}}, dtype);
+    a.grad().copy_(wave(6, 1.0));
+    b.grad().copy_(wave(3, 2.0) * 3);
+    const std::vector<ParamUnit*> units{&a, &b};
+    const at::Tensor norm = global_grad_norm(units);
+    CHECK(norm.item<double>() == Approx(4.263169134299605).epsilon(digits));
+    AdamW(units, kOptions).step(1e-2, {clip_scale(norm, 0.5), {}});
+    CHECK(max_abs_diff(a.grad(), golden({0.09869075808607643, 0.05012465685984685,
+                                         -0.11160733021576379, -0.021364676817199474,
+                                         0.11711277217636254, -0.008813994996021413})) < digits);
+    const at::Tensor clipped = global_grad_norm(units);
+    CHECK(clipped.item<double>() == Approx(0.5).epsilon(1e-5));
+    CHECK(clip_scale(clipped, 0.6).item<double>() == 1.0);
+    CHECK(clip_scale(clipped, 0.0).item<double>() == 1.0);
+    CHECK_THROWS_AS(clip_scale(clipped, -1.0), c10::Error);
+  }
+  CHECK_THROWS_AS(global_grad_norm({}), c10::Error);
 }
 
-TEST_CASE("a norm that is not finite is reported and the gradients stay") {
-  ParamUnit unit("u", {{"w", {2}}}, at::kFloat);
-  unit.grad().fill_(std::numeric_limits<double>::infinity());
-  unit.grad()[0] = 2;
-  const std::vector<ParamUnit*> units{&unit};
-  CHECK_FALSE(std::isfinite(clip_grad_norm(units, 1.0)));
-  CHECK(unit.grad()[0].item<double>() == 2);
-  CHECK_THROWS_AS(clip_grad_norm(units, 0), c10::Error);
+TEST_CASE("a skipped step leaves weights and moments as they were") {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
+    ParamUnit unit = make_unit(dtype);
+    const at::Tensor before = unit.flat().detach().clone();
+    unit.grad().fill_(std::numeric_limits<double>::infinity());
+    const std::vector<ParamUnit*> units{&unit};
+    const at::Tensor norm = global_grad_norm(units);
+    CHECK_FALSE(std::isfinite(norm.item<double>()));
+    AdamW optimizer(units, kOptions);
+    optimizer.step(1e-2, {clip_scale(norm, 1.0), at::ones({}, at::kFloat)});
+    CHECK(max_abs_diff(unit.flat().detach(), before) == 0);
+    CHECK(optimizer.named_state()[0].second.abs().max().item<double>() == 0);
+    optimizer.step(1e-2, {{}, at::zeros({}, at::kFloat)});
+    CHECK_FALSE(unit.flat().isfinite().all().item<bool>());
+  }
+}
+
+TEST_CASE("finite marks tell the units with a weight that is not finite") {
+  ParamUnit good = make_unit(at::kFloat), bad = make_unit(at::kFloat);
+  const std::vector<ParamUnit*> units{&good, &bad};
+  CHECK(max_abs_diff(finite_marks(units), at::zeros({2}, at::kDouble)) == 0);
+  CHECK(first_non_finite(units).empty());
+  bad.view(1)[2] = -std::numeric_limits<double>::infinity();
+  CHECK(finite_marks(units).isnan()[0].item<bool>() == false);
+  CHECK(finite_marks(units).isnan()[1].item<bool>());
+  CHECK(first_non_finite(units) == "b");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "rl/rollouts/rollout_source.h"
 #include "rl/rollouts/trainer_options.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
@@ -225,7 +226,7 @@ std::string jobs(const rl::Config& config) {
 
 // Sampled by our own generator.
 std::string sampled(const rl::Config& config) {
-  const auto decoder = rl::load_starting_model(config, config.model.path);
+  const auto decoder = rl::load_starting_model(config, config.model.path, c10::Device(c10::kCPU));
   const rl::PromptSampler sampler(config, decoder->config());
   std::vector<rl::Prompt> prompts;
   std::vector<uint64_t> seeds;
@@ -444,6 +445,8 @@ std::vector<Effect> training_effects() {
   return {
       {"seed", "5", jobs, {}},
       {"model.path", files().path("reference"), recorded, {}},
+      // The tests are linked without CUDA, so that asking for it is an error.
+      {"model.device", "cuda", [](const rl::Config& c) { return rl::device_problem(c, 0); }, {}},
       {"model.dtype", "float64", recorded, {}},
       {"model.reference_path", files().path("reference"), recorded, kKl},
       {"model.init", "random", recorded, {}},

@@ -100,12 +100,14 @@ rl::LocalBatch collate(const std::vector<sp::Document>& documents, const sp::Mes
 at::Tensor all_values(const rl::Critic& critic, const rl::LocalBatch& local, int64_t entries,
                       const sp::ProcessGroups& comms) {
   std::vector<double> values(entries, 0.0);
+  rl::ColumnOutputs outputs;
   critic.runner().evaluate(rl::model_inputs(local, {}, at::kDouble),
                            [&](std::size_t i, const engine::HeadOutput& output) {
                              TORCH_CHECK(!output.values_n.requires_grad(),
                                          "scores are outside autograd");
-                             rl::put(values, local.micro_batches[i], 0, output.values_n);
+                             outputs.add(values, local.micro_batches[i], 0, output.values_n);
                            });
+  outputs.store();
   std::vector<double>* columns[] = {&values};
   rl::merge_columns(columns, *comms.control(sp::axes::kLoss));
   return at::tensor(values, at::kDouble);

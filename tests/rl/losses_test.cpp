@@ -4,6 +4,7 @@
 #include "rl/algorithm/losses.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "tests/support/catch.h"
 
@@ -59,7 +60,7 @@ TEST_CASE("k3 of d = logprob - reference, golden numbers of both signs") {
     const at::Tensor logprob = at::tensor({-1.0}, at::kDouble);
     const auto result = rl::policy_gradient_loss(logprob, at::zeros_like(logprob), entries, config,
                                                  {config.kl_coef});
-    CHECK(result.sums.kl == Approx(k3).margin(1e-8));
+    CHECK(result.figures.fetch().kl == Approx(k3).margin(1e-8));
     CHECK(result.loss.item<double>() == Approx(2.0 * k3).margin(1e-8));
   }
 }
@@ -75,7 +76,7 @@ TEST_CASE("on policy, the unbiased k3 has the value of k3 and the gradient of th
   const auto result = rl::policy_gradient_loss(logprob, at::zeros({1}, at::kDouble), entries,
                                                config, {config.kl_coef});
   result.loss.backward();
-  CHECK(result.sums.kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
+  CHECK(result.figures.fetch().kl == Approx(std::exp(-0.4) + 0.4 - 1.0));
   CHECK(logprob.grad().item<double>() == Approx(0.4));
 }
 
@@ -109,9 +110,9 @@ TEST_CASE("sums add up: counts, clip shares, mismatch") {
   const auto entries =
       make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);
-  auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config,
-                                       {config.kl_coef})
-                  .sums;
+  const auto sums = rl::policy_gradient_loss(logprob, at::ones({3}, at::kDouble), entries, config,
+                                             {config.kl_coef})
+                        .figures.fetch();
   CHECK(sums.tokens == 3);
   CHECK(sums.entropy == Approx(3.0));
   CHECK(sums.ratio_clipped_high == 1);
@@ -119,9 +120,14 @@ TEST_CASE("sums add up: counts, clip shares, mismatch") {
   CHECK(sums.sampling_difference == Approx(1.0));
   CHECK(sums.sampling_difference_max == Approx(0.5));
   CHECK(sums.mult_prob_error == Approx(2 * std::exp(0.5) + 1));
-  sums += sums;
-  CHECK(sums.tokens == 6);
-  CHECK(sums.sampling_difference_max == Approx(0.5));
+  // Every field has its own place in the list that ranks add up.
+  std::vector<double> list = sums.additive();
+  std::iota(list.begin(), list.end(), 1.0);
+  const rl::LossSums numbered = rl::LossSums::from(list, 0.5);
+  CHECK(numbered.additive() == list);
+  CHECK(numbered.sampling_difference_max == 0.5);
+  CHECK(numbered.loss == 1.0);
+  CHECK(numbered.rho_squared == static_cast<double>(list.size()));
 }
 
 TEST_CASE("a rank without tokens still has a gradient path") {

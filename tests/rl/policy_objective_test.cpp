@@ -138,7 +138,7 @@ TEST_CASE(
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
     const auto result = rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context);
     CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
-    CHECK((result.sums.opsm_masked > 0) == (config.correction.opsm_delta > 0));
+    CHECK((result.figures.fetch().opsm_masked > 0) == (config.correction.opsm_delta > 0));
     result.loss.backward();
     CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
     const at::Tensor grad =

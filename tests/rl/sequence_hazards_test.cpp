@@ -66,7 +66,7 @@ rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::Me
     engine::ModelRunner policy(make_model(), comms, engine::AdamWOptions{});
     const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, budget, options}), 0};
     const auto inputs = rl::model_inputs(local, {}, at::kDouble);
-    const auto loss = [](std::size_t, const engine::HeadOutput& output) {
+    const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>) {
       return rl::sft_loss(output.logprobs_n, output.entropy_n,
                           at::full_like(output.logprobs_n.detach(), 0.01));
     };
@@ -175,10 +175,12 @@ TEST_CASE("hazard: temperature and log-probs travel by the same permutation as t
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 100, options}), 0};
       std::vector<double>& column = found[mesh.rank()];
       column.assign(columns.temperature.size(), 0.0);
+      rl::ColumnOutputs outputs;
       model.evaluate(rl::model_inputs(local, columns, at::kDouble),
                      [&](std::size_t i, const engine::HeadOutput& output) {
-                       rl::put(column, local.micro_batches[i], 0, output.logprobs_n);
+                       outputs.add(column, local.micro_batches[i], 0, output.logprobs_n);
                      });
+      outputs.store();
       std::vector<double>* merged[] = {&column};
       rl::merge_columns(merged, *comms.control(sp::axes::kLoss));
     });

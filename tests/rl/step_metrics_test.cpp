@@ -51,7 +51,7 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   rl::StepUpdates updates;
   updates.policy.push_back(
       {rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {})
-           .sums,
+           .figures.fetch(),
        {},
        1.0});
   rl::TrainingState state;

@@ -216,12 +216,15 @@ TEST_CASE("entries that do not fit their document are refused") {
       Catch::Contains("column target has 0 values"));
 }
 
-TEST_CASE("gradients and scalars are summed, disagreement is an error on every rank") {
+TEST_CASE("tensors and scalars are summed, disagreement is an error on every rank") {
   test::run_ranks({2, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    std::vector<at::Tensor> gradients{at::full({3}, mesh.rank() + 1.0),
-                                      at::full({1}, 1.0, at::kDouble)};
-    sp::sum_gradients(gradients, *comms.tensors(sp::axes::kLoss));
-    TORCH_CHECK(gradients[0][2].item<float>() == 10.0f && gradients[1].item<double>() == 4.0);
+    at::Tensor first = at::full({3}, mesh.rank() + 1.0), second = at::full({1}, 1.0, at::kDouble);
+    auto& world = *comms.tensors(sp::axes::kLoss);
+    const auto summing_first = world.start_all_reduce_sum(first, "first");
+    const auto summing_second = world.start_all_reduce_sum(second, "second");
+    summing_second->wait();
+    summing_first->wait();
+    TORCH_CHECK(first[2].item<float>() == 10.0f && second.item<double>() == 4.0);
     TORCH_CHECK(sp::sum_scalars({1.0, mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[1] ==
                 6.0);
     TORCH_CHECK(sp::max_scalars({mesh.rank() * 1.0}, *comms.tensors(sp::axes::kLoss))[0] == 3.0);

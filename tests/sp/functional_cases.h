@@ -169,8 +169,8 @@ class LoggingCommunicator final : public sp::Communicator {
   std::string take() { return std::exchange(log_, {}); }
 
  protected:
-  void do_all_reduce(at::Tensor& tensor, Reduction) override {
-    inner_->all_reduce_sum(tensor, "inner");
+  std::unique_ptr<sp::Transfer> do_start_all_reduce(at::Tensor& tensor, Reduction) override {
+    return logged(inner_->start_all_reduce_sum(tensor, "inner"));
   }
   std::unique_ptr<sp::Transfer> do_start_all_to_all(
       at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,

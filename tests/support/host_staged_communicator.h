@@ -22,11 +22,16 @@ class HostStagedCommunicator final : public sp::Communicator {
   int64_t size() const override { return host_->size(); }
 
  protected:
-  void do_all_reduce(at::Tensor& tensor, Reduction reduction) override {
+  std::unique_ptr<sp::Transfer> do_start_all_reduce(at::Tensor& tensor,
+                                                    Reduction reduction) override {
     at::Tensor staged = tensor.cpu();
-    reduction == Reduction::kSum ? host_->all_reduce_sum(staged, kTag)
-                                 : host_->all_reduce_max(staged, kTag);
-    tensor.copy_(staged);
+    std::unique_ptr<sp::Transfer> transfer;
+    if (reduction == Reduction::kSum) {
+      transfer = host_->start_all_reduce_sum(staged, kTag);
+    } else {
+      host_->all_reduce_max(staged, kTag);
+    }
+    return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), tensor);
   }
 
   std::unique_ptr<sp::Transfer> do_start_all_to_all(
@@ -65,7 +70,9 @@ class HostStagedCommunicator final : public sp::Communicator {
           receive_(std::move(receive)) {}
 
     void wait() override {
-      transfer_->wait();
+      if (transfer_) {  // null: done when it was started
+        transfer_->wait();
+      }
       receive_.copy_(staged_);
     }
 

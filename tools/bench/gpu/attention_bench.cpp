@@ -2,8 +2,8 @@
 // kernel in one call over the same documents. If documents share prefixes, the plain kernel
 // computes and stores every prefix again. Both rates use the FLOPs of the shared form, so the ratio
 // of the rates is the ratio of the times. Writes a JSON array to stdout. With --digests it measures
-// nothing and writes one line a scenario: a hash of the bits of the executor's results, which must be
-// the same on every run with deterministic algorithms. Exits with 0 without a GPU, and measures
+// nothing and writes one line a scenario: a hash of the bits of the executor's results, which must
+// be the same on every run with deterministic algorithms. Exits with 0 without a GPU, and measures
 // nothing.
 // Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
 #include <ATen/ATen.h>

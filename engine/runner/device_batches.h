@@ -1,0 +1,61 @@
+// Micro-batches on the device: uploads the inputs of a pass one after another, the next one while
+// the model computes with the current one.
+//
+// Shapes: s = tokens of this rank, n = its loss entries, S = tokens of its ring share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/device/upload.h"
+#include "sp/batch/collator.h"
+
+namespace ringside::engine {
+
+// One micro-batch and the caller's columns, on the host.
+struct ModelInput {
+  const sp::MicroBatch* batch = nullptr;
+  at::Tensor temperature_n;  // divides the logits; a value head ignores it
+  // What the loss of this input reads, in the caller's order; undefined ones stay undefined.
+  std::vector<at::Tensor> columns_n = {};
+};
+
+// The same on the device.
+struct DeviceBatch {
+  at::Tensor ids_s;
+  at::Tensor positions_s;
+  at::Tensor share_positions_S;  // undefined unless the micro-batch has them
+  at::Tensor source_n;
+  at::Tensor target_n;
+  at::Tensor temperature_n;
+  std::vector<at::Tensor> columns_n;
+};
+
+// Thread safety: none.
+class DeviceBatches {
+ public:
+  // `inputs` must outlive the object. stream: of make_upload_stream(device).
+  DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
+                const std::optional<c10::Stream>& stream);
+
+  // The next input, in order. Starts the upload of the one after it.
+  // Blocks: never.
+  DeviceBatch next();
+
+ private:
+  void start();
+
+  std::span<const ModelInput> inputs_;
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;
+  std::size_t started_ = 0;
+  std::optional<Upload> upload_;  // of the input that next() returns
+};
+
+}  // namespace ringside::engine

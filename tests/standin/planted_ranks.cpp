@@ -1,0 +1,235 @@
+// Planted faults between two ranks.
+#include <ATen/ATen.h>
+
+#include "tests/standin/planted_faults.h"
+#include "tests/standin/two_ranks.h"
+
+namespace ringside::standin {
+namespace {
+
+// Deadline of programs that hang when the fault is planted.
+constexpr std::chrono::milliseconds kShort{150};
+
+void on_both_ranks(const std::function<void(const TwoRankContext&)>& body,
+                   std::chrono::milliseconds deadline = std::chrono::seconds(10)) {
+  for (const std::string& error : run_two_ranks(body, deadline)) {
+    TORCH_CHECK(error.empty(), error);
+  }
+}
+
+void forgotten_wait(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor in = context.ones({2}), out = at::empty({4}, in.options());
+    const auto work = all_gather(context.first, out, in);
+    if (!planted) {
+      work->wait();
+    }
+    out.exp();
+    work->wait();
+  });
+}
+
+void launched_from_the_wrong_stream(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const c10::Stream side = side_stream(context.rank);
+    const at::Tensor x = context.ones({4}) * 2;
+    if (!planted) {
+      order(main_stream(context.rank), side);
+    }
+    {
+      const c10::StreamGuard on(side);
+      all_reduce(context.first, x)->wait();
+    }
+    order(side, main_stream(context.rank));
+    x.exp();
+  });
+}
+
+void waited_on_the_wrong_stream(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const c10::Stream side = side_stream(context.rank);
+    const at::Tensor x = context.ones({4});
+    const auto work = all_reduce(context.first, x);
+    {
+      const c10::StreamGuard on(planted ? side : main_stream(context.rank));
+      work->wait();
+    }
+    x.exp();
+    order(side, main_stream(context.rank));
+  });
+}
+
+void input_of_a_running_collective_overwritten(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    at::Tensor in = context.ones({2});
+    const at::Tensor out = at::empty({4}, in.options());
+    const auto work = all_gather(context.first, out, in);
+    if (planted) {
+      in.zero_();
+    }
+    work->wait();
+    in.zero_();
+  });
+}
+
+void output_freed_while_it_is_received(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    {
+      const at::Tensor in = context.ones({2}), out = at::empty({4}, in.options());
+      const auto work = all_gather(context.first, out, in);
+      if (!planted) {
+        work->wait();
+      }
+    }
+    device_guard().synchronizeDevice(static_cast<c10::DeviceIndex>(context.rank));
+  });
+}
+
+void two_communicators_in_different_orders(bool planted) {
+  on_both_ranks(
+      [=](const TwoRankContext& context) {
+        const at::Tensor x = context.ones({4}), y = context.ones({2});
+        const bool swapped = planted && context.rank == 1;
+        const auto one = all_reduce(swapped ? context.second : context.first, swapped ? y : x);
+        const auto other = all_reduce(swapped ? context.first : context.second, swapped ? x : y);
+        one->wait();
+        other->wait();
+        (x.sum() + y.sum()).item<float>();
+      },
+      planted ? kShort : std::chrono::seconds(10));
+}
+
+void different_collectives(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor in = context.ones({2}), out = at::zeros({4}, in.options());
+    const auto work = planted && context.rank == 1 ? all_reduce(context.first, in)
+                                                   : all_gather(context.first, out, in);
+    work->wait();
+    (in.sum() + out.sum()).item<float>();
+  });
+}
+
+void different_sizes(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor x = context.ones({planted && context.rank == 1 ? 3 : 4});
+    all_reduce(context.first, x)->wait();
+    x.sum().item<float>();
+  });
+}
+
+void one_rank_launches_alone(bool planted) {
+  on_both_ranks(
+      [=](const TwoRankContext& context) {
+        const at::Tensor x = context.ones({4});
+        if (!planted || context.rank == 0) {
+          all_reduce(context.first, x)->wait();
+        }
+        x.sum().item<float>();
+      },
+      planted ? kShort : std::chrono::seconds(10));
+}
+
+void both_send_first(bool planted) {
+  on_both_ranks(
+      [=](const TwoRankContext& context) {
+        const int peer = 1 - context.rank;
+        const at::Tensor x = context.ones({4}), y = at::empty({4}, x.options());
+        std::vector<c10::intrusive_ptr<c10d::Work>> works;
+        if (planted || context.rank == 0) {
+          works = {send(context.first, x, peer), receive(context.first, y, peer)};
+        } else {
+          works = {receive(context.first, y, peer), send(context.first, x, peer)};
+        }
+        works[0]->wait();
+        works[1]->wait();
+        y.sum().item<float>();
+      },
+      planted ? kShort : std::chrono::seconds(10));
+}
+
+void transfer_of_unequal_sizes(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor x = context.ones({planted && context.rank == 1 ? 3 : 4});
+    (context.rank == 0 ? send(context.first, x, 1) : receive(context.first, x, 0))->wait();
+    x.sum().item<float>();
+  });
+}
+
+void cpu_tensor_in_a_collective(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor x = at::ones({4});
+    all_reduce(context.first, planted ? x : x.to(device(context.rank)))->wait();
+  });
+}
+
+void strided_tensor_in_a_collective(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor x = context.ones({4, 4}).t().narrow(0, 0, 2);
+    all_reduce(context.first, planted ? x : x.contiguous())->wait();
+  });
+}
+
+void uninitialised_input(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor x = at::empty({4}, on_device(context.rank));
+    if (!planted) {
+      x.zero_();
+    }
+    all_reduce(context.first, x)->wait();
+    x.exp();
+  });
+}
+
+}  // namespace
+
+std::vector<PlantedFault> faults_between_ranks() {
+  const auto reported = &Evidence::reported;
+  const auto thrown = &Evidence::thrown;
+  return {
+      {"forgotten wait",
+       reported(Fault::kUnorderedRead,
+                "not ordered after allgather [first] on standin:0 "
+                "communicator first, which writes it"),
+       forgotten_wait},
+      {"collective launched from the wrong stream",
+       reported(Fault::kUnorderedWrite, "allreduce [first] on standin:0 communicator first writes"),
+       launched_from_the_wrong_stream},
+      {"collective waited for on the wrong stream",
+       reported(Fault::kUnorderedRead, "not ordered after allreduce [first] on standin:0"),
+       waited_on_the_wrong_stream},
+      {"input of a running collective overwritten",
+       reported(Fault::kUnorderedWrite,
+                "aten::zero_ on standin:0 default stream writes memory "
+                "and is not ordered after allgather [first]"),
+       input_of_a_running_collective_overwritten},
+      {"output freed while it is received",
+       reported(Fault::kFreedInUse, "is freed while allgather [first] on standin:0"),
+       output_freed_while_it_is_received},
+      {"two communicators in different orders",
+       reported(Fault::kCollectiveDeadline,
+                "standin:1: in allreduce of 2 Float [second], then allreduce of 4 Float [first]"),
+       two_communicators_in_different_orders},
+      {"different collectives on two ranks",
+       reported(Fault::kCollectiveMismatch, "allgather of 2 Float"), different_collectives},
+      {"different sizes on two ranks", reported(Fault::kCollectiveMismatch, "allreduce of 3 Float"),
+       different_sizes},
+      {"one rank launches alone",
+       reported(Fault::kCollectiveDeadline, "standin:1: nothing pending"), one_rank_launches_alone},
+      {"both ranks send first",
+       reported(Fault::kCollectiveDeadline,
+                "standin:1: in send of 4 Float to standin:0 [first], then receive"),
+       both_send_first},
+      {"transfer of unequal sizes",
+       reported(Fault::kCollectiveMismatch, "receive of 3 Float from standin:0"),
+       transfer_of_unequal_sizes},
+      {"CPU tensor in a collective", thrown("expected a tensor on standin:0, got one on cpu"),
+       cpu_tensor_in_a_collective},
+      {"strided tensor in a collective", thrown("the tensor must be contiguous"),
+       strided_tensor_in_a_collective},
+      {"uninitialised input of a collective",
+       reported(Fault::kUninitialisedRead, "allreduce [first] reads device memory"),
+       uninitialised_input},
+  };
+}
+
+}  // namespace ringside::standin

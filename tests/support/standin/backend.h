@@ -1,0 +1,30 @@
+// c10d backend for the stand-in's tensors, with NCCL's rules. Gloo moves the bytes, so results have
+// the bits that a CPU run over Gloo has; the Fabric decides when.
+//
+// A launch runs on the communicator's own stream, after what the current stream had queued, and
+// returns at once. Work::wait() orders the current stream and does not block the host; a kernel
+// that uses the result blocks until it is there. Tensors must be contiguous and on the
+// communicator's device. Grouped calls: startCoalescing, endCoalescing.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "tests/support/standin/fabric.h"
+
+namespace ringside::standin {
+
+// A Fabric that reports to the stand-in's log.
+std::shared_ptr<Fabric> make_fabric(std::chrono::milliseconds deadline);
+
+// group: the communicator's name, equal on its ranks. devices: the device index of each rank.
+// Throws: c10::Error when two ranks share a device, as NCCL does.
+c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Fabric> fabric, std::string group,
+                                               std::vector<int> devices,
+                                               c10::intrusive_ptr<c10d::Backend> gloo);
+
+}  // namespace ringside::standin

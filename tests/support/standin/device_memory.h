@@ -1,0 +1,54 @@
+// Device memory: two mappings of equal size. Tensors carry addresses of the first, which no code
+// can access; kernels add a constant and use the second, where the bytes are. Protection never
+// changes, so threads cannot race on it. No torch.
+//
+// Fresh memory is filled with 0xFF: NaN in every floating-point format.
+// Thread safety: any thread.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "tests/support/standin/address.h"
+#include "tests/support/standin/range_heap.h"
+
+namespace ringside::standin {
+
+struct MemoryUse {
+  int64_t current_bytes = 0;
+  int64_t peak_bytes = 0;
+  int64_t allocations = 0;  // since the last reset
+};
+
+class DeviceMemory {
+ public:
+  // Throws: std::runtime_error when the system gives no address space.
+  DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  bool owns(const void* p) const;
+  int device_of(const void* p) const;
+  // The address under which a kernel finds the byte at device address p; null for null.
+  void* kernel_address(const void* p) const;
+
+  // Throws: std::runtime_error when the device's address space is used up.
+  void* allocate(int device, size_t size);
+  // Throws: std::runtime_error unless p is an allocation that is not freed yet.
+  void free(void* p);
+  size_t rounded(size_t size) const;
+
+  MemoryUse use(int device) const;
+  void reset_peak(int device);
+
+ private:
+  mutable std::mutex mutex_;
+  char* device_ = nullptr;
+  char* kernel_ = nullptr;
+  std::vector<RangeHeap> heaps_;
+  MemoryUse use_[kDevices];
+  std::map<void*, size_t> sizes_;
+};
+
+}  // namespace ringside::standin

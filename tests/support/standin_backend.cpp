@@ -1,0 +1,77 @@
+// Device backend of the stand-in accelerator: registers itself with the product, as CUDA's does.
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "engine/device/device_backend.h"
+#include "tests/support/standin/kernel_view.h"
+#include "tests/support/standin/ranks.h"
+#include "tests/support/standin/standin.h"
+
+namespace ringside::test {
+namespace {
+
+// The CPU's kernels on the device's memory. A step counts as one kernel.
+class StandinKernels final : public sp::RingStepKernels {
+ public:
+  at::DeviceType device() const override { return at::kPrivateUse1; }
+  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
+    return cpu_->compute_dtype(wire_dtype);
+  }
+
+  void forward(const sp::RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+               sp::PartialAttention& result) const override {
+    standin::run_kernel("ring step", {q_ShD, kv_m2cD}, {result.out, result.lse},
+                        [&](const auto& reads, const auto& writes) {
+                          sp::PartialAttention here{writes[0], writes[1]};
+                          cpu_->forward(call, reads[0], reads[1], here);
+                        });
+  }
+
+  void backward(const sp::RingStepCall& call, const sp::QuerySide& side, const at::Tensor& kv_m2cD,
+                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
+    standin::run_kernel(
+        "ring step backward", {side.dout_ShD, side.q_ShD, side.out_ShD, side.lse_Sh, kv_m2cD},
+        {dq_ShD, dkv_g2cD}, [&](const auto& reads, const auto& writes) {
+          at::Tensor dq = writes[0], dkv = writes[1];
+          cpu_->backward(call, {reads[0], reads[1], reads[2], reads[3]}, reads[4], dq, dkv);
+        });
+  }
+
+ private:
+  std::shared_ptr<const sp::RingStepKernels> cpu_ = sp::cpu_kernels();
+};
+
+class StandinBackend final : public engine::DeviceBackend {
+ public:
+  c10::DeviceType type() const override { return at::kPrivateUse1; }
+  std::string name() const override { return "standin"; }
+  // None: `auto` must go on choosing the CPU in tests that do not ask for the stand-in.
+  int64_t device_count() const override { return 0; }
+  std::string reason_none() const override { return "tests hand out its devices themselves"; }
+  std::vector<std::string> describe() const override { return {}; }
+  void set_current(c10::Device device) const override { guard().setDevice(device); }
+  c10::Stream side_stream(c10::Device device, bool high_priority) const override {
+    return guard().getStreamFromGlobalPool(device, high_priority);
+  }
+  at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const override {
+    return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(true));
+  }
+  sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& /*mesh*/,
+                                           const sp::GroupRendezvous& /*rendezvous*/,
+                                           c10::Device /*device*/) const override {
+    TORCH_CHECK(false, "the stand-in's groups are those of run_standin_ranks()");
+  }
+  std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
+    return std::make_shared<StandinKernels>();
+  }
+
+ private:
+  static c10::impl::VirtualGuardImpl guard() {
+    return c10::impl::VirtualGuardImpl(at::kPrivateUse1);
+  }
+};
+
+const engine::DeviceBackendRegistration kRegistration(std::make_unique<StandinBackend>());
+
+}  // namespace
+}  // namespace ringside::test
