@@ -1,6 +1,7 @@
 #include "sp/mesh/nccl_groups.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <nccl.h>
 
 #include <exception>
@@ -76,6 +77,7 @@ class MeshGroups {
     if (mesh_.size(axes) == 1) {
       return make_single_rank_communicator();
     }
+    const c10::DeviceGuard on_device(device_);
     const std::shared_ptr<OwnedGroup> group = find_or_connect(axes);
     // The communicator is destroyed before the group that it uses.
     struct Owner {

@@ -32,7 +32,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_process_group(
 // The others are split from the world's communicator, without a rendezvous of their own. Groups of
 // the same ranks share one communicator; a group of one rank has none. Each new group runs one
 // all-reduce, so that its connections are made before the first step. Groups end together with the
-// last communicator; pending work is finished unless an exception is in flight.
+// last communicator; pending work is finished unless an exception is in flight. NCCL wants a device
+// for each rank: ranks that share one, as the threads of the reproducible mode do on one GPU, are
+// refused by it.
 ProcessGroups::Connect nccl_groups(const Mesh& mesh, const GroupRendezvous& rendezvous,
                                    c10::Device device);
 

@@ -1,4 +1,5 @@
-"""The program that is linked for CUDA devices: it starts, says what it is, and uses one torch.
+"""The program that is linked for CUDA devices: it starts, says what it is, uses one torch, and refuses
+model.device=cuda before anything starts where there is no such device.
 
 Usage: cuda_link_test.py RINGSIDE RINGSIDE_CUDA
 """
@@ -7,8 +8,10 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _RINGSIDE, _RINGSIDE_CUDA = sys.argv[1:3]
 
 
@@ -62,6 +65,30 @@ class Libraries(unittest.TestCase):
     def test_the_program_for_the_cpu_loads_no_cuda_library_of_torch(self):
         self.assertNotIn("libtorch_cuda.so", libraries(_RINGSIDE))
         self.assertIn("libtorch_cuda.so", libraries(_RINGSIDE_CUDA))
+
+
+class Device(unittest.TestCase):
+    def refused(self, program: str, reason: str) -> None:
+        """`train` on a good recipe ends with a usage error that says `reason`, and starts nothing."""
+        with tempfile.TemporaryDirectory() as folder:
+            make = [sys.executable, _ROOT / "tools" / "quickstart_task.py", "--out", f"{folder}/data"]
+            subprocess.check_output([*make, "--variant", "short", "--seed", "1", "--flawed"])
+            command = [program, "train", _ROOT / "recipes" / "quickstart" / "sft.yaml", "--run-dir"]
+            command += [f"{folder}/run", f"model.path={folder}/data/model"]
+            command += [f"data.sft={folder}/data/sft.jsonl", "model.device=cuda"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("model.device: " + reason, done.stderr)
+            self.assertFalse(pathlib.Path(f"{folder}/run").exists())
+
+    def test_a_program_for_the_cpu_refuses_cuda_and_says_what_it_has(self):
+        self.refused(_RINGSIDE, "cuda: this program was linked without it; it has cpu")
+
+    def test_without_a_device_cuda_is_refused_with_the_reason(self):
+        found = re.search(r"\ncuda: no device: (.+)\n", version(_RINGSIDE_CUDA))
+        if not found:
+            self.skipTest("this machine has a CUDA device")
+        self.refused(_RINGSIDE_CUDA, f"cuda: no device: {found[1]}")
 
 
 if __name__ == "__main__":
