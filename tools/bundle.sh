@@ -63,7 +63,7 @@ check_files() {
   newest=$(newest_glibc "${files[@]}")
   [[ $(printf '%s\n%s\n' "$newest" "$kNewestGlibc" | sort -V | tail -n 1) == "$kNewestGlibc" ]] || {
     for file in "${files[@]}"; do
-      [[ $(newest_glibc "$file") == "$newest" ]] && say "$file needs glibc $newest"
+      [[ $(newest_glibc "$file") == "$newest" ]] && say "$file needs glibc $newest" >&2
     done
     die "a file needs glibc $newest, newer than $kNewestGlibc; build on Debian 12"
   }

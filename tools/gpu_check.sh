@@ -69,10 +69,11 @@ blocking_tests() { CUDA_LAUNCH_BLOCKING=1 gpu_tests; }
 equal_bits() {
   bench_attention --digests >"$work/digests" || return 1
   CUDA_LAUNCH_BLOCKING=1 bench_attention --digests >"$work/blocking_digests" || return 1
+  [[ -s $work/digests ]] || return 1
   diff "$work/digests" "$work/blocking_digests"
 }
 
-attention_speed() { bench_attention | tee "$work/attention"; }
+attention_speed() { bench_attention | tee "$work/attention" && [[ -s $work/attention ]]; }
 
 grpo_step() { "$python" "$step" --ringside "$program" | tee "$work/step"; }
 
