@@ -85,11 +85,4 @@ std::vector<at::Tensor> Upload::take() {
   return std::exchange(tensors_, {});
 }
 
-std::optional<c10::Stream> make_upload_stream(c10::Device device) {
-  if (device.is_cpu()) {
-    return std::nullopt;
-  }
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-}
-
 }  // namespace ringside::engine

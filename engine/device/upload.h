@@ -16,7 +16,8 @@ namespace ringside::engine {
 // their own, so the device computes meanwhile.
 class Upload {
  public:
-  // Starts the transfer. For a CPU device the tensors themselves are the result.
+  // Starts the transfer on `stream`, of make_side_stream(device). For a CPU device the tensors
+  // themselves are the result.
   // Shapes: contiguous CPU tensors of any dtype and shape; undefined ones stay undefined.
   // Blocks: never.
   Upload(std::span<const at::Tensor> host, c10::Device device,
@@ -31,9 +32,5 @@ class Upload {
   at::Tensor block_;  // on the device; the memory of tensors_
   std::optional<c10::Event> arrived_;
 };
-
-// A stream for uploads to `device`; nullopt for the CPU. Keep it for the whole run: memory is
-// pooled by stream.
-std::optional<c10::Stream> make_upload_stream(c10::Device device);
 
 }  // namespace ringside::engine

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace ringside::engine {
 
@@ -33,6 +34,8 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
   std::vector<at::Tensor> flat_grads;
   flat_grads.reserve(units_.size());
   for (const ParamUnit* unit : units_) {
+    const c10::Device device = unit->flat().device();
+    unit->await_readers(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     flat_grads.push_back(unit->grad());
   }
   GradientScale in_kernel = gradients;

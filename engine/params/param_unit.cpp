@@ -66,6 +66,12 @@ std::vector<at::Tensor> ParamUnit::materialize(
   return tensors;
 }
 
+void ParamUnit::await_readers(const c10::Stream& stream) const {
+  if (const auto read = std::exchange(being_read_, nullptr)) {
+    read->make_wait(stream);
+  }
+}
+
 at::Tensor ParamUnit::view(std::size_t i) const { return view_of(flat_.detach(), i); }
 
 at::Tensor ParamUnit::view_of(const at::Tensor& buffer, std::size_t i) const {

@@ -6,10 +6,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/device/compute_context.h"
+#include "engine/device/device_event.h"
 
 namespace ringside::engine {
 
@@ -63,6 +66,11 @@ class ParamUnit {
   // Throws: std::out_of_range when i is not below specs().size().
   at::Tensor view(std::size_t i) const;
 
+  // Makes the next change of the weights wait for a copy that still reads them.
+  void hold_for(std::shared_ptr<const DeviceEvent> read) const { being_read_ = std::move(read); }
+  // Call before changing the weights: later work of `stream` waits for such a copy. Blocks: never.
+  void await_readers(const c10::Stream& stream) const;
+
   // view() of another flat buffer of this layout: an optimizer moment, a gradient.
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
@@ -71,6 +79,7 @@ class ParamUnit {
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;  // of each parameter in flat_, in elements
   at::Tensor flat_;
+  mutable std::shared_ptr<const DeviceEvent> being_read_;
 };
 
 }  // namespace ringside::engine

@@ -40,7 +40,7 @@ struct DeviceBatch {
 // Thread safety: none.
 class DeviceBatches {
  public:
-  // `inputs` must outlive the object. stream: of make_upload_stream(device).
+  // `inputs` must outlive the object. stream: of make_side_stream(device).
   DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
                 const std::optional<c10::Stream>& stream);
 

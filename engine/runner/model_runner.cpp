@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/device/device_backend.h"
+#include "engine/device/side_stream.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/sequence_parallel_attention.h"
@@ -44,7 +45,7 @@ void add_work(SequenceWork& work, const sp::MicroBatch& batch) {
 }  // namespace
 
 ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups)
-    : model_(std::move(model)), groups_(groups), upload_stream_(make_upload_stream(device())) {
+    : model_(std::move(model)), groups_(groups), upload_stream_(make_side_stream(device())) {
   TORCH_CHECK(device() == groups_.device(), "model runner: a model on ", device(),
               " with groups for ", groups_.device());
 }

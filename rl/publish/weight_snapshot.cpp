@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/download.h"
 #include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::rl {
@@ -69,6 +70,18 @@ class Converted {
   bool copy_;
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
+
+// Copies the buffers, one after another, into the block; they then are views of it.
+void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
+               std::vector<bridge::NamedBuffer>& buffers) {
+  std::span<std::byte> rest = block->bytes();
+  for (bridge::NamedBuffer& buffer : buffers) {
+    const auto from = buffer.data.bytes;
+    std::copy(from.begin(), from.end(), rest.begin());
+    buffer.data = {block, rest.first(from.size())};
+    rest = rest.subspan(from.size());
+  }
+}
 
 void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
   std::size_t count = 0;
@@ -137,6 +150,40 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
     }
   }
   return tensors;
+}
+
+WeightCopy::WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
+                       std::shared_ptr<bridge::SharedBlock> block,
+                       const std::optional<c10::Stream>& stream)
+    : block_(std::move(block)) {
+  if (!stream) {
+    buffers_ = block_ ? copy_weights(decoder, dtype, block_) : copy_weights(decoder, dtype);
+    return;
+  }
+  engine::Download download(stream);
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    const auto copy = std::make_shared<const at::Tensor>(
+        at::empty({unit->flat().numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
+    download.add(unit->flat().detach(), *copy);
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      const engine::ParamSpec& spec = unit->specs()[i];
+      buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(*unit, copy, i)});
+    }
+  }
+  arrived_ = download.finish();
+  for (const engine::ParamUnit* unit : decoder.units()) {
+    unit->hold_for(arrived_);
+  }
+}
+
+std::vector<bridge::NamedBuffer> WeightCopy::take() {
+  if (arrived_) {
+    arrived_->synchronize();
+    if (block_) {
+      move_into(block_, buffers_);
+    }
+  }
+  return std::move(buffers_);
 }
 
 std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies) {

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/device/device_event.h"
 #include "engine/io/safetensors.h"
 #include "engine/models/decoder.h"
 #include "rollout_bridge/protocol/schema.h"
@@ -24,6 +26,27 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
 // Throws: std::invalid_argument unless the block's size is weight_bytes().
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block);
+
+// A copy of every parameter that may still be on its way from the model's device. Training may
+// continue at once: the next optimizer step waits for the copy, on the device.
+class WeightCopy {
+ public:
+  // block: of weight_bytes(), in memory that workers on this machine can read; nullptr = memory of
+  // its own. stream: of make_side_stream() for the decoder's device.
+  // Blocks: while the weights are copied if the model is on the CPU, else never.
+  // Throws: as copy_weights().
+  WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
+             std::shared_ptr<bridge::SharedBlock> block, const std::optional<c10::Stream>& stream);
+
+  // The copy. Call it once; any thread.
+  // Blocks: until it has arrived.
+  std::vector<bridge::NamedBuffer> take();
+
+ private:
+  std::shared_ptr<bridge::SharedBlock> block_;
+  std::vector<bridge::NamedBuffer> buffers_;
+  std::shared_ptr<const engine::DeviceEvent> arrived_;  // null: it has
+};
 
 // The copies as tensors, which keep the buffers alive.
 // Throws: c10::Error on a dtype that is not published.

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/device/side_stream.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/publish/job_thread.h"
@@ -203,9 +204,13 @@ class LiveSource final : public RolloutSource {
     }
     const auto begin = Clock::now();
     auto block = shared_block(weight_bytes(decoder, dtype_));
-    auto tensors = block ? copy_weights(decoder, dtype_, block) : copy_weights(decoder, dtype_);
-    jobs_.submit([this, config = decoder.config(), tensors = std::move(tensors),
-                  block = std::move(block), version, next_step]() mutable {
+    if (!copy_stream_) {
+      copy_stream_ = engine::make_side_stream(decoder.context().device);
+    }
+    WeightCopy copy(decoder, dtype_, block, copy_stream_);
+    jobs_.submit([this, config = decoder.config(), copy = std::move(copy), block = std::move(block),
+                  version, next_step]() mutable {
+      auto tensors = copy.take();
       if (directories_) {  // written before the version is announced
         directories_->write(config, tensors_of(tensors), trainer_term_, version);
       }
@@ -301,6 +306,7 @@ class LiveSource final : public RolloutSource {
                               // copy in host memory
   bridge::SharedBlocks blocks_;
   bool not_shared_logged_ = false;
+  std::optional<c10::Stream> copy_stream_;  // of the model's device, once it has one
   Durations stalls_;
   mutable std::mutex mutex_;  // guards the two below
   RolloutIntake intake_;

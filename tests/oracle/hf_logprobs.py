@@ -7,9 +7,13 @@ transformers' in fp32 and in fp64.
 transformers evaluates RMSNorm in fp32 whatever the model's dtype, and `ringside logprobs` does the same by
 default. The rows "float64 norms" set model.fp32_norms=false and compare with transformers whose norms
 are evaluated in fp64: what training in float64 computes.
+
+In bf16 two correct programs round differently. The rows "bfloat16" show our largest distance from
+transformers' fp64 log-probs as a multiple of the distance of transformers' own bf16 log-probs from them.
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 import random
@@ -31,6 +35,8 @@ CASES = {
     "float64": ("float64", [], 2e-6),
     "float64 norms": ("float64", ["model.fp32_norms=false"], 1e-10),
 }
+# Of the distance of transformers' bf16 log-probs from its fp64 ones.
+BFLOAT16_BOUND = 1.5
 LENGTHS = [2, 3, 7, 64, 65, 129, 500, 1500]
 LAYOUTS = {
     "1": ringside_cli.layout(),
@@ -66,26 +72,35 @@ def norms_in_own_dtype():
 @torch.no_grad()
 def reference_logprobs(model, documents: list[list[int]], dtype: torch.dtype) -> list[torch.Tensor]:
     """transformers' log-prob of each next token, one [len - 1] float64 tensor a document."""
-    model = model.to(dtype)
+    model = copy.deepcopy(model).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
     results = []
     for ids in documents:
-        scores = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        scores = model(torch.tensor([ids])).logits[0, :-1].to(wide).log_softmax(-1)
         results.append(scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double())
     return results
 
 
-def largest_difference(output: pathlib.Path, expected: list[torch.Tensor]) -> float:
-    lines = ringside_cli.read_lines(output)
-    if [len(line["logprobs"]) for line in lines] != [len(values) for values in expected]:
+def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> tuple[float, float]:
+    """Largest and mean absolute difference over all documents."""
+    both = (torch.cat(found) - torch.cat(expected)).abs()
+    return both.max().item(), both.mean().item()
+
+
+def our_logprobs(
+    folder: pathlib.Path, model_dir: pathlib.Path, expected: list[torch.Tensor], words: list[str]
+) -> list[torch.Tensor]:
+    """Those of `ringside logprobs`, in the shapes of `expected`."""
+    output = folder / "out.jsonl"
+    files = ["--model", model_dir, "--input", folder / "in.jsonl", "--output", output]
+    ringside_cli.run("logprobs", *files, *words)
+    found = [torch.tensor(line["logprobs"], dtype=torch.float64) for line in ringside_cli.read_lines(output)]
+    if [len(values) for values in found] != [len(values) for values in expected]:
         raise ValueError(
-            f"{output}: {[len(line['logprobs']) for line in lines]} log-probs a line, expected "
+            f"{output}: {[len(values) for values in found]} log-probs a line, expected "
             f"{[len(values) for values in expected]}"
         )
-    differences = [
-        torch.tensor(line["logprobs"], dtype=torch.float64) - values
-        for line, values in zip(lines, expected, strict=True)
-    ]
-    return max(difference.abs().max().item() for difference in differences)
+    return found
 
 
 def check_model(
@@ -99,23 +114,30 @@ def check_model(
             expected = reference_logprobs(model, documents, getattr(torch, dtype))
         row = f"{name:<20}{case:<15}"
         for layout in LAYOUTS.values():
-            ringside_cli.run(
-                "logprobs",
-                "--model",
-                model_dir,
-                "--input",
-                folder / "in.jsonl",
-                "--output",
-                folder / "out.jsonl",
-                *layout,
-                f"model.dtype={dtype}",
-                *words,
-            )
-            worst = largest_difference(folder / "out.jsonl", expected)
+            found = our_logprobs(folder, model_dir, expected, [*layout, f"model.dtype={dtype}", *words])
+            worst, _ = distances(found, expected)
             passed = worst <= tolerance  # false for NaN too
             failures += not passed
             row += f"{worst:>15.2e}{'' if passed else ' FAIL':<5}"
         print(row, flush=True)
+    return failures + check_bfloat16(folder, model_dir, model, name, documents)
+
+
+def check_bfloat16(
+    folder: pathlib.Path, model_dir: pathlib.Path, model, name: str, documents: list[list[int]]
+) -> int:
+    """As check_model, for the distance from fp64 that bf16 costs, largest and mean."""
+    exact = reference_logprobs(model, documents, torch.float64)
+    theirs = distances(reference_logprobs(model, documents, torch.bfloat16), exact)
+    failures = 0
+    row = f"{name:<20}{'bfloat16':<15}"
+    for layout in LAYOUTS.values():
+        ours = distances(our_logprobs(folder, model_dir, exact, [*layout, "model.dtype=bfloat16"]), exact)
+        multiples = [mine / yours for mine, yours in zip(ours, theirs, strict=True)]
+        passed = all(multiple <= BFLOAT16_BOUND for multiple in multiples)
+        failures += not passed
+        row += f"{multiples[0]:>8.2f} {multiples[1]:>6.2f}{'' if passed else ' FAIL':<5}"
+    print(row, flush=True)
     return failures
 
 
@@ -143,7 +165,8 @@ def main() -> int:
             failures += check_model(folder, model_dir, model, name, documents)
     print(
         f"bounds: { {case: bound for case, (_, _, bound) in CASES.items()} }; "
-        f"{failures} of {len(MODELS) * len(CASES) * len(LAYOUTS)} comparisons outside"
+        f"bfloat16: {BFLOAT16_BOUND} of transformers' distance; "
+        f"{failures} of {len(MODELS) * (len(CASES) + 1) * len(LAYOUTS)} comparisons outside"
     )
     return 1 if failures else 0
 

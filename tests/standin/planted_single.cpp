@@ -9,8 +9,6 @@
 namespace ringside::standin {
 namespace {
 
-using std::string;
-
 at::Tensor ones() { return at::ones({4}, on_device()); }
 
 void missing_event_before_a_side_stream_reads(bool planted) {
@@ -108,14 +106,14 @@ void cpu_mask(bool planted) {
   ones().masked_fill(planted ? mask : mask.to(device()), 0.0);
 }
 
-void cpu_table_times_activations(bool planted) {
-  const at::Tensor angles = at::ones({4});
-  ones().mul(planted ? angles : angles.to(device()));
+void cpu_positions_into_a_device_table(bool planted) {
+  const at::Tensor positions = at::zeros({2}, at::kLong);
+  at::embedding(ones().view({2, 2}), planted ? positions : positions.to(device()));
 }
 
 void two_device_indices(bool planted) {
   const at::Tensor other = at::ones({4}, on_device(1));
-  ones().add(planted ? other : other.to(device()));
+  ones().dot(planted ? other : other.to(device()));
 }
 
 void cpu_gradient_into_backward(bool planted) {
@@ -286,12 +284,8 @@ void cuda_operator_without_a_twin(bool planted) {
 
 constexpr const char* kTwoDevices = "Expected all tensors to be on the same device";
 
-}  // namespace
-
-std::vector<PlantedFault> faults_of_one_device() {
+std::vector<PlantedFault> faults_of_order() {
   const auto reported = &Evidence::reported;
-  const auto thrown = &Evidence::thrown;
-  const auto fatal = &Evidence::fatal;
   return {
       {"missing event before a side stream reads",
        reported(Fault::kUnorderedRead, "aten::exp.out on standin:0 stream"),
@@ -311,15 +305,32 @@ std::vector<PlantedFault> faults_of_one_device() {
       {"gathered on a side stream and freed in use",
        reported(Fault::kFreedInUse, "is freed while aten::exp.out on standin:0 default stream"),
        gathered_on_a_side_stream_and_freed_in_use},
+  };
+}
+
+std::vector<PlantedFault> faults_of_place() {
+  const auto thrown = &Evidence::thrown;
+  const auto fatal = &Evidence::fatal;
+  return {
       {"CPU index tensor", thrown(kTwoDevices), cpu_index},
       {"CPU mask", thrown("aten::masked_fill"), cpu_mask},
-      {"CPU table times activations", thrown(kTwoDevices), cpu_table_times_activations},
-      {"two device indices", thrown("standin:1"), two_device_indices},
+      {"CPU positions into a device table", thrown("aten::index_select"),
+       cpu_positions_into_a_device_table},
+      {"two device indices", thrown("standin:1! (in aten::dot)"), two_device_indices},
       {"CPU gradient into a device backward", thrown("standin:0"), cpu_gradient_into_backward},
       {"host read", fatal("host code touched device memory"), host_read},
       {"host write", fatal("device standin:0"), host_write},
       {"CPU kernel on a device pointer", fatal("host code touched device memory"),
        cpu_kernel_on_a_device_pointer},
+      {"CUDA operator without a twin", thrown("_flash_attention_forward has no CPU kernel"),
+       cuda_operator_without_a_twin},
+  };
+}
+
+std::vector<PlantedFault> faults_of_memory() {
+  const auto reported = &Evidence::reported;
+  const auto thrown = &Evidence::thrown;
+  return {
       {"pinned block reused early",
        reported(Fault::kPinnedReusedEarly, "that upload of Float[4] on standin:0 default stream"),
        pinned_block_reused_early},
@@ -342,6 +353,12 @@ std::vector<PlantedFault> faults_of_one_device() {
        reported(Fault::kUninitialisedRead, "aten::exp.out reads device memory"),
        partly_initialised_read},
       {"released storage", thrown("is released"), released_storage},
+  };
+}
+
+std::vector<PlantedFault> faults_of_waiting() {
+  const auto reported = &Evidence::reported;
+  return {
       {"item in a layer",
        reported(Fault::kForbiddenHostSync, "item waits for standin:0 inside 'layer 0'"),
        item_in_a_layer},
@@ -357,9 +374,18 @@ std::vector<PlantedFault> faults_of_one_device() {
       {"upload that changes the dtype",
        reported(Fault::kForbiddenUpload, "to standin:0 blocks the host inside 'micro-batch'"),
        upload_that_changes_the_dtype},
-      {"CUDA operator without a twin", thrown("_flash_attention_forward has no CPU kernel"),
-       cuda_operator_without_a_twin},
   };
+}
+
+}  // namespace
+
+std::vector<PlantedFault> faults_of_one_device() {
+  std::vector<PlantedFault> all;
+  for (const auto& part :
+       {faults_of_order(), faults_of_place(), faults_of_memory(), faults_of_waiting()}) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
 }
 
 }  // namespace ringside::standin

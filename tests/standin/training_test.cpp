@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "rl/config/load.h"
+#include "rl/data/rollout_file.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/trainer/learner.h"
 #include "rl/trainer/trainer.h"
 #include "rl/trainer/training_run.h"
 #include "tests/support/catch.h"
@@ -78,7 +80,7 @@ rl::Config config_of(const std::vector<Part>& parts) {
   }
   for (const char* word :
        {"rollout.prompts_per_step=4", "rollout.group_size=4", "train.steps=3",
-        "train.tokens_per_micro_batch=64", "optimizer.warmup_steps=0", "eval.every=0"}) {
+        "train.tokens_per_micro_batch=32", "optimizer.warmup_steps=0", "eval.every=0"}) {
     words.emplace_back(word);
   }
   rl::Config config = rl::load_config_or_throw({}, words);
@@ -189,6 +191,51 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
       name += (name.empty() ? "" : ", ") + part.name;
     }
     DYNAMIC_SECTION(name) { check_same_bits(config_of(parts)); }
+  }
+}
+
+// What one training step costs on rank 0's device, beside loading and saving.
+standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) {
+  const test::TemporaryDirectory directory;
+  standin::Scope scope;
+  standin::run_standin_ranks(
+      shape_of(config), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
+        rl::TrainingRun run({config, directory.path(), 1, {}}, mesh, comms);
+        rl::Learner learner(run);
+        auto batch = rl::make_step_batch(
+            rl::read_rollout_file(kGoldens / "plain.jsonl", config.rollout.group_size), config);
+        comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "every rank is ready");
+        if (mesh.rank() == 0) {
+          scope.reset_counts();
+        }
+        comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "counts begin");
+        const auto mini_batches = learner.collate(batch);
+        learner.score(mini_batches, batch);
+        learner.compute_advantages(batch);
+        const auto updates = learner.update(mini_batches, batch);
+        if (mesh.rank() == 0) {
+          optimizer_steps = static_cast<int64_t>(updates.policy.size() + updates.critic.size());
+          REQUIRE(mini_batches.front().micro_batches.size() > 1);
+        }
+      });
+  CHECK(scope.text() == "");
+  return scope.counts(0);
+}
+
+TEST_CASE("a step waits for the device once an optimizer step and once for its scores") {
+  const Models models;
+  for (const Part& layout : {kLayouts[0], kLayouts[2], kLayouts[4]}) {
+    for (const Part& algorithm : kAlgorithms) {
+      CAPTURE(layout.name, algorithm.name);
+      int64_t optimizer_steps = 0;
+      const auto counts =
+          step_counts(config_of({models.part("qwen3_tied"), layout, algorithm}), optimizer_steps);
+      CAPTURE(counts.host_syncs, counts.blocking_uploads);
+      REQUIRE(optimizer_steps >= 2);
+      CHECK(standin::Counts::sum(counts.host_syncs) == optimizer_steps + 1);
+      CHECK(counts.blocking_uploads.empty());
+      CHECK(counts.uploads > 0);
+    }
   }
 }
 

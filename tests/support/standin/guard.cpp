@@ -1,5 +1,6 @@
 #include "tests/support/standin/guard.h"
 
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "tests/support/standin/machine.h"

@@ -5,7 +5,8 @@
              versions old (one rank, truncated importance sampling): training reward and exact match on the test set.
 
 Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|live [--out DIRECTORY] [--seeds 1,2,3] [--steps N]
-Writes curves-WHAT-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part: losses by more
+       [--dtype float32|bfloat16|float64]
+Writes curves-WHAT[-DTYPE]-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part: losses by more
 than 1 %, final rewards by more than two standard errors.
 """
 
@@ -43,7 +44,7 @@ LIVE_RUNS = {
 }
 
 
-def recorded(steps: int, _seeds: list[int]) -> tuple[dict, bool]:
+def recorded(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
     """Every step's losses on one and on two ranks; the file is repeated until there are `steps`."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -54,7 +55,8 @@ def recorded(steps: int, _seeds: list[int]) -> tuple[dict, bool]:
         curves = {}
         for ranks, layout in {"1": ringside_cli.layout(), "2": TWO_RANKS}.items():
             run_dir = folder / f"run{ranks}"
-            words = ["--rollouts", folder / "rollouts.jsonl", "--steps", steps, "--run-dir", run_dir, *layout]
+            words = ["--rollouts", folder / "rollouts.jsonl", "--steps", steps, "--run-dir", run_dir]
+            words += [*layout, f"model.dtype={dtype}"]
             ringside_cli.run("train", recipe, *words, timeout=3600)
             updates = [u for step in ringside_cli.read_steps(run_dir) for u in step["updates"]]
             curves[ranks] = {key: [u[key] for u in updates] for key in ("loss", "kl", "entropy", "grad_norm")}
@@ -63,7 +65,7 @@ def recorded(steps: int, _seeds: list[int]) -> tuple[dict, bool]:
         for key in curves["1"]
     }
     print("largest relative difference of any optimizer step:", {k: f"{v:.2e}" for k, v in worst.items()})
-    return {"steps": steps, "worst_relative_difference": worst, "curves": curves}, worst["loss"] <= 0.01
+    return {"steps": steps, "dtype": dtype, "worst_relative_difference": worst, "curves": curves}, worst["loss"] <= 0.01
 
 
 def warm_start(folder: pathlib.Path, seed: int) -> pathlib.Path:
@@ -81,9 +83,10 @@ def exact_match(model: pathlib.Path, folder: pathlib.Path) -> float:
     return json.loads(output[output.rindex("{") :])["mean"]
 
 
-def live_run(folder: pathlib.Path, start: pathlib.Path, name: str, seed: int, steps: int) -> dict:
+def live_run(folder: pathlib.Path, start: pathlib.Path, name: str, seed: int, steps: int, dtype: str) -> dict:
     run_dir = folder / name.replace(" ", "-").replace(",", "")
     words = [f"seed={seed}", f"model.path={start}", f"data.train={folder}/data/train.jsonl", f"train.steps={steps}"]
+    words.append(f"model.dtype={dtype}")
     # `run` starts the worker beside as many trainer ranks as the layout asks for.
     layout = LIVE_RUNS[name][2:]
     ringside_cli.run(
@@ -105,13 +108,13 @@ def live_run(folder: pathlib.Path, start: pathlib.Path, name: str, seed: int, st
     return result
 
 
-def live(steps: int, seeds: list[int]) -> tuple[dict, bool]:
+def live(steps: int, seeds: list[int], dtype: str) -> tuple[dict, bool]:
     runs = []
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             start = warm_start(folder, seed)
-            runs += [live_run(folder, start, run, seed, steps) for run in LIVE_RUNS]
+            runs += [live_run(folder, start, run, seed, steps, dtype) for run in LIVE_RUNS]
     finals = {name: [r["final_reward"] for r in runs if r["run"] == name] for name in LIVE_RUNS}
     mean = {name: sum(values) / len(values) for name, values in finals.items()}
     spread = {
@@ -158,12 +161,14 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tools/bench/results")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--steps", type=int, default=0, help="default: 500 recorded, 100 live")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"], help="model.dtype")
     options = parser.parse_args()
     steps = options.steps or (500 if options.what == "recorded" else 100)
     measure = recorded if options.what == "recorded" else live
-    result, passed = measure(steps, [int(seed) for seed in options.seeds.split(",")])
+    result, passed = measure(steps, [int(seed) for seed in options.seeds.split(",")], options.dtype)
     options.out.mkdir(parents=True, exist_ok=True)
-    stem = options.out / f"curves-{options.what}-{datetime.date.today()}"
+    what = options.what if options.dtype == "float32" else f"{options.what}-{options.dtype}"
+    stem = options.out / f"curves-{what}-{datetime.date.today()}"
     stem.with_suffix(".json").write_text(json.dumps(result) + "\n")
     draw(options.what, result, stem.with_suffix(".png"))
     print("passed" if passed else "FAILED")
