@@ -20,6 +20,7 @@
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
+#include "rl/trainer/training_run.h"
 #include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/group_scope.h"
 #include "tools/command.h"

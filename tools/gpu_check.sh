@@ -1,75 +1,124 @@
 #!/usr/bin/env bash
-# Builds the CUDA part with the `cuda` preset, runs the tests labelled "gpu" and the attention
-# benchmark on this machine's GPU, and writes tools/bench/results/gpu-DATE.json with date, commit and
-# versions. Without a GPU it says so, builds nothing and exits 0.
+# Runs on this machine's GPU what only a GPU can tell, and writes gpu-DATE.json with date, commit,
+# versions and GPU: (1) the tests labelled "gpu"; (2) the same, and the bits of attention, under
+# CUDA_LAUNCH_BLOCKING=1, which must be equal; (3) the speed of attention; (4) a GRPO step of a Qwen3
+# of 0.6B parameters beside transformers, where python3 has transformers.
 #
-# Usage: tools/gpu_check.sh [TORCH_DIR]
-#   TORCH_DIR  torch folder of a torch 2.11.0 with CUDA; default: .env/cuda's, else python3's
-# Exits non-zero when there is a GPU and the build, a test or the benchmark fails, or no test carries
-# the label.
+# Usage: tools/gpu_check.sh    in a checkout after `tools/setup.sh --cuda`; results in tools/bench/results/
+#        ./gpu_check.sh        in an unpacked bundle that was made with --cuda; results in results/
+# Without a GPU it says so, runs nothing and exits 0. Exits non-zero when there is a GPU and a part
+# fails, or when no test carries the label.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")"
+[[ -e MANIFEST ]] || cd ..
 
+say() { echo "gpu_check: $*"; }
 die() {
   echo "gpu_check: error: $*" >&2
   exit 1
 }
 
-find_torch() {
-  local candidate
-  for candidate in .env/cuda/lib/python3*/site-packages/torch; do
-    [[ -d $candidate ]] && echo "$PWD/$candidate" && return
-  done
-  local find='import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])'
-  python3 -c "$find" 2>/dev/null
+# Sets, for a bundle or a checkout: program, results, commit, python, and the functions gpu_tests,
+# which runs the tests, and bench_attention.
+use_bundle() {
+  program=bin/ringside_cuda results=results python=python3 step=tools/grpo_step.py
+  commit=$(sed -n 's/^commit: //p' MANIFEST)
+  [[ -x libexec/ringside_cuda ]] || die "this bundle was made without --cuda"
+  bench_attention() { bin/with-torch libexec/bench_gpu_attention "$@"; }
+  gpu_tests() {
+    local name labels ran=0
+    while read -r name labels; do
+      [[ " $labels " == *" gpu "* ]] || continue
+      bin/with-torch "tests/$name" || return 1
+      ran=1
+    done <tests/labels.txt
+    ((ran)) || die "no test carries the label gpu"
+  }
 }
 
-# A JSON string of one line of text.
+use_checkout() {
+  program=build/ringside_cuda results=tools/bench/results python=python3 step=tools/bench/gpu/grpo_step.py
+  commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
+  [[ -x .env/oracle/bin/python ]] && python=.env/oracle/bin/python
+  local tests
+  tests=$(awk '$2 == "tests" && / gpu( |$)/ {print $1}' build/bundle_cuda_targets.txt)
+  # shellcheck disable=SC2086  # several targets
+  ninja -C build ringside_cuda bench_gpu_attention $tests
+  bench_attention() { build/tools/bench/gpu/bench_gpu_attention "$@"; }
+  gpu_tests() { ctest --test-dir build -L gpu --no-tests=error --output-on-failure; }
+}
+
+# A JSON string of some text.
 quoted() {
   local text=${1//\\/\\\\}
-  printf '"%s"' "${text//\"/\\\"}"
+  text=${text//\"/\\\"}
+  printf '"%s"' "${text//$'\n'/\\n}"
 }
 
-# write_results FILE TORCH_DIR TESTS BENCHMARK_FILE
-write_results() {
-  local gpu fields=name,driver_version,memory.total
-  gpu=$(nvidia-smi --query-gpu=$fields --format=csv,noheader | paste -sd ';')
-  {
-    printf '{\n"date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
-    printf '"commit": %s,\n' "$(quoted "$(git describe --always --dirty 2>/dev/null || echo unknown)")"
-    printf '"gpu": %s,\n' "$(quoted "$gpu")"
-    printf '"nvcc": %s,\n' "$(quoted "$(nvcc --version | tail -n 1)")"
-    printf '"torch": %s,\n' "$(quoted "$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$2/version.py")")"
-    printf '"tests": %s,\n"attention": ' "$(quoted "$3")"
-    cat "$4"
-    printf '}\n'
-  } >"$1"
+# part NAME COMMAND...: runs it and records whether it passed, and its seconds.
+part() {
+  local name=$1 begin=$SECONDS outcome=passed
+  shift
+  say "$name"
+  "$@" || { outcome=failed; status=1; }
+  parts+="$(quoted "$name"): {\"outcome\": \"$outcome\", \"seconds\": $((SECONDS - begin))}, "
+}
+
+blocking_tests() { CUDA_LAUNCH_BLOCKING=1 gpu_tests; }
+
+equal_bits() {
+  bench_attention --digests >"$work/digests" || return 1
+  CUDA_LAUNCH_BLOCKING=1 bench_attention --digests >"$work/blocking_digests" || return 1
+  [[ -s $work/digests ]] || return 1
+  diff "$work/digests" "$work/blocking_digests"
+}
+
+attention_speed() { bench_attention | tee "$work/attention" && [[ -s $work/attention ]]; }
+
+grpo_step() { "$python" "$step" --ringside "$program" | tee "$work/step"; }
+
+# field NAME FILE: a member of the results, when the part wrote the file whole.
+field() {
+  "$python" -m json.tool "$2" >/dev/null 2>&1 || return 0
+  printf ',\n"%s": ' "$1"
+  cat "$2"
 }
 
 main() {
   if ! nvidia-smi >/dev/null 2>&1; then
-    echo "gpu_check: no GPU on this machine (nvidia-smi does not answer): nothing was built, run or measured"
+    say "no GPU on this machine (nvidia-smi does not answer): nothing was built, run or measured"
     return 0
   fi
-  command -v nvcc >/dev/null || die "nvcc is not on PATH; the CUDA 13.0 toolkit is needed"
-  local torch
-  torch=${1:-$(find_torch)} || die "no torch found; give its folder, or run tools/setup.sh --cuda"
-  [[ -e $torch/lib/libtorch_cuda.so ]] || die "no lib/libtorch_cuda.so in '$torch'"
-
-  cmake --preset cuda "-DRINGSIDE_TORCH_DIR=$torch"
-  ninja -C build-cuda test_sp_cuda test_engine_cuda bench_gpu_attention
-
-  local tests=passed status=0 measured
-  ctest --test-dir build-cuda -L gpu --no-tests=error --output-on-failure || { tests=failed; status=1; }
-  measured=$(mktemp)
-  trap 'rm -f "$measured"' RETURN
-  build-cuda/tools/bench/gpu/bench_gpu_attention | tee "$measured" || die "the benchmark failed"
-
-  mkdir -p tools/bench/results
-  local results
-  results=tools/bench/results/gpu-$(date -u +%Y-%m-%d).json
-  write_results "$results" "$torch" "$tests" "$measured"
-  echo "gpu_check: tests $tests; results are in $results"
+  local program results python step commit work status=0 parts=''
+  if [[ -e MANIFEST ]]; then use_bundle; else use_checkout; fi
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf '$work'" EXIT
+  "$program" --version | tee "$work/version"
+  grep -q '^cuda: [1-9]' "$work/version" || die "$program sees no CUDA device, though nvidia-smi answers"
+  part "gpu tests" gpu_tests
+  part "gpu tests, blocking launches" blocking_tests
+  part "equal bits with blocking launches" equal_bits
+  part "attention" attention_speed
+  if "$python" -c 'import transformers' 2>/dev/null; then
+    part "GRPO step beside transformers" grpo_step
+  else
+    say "$python has no transformers: no GRPO step beside it"
+  fi
+  mkdir -p "$results"
+  local file
+  file=$results/gpu-$(date -u +%Y-%m-%d).json
+  {
+    printf '{\n"date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
+    printf '"commit": %s,\n' "$(quoted "$commit")"
+    printf '"gpu": %s,\n' "$(quoted "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)")"
+    printf '"versions": %s,\n' "$(quoted "$(cat "$work/version")")"
+    printf '"parts": {%s}' "${parts%, }"
+    field attention "$work/attention"
+    field grpo_step "$work/step"
+    printf '\n}\n'
+  } >"$file"
+  say "results are in $file"
   return "$status"
 }
 

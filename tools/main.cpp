@@ -12,6 +12,7 @@
 #include "tools/cmd_rollout.h"
 #include "tools/cmd_run.h"
 #include "tools/cmd_train.h"
+#include "tools/version.h"
 
 namespace {
 
@@ -47,7 +48,7 @@ int main(int argc, char** argv) {
               SIG_IGN);  // write() then fails at the file size limit instead of killing the process
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
-  app.set_version_flag("--version", RINGSIDE_VERSION);
+  app.set_version_flag("--version", version_text);
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
   add_generate_command(context);

@@ -3,9 +3,9 @@
 # build/ringside.
 #
 # Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--faults]
-#   --no-tests  only build/ringside: no tests, no benchmarks, nor the packages that only they need
+#   --no-tests  only the programs: no tests, no benchmarks, nor the packages that only they need
 #   --oracle    also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
-#   --cuda      also .env/cuda (4.7 GB): LibTorch with CUDA; and the cuda preset, in build-cuda/
+#   --cuda      also .env/cuda (4.7 GB): LibTorch with CUDA; and build/ringside_cuda, which needs nvcc
 #   --fuzz      also clang, for tools/fuzz.sh
 #   --vllm      also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
 #   --llama     also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
@@ -89,30 +89,36 @@ make_env() {
   mv "$env/$kStamp.new" "$env/$kStamp"
 }
 
-# build PRESET FOLDER TARGET CMAKE_OPTION...: two jobs at most, since a file of torch code takes over
-# a gigabyte to compile.
+# build "TARGETS" CMAKE_OPTION...: in build/; two jobs at most, since a file of torch code takes over a
+# gigabyte to compile.
 build() {
-  local preset=$1 folder=$2 target=$3 jobs
-  shift 3
+  local targets=$1 jobs
+  shift
   jobs=$(nproc)
-  mkdir -p "$folder"
-  cmake --preset "$preset" "$@" >"$folder/configure.log" 2>&1 || {
-    cat "$folder/configure.log" >&2
-    die "cmake --preset $preset failed; its output is above and in $folder/configure.log"
+  mkdir -p build
+  cmake --preset release "$@" >build/configure.log 2>&1 || {
+    cat build/configure.log >&2
+    die "cmake --preset release failed; its output is above and in build/configure.log"
   }
-  ninja -C "$folder" -j "$((jobs < 2 ? jobs : 2))" "$target" ||
-    die "the build in $folder failed; see the first error above"
+  # shellcheck disable=SC2086  # several targets
+  ninja -C build -j "$((jobs < 2 ? jobs : 2))" $targets ||
+    die "the build failed; see the first error above"
 }
 
-# build_release TESTS: build/ringside, and with TESTS 1 the tests. Without, a tree that was once
-# configured with tests keeps them.
+# build_release TESTS CUDA: build/ringside, with TESTS 1 the tests, with CUDA 1 build/ringside_cuda.
+# Without TESTS, a tree that was once configured with tests keeps them.
 build_release() {
+  local options=() programs=ringside
+  if (($2)); then
+    options+=(-DRINGSIDE_CUDA=ON)
+    programs+=" ringside_cuda"
+  fi
   if (($1)); then
-    build release build all -DRINGSIDE_TESTS=ON
+    build all -DRINGSIDE_TESTS=ON "${options[@]}"
   elif [[ -e build/CMakeCache.txt ]]; then
-    build release build ringside
+    build "$programs" "${options[@]}"
   else
-    build release build ringside -DRINGSIDE_TESTS=OFF
+    build "$programs" -DRINGSIDE_TESTS=OFF "${options[@]}"
   fi
 }
 
@@ -134,6 +140,8 @@ main() {
       *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama, --faults or --help" ;;
     esac
   done
+  ((cuda)) && ! command -v nvcc >/dev/null &&
+    die "nvcc is not on PATH; ringside_cuda needs the CUDA 13.0 toolkit"
   mkdir -p .env
   exec 9>.env/lock
   flock -n 9 || {
@@ -148,15 +156,7 @@ main() {
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
   ((llama)) && make_env llama 1 --no-deps
-  build_release "$tests"
-  if ((cuda)); then
-    local torch
-    torch=$(echo .env/cuda/lib/python3*/site-packages/torch)
-    command -v nvcc >/dev/null ||
-      say "nvcc is not on PATH; the cuda preset needs the CUDA 13.0 toolkit"
-    build cuda build-cuda all "-DRINGSIDE_TORCH_DIR=$PWD/$torch"
-    say "build-cuda/ringside is ready, with the CUDA and NCCL objects beside it"
-  fi
+  build_release "$tests" "$cuda"
   [[ -x build/ringside ]] || die "the build left no build/ringside"
   say "build/ringside is ready"
 }

@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "sp/attention/cuda/kernels.h"
-#include "sp/mesh/nccl_communicator.h"
+#include "sp/mesh/nccl_groups.h"
 #include "tests/sp/cuda_problem.h"
 #include "tests/sp/cuda_twins.h"
 #include "tests/support/catch.h"
@@ -357,8 +358,16 @@ TEST_CASE("CUDA attention refuses what its kernels do not have", "[gpu]") {
   CHECK_THROWS_AS(run_call(heads, *sp::cuda_varlen_group_ops(), at::kBFloat16), c10::Error);
 }
 
-TEST_CASE("a CUDA group of one needs no NCCL call", "[gpu]") {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto alone = sp::make_nccl_communicator(store, "alone/", 0, 1, std::chrono::seconds(5));
-  CHECK(alone->size() == 1);
+TEST_CASE("groups of one rank need no NCCL call", "[gpu]") {
+  const sp::GroupRendezvous rendezvous{c10::make_intrusive<c10d::HashStore>(), "",
+                                       std::chrono::seconds(5)};
+  const auto connect = sp::nccl_groups(sp::Mesh({1, 1, 1}, 0), rendezvous, at::Device("cuda:0"));
+  CHECK(connect(sp::axes::kLoss)->size() == 1);
+  CHECK(connect(sp::axes::kRing)->size() == 1);
+}
+
+TEST_CASE("an NCCL group refuses another device than CUDA's", "[gpu]") {
+  CHECK_THROWS_WITH(sp::make_nccl_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1,
+                                                at::Device(at::kCPU), std::chrono::seconds(5)),
+                    Catch::Contains("needs a CUDA device with an index, got cpu"));
 }

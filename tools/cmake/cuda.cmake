@@ -1,34 +1,44 @@
-# The CUDA part of sp/: what it needs of a plan, built and tested everywhere; the kernels and NCCL as a library of its own,
-# ringside_sp_cuda, and what it links. The latter is compiled wherever nvcc and a full torch wheel are found, so that a
-# machine without a GPU still compiles and links it; only the `cuda` preset demands it.
+# The CUDA part: what of sp/ needs only a plan, built and tested everywhere; and where nvcc and a whole torch wheel are found,
+# the kernels, NCCL and the CUDA backend as libraries of their own, which the executables with property RINGSIDE_CUDA link
+# beside the objects that all others link. A machine without a GPU compiles and links them too. RINGSIDE_CUDA demands them.
 ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
 ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
     "${CMAKE_SOURCE_DIR}/sp/attention/cuda/exact_attention.cpp"
   DEPS sp_cuda_waves sp_attention TORCH)
 
+# ringside_find_full_torch(OUT): the torch folder of an installed wheel that has its CUDA libraries beside it, or empty. That
+# of .env/build has libtorch_cuda.so, but nothing that it needs.
+function(ringside_find_full_torch out)
+  file(GLOB candidates "${CMAKE_SOURCE_DIR}/.env/cuda/lib/python3*/site-packages/torch")
+  file(GLOB more "${CMAKE_SOURCE_DIR}/.env/oracle/lib/python3*/site-packages/torch")
+  foreach(folder "${RINGSIDE_TORCH_DIR}" ${candidates} ${more})
+    if(EXISTS "${folder}/lib/libtorch_cuda.so" AND EXISTS "${folder}/../nvidia/nccl/lib/libnccl.so.2"
+       AND EXISTS "${folder}/../nvidia/cu13/lib/libcudart.so.13")
+      cmake_path(NORMAL_PATH folder)
+      set(${out} "${folder}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${out} "" PARENT_SCOPE)
+endfunction()
+
 include(CheckLanguage)
-check_language(CUDA)
-# .env/build holds libtorch_cuda.so too, but not the CUDA libraries that it needs.
-set(_full_torch_candidates)
-foreach(_env cuda oracle)
-  file(GLOB _found "${CMAKE_SOURCE_DIR}/.env/${_env}/lib/python3*/site-packages/torch/lib/libtorch_cuda.so")
-  list(APPEND _full_torch_candidates ${_found})
-endforeach()
-# One wheel for all: a torch that was named comes before those found.
-if(RINGSIDE_CUDA AND NOT RINGSIDE_TORCH_DIR MATCHES "/\\.env/build/" AND EXISTS "${RINGSIDE_TORCH_DIR}/lib/libtorch_cuda.so")
-  list(PREPEND _full_torch_candidates "${RINGSIDE_TORCH_DIR}/lib/libtorch_cuda.so")
+if(NOT CMAKE_CUDA_COMPILER)
+  unset(CMAKE_CUDA_COMPILER CACHE)  # a toolkit may have been installed since the last configure
 endif()
+check_language(CUDA)
+ringside_find_full_torch(_full_torch)
 set(RINGSIDE_HAVE_CUDA OFF)
 if(NOT CMAKE_CUDA_COMPILER)
   set(_cuda_missing "nvcc not found")
-elseif(NOT _full_torch_candidates)
+elseif(NOT _full_torch)
   set(_cuda_missing "no torch wheel with CUDA libraries (tools/setup.sh --oracle or --cuda installs one)")
 else()
   set(RINGSIDE_HAVE_CUDA ON)
 endif()
 if(NOT RINGSIDE_HAVE_CUDA)
   if(RINGSIDE_CUDA)
-    message(FATAL_ERROR "the CUDA build was asked for, but: ${_cuda_missing}")
+    message(FATAL_ERROR "the link for CUDA was asked for, but: ${_cuda_missing}")
   endif()
   message(STATUS "CUDA and NCCL objects: skipped, ${_cuda_missing}")
   return()
@@ -39,28 +49,38 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
+# The wheel's runtime, like the wheel's own libraries: not the toolkit's beside it.
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 find_package(CUDAToolkit REQUIRED)
-list(GET _full_torch_candidates 0 _torch_cuda)
-get_filename_component(_torch_lib "${_torch_cuda}" DIRECTORY)
-get_filename_component(_site_packages "${_torch_lib}/../.." ABSOLUTE)
-message(STATUS "CUDA and NCCL objects: built with nvcc ${CMAKE_CUDA_COMPILER_VERSION}, linked to ${_torch_cuda}")
+ringside_check_torch("${_full_torch}")
+message(STATUS "CUDA and NCCL objects: built with nvcc ${CMAKE_CUDA_COMPILER_VERSION}, linked to ${_full_torch}")
+cmake_path(SET _nvidia NORMALIZE "${_full_torch}/../nvidia")
 
-# NCCL as the wheel pins it; the system's where the wheel carries none.
-find_path(RINGSIDE_NCCL_INCLUDE nccl.h PATHS "${_site_packages}/nvidia/nccl/include" NO_DEFAULT_PATH)
-find_path(RINGSIDE_NCCL_INCLUDE nccl.h REQUIRED)
-
-add_library(ringside_torch_cuda INTERFACE)
-target_include_directories(ringside_torch_cuda SYSTEM INTERFACE "${RINGSIDE_NCCL_INCLUDE}")
-target_compile_definitions(ringside_torch_cuda INTERFACE USE_C10D_NCCL)
+add_library(ringside_torch_full INTERFACE)
 # --no-as-needed: CUDA registers itself when its library is loaded, no symbol of it need be named.
-target_link_libraries(ringside_torch_cuda INTERFACE ringside_torch CUDA::cudart
-  -Wl,--no-as-needed "${_torch_cuda}" "${_torch_lib}/libc10_cuda.so" -Wl,--as-needed)
+target_link_libraries(ringside_torch_full INTERFACE
+  "-Wl,--push-state,--no-as-needed,${_full_torch}/lib/libtorch_cuda.so,--pop-state"
+  "${_full_torch}/lib/libc10_cuda.so" "${_full_torch}/lib/libtorch_cpu.so" "${_full_torch}/lib/libc10.so"
+  "${_nvidia}/nccl/lib/libnccl.so.2" "${_nvidia}/cu13/lib/libcudart.so.13")
+
+# Headers of CUDA and of the NCCL that the wheel pins.
+add_library(ringside_cuda_headers INTERFACE)
+target_include_directories(ringside_cuda_headers SYSTEM INTERFACE "${_nvidia}/nccl/include" ${CUDAToolkit_INCLUDE_DIRS})
+target_compile_definitions(ringside_cuda_headers INTERFACE USE_C10D_NCCL)
+target_link_libraries(ringside_cuda_headers INTERFACE ringside_torch)
 
 add_library(ringside_sp_cuda STATIC
   "${CMAKE_SOURCE_DIR}/sp/attention/cuda/row_kernels.cu" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/kernels.cpp"
-  "${CMAKE_SOURCE_DIR}/sp/mesh/nccl_communicator.cpp")
+  "${CMAKE_SOURCE_DIR}/sp/mesh/nccl_groups.cpp")
 target_include_directories(ringside_sp_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
-target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_torch_cuda)
+target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_cuda_headers)
+
+# An object, not an archive: nothing names its symbols, it registers itself.
+add_library(ringside_cuda_backend OBJECT "${CMAKE_SOURCE_DIR}/engine/device/device_backend_cuda.cpp")
+target_link_libraries(ringside_cuda_backend PUBLIC ringside_sp_cuda engine_device_backend)
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE _architectures)
+list(JOIN _architectures " " _architectures)
+target_compile_definitions(ringside_cuda_backend PRIVATE RINGSIDE_CUDA_ARCHITECTURES="${_architectures}")
 add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tools/bench/gpu" EXCLUDE_FROM_ALL)
 
 # The decoder's operators on CUDA. Objects, not an archive: they register themselves, nothing names them.

@@ -5,20 +5,32 @@ if(_torch_candidates)
   list(GET _torch_candidates 0 _torch_default)
 endif()
 set(RINGSIDE_TORCH_DIR "${_torch_default}" CACHE PATH "the torch folder of an installed PyTorch wheel")
-if(NOT EXISTS "${RINGSIDE_TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "LibTorch not found at '${RINGSIDE_TORCH_DIR}'. Run tools/setup.sh, or set RINGSIDE_TORCH_DIR.")
-endif()
-file(READ "${RINGSIDE_TORCH_DIR}/version.py" _torch_version)
-if(NOT _torch_version MATCHES "2\\.11\\.0")
-  message(FATAL_ERROR "expected torch 2.11.0 in ${RINGSIDE_TORCH_DIR}; Gloo's class layout is checked for that version only")
-endif()
+
+# ringside_check_torch(folder): stops unless it holds the version of LibTorch that the sources are written for.
+function(ringside_check_torch folder)
+  if(NOT EXISTS "${folder}/lib/libtorch_cpu.so")
+    message(FATAL_ERROR "LibTorch not found at '${folder}'. Run tools/setup.sh, or set RINGSIDE_TORCH_DIR.")
+  endif()
+  file(READ "${folder}/version.py" version)
+  if(NOT version MATCHES "2\\.11\\.0")
+    message(FATAL_ERROR "expected torch 2.11.0 in ${folder}; Gloo's class layout is checked for that version only")
+  endif()
+endfunction()
+ringside_check_torch("${RINGSIDE_TORCH_DIR}")
+
+# What an executable links decides itself, by its property RINGSIDE_CUDA: libtorch_cpu alone, or the whole wheel
+# (ringside_torch_full, tools/cmake/cuda.cmake). The libraries in between are the same objects for both.
+add_library(ringside_torch_cpu INTERFACE)
+target_link_libraries(ringside_torch_cpu INTERFACE
+  "${RINGSIDE_TORCH_DIR}/lib/libtorch_cpu.so" "${RINGSIDE_TORCH_DIR}/lib/libc10.so")
+define_property(TARGET PROPERTY RINGSIDE_CUDA BRIEF_DOCS "this executable links the whole torch wheel")
 
 add_library(ringside_torch INTERFACE)
 target_include_directories(ringside_torch SYSTEM INTERFACE
   "${RINGSIDE_TORCH_DIR}/include" "${RINGSIDE_TORCH_DIR}/include/torch/csrc/api/include")
 target_compile_definitions(ringside_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_link_libraries(ringside_torch INTERFACE
-  "${RINGSIDE_TORCH_DIR}/lib/libtorch_cpu.so" "${RINGSIDE_TORCH_DIR}/lib/libc10.so")
+  $<IF:$<BOOL:$<TARGET_PROPERTY:RINGSIDE_CUDA>>,ringside_torch_full,ringside_torch_cpu>)
 
 # One precompiled header for every target that sees torch: ATen and autograd cost seconds a file otherwise.
 add_library(ringside_torch_pch STATIC "${CMAKE_SOURCE_DIR}/tools/cmake/torch_pch.cpp")

@@ -1,14 +1,16 @@
 # ringside_library(NAME name SOURCES ... DEPS ... [TORCH] [APART ...])
 #   A static library whose dependencies are written out. TORCH adds LibTorch and the shared precompiled header. With
 #   RINGSIDE_UNITY its sources are compiled several at a time; those under APART always alone.
-# ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [UNITY])
-#   An executable; its sources are compiled several at a time only with UNITY.
-# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [LABELS ...] [TIMEOUT seconds])
+# ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
+#   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
+#   devices: the whole torch wheel and the CUDA backend (only where RINGSIDE_HAVE_CUDA is set).
+# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds])
 #   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
 #   A test that a program other than Catch2 decides by its exit status. PYTHON puts an interpreter before COMMAND: oracle,
 #   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.
 set(RINGSIDE_UNITY_BATCH 8)
+define_property(TARGET PROPERTY RINGSIDE_LABELS BRIEF_DOCS "labels of a test executable")
 
 # ringside_unity(OUT NAME sources...): the files that stand for `sources`. Each includes a batch of them by its path from the
 # root, so that its text is the same in every checkout and ccache finds it; CMake's own unity files name absolute paths.
@@ -60,21 +62,30 @@ function(ringside_library)
 endfunction()
 
 function(ringside_executable)
-  cmake_parse_arguments(A "TORCH;UNITY" "NAME" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;CUDA;UNITY" "NAME" "SOURCES;DEPS" ${ARGN})
   if(A_UNITY)
     ringside_unity(A_SOURCES ${A_NAME} ${A_SOURCES})
   endif()
   add_executable(${A_NAME} ${A_SOURCES})
-  ringside_target(${A_NAME} ${A_TORCH} PRIVATE ${A_DEPS})
+  if(A_CUDA)
+    ringside_target(${A_NAME} TRUE PRIVATE ${A_DEPS} ringside_cuda_backend)
+    set_target_properties(${A_NAME} PROPERTIES RINGSIDE_CUDA ON)
+  else()
+    ringside_target(${A_NAME} ${A_TORCH} PRIVATE ${A_DEPS})
+  endif()
 endfunction()
 
 function(ringside_test)
-  cmake_parse_arguments(A "TORCH" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  set(torch)
-  if(A_TORCH)
-    set(torch TORCH)
-  endif()
-  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} DEPS ${A_DEPS} catch_main ${torch})
+  cmake_parse_arguments(A "TORCH;CUDA" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  set(options)
+  foreach(option TORCH CUDA)
+    if(A_${option})
+      list(APPEND options ${option})
+    endif()
+  endforeach()
+  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} DEPS ${A_DEPS} catch_main ${options})
+  set_property(GLOBAL APPEND PROPERTY RINGSIDE_TEST_TARGETS ${A_NAME})
+  set_target_properties(${A_NAME} PROPERTIES RINGSIDE_LABELS "${A_LABELS}")
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()

@@ -1,8 +1,10 @@
 // TFLOP/s of attention forward and backward on one GPU: the executor at P = 1, and the plain flash
 // kernel in one call over the same documents. If documents share prefixes, the plain kernel
 // computes and stores every prefix again. Both rates use the FLOPs of the shared form, so the ratio
-// of the rates is the ratio of the times. Writes a JSON array to stdout. Exits with 0 and an empty
-// array without a GPU.
+// of the rates is the ratio of the times. Writes a JSON array to stdout. With --digests it measures
+// nothing and writes one line a scenario: a hash of the bits of the executor's results, which must
+// be the same on every run with deterministic algorithms. Exits with 0 without a GPU, and measures
+// nothing.
 // Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -13,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -136,6 +139,33 @@ Times time_flash(const Scenario& scenario) {
           })};
 }
 
+std::size_t hash_of_bits(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.contiguous().cpu();
+  return std::hash<std::string_view>()(
+      {static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
+}
+
+void print_digest(const Scenario& scenario) {
+  const auto plan = std::make_shared<const sp::AttentionPlan>(
+      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0));
+  const Inputs in = make_inputs(scenario.forest.num_tokens());
+  const auto prepared = sp::cuda_kernels()->prepare(plan, in.q_THD.options());
+  const auto alone = sp::make_single_rank_communicator();
+  const auto result = sp::run_forward(in.q_THD, in.kv_T2KD, *prepared, *alone, kScale);
+  const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
+  const auto gradients = sp::run_backward(side, in.kv_T2KD, *prepared, *alone, kScale);
+  std::printf("%s: out %zx lse %zx dq %zx dkv %zx\n", scenario.name.c_str(),
+              hash_of_bits(result.out), hash_of_bits(result.lse), hash_of_bits(gradients.dq_ShD),
+              hash_of_bits(gradients.dkv_S2kD));
+}
+
+void print_digests() {
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  for (const Scenario& scenario : scenarios()) {
+    print_digest(scenario);
+  }
+}
+
 void report(const Scenario& scenario, bool first) {
   const auto plan = std::make_shared<const sp::AttentionPlan>(
       sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0));
@@ -157,20 +187,28 @@ void report(const Scenario& scenario, bool first) {
   std::fflush(stdout);
 }
 
-}  // namespace
-
-int main() {
+void measure() {
   std::printf("[\n");
-  if (at::cuda::is_available()) {
-    const at::NoGradGuard no_grad;
-    at::manual_seed(1);
-    bool first = true;
-    for (const Scenario& scenario : scenarios()) {
-      report(scenario, first);
-      first = false;
-    }
-  } else {
-    std::fprintf(stderr, "attention_bench: no GPU, nothing was measured\n");
+  bool first = true;
+  for (const Scenario& scenario : scenarios()) {
+    report(scenario, first);
+    first = false;
   }
   std::printf("\n]\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!at::cuda::is_available()) {
+    std::fprintf(stderr, "attention_bench: no GPU, nothing was measured\n");
+    return 0;
+  }
+  const at::NoGradGuard no_grad;
+  at::manual_seed(1);
+  if (argc > 1 && std::string_view(argv[1]) == "--digests") {
+    print_digests();
+  } else {
+    measure();
+  }
 }

@@ -255,7 +255,7 @@ def save(sides: dict[str, dict], options: argparse.Namespace, size: Size) -> pat
     """Writes what was measured, on what, to tools/bench/results/; returns the file."""
     date = datetime.datetime.now().isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")}
-    versions["ringside"] = subprocess.getoutput(f"{options.ringside} --version")
+    versions["ringside"] = subprocess.getoutput(f"{options.ringside} --version").splitlines()[0]
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     record = dict(date=date, versions=versions, cpu=cpu and cpu[1], cores=os.cpu_count())
     record |= dict(load_average=os.getloadavg()[0], threads=options.threads)
