@@ -49,15 +49,12 @@ std::optional<VersionDirectories> version_directories(const Config& config) {
                             scalar_type(published_dtype(config)), config.model.path);
 }
 
-QueueRules queue_rules(const Config& config, int64_t trainer_term, int64_t restored_version,
-                       const std::filesystem::path& directory) {
-  QueueRules rules;
+StepRules step_rules(const Config& config, int64_t restored_version) {
+  StepRules rules;
   rules.prompts_per_step = config.rollout.prompts_per_step;
   rules.group_size = config.rollout.group_size;
   rules.max_staleness = config.algorithm.max_staleness;
-  rules.trainer_term = trainer_term;
-  rules.restored_version = restored_version;
-  rules.newest_of_term = record_start(directory, trainer_term, restored_version);
+  rules.first_step = restored_version + 1;
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
     rules.total_reward =
@@ -111,8 +108,8 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
   if (!prompts.empty() && tokenizer) {
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
-  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
-                                                      options.trainer_term, std::move(granted));
+  options.admission =
+      std::make_shared<LiveAdmission>(config, model_bounds(model), std::move(granted));
 }
 
 // Durations of one kind of work over a run.
@@ -184,7 +181,7 @@ class EventReporter {
 // which hands over a version, or destruction.
 class LiveSource final : public RolloutSource {
  public:
-  LiveSource(const Config& config, const bridge::TrainerOptions& options, const QueueRules& rules,
+  LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
              const std::filesystem::path& directory, int64_t last_step)
       : dtype_(scalar_type(published_dtype(config))),
         shares_memory_(config.weights.shared_memory),
@@ -339,9 +336,10 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   bridge::TrainerOptions options = trainer_options(
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
   set_admission(options, config);
-  const QueueRules rules = queue_rules(config, options.trainer_term, restored_version, directory);
+  options.newest_of_term = record_start(directory, options.trainer_term, restored_version);
   try {
-    return std::make_unique<LiveSource>(config, options, rules, directory, last_step);
+    return std::make_unique<LiveSource>(config, options, step_rules(config, restored_version),
+                                        directory, last_step);
   } catch (const bridge::BindError& error) {
     throw std::runtime_error(
         std::string(error.address == options.rollout_address ? "bridge.rollout_address"

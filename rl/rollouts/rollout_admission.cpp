@@ -8,7 +8,6 @@
 
 #include "rl/data/rollout_rewards.h"
 #include "rl/rewards/weighted_rewards.h"
-#include "rl/rollouts/rollout_queue.h"
 #include "rollout_bridge/protocol/branches.h"
 
 namespace ringside::rl {
@@ -189,11 +188,10 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   return check_judged(rollout, config.algorithm.advantage.estimator);
 }
 
-LiveAdmission::LiveAdmission(Config config, ModelBounds model, int64_t trainer_term,
+LiveAdmission::LiveAdmission(Config config, ModelBounds model,
                              std::unique_ptr<GrantedPrompts> prompts)
     : config_(std::move(config)),
       model_(model),
-      trainer_term_(trainer_term),
       reward_names_(names_of(config_.rollout.reward)),
       prompts_(std::move(prompts)) {}
 
@@ -217,9 +215,6 @@ Status LiveAdmission::admit(const Rollout& rollout) {
                        ", rollout.temperature is " + text_of(temperature));
   }
   if (Status s = check_names(rollout); !s) {
-    return s;
-  }
-  if (Status s = check_versions(rollout); !s) {
     return s;
   }
   return check_prompt(rollout);
@@ -269,25 +264,6 @@ Status LiveAdmission::check_prompt(const Rollout& rollout) {
                      " tokens, expected " + std::to_string(expected->size()) +
                      ", the first difference is at " +
                      std::to_string(theirs - rollout.prompt_ids.begin()));
-}
-
-// A group's oldest allowed version is that of the queue's rules. The queue checks versions of
-// earlier terms, because it knows which of them survived.
-Status LiveAdmission::check_versions(const Rollout& rollout) const {
-  if (rollout.trainer_term != trainer_term_) {
-    return Success{};
-  }
-  const int64_t oldest = slot_of(rollout.group_id) / config_.rollout.prompts_per_step -
-                         config_.algorithm.max_staleness;
-  for (const bridge::VersionSpan& span : rollout.versions) {
-    if (span.version < oldest) {
-      return refused(rollout, Reason::kStale,
-                     "sampled under version " + std::to_string(span.version) + ", group " +
-                         std::to_string(rollout.group_id) + " asks for " + std::to_string(oldest) +
-                         " or later");
-    }
-  }
-  return Success{};
 }
 
 }  // namespace ringside::rl

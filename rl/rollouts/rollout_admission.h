@@ -53,12 +53,11 @@ bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& conf
 //   sampling       temperature is not rollout.temperature
 //   rewards        the names are not those of rollout.reward (any names if that is "worker")
 //   prompt         prompt_ids is not the prompt of the group
-//   stale          a version of this trainer term is below the group's min_version
+// How old a rollout's weights may be is the StepPolicy's to say.
 class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
   // prompts: nullptr if this trainer does not have them; then only the prompt's length is checked.
-  LiveAdmission(Config config, ModelBounds model, int64_t trainer_term,
-                std::unique_ptr<GrantedPrompts> prompts);
+  LiveAdmission(Config config, ModelBounds model, std::unique_ptr<GrantedPrompts> prompts);
 
   bridge::Status admit(const bridge::Rollout& rollout) override;
 
@@ -66,11 +65,9 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
   bridge::Status check_lengths(const bridge::Rollout& rollout) const;
   bridge::Status check_names(const bridge::Rollout& rollout) const;
   bridge::Status check_prompt(const bridge::Rollout& rollout);
-  bridge::Status check_versions(const bridge::Rollout& rollout) const;
 
   Config config_;
   ModelBounds model_;
-  int64_t trainer_term_;
   std::vector<std::string> reward_names_;  // empty: rollout.reward is "worker"
   std::unique_ptr<GrantedPrompts> prompts_;
 };

@@ -47,16 +47,17 @@ void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
       {"accepted", counters.accepted},
       {"duplicates", counters.duplicates},
       {"dropped_stale", counters.dropped_stale},
-      {"dropped_siblings", counters.dropped_siblings},
       {"dropped_out_of_window", counters.dropped_out_of_window},
       {"dropped_zero_variance", counters.dropped_zero_variance},
       {"dropped_unneeded", counters.dropped_unneeded},
-      {"regranted_groups", counters.regranted_groups},
       {"refilled_groups", counters.refilled_groups},
       {"kept_zero_variance", counters.kept_zero_variance},
       {"failed_samples", counters.failed_samples},
       {"retried_samples", counters.retried_samples},
-      {"waiting", counters.waiting}};
+      {"waiting", counters.waiting},
+      // Columns of older files: a stale rollout no longer takes its group with it.
+      {"dropped_siblings", 0},
+      {"regranted_groups", 0}};
   for (const auto& [name, count] : named) {
     metrics.emplace_back(std::string("rollouts/") + name, static_cast<double>(count));
   }

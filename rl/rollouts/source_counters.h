@@ -10,24 +10,20 @@
 
 namespace ringside::rl {
 
-// Every accepted rollout ends in exactly one of: a step's batch, dropped_siblings,
-// dropped_zero_variance, dropped_unneeded, or waiting. The other dropped_* and duplicates were
-// never accepted. Every rollout of bridge->accepted and of a replayed journal is one of: accepted,
-// dropped_stale, dropped_out_of_window, a duplicate, bridge->forgotten, or still waiting in the
-// bridge.
+// Every accepted rollout ends in exactly one of: a step's batch, dropped_zero_variance,
+// dropped_unneeded, bridge->forgotten, or waiting. dropped_stale, dropped_out_of_window and
+// duplicates were never accepted.
 struct SourceCounters {
-  int64_t accepted = 0;    // rollouts accepted for training
+  int64_t accepted = 0;    // rollouts accepted for training, from workers and from the journal
   int64_t duplicates = 0;  // rollouts of a sample that was already accepted
-  // Rollouts from weights that are too old or lost in a restart, or of another group size.
+  // Rollouts of the journal from weights that are too old or lost in a restart, or of another group
+  // size. Those of workers are in bridge->rejected.
   int64_t dropped_stale = 0;
-  int64_t dropped_siblings = 0;  // other rollouts of the group of a dropped_stale one
-  // Rollouts of a step outside the window, or of a prompt that was not granted.
+  // Rollouts of the journal of a step that is over, or of a prompt that is tried no more.
   int64_t dropped_out_of_window = 0;
   int64_t dropped_zero_variance = 0;  // rollouts of groups whose rewards were all equal
   // Rollouts of a later prompt for a slot that an earlier prompt filled.
   int64_t dropped_unneeded = 0;
-  // Groups granted again because one of their rollouts was dropped as stale.
-  int64_t regranted_groups = 0;
   int64_t refilled_groups = 0;     // groups granted as replacements for zero-variance groups
   int64_t kept_zero_variance = 0;  // groups of the last round trained on with all rewards equal
   int64_t failed_samples = 0;      // rollouts accepted as error or aborted after the last retry

@@ -8,10 +8,26 @@
 
 namespace ringside::bridge {
 
+// What became of delivered rollouts. Every one ends in exactly one of: taken for a step,
+// dropped_zero_variance, dropped_unneeded, BridgeCounters::forgotten, or waiting.
+struct GroupCounters {
+  int64_t delivered = 0;              // from workers and from the journal
+  int64_t failed = 0;                 // of these: aborted or failed at the last attempt
+  int64_t waiting = 0;                // not a count: delivered and not taken now
+  int64_t dropped_zero_variance = 0;  // of groups that taught nothing and were replaced
+  int64_t dropped_unneeded = 0;       // of a later round than the one that was taken
+  int64_t refilled_groups = 0;        // granted in place of groups that taught nothing
+  int64_t kept_zero_variance = 0;     // groups of the last round that teach nothing, taken
+  // Rollouts of the journal that were not delivered at the start.
+  int64_t replayed_stale = 0;  // too old, of lost weights, or of another group size
+  int64_t replayed_out_of_steps =
+      0;  // of a step that is over, or of a group that no step trains on
+};
+
 struct BridgeCounters {
   uint64_t received = 0;  // ROLLOUT messages that parsed
   uint64_t accepted = 0;
-  uint64_t forgotten = 0;  // accepted, but their group was consumed before pop() returned them
+  uint64_t forgotten = 0;  // delivered, but their group was consumed before they were taken
   uint64_t duplicate = 0;
   uint64_t requeued = 0;    // samples aborted or failed, granted again
   uint64_t reassigned = 0;  // samples taken from a worker that did not answer in time
@@ -27,7 +43,7 @@ struct BridgeCounters {
   uint64_t denied = 0;           // connections refused for their key
   uint64_t journal_refused = 0;  // rollouts answered BUSY because the journal had no room
   // Sizes, not counts: current or peak bytes, as on the wire.
-  uint64_t queued_bytes = 0;                      // rollouts waiting for pop()
+  uint64_t queued_bytes = 0;                      // rollouts that the owner has not looked for yet
   uint64_t promised_bytes = 0;                    // sum of the workers' windows
   uint64_t peak_bytes = 0;                        // peak of queued + promised
   uint64_t journal_bytes = 0;                     // size of the journal file
@@ -37,6 +53,7 @@ struct BridgeCounters {
   // operation: a worker asked for a version that a newer one has replaced.
   uint64_t weight_requests = 0;
   std::array<uint64_t, kReasonCount> weight_rejected{};
+  GroupCounters groups;
 };
 
 }  // namespace ringside::bridge

@@ -1,13 +1,11 @@
 #include "rollout_bridge/trainer/group_ledger.h"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
+#include <utility>
 
 namespace ringside::bridge {
 namespace {
-
-constexpr int64_t kNone = -1;
 
 int64_t oldest_version(const Rollout& rollout) {
   int64_t oldest = INT64_MAX;
@@ -15,33 +13,48 @@ int64_t oldest_version(const Rollout& rollout) {
   return oldest;
 }
 
-int64_t ceil_of(int64_t amount, int64_t part, int64_t whole) {
-  return (amount * part + whole - 1) / whole;
+Error refused(Reason reason, const Rollout& rollout, const std::string& what) {
+  return {reason, "rollout '" + rollout.rollout_id + "': " + what};
+}
+
+std::string name_of(int64_t group_id) { return "group " + std::to_string(group_id); }
+
+GroupGrant grant_of(const GroupPolicy& policy, int64_t group_id) {
+  // Groups of earlier steps are assigned first, even if they are granted later.
+  return {group_id, policy.group_size(), policy.min_version(group_id), policy.step_of(group_id)};
+}
+
+// Every group that may fill a place, granted or not.
+void add_rounds(const GroupPolicy& policy, int64_t first_group, std::vector<int64_t>& groups) {
+  for (std::optional<int64_t> id = first_group; id; id = policy.next_round(*id)) {
+    groups.push_back(*id);
+  }
 }
 
 }  // namespace
 
-// State of a ready worker during one assign().
-struct GroupLedger::Taker {
-  std::string worker;
-  int64_t version;
-  int64_t capacity;
-  int64_t in_flight;
-  int64_t share;  // most samples in flight after this assign(), rounded up to whole groups
+GroupLedger::GroupLedger(Options options) : options_(std::move(options)) {
+  if (!options_.policy) return;
+  next_step_ = options_.policy->first_step();
+  last_open_step_ = checkpoint_ = next_step_ - 1;
+}
 
-  int64_t free() const { return std::min(capacity, share) - in_flight; }
-  bool is_less_loaded_than(const Taker& other) const {
-    return in_flight * other.capacity < other.in_flight * capacity;
-  }
-};
+void GroupLedger::restore(const IdSet& granted, const IdSet& consumed) {
+  granted_before_ = granted;
+  consumed_ = consumed;
+}
 
-GroupLedger::GroupLedger(int32_t max_attempts) : max_attempts_(max_attempts) {}
+const GroupPolicy& GroupLedger::policy() const {
+  if (!options_.policy) throw std::logic_error("the ledger has no GroupPolicy, so it has no steps");
+  return *options_.policy;
+}
 
 GroupLedger::Group& GroupLedger::open(int64_t group_id, int32_t size) {
   Group& group = groups_[group_id];
-  if (group.samples.empty()) {
-    group.size = group.missing = size;
-    group.samples.resize(static_cast<size_t>(size));
+  if (group.samples.empty()) group.samples.resize(static_cast<size_t>(size));
+  if (group.samples.size() != static_cast<size_t>(size)) {
+    throw std::invalid_argument(name_of(group_id) + " of " + std::to_string(size) +
+                                " samples, it has " + std::to_string(group.samples.size()));
   }
   return group;
 }
@@ -54,315 +67,267 @@ void GroupLedger::grant(const GroupGrant& grant) {
   }
   consumed_.erase(grant.group_id);
   Group& group = open(grant.group_id, grant.group_size);
-  if (group.size != grant.group_size) {
-    throw std::invalid_argument("grant of group " + std::to_string(grant.group_id) + " with " +
-                                std::to_string(grant.group_size) + " samples, it has " +
-                                std::to_string(group.size));
-  }
-  if (group.granted) return;
-  group.granted = true;
+  if (std::exchange(group.granted, true)) return;
   group.min_version = grant.min_version;
-  group.place = {grant.priority, next_order_++};
-  add_waiting(grant.group_id, group, group.missing);
+  std::vector<bool> done;
+  for (const Sample& sample : group.samples) done.push_back(sample.delivered);
+  work_.add(grant, done);
 }
 
-bool GroupLedger::contradicts_unasked(const GroupGrant& grant) const {
-  const auto it = groups_.find(grant.group_id);
-  return it != groups_.end() && !it->second.granted && it->second.size != grant.group_size;
+bool GroupLedger::is_over(int64_t group_id) const {
+  if (consumed_.contains(group_id)) return true;
+  if (!options_.policy) return false;
+  const int64_t step = options_.policy->step_of(group_id);
+  return step != 0 && step < next_step_;
 }
 
-// `missing`: the change in the number of missing samples; group.missing has the new value already.
-void GroupLedger::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
-  if (!group.granted || missing == 0) return;
-  Waiting& waiting = waiting_[group.min_version];
-  waiting.samples += missing;
-  if (group.missing > 0) {
-    waiting.groups[group.place] = group_id;
-  } else {
-    waiting.groups.erase(group.place);
-  }
-  if (waiting.groups.empty()) waiting_.erase(group.min_version);
-}
-
-void GroupLedger::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
-  const int before = sample.state == State::kMissing ? 1 : 0;
-  const int after = state == State::kMissing ? 1 : 0;
-  sample.state = state;
-  group.missing += after - before;
-  add_waiting(group_id, group, after - before);
-}
-
-bool GroupLedger::is_held_by(const Sample& sample, const std::string& worker) const {
-  return sample.state == State::kAssigned && assignments_.at(sample.assignment).worker == worker;
-}
-
-bool GroupLedger::is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
-                         Origin origin) const {
-  if (sample.state == State::kAssigned) return is_held_by(sample, worker);
+bool GroupLedger::is_try(const Rollout& rollout, const std::string& worker, Origin origin) const {
+  const int64_t group = rollout.group_id;
+  const int32_t sample = rollout.sample_index;
+  if (work_.is_assigned(group, sample)) return work_.is_held_by(group, sample, worker);
   // A rollout of an earlier grant is no attempt. One of a worker that was given up is.
-  return origin == Origin::kThisStart && rollout.attempt == sample.attempt;
+  return origin == Origin::kThisStart && rollout.attempt == work_.attempt(group, sample);
+}
+
+Status GroupLedger::check_known(const Rollout& rollout, const Group* group, Origin origin) const {
+  const int64_t id = rollout.group_id;
+  if (options_.policy && options_.policy->step_of(id) == 0) {
+    return refused(Reason::kUnknownGroup, rollout, "no step trains on " + name_of(id));
+  }
+  const bool known = origin == Origin::kJournal || (group != nullptr && group->granted) ||
+                     (origin == Origin::kEarlierStart && granted_before_.contains(id));
+  if (!known) {
+    return refused(
+        Reason::kUnknownGroup, rollout,
+        name_of(id) + (origin == Origin::kThisStart ? " is granted to nobody"
+                                                    : " was granted by no earlier start"));
+  }
+  const int64_t size = group != nullptr  ? static_cast<int64_t>(group->samples.size())
+                       : options_.policy ? options_.policy->group_size()
+                                         : rollout.group_size;
+  if (size == rollout.group_size) return Success{};
+  return refused(Reason::kInvalidField, rollout,
+                 "group_size " + std::to_string(rollout.group_size) + ", " + name_of(id) + " has " +
+                     std::to_string(size));
+}
+
+Status GroupLedger::check_age(const Rollout& rollout, const Group* group) const {
+  const int64_t oldest = oldest_version(rollout);
+  const bool granted = group != nullptr && group->granted;
+  const bool stale = options_.policy && options_.policy->is_stale(rollout);
+  if (!stale && (!granted || oldest >= group->min_version)) return Success{};
+  const int64_t wanted =
+      granted ? group->min_version : options_.policy->min_version(rollout.group_id);
+  return refused(Reason::kStale, rollout,
+                 "version " + std::to_string(oldest) + ", " + name_of(rollout.group_id) +
+                     " wants " + std::to_string(wanted) + " or later" +
+                     (oldest < wanted ? "" : ", and none that is newer than its step"));
 }
 
 Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
                                    Origin origin) const {
-  if (consumed_.contains(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
+  if (is_over(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
     return Verdict::kDuplicate;
   }
   const auto it = groups_.find(rollout.group_id);
-  const bool granted = it != groups_.end() && it->second.granted;
-  const bool known = origin == Origin::kEarlierStart && granted_before_.contains(rollout.group_id);
-  if (!granted && !known) {
-    return Error{Reason::kUnknownGroup,
-                 "rollout '" + rollout.rollout_id + "': group " + std::to_string(rollout.group_id) +
-                     (origin == Origin::kThisStart ? " is granted to nobody"
-                                                   : " was granted by no earlier start")};
+  const Group* group = it == groups_.end() ? nullptr : &it->second;
+  if (Status s = check_known(rollout, group, origin); !s) return s.error();
+  if (group != nullptr && group->samples[static_cast<size_t>(rollout.sample_index)].delivered) {
+    return Verdict::kDuplicate;
   }
-  if (it == groups_.end()) return has_failed(rollout) ? Verdict::kRetry : Verdict::kNew;
-  return judge_sample(it->second, rollout, worker, origin);
-}
-
-Result<Verdict> GroupLedger::judge_sample(const Group& group, const Rollout& rollout,
-                                          const std::string& worker, Origin origin) const {
-  const std::string name = "group " + std::to_string(rollout.group_id);
-  const auto error = [&](Reason reason, const std::string& what) {
-    return Error{reason, "rollout '" + rollout.rollout_id + "': " + what};
-  };
-  if (group.size != rollout.group_size) {
-    return error(Reason::kInvalidField, "group_size " + std::to_string(rollout.group_size) + ", " +
-                                            name + " has " + std::to_string(group.size));
+  const bool granted = group != nullptr && group->granted;
+  if (granted && origin == Origin::kThisStart &&
+      !work_.was_assigned_to(rollout.group_id, rollout.sample_index, worker)) {
+    return refused(Reason::kNotGranted, rollout,
+                   "sample " + std::to_string(rollout.sample_index) + " of " +
+                       name_of(rollout.group_id) + " was never granted to worker '" + worker + "'");
   }
-  const Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
-  if (sample.state == State::kDelivered) return Verdict::kDuplicate;
-  if (origin == Origin::kThisStart &&
-      std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
-    return error(Reason::kNotGranted, "sample " + std::to_string(rollout.sample_index) + " of " +
-                                          name + " was never granted to worker '" + worker + "'");
+  if (has_failed(rollout) && origin != Origin::kJournal) {
+    const int32_t attempt = work_.attempt(rollout.group_id, rollout.sample_index);
+    const bool is_last =
+        granted && is_try(rollout, worker, origin) && attempt + 1 >= options_.max_attempts;
+    if (!is_last) return Verdict::kRetry;
   }
-  if (has_failed(rollout) && (!group.granted || !is_try(sample, rollout, worker, origin) ||
-                              sample.attempt + 1 < max_attempts_)) {
-    return Verdict::kRetry;
-  }
-  if (group.granted && oldest_version(rollout) < group.min_version) {
-    return error(Reason::kStale, "version " + std::to_string(oldest_version(rollout)) + ", " +
-                                     name + " wants " + std::to_string(group.min_version) +
-                                     " or later");
-  }
+  if (Status s = check_age(rollout, group); !s) return s.error();
   return Verdict::kNew;
 }
 
-void GroupLedger::unassign(int64_t group_id, Group& group, Sample& sample) {
-  if (sample.state != State::kAssigned) return;
-  const auto assignment = assignments_.find(sample.assignment);
-  const auto held = in_flight_by_worker_.find(assignment->second.worker);
-  --in_flight_;
-  if (--held->second == 0) in_flight_by_worker_.erase(held);
-  if (--assignment->second.samples == 0) assignments_.erase(assignment);
-  set_state(group_id, group, sample, State::kMissing);
-}
-
-void GroupLedger::deliver(const Rollout& rollout) {
-  Group& group = open(rollout.group_id, rollout.group_size);
-  if (rollout.group_size != group.size) {  // only from a journal: judge() refuses it on the wire
-    throw std::invalid_argument(
-        "group " + std::to_string(rollout.group_id) + ": a rollout with group_size " +
-        std::to_string(rollout.group_size) + ", known is " + std::to_string(group.size));
-  }
+std::vector<GroupGrant> GroupLedger::deliver(Rollout rollout) {
+  const int64_t group_id = rollout.group_id;
+  Group& group = open(group_id, rollout.group_size);
+  work_.finish(group_id, rollout.sample_index);
   Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
-  unassign(rollout.group_id, group, sample);
-  set_state(rollout.group_id, group, sample, State::kDelivered);
+  sample.delivered = true;
   sample.rollout_id = rollout.rollout_id;
   rollout_ids_.insert(rollout.rollout_id);
-}
-
-bool GroupLedger::has_place_for(const Rollout& rollout) const {
-  const auto it = groups_.find(rollout.group_id);
-  if (it == groups_.end()) return true;
-  return rollout.group_size == it->second.size &&
-         it->second.samples[static_cast<size_t>(rollout.sample_index)].state != State::kDelivered;
+  ++counters_.delivered;
+  ++counters_.waiting;
+  counters_.failed += has_failed(rollout) ? 1 : 0;
+  sample.rollout = std::make_unique<Rollout>(std::move(rollout));
+  ++group.held;
+  if (!options_.policy || !is_complete(group_id)) return {};
+  return replace(options_.policy->first_group(group_id));
 }
 
 void GroupLedger::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
   const auto it = groups_.find(rollout.group_id);
-  if (it == groups_.end() || !it->second.granted) return;
-  Sample& sample = it->second.samples[static_cast<size_t>(rollout.sample_index)];
-  if (!is_try(sample, rollout, worker, origin)) return;
-  unassign(rollout.group_id, it->second, sample);
-  ++sample.attempt;
+  if (it == groups_.end() || !it->second.granted || !is_try(rollout, worker, origin)) return;
+  work_.retry(rollout.group_id, rollout.sample_index);
 }
 
 bool GroupLedger::reopen(int64_t group_id, int32_t sample_index, const std::string& worker) {
-  const auto it = groups_.find(group_id);
-  if (it == groups_.end() || sample_index < 0 || sample_index >= it->second.size) return false;
-  Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (!is_held_by(sample, worker)) return false;
-  unassign(group_id, it->second, sample);
-  ++sample.attempt;
+  if (!work_.is_held_by(group_id, sample_index, worker)) return false;
+  work_.retry(group_id, sample_index);
   return true;
 }
 
-// The next group to grant to a worker with these weights; kNone when none waits.
-int64_t GroupLedger::first_waiting(int64_t version) const {
-  std::pair<Place, int64_t> first{{}, kNone};
-  for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
-    const auto candidate = *it->second.groups.begin();
-    if (first.second == kNone || candidate.first < first.first) first = candidate;
-  }
-  return first.second;
+std::optional<Rollout> GroupLedger::take_sample(int64_t group_id, int32_t sample_index) {
+  const auto it = groups_.find(group_id);
+  if (it == groups_.end()) return std::nullopt;
+  std::unique_ptr<Rollout> rollout =
+      std::move(it->second.samples[static_cast<size_t>(sample_index)].rollout);
+  if (!rollout) return std::nullopt;
+  --it->second.held;
+  --counters_.waiting;
+  return std::move(*rollout);
 }
 
-bool GroupLedger::has_work_for(int64_t version) const {
-  return !waiting_.empty() && waiting_.begin()->first <= version;
+bool GroupLedger::holds(int64_t group_id) const {
+  const auto it = groups_.find(group_id);
+  return it != groups_.end() && it->second.held > 0;
 }
 
-Holding GroupLedger::waiting_for(int64_t version) const {
-  Holding sum;
-  for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
-    sum.groups += static_cast<int64_t>(it->second.groups.size());
-    sum.samples += it->second.samples;
-  }
-  return sum;
+bool GroupLedger::is_complete(int64_t group_id) const {
+  const auto it = groups_.find(group_id);
+  return it != groups_.end() && it->second.state == State::kOpen &&
+         static_cast<size_t>(it->second.held) == it->second.samples.size();
 }
 
-// The ready workers and their shares of the samples in flight and waiting. `groups`: number of
-// waiting groups.
-std::vector<GroupLedger::Taker> GroupLedger::takers(std::span<const WorkerShare> workers,
-                                                    int64_t& groups) const {
-  int64_t version = -1;
-  int64_t ready = 0;
-  for (const WorkerShare& w : workers) {
-    if (!w.ready) continue;
-    version = std::max(version, w.version);
-    ++ready;
-  }
-  const Holding waiting = waiting_for(version);
-  groups = waiting.groups;
-  // With fewer groups than ready workers, no share is kept for workers that are not ready.
-  const bool all_count = waiting.groups >= ready;
-  int64_t samples = waiting.samples;
-  int64_t capacity = 0;
-  for (const WorkerShare& w : workers) {
-    if (!w.ready && !all_count) continue;
-    samples += in_flight(w.worker);
-    capacity += w.capacity;
-  }
-  std::vector<Taker> out;
-  for (const WorkerShare& w : workers) {
-    if (!w.ready) continue;
-    out.push_back({w.worker, w.version, w.capacity, in_flight(w.worker),
-                   ceil_of(samples, w.capacity, capacity)});
-  }
-  return out;
+bool GroupLedger::teaches_nothing(const Group& group) const {
+  std::vector<const Rollout*> rollouts;
+  for (const Sample& sample : group.samples) rollouts.push_back(sample.rollout.get());
+  return policy().teaches_nothing(rollouts);
 }
 
-std::map<std::string, std::vector<GrantedGroup>> GroupLedger::assign(
-    std::span<const WorkerShare> workers, int64_t room, Time now) {
-  std::map<std::string, std::vector<GrantedGroup>> granted;
-  int64_t groups = 0;
-  std::vector<Taker> takers = this->takers(workers, groups);
-  const bool split = groups < static_cast<int64_t>(takers.size());
-  std::erase_if(takers, [](const Taker& t) { return t.free() <= 0; });
-  while (!takers.empty()) {
-    const auto taker =
-        std::min_element(takers.begin(), takers.end(),
-                         [](const Taker& a, const Taker& b) { return a.is_less_loaded_than(b); });
-    const int64_t group_id = first_waiting(taker->version);
-    if (group_id == kNone) {
-      takers.erase(taker);
-      continue;
+// The group that fills a place now.
+int64_t GroupLedger::current_group(int64_t first_group) const {
+  int64_t id = first_group;
+  for (auto it = groups_.find(id); it != groups_.end() && it->second.state == State::kReplaced;
+       it = groups_.find(id)) {
+    id = *policy().next_round(id);
+  }
+  return id;
+}
+
+int64_t GroupLedger::drop_rollouts(Group& group) {
+  for (Sample& sample : group.samples) sample.rollout.reset();
+  counters_.waiting -= group.held;
+  return std::exchange(group.held, 0);
+}
+
+// Goes on to the next round while the place's group is complete and teaches nothing: of a journal,
+// the groups of later rounds may be here already.
+std::vector<GroupGrant> GroupLedger::replace(int64_t first_group) {
+  std::vector<GroupGrant> grants;
+  int64_t id = current_group(first_group);
+  while (is_complete(id)) {
+    const std::optional<int64_t> next = policy().next_round(id);
+    Group& group = groups_.at(id);
+    if (!next || !teaches_nothing(group)) break;
+    group.state = State::kReplaced;
+    counters_.dropped_zero_variance += drop_rollouts(group);
+    ++counters_.refilled_groups;
+    id = *next;
+    if (policy().step_of(id) <= last_open_step_) grants.push_back(grant_of(policy(), id));
+  }
+  return grants;
+}
+
+std::vector<GroupGrant> GroupLedger::open_steps(int64_t last_step) {
+  std::vector<GroupGrant> grants;
+  for (; last_open_step_ < last_step; ++last_open_step_) {
+    const GroupRange groups = policy().first_groups(last_open_step_ + 1);
+    for (int64_t first = groups.begin; first < groups.end; ++first) {
+      grants.push_back(grant_of(policy(), current_group(first)));
     }
-    const int64_t missing = groups_.at(group_id).missing;
-    // Stop instead of taking a smaller group, so that a large group cannot starve.
-    if (missing > room) break;
-    int64_t count = missing;
-    if (split) {
-      count = std::min(missing, taker->free());
-    } else if (missing > taker->capacity) {
-      count = taker->capacity - taker->in_flight;
-    } else if (missing > taker->capacity - taker->in_flight) {
-      takers.erase(taker);  // it gets the group when enough of its samples are delivered
-      continue;
-    }
-    granted[taker->worker].push_back(hand_out(group_id, count, taker->worker, now));
-    taker->in_flight += count;
-    room -= count;
-    if (taker->free() <= 0) takers.erase(taker);
   }
-  return granted;
+  return grants;
 }
 
-GrantedGroup GroupLedger::hand_out(int64_t group_id, int64_t count, const std::string& worker,
-                                   Time now) {
+std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
+  const GroupRange places = policy().first_groups(step);
+  if (step != next_step_) {
+    throw std::invalid_argument("step " + std::to_string(step) + " is taken, step " +
+                                std::to_string(next_step_) + " is next");
+  }
+  std::vector<int64_t> groups;
+  for (int64_t first = places.begin; first < places.end; ++first) {
+    groups.push_back(current_group(first));
+    if (!is_complete(groups.back())) return std::nullopt;
+  }
+  std::vector<Rollout> rollouts;
+  for (const int64_t id : groups) take_group(id, step, rollouts);
+  ++next_step_;
+  return rollouts;
+}
+
+void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out) {
   Group& group = groups_.at(group_id);
-  GrantedGroup granted{group_id, group.size, group.min_version, 0, {}};
-  const uint64_t number = next_assignment_++;
-  assignments_[number] = {worker, group_id, count, now};
-  for (size_t i = 0; count > 0; ++i) {
-    Sample& sample = group.samples[i];
-    if (sample.state != State::kMissing) continue;
-    set_state(group_id, group, sample, State::kAssigned);
-    sample.assignment = number;
-    if (std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
-      sample.asked.push_back(worker);
-    }
-    granted.sample_indices.push_back(static_cast<int32_t>(i));
-    granted.attempt = std::max(granted.attempt, sample.attempt);
-    ++in_flight_;
-    ++in_flight_by_worker_[worker];
-    --count;
+  const bool is_last_round = !policy().next_round(group_id);
+  if (is_last_round && group_id != policy().first_group(group_id) && teaches_nothing(group)) {
+    ++counters_.kept_zero_variance;
   }
-  return granted;
-}
-
-Holding GroupLedger::release(const std::string& worker, Time before) {
-  std::set<int64_t> groups;
-  for (const auto& [number, a] : assignments_) {
-    if (a.since >= before) break;
-    if (a.worker == worker) groups.insert(a.group_id);
-  }
-  Holding released{static_cast<int64_t>(groups.size()), 0};
-  for (const int64_t group_id : groups) {
-    Group& group = groups_.at(group_id);
-    for (Sample& sample : group.samples) {
-      if (!is_held_by(sample, worker) || assignments_.at(sample.assignment).since >= before)
-        continue;
-      unassign(group_id, group, sample);
-      ++released.samples;
+  bool is_restorable = true;
+  for (const Sample& sample : group.samples) {
+    if (sample.rollout->trainer_term != options_.trainer_term) continue;
+    for (const VersionSpan& span : sample.rollout->versions) {
+      is_restorable = is_restorable && span.version <= checkpoint_;
     }
   }
-  return released;
-}
-
-std::map<std::string, int64_t> GroupLedger::held_since(Time before) const {
-  std::map<std::string, int64_t> held;
-  for (const auto& [number, a] : assignments_) {
-    if (a.since >= before) break;
-    held[a.worker] += a.samples;
+  if (!is_restorable) unrestorable_[step].push_back(group_id);
+  for (Sample& sample : group.samples) out.push_back(std::move(*sample.rollout));
+  drop_rollouts(group);
+  group.state = State::kTaken;
+  for (auto later = policy().next_round(group_id); later; later = policy().next_round(*later)) {
+    if (const auto it = groups_.find(*later); it != groups_.end()) {
+      counters_.dropped_unneeded += drop_rollouts(it->second);
+    }
   }
-  return held;
 }
 
-void GroupLedger::consume(int64_t group_id) {
+std::vector<int64_t> GroupLedger::checkpointed(int64_t step) {
+  std::vector<int64_t> groups;
+  for (; checkpoint_ < step; ++checkpoint_) {
+    const GroupRange places = policy().first_groups(checkpoint_ + 1);
+    for (int64_t first = places.begin; first < places.end; ++first) {
+      add_rounds(policy(), first, groups);
+    }
+  }
+  unrestorable_.erase(unrestorable_.begin(), unrestorable_.upper_bound(step));
+  return groups;
+}
+
+std::vector<int64_t> GroupLedger::take_unrestorable(int64_t next_step) {
+  std::vector<int64_t> groups;
+  const auto end = unrestorable_.lower_bound(next_step);
+  for (auto it = unrestorable_.begin(); it != end; ++it) {
+    for (const int64_t id : it->second) {
+      add_rounds(policy(), policy().first_group(id), groups);
+    }
+  }
+  unrestorable_.erase(unrestorable_.begin(), end);
+  return groups;
+}
+
+int64_t GroupLedger::consume(int64_t group_id) {
   consumed_.insert(group_id);
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return;
-  Group& group = it->second;
-  for (Sample& sample : group.samples) {
-    unassign(group_id, group, sample);
-    if (sample.state == State::kMissing) set_state(group_id, group, sample, State::kDelivered);
-    rollout_ids_.erase(sample.rollout_id);
-  }
+  if (it == groups_.end()) return 0;
+  work_.remove(group_id);
+  for (const Sample& sample : it->second.samples) rollout_ids_.erase(sample.rollout_id);
+  const int64_t dropped = drop_rollouts(it->second);
   groups_.erase(it);
-}
-
-int64_t GroupLedger::in_flight(const std::string& worker) const {
-  const auto it = in_flight_by_worker_.find(worker);
-  return it == in_flight_by_worker_.end() ? 0 : it->second;
-}
-
-bool GroupLedger::expects(const Rollout& rollout) const {
-  const auto it = groups_.find(rollout.group_id);
-  if (it == groups_.end() || it->second.size != rollout.group_size) return false;
-  return it->second.samples[static_cast<size_t>(rollout.sample_index)].state == State::kAssigned;
+  return dropped;
 }
 
 }  // namespace ringside::bridge

@@ -1,171 +1,154 @@
-// Ledger of granted groups and the state of their samples: missing, assigned or delivered.
+// Ledger of groups: the one owner of a group from its grant to the checkpoint that contains it.
 //
-// It decides "exactly once", by rollout id and by (group, sample), and how work is divided among
-// workers. Pure state without sockets; the caller passes the time.
+// States of a sample: waiting for a worker, assigned to one (both in WorkDivision), delivered.
+// States of a group: open, complete (every rollout is here), replaced (it taught nothing, another
+// group fills its place), taken for training, consumed. A group that is consumed is forgotten; its
+// id is remembered.
+//
+// It decides "exactly once", by rollout id and by (group, sample). With a GroupPolicy it also
+// decides which groups are granted for a step, which rollouts are too old, and which groups are
+// replaced. Pure state without sockets; the caller passes the time and writes the journal.
 //
 // Thread safety: none.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
-#include <span>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/trainer/counters.h"
+#include "rollout_bridge/trainer/group_policy.h"
+#include "rollout_bridge/trainer/work_division.h"
 
 namespace ringside::bridge {
 
 enum class Verdict {
   kNew,        // accept it
-  kDuplicate,  // this rollout, sample or group was delivered already
+  kDuplicate,  // this rollout, sample or group was delivered already, or its step is over
   kRetry,      // aborted or failed with attempts left: grant this sample again
 };
 
-// The trainer start that published a rollout's weights.
-enum class Origin { kThisStart, kEarlierStart };
-
-// One worker in the division of work.
-struct WorkerShare {
-  std::string worker;
-  int64_t version = -1;  // installed weight version
-  int64_t capacity = 0;  // samples it can generate at once, >= 1
-  bool ready = false;    // takes work now; a worker that is not ready keeps its share
-};
-
-// An amount of work.
-struct Holding {
-  int64_t groups = 0;
-  int64_t samples = 0;
-};
+// Where a rollout comes from: a worker, with weights of this trainer start or of an earlier one, or
+// the journal.
+enum class Origin { kThisStart, kEarlierStart, kJournal };
 
 class GroupLedger {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  struct Options {
+    // Attempts at one sample; after the last, an aborted or failed rollout is delivered as it is.
+    int32_t max_attempts = 3;
+    int64_t trainer_term = 0;  // of this start
+    // Null: groups stand alone. There are no steps, a group may have any size, and only a grant's
+    // min_version makes a rollout too old.
+    std::shared_ptr<const GroupPolicy> policy = nullptr;
+  };
 
-  // max_attempts: attempts at one sample; after the last, an aborted or failed rollout is delivered
-  // as it is.
-  explicit GroupLedger(int32_t max_attempts);
+  explicit GroupLedger(Options options);
 
-  // Queues a group. Does nothing for a group that is queued or complete. Opens a consumed group
-  // again.
+  // Sets what the journal knows of earlier trainer starts: the groups that they granted, whose
+  // rollouts of those starts count, and the groups that are consumed.
+  void restore(const IdSet& granted, const IdSet& consumed);
+
+  // Queues a group. Does nothing for a group that is granted. Opens a consumed group again.
   // Throws: std::invalid_argument on a negative id, a size below 1, or a size other than the known
   // size of the group.
   void grant(const GroupGrant& grant);
-  // True when the group is known only by rollouts of an earlier start and these have another size.
-  bool contradicts_unasked(const GroupGrant& grant) const;
-  // Sets the groups granted by earlier trainer starts; rollouts of those starts for these groups
-  // count.
-  void mark_granted_before(const IdSet& granted) { granted_before_ = granted; }
 
-  // Decision about a validated rollout of `worker`.
-  // Errors: kInvalidField when its group_size contradicts the grant; kUnknownGroup for a group that
-  // its trainer start never granted; kStale for versions below the grant's min_version; kNotGranted
-  // (this start only) for a sample that was granted to other workers only.
+  // Decision about a validated rollout of `worker`. kJournal: no worker, and no grant is needed.
+  // Errors: kInvalidField for another group_size than the group's; kUnknownGroup for a group that
+  // its trainer start never granted, or that no step trains on; kStale for versions below the
+  // grant's min_version, or that the policy calls stale; kNotGranted (this start only) for a sample
+  // that was granted to other workers only.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
-  // Records a rollout that judge() called kNew, from the journal or the network.
+  // Keeps a rollout that judge() called kNew. Returns the groups to grant now, in place of groups
+  // that are complete and teach nothing.
   // Throws: std::invalid_argument when its group_size is not the group's.
-  void deliver(const Rollout& rollout);
-  // False when the rollout's sample is delivered already, or its group is known with another size.
-  bool has_place_for(const Rollout& rollout) const;
+  [[nodiscard]] std::vector<GroupGrant> deliver(Rollout rollout);
   // Counts the attempt of a rollout that judge() called kRetry and queues its sample again. Does
   // nothing when another worker holds the sample, or when the group is not granted.
   void retry(const Rollout& rollout, const std::string& worker, Origin origin);
-
   // Queues a sample of `worker` again because its rollout could not be accepted. Returns false and
   // changes nothing when this worker does not hold the sample.
   bool reopen(int64_t group_id, int32_t sample_index, const std::string& worker);
 
-  // Divides missing samples among the ready workers.
-  // Limits: no worker gets more than its capacity. While other workers have room, no worker gets
-  // more than its share (in proportion to capacity) of the samples in flight and waiting. At most
-  // `room` samples in all.
-  // Order: lowest priority number first, then oldest grant. Only groups with min_version <= the
-  // worker's version.
-  // A group goes to one worker, except when it is larger than the capacity, or when fewer groups
-  // wait than workers are ready.
-  std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
-                                                          int64_t room, Time now);
-  // True when work exists that a worker with these weights may take.
-  bool has_work_for(int64_t version) const;
-  // Takes back the samples granted to `worker` before `before` and not delivered.
-  Holding release(const std::string& worker, Time before = Time::max());
-  // Undelivered samples granted before `before`, by worker.
-  std::map<std::string, int64_t> held_since(Time before) const;
+  // The waiting and assigned samples of the granted groups.
+  WorkDivision& work() { return work_; }
+  const WorkDivision& work() const { return work_; }
 
-  void consume(int64_t group_id);
-  void mark_consumed_before(const IdSet& consumed) { consumed_ = consumed; }
-  bool is_consumed(int64_t group_id) const { return consumed_.contains(group_id); }
+  // Takes one delivered rollout, for owners without steps. nullopt when it is not here any more.
+  std::optional<Rollout> take_sample(int64_t group_id, int32_t sample_index);
 
-  // Samples granted and not delivered, in all and of one worker.
-  int64_t in_flight() const { return in_flight_; }
-  int64_t in_flight(const std::string& worker) const;
-  // True when this sample is assigned and not delivered; room is reserved for it.
-  bool expects(const Rollout& rollout) const;
+  // The rest needs a policy.
+  // Throws: std::logic_error without one.
+
+  // The groups to grant for the steps up to `last_step` that are not open yet: of each place the
+  // group that fills it now, which may be of a later round when rollouts came from a journal.
+  std::vector<GroupGrant> open_steps(int64_t last_step);
+  // The rollouts of `step`, ordered by place and sample, once all its groups are complete; else
+  // nullopt.
+  // Throws: std::invalid_argument when `step` is not the next one.
+  std::optional<std::vector<Rollout>> take(int64_t step);
+  // Groups to consume because the checkpoint of `step` is on disk: of every place and round.
+  std::vector<int64_t> checkpointed(int64_t step);
+  // Groups to consume because no restart can use them: they were taken for steps before
+  // `next_step`, and hold rollouts of weights newer than the last checkpoint. A restart goes on
+  // from that checkpoint, or from a later one, which contains the step.
+  std::vector<int64_t> take_unrestorable(int64_t next_step);
+
+  // Forgets a group. Returns how many delivered rollouts that nobody took go with it.
+  int64_t consume(int64_t group_id);
+  // True when a rollout of the group is here.
+  bool holds(int64_t group_id) const;
+  // True for a consumed group, and for any group of a step that was taken.
+  bool is_over(int64_t group_id) const;
+  const GroupCounters& counters() const { return counters_; }
 
  private:
-  enum class State : uint8_t { kMissing, kAssigned, kDelivered };
-  using Place = std::pair<int64_t, uint64_t>;  // priority, order of the grant
+  enum class State : uint8_t { kOpen, kReplaced, kTaken };
   struct Sample {
-    State state = State::kMissing;
-    int32_t attempt = 0;
-    uint64_t assignment = 0;         // id of the assignment, while assigned
-    std::vector<std::string> asked;  // every worker it was ever granted to
+    bool delivered = false;
     std::string rollout_id;
+    std::unique_ptr<Rollout> rollout;  // null when it is not delivered, was taken or dropped
   };
   struct Group {
-    int32_t size = 0;
-    int32_t missing = 0;  // samples that are neither assigned nor delivered
-    int64_t min_version = 0;
+    State state = State::kOpen;
     bool granted = false;
-    Place place{};  // valid while granted
+    int32_t held = 0;  // rollouts here
+    int64_t min_version = 0;
     std::vector<Sample> samples;
   };
-  // Samples of one group that were granted to one worker together.
-  struct Assignment {
-    std::string worker;
-    int64_t group_id = 0;
-    int64_t samples = 0;  // samples not delivered
-    Time since;
-  };
-  // Granted groups with missing samples and the same min_version.
-  struct Waiting {
-    std::map<Place, int64_t> groups;
-    int64_t samples = 0;
-  };
-  struct Taker;
 
+  const GroupPolicy& policy() const;
+  Group& open(int64_t group_id, int32_t size);
   // True when a failure of the sample counts as an attempt: it is not a late answer to an earlier
   // grant.
-  bool is_try(const Sample& sample, const Rollout& rollout, const std::string& worker,
-              Origin origin) const;
-  bool is_held_by(const Sample& sample, const std::string& worker) const;
-  Result<Verdict> judge_sample(const Group& group, const Rollout& rollout,
-                               const std::string& worker, Origin origin) const;
-  Group& open(int64_t group_id, int32_t size);
-  void set_state(int64_t group_id, Group& group, Sample& sample, State state);
-  void unassign(int64_t group_id, Group& group, Sample& sample);
-  void add_waiting(int64_t group_id, const Group& group, int64_t missing);
-  int64_t first_waiting(int64_t version) const;
-  Holding waiting_for(int64_t version) const;
-  std::vector<Taker> takers(std::span<const WorkerShare> workers, int64_t& groups) const;
-  GrantedGroup hand_out(int64_t group_id, int64_t count, const std::string& worker, Time now);
+  bool is_try(const Rollout& rollout, const std::string& worker, Origin origin) const;
+  Status check_known(const Rollout& rollout, const Group* group, Origin origin) const;
+  Status check_age(const Rollout& rollout, const Group* group) const;
+  bool is_complete(int64_t group_id) const;
+  bool teaches_nothing(const Group& group) const;
+  int64_t current_group(int64_t first_group) const;
+  std::vector<GroupGrant> replace(int64_t first_group);
+  void take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out);
+  int64_t drop_rollouts(Group& group);
 
-  int32_t max_attempts_;
-  uint64_t next_order_ = 0;
-  uint64_t next_assignment_ = 0;
-  int64_t in_flight_ = 0;
+  Options options_;
+  WorkDivision work_;
   std::map<int64_t, Group> groups_;
-  std::map<int64_t, Waiting> waiting_;          // by min_version
-  std::map<uint64_t, Assignment> assignments_;  // in order of time
-  std::map<std::string, int64_t> in_flight_by_worker_;
   std::unordered_set<std::string> rollout_ids_;  // of groups not consumed
   IdSet consumed_;
   IdSet granted_before_;
+  int64_t next_step_ = 0;                                 // to be taken
+  int64_t last_open_step_ = 0;                            // its groups are granted
+  int64_t checkpoint_ = 0;                                // last step in a checkpoint
+  std::map<int64_t, std::vector<int64_t>> unrestorable_;  // step taken -> its groups
+  GroupCounters counters_;
 };
 
 }  // namespace ringside::bridge

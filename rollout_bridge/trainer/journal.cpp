@@ -73,15 +73,23 @@ bool is_no_room(const std::system_error& error) {
 
 Journal::Journal(Options options) : options_(std::move(options)), file_(open_journal(options_)) {
   file_->lock();
-  if (file_->size() == 0) {
-    file_->append(std::as_bytes(std::span(kMagic)));
-    file_bytes_ = sizeof kMagic;
-    write_run_id();
-    file_->sync();
-    options_.files->sync_directory(options_.directory);
-    return;
+  if (file_->size() < sizeof kMagic) {
+    begin();
+  } else {
+    replay();
   }
-  replay();
+}
+
+// Writes the beginning of a new file. A process that died here before has left less than the magic,
+// and no record.
+void Journal::begin() {
+  truncated_bytes_ = file_->size();
+  file_->truncate(0);
+  file_->append(std::as_bytes(std::span(kMagic)));
+  file_bytes_ = sizeof kMagic;
+  write_run_id();
+  file_->sync();
+  options_.files->sync_directory(options_.directory);
 }
 
 void Journal::replay() {

@@ -87,6 +87,7 @@ class Journal {
     uint64_t bytes;
   };
 
+  void begin();
   void replay();
   void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
                      std::vector<Rollout>& live);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "rollout_bridge/trainer/trainer_state.h"
 #include "rollout_bridge/transport/zap_authenticator.h"
@@ -146,6 +147,20 @@ struct TrainerEndpoint::Impl {
     return action();
   }
 
+  // The result of `attempt` on the state: of the first call that returns one, or of the last one
+  // when `timeout` has passed. It is called again after every round of the thread.
+  template <class Attempt>
+  auto await(std::chrono::milliseconds timeout, Attempt attempt) {
+    const auto deadline = Clock::now() + timeout;
+    std::unique_lock lock(mutex);
+    while (true) {
+      check();
+      auto result = attempt();
+      if (result || closed || Clock::now() >= deadline) return result;
+      changed.wait_until(lock, deadline);
+    }
+  }
+
   TrainerOptions options;
   zmq::context_t context;
   Waker waker;
@@ -184,18 +199,32 @@ void TrainerEndpoint::grant(const std::vector<GroupGrant>& groups) {
   impl_->act([&] { impl_->state.grant(groups); });
 }
 
-std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  std::unique_lock lock(impl_->mutex);
-  while (true) {
-    impl_->check();
-    if (auto rollout = impl_->state.pop()) {
+void TrainerEndpoint::open_steps(int64_t next_step, int64_t last_step) {
+  impl_->act([&] { impl_->state.open_steps(next_step, last_step); });
+}
+
+void TrainerEndpoint::checkpointed(int64_t step) {
+  impl_->act([&] { impl_->state.checkpointed(step); });
+}
+
+std::optional<std::vector<Rollout>> TrainerEndpoint::take(int64_t step,
+                                                          std::chrono::milliseconds timeout) {
+  bool has_news = true;  // only an arrival can complete the step
+  return impl_->await(timeout, [&]() -> std::optional<std::vector<Rollout>> {
+    if (impl_->state.collect()) {
       impl_->waker.wake();
-      return rollout;
+      has_news = true;
     }
-    if (impl_->closed || Clock::now() >= deadline) return std::nullopt;
-    impl_->changed.wait_until(lock, deadline);
-  }
+    return std::exchange(has_news, false) ? impl_->state.take(step) : std::nullopt;
+  });
+}
+
+std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
+  return impl_->await(timeout, [&] {
+    auto rollout = impl_->state.pop();
+    if (rollout) impl_->waker.wake();
+    return rollout;
+  });
 }
 
 void TrainerEndpoint::mark_consumed(std::span<const int64_t> group_ids) {
@@ -204,14 +233,8 @@ void TrainerEndpoint::mark_consumed(std::span<const int64_t> group_ids) {
 
 bool TrainerEndpoint::wait_for_commit(int64_t version, std::size_t min_workers,
                                       std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  std::unique_lock lock(impl_->mutex);
-  while (true) {
-    impl_->check();
-    if (impl_->state.committed_workers(version) >= min_workers) return true;
-    if (impl_->closed || Clock::now() >= deadline) return false;
-    impl_->changed.wait_until(lock, deadline);
-  }
+  return impl_->await(timeout,
+                      [&] { return impl_->state.committed_workers(version) >= min_workers; });
 }
 
 std::vector<WorkerStatus> TrainerEndpoint::workers() const {

@@ -21,6 +21,7 @@
 #include "rollout_bridge/protocol/settings.h"
 #include "rollout_bridge/trainer/admission.h"
 #include "rollout_bridge/trainer/counters.h"
+#include "rollout_bridge/trainer/group_policy.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -50,15 +51,18 @@ struct TrainerOptions {
       1800000};  // the worker's own code is silent, its socket alive
   std::chrono::milliseconds pause_timeout{3600000};  // longest pause of a worker
   std::chrono::milliseconds assignment_timeout{
-      600000};                         // then a sample is reassigned, see PROTOCOL.md
-  int32_t max_attempts = 3;            // attempts at a sample that comes back aborted or failed
-  int64_t max_queued_rollouts = 4096;  // granted and not popped
-  uint64_t max_queued_bytes = uint64_t{4}
-                              << 30;  // queued and promised to workers, see byte_budget.h
+      600000};               // then a sample is reassigned, see PROTOCOL.md
+  int32_t max_attempts = 3;  // attempts at a sample that comes back aborted or failed
+  // Limits of what arrives while the owner does not look for it: rollouts granted or arrived, and
+  // bytes arrived or promised to workers (see byte_budget.h). take() counts them from 0 again,
+  // because a step that is waited for must become whole whatever its size.
+  int64_t max_queued_rollouts = 4096;
+  uint64_t max_queued_bytes = uint64_t{4} << 30;
   std::size_t max_workers = 256;
   int64_t window_bytes = 64 << 20;             // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;            // absent: no encryption, this machine only
   std::shared_ptr<AdmissionPolicy> admission;  // null: accepts every valid rollout
+  std::shared_ptr<const GroupPolicy> policy;   // null: no steps; see GroupLedger
   Settings settings;                           // sent in WELCOME and compared with HELLO's
   int32_t max_refused_in_row = 16;  // consecutive refused samples that end a worker's session
   Limits limits;
@@ -84,8 +88,8 @@ struct BridgeEvent {
 
 class TrainerEndpoint {
  public:
-  // Opens the journal, binds the sockets and starts the threads. pop() returns the journal's
-  // rollouts first.
+  // Opens the journal, binds the sockets and starts the threads. The journal's rollouts count as
+  // delivered.
   // Throws: std::invalid_argument on bad options, keys or an unsafe address; std::runtime_error or
   // std::system_error on journal failures; BindError when an address is in use.
   explicit TrainerEndpoint(TrainerOptions options);
@@ -105,9 +109,25 @@ class TrainerEndpoint {
   // max_queued_rollouts, which could never be granted.
   void grant(const std::vector<GroupGrant>& groups);
 
-  // The next rollout, which is journalled, acknowledged and unique. nullopt after `timeout`.
-  std::optional<Rollout> pop(std::chrono::milliseconds timeout);
+  // For owners with a GroupPolicy, which train by steps.
 
+  // `next_step` is trained next, and groups of the steps up to `last_step` may be sampled: grants
+  // those that are not granted yet. Drops from the journal what was taken for steps before
+  // `next_step` and no restart can use.
+  // Throws: std::logic_error without a policy; what grant() throws.
+  void open_steps(int64_t next_step, int64_t last_step);
+  // The rollouts of `step`, whole groups in order; each is journalled, acknowledged and unique.
+  // nullopt if they are not complete after `timeout`. Steps are taken in order.
+  // Throws: std::logic_error without a policy; std::invalid_argument for another step than the
+  // next.
+  std::optional<std::vector<Rollout>> take(int64_t step, std::chrono::milliseconds timeout);
+  // Call when the checkpoint of `step` is on disk: consumes the groups of the steps up to it.
+  void checkpointed(int64_t step);
+
+  // For owners without a policy, which grant and consume single groups.
+
+  // The next rollout in order of arrival. nullopt after `timeout`.
+  std::optional<Rollout> pop(std::chrono::milliseconds timeout);
   // Marks groups that a durable checkpoint contains, or that will never be trained on. Drops their
   // rollouts from the journal. Rollouts that still arrive for them are duplicates.
   void mark_consumed(std::span<const int64_t> group_ids);

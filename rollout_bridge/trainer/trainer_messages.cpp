@@ -121,29 +121,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
     return refuse(identity, s.error(), true, &header);
   }
   if (!check_settings(identity, header, body)) return;
-  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    if (it->second.worker_id != header.worker_id) continue;
-    if (it->second.state == SessionState::kBye) {  // it has left; only the answer was not sent
-      sessions_.erase(it);
-      break;
-    }
-    if (it->second.user != user) {
-      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
-                                  key_name(user) + "' refused: its session is of key '" +
-                                  key_name(it->second.user) + "'");
-      return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true,
-                    &header);
-    }
-    if (it->second.incarnation >= header.incarnation && it->first != identity) {
-      return refuse(identity,
-                    {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) +
-                                          " of worker " + header.worker_id + ", " +
-                                          std::to_string(it->second.incarnation) + " is in"},
-                    true, &header);
-    }
-    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
-    break;  // there is one session a worker id
-  }
+  if (!end_earlier_session(identity, user, header)) return;
   if (sessions_.size() >= options_.max_workers) {
     return refuse(identity,
                   {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
@@ -159,33 +137,67 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   budget_.join(session.worker_id);
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
-  const int64_t version = newest_ ? newest_->manifest.version : -1;
-  const std::string root = newest_ ? newest_->manifest.root_hash : "";
-  // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
-  const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
-  // A worker with nothing to send gets its promise with its first grant.
-  if (body.pending == 0) budget_.release(session.worker_id);
-  queue(session, make_payload(MessageType::kWelcome,
-                              WelcomeBody{weights_address_,
-                                          version,
-                                          root,
-                                          options_.heartbeat_interval.count(),
-                                          options_.worker_timeout.count(),
-                                          window,
-                                          static_cast<int64_t>(options_.limits.max_chunk_bytes),
-                                          {options_.settings}}));
+  welcome(session);
   const bool known = body.installed_term == options_.trainer_term &&
                      is_published(body.installed_version, body.installed_root);
   if (known) {
     session.installed_version = body.installed_version;
     session.state = SessionState::kSync;
   }
-  if (session.installed_version != version) offer(session);
+  if (session.installed_version != newest_version()) offer(session);
   event(session.worker_id,
         "worker " + session.worker_id + " joined" +
             (known ? " at version " + std::to_string(session.installed_version) : "") +
             (user.empty() ? "" : " with key '" + key_name(user) + "'"));
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+}
+
+// Ends the worker's earlier session, if there is one. Returns false when that session has
+// precedence and the HELLO is refused.
+bool TrainerState::end_earlier_session(const std::string& identity, const std::string& user,
+                                       const Header& header) {
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (it->second.worker_id != header.worker_id) continue;
+    if (it->second.state == SessionState::kBye) {  // it has left; only the answer was not sent
+      sessions_.erase(it);
+      return true;
+    }
+    if (it->second.user != user) {
+      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
+                                  key_name(user) + "' refused: its session is of key '" +
+                                  key_name(it->second.user) + "'");
+      refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+      return false;
+    }
+    if (it->second.incarnation >= header.incarnation && it->first != identity) {
+      refuse(identity,
+             {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) + " of worker " +
+                                   header.worker_id + ", " +
+                                   std::to_string(it->second.incarnation) + " is in"},
+             true, &header);
+      return false;
+    }
+    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
+    return true;  // there is one session a worker id
+  }
+  return true;
+}
+
+void TrainerState::welcome(Session& session) {
+  const std::string root = newest_ ? newest_->manifest.root_hash : "";
+  // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
+  const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
+  // A worker with nothing to send gets its promise with its first grant.
+  if (session.pending == 0) budget_.release(session.worker_id);
+  queue(session, make_payload(MessageType::kWelcome,
+                              WelcomeBody{weights_address_,
+                                          newest_version(),
+                                          root,
+                                          options_.heartbeat_interval.count(),
+                                          options_.worker_timeout.count(),
+                                          window,
+                                          static_cast<int64_t>(options_.limits.max_chunk_bytes),
+                                          {options_.settings}}));
 }
 
 // Refuses a worker whose settings would make training wrong; reports other differences.
@@ -303,7 +315,7 @@ void TrainerState::sync_failed(Session& session, const std::string& why) {
 
 void TrainerState::on_bye(Session& session, const Message& message) {
   const auto body = message.body<EndBody>();
-  const Holding held = ledger_.release(session.worker_id);
+  const Holding held = ledger_.work().release(session.worker_id);
   budget_.leave(session.worker_id);
   ++counters_.left_workers;
   event(session.worker_id,

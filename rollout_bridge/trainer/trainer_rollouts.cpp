@@ -23,7 +23,7 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
   if (decoded) {
     ++counters_.received;
     counters_.rollout_bytes += bytes;
-    ack = take(session, message, std::move(decoded).value(), bytes);
+    ack = receive(session, message, std::move(decoded).value(), bytes);
   } else {
     ack = unreadable(session, message, decoded.error());
   }
@@ -44,7 +44,7 @@ AckBody TrainerState::unreadable(Session& session, const Message& message, const
     named.group_id = *group_id;
     named.sample_index = *sample_index;
   } else {
-    ledger_.release(session.worker_id);
+    ledger_.work().release(session.worker_id);
   }
   return reject(session, named, error);
 }
@@ -114,9 +114,10 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
 // Room is reserved for granted samples. Other rollouts, such as those of an earlier term, need free
 // room.
 bool TrainerState::has_room_for(const Rollout& rollout, uint64_t bytes) const {
-  const auto queued = static_cast<int64_t>(queue_.size());
-  const bool counted =
-      ledger_.expects(rollout) || queued + ledger_.in_flight() < options_.max_queued_rollouts;
+  const WorkDivision& work = ledger_.work();
+  const auto arrived = static_cast<int64_t>(arrivals_.size());
+  const bool counted = work.is_assigned(rollout.group_id, rollout.sample_index) ||
+                       arrived + work.in_flight() < options_.max_queued_rollouts;
   return counted && budget_.fits(static_cast<int64_t>(bytes));
 }
 
@@ -137,8 +138,8 @@ bool TrainerState::journalled(int64_t group_id, const Message& message) {
   return true;
 }
 
-AckBody TrainerState::take(Session& session, const Message& message, Rollout rollout,
-                           uint64_t bytes) {
+AckBody TrainerState::receive(Session& session, const Message& message, Rollout rollout,
+                              uint64_t bytes) {
   if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
   const Origin origin =
       rollout.trainer_term == options_.trainer_term ? Origin::kThisStart : Origin::kEarlierStart;
@@ -161,10 +162,8 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
-  ledger_.deliver(rollout);
-  budget_.enqueue(static_cast<int64_t>(bytes));
   AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
-  queue_.emplace_back(std::move(rollout), bytes);
+  open_groups(deliver(std::move(rollout), bytes));
   ++counters_.accepted;
   session.refused_in_row = 0;
   return ack;
@@ -172,7 +171,7 @@ AckBody TrainerState::take(Session& session, const Message& message, Rollout rol
 
 // True when the worker has delivered all its grants and has nothing else to send.
 bool TrainerState::is_idle(const Session& session) const {
-  return ledger_.in_flight(session.worker_id) == 0 && session.pending <= 0;
+  return ledger_.work().in_flight(session.worker_id) == 0 && session.pending <= 0;
 }
 
 // Raises the low windows of workers that have rollouts to send.
@@ -202,7 +201,7 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
     if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
     if (s.overdue && another_is_ready(s)) continue;
     const bool takes_work =
-        s.state == SessionState::kReady && ledger_.has_work_for(s.installed_version);
+        s.state == SessionState::kReady && ledger_.work().has_work_for(s.installed_version);
     const bool takes_weights =
         s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
     const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
@@ -215,16 +214,16 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
 
 void TrainerState::hand_out_work() {
   widen_windows();
-  const int64_t room =
-      options_.max_queued_rollouts - ledger_.in_flight() - static_cast<int64_t>(queue_.size());
+  const int64_t room = options_.max_queued_rollouts - ledger_.work().in_flight() -
+                       static_cast<int64_t>(arrivals_.size());
   const bool any_is_free = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
     const Session& s = item.second;
-    return s.state == SessionState::kReady && ledger_.has_work_for(s.installed_version) &&
-           ledger_.in_flight(s.worker_id) < s.capacity_samples;
+    return s.state == SessionState::kReady && ledger_.work().has_work_for(s.installed_version) &&
+           ledger_.work().in_flight(s.worker_id) < s.capacity_samples;
   });
   if (ended_ || room <= 0 || !any_is_free) return;  // the usual case: nothing to grant
   const std::vector<WorkerShare> workers = sharing_workers();
-  const auto granted = ledger_.assign(workers, room, now_);
+  const auto granted = ledger_.work().assign(workers, room, now_);
   for (auto& [identity, session] : sessions_) {
     if (session.state != SessionState::kReady) continue;
     if (const auto it = granted.find(session.worker_id); it != granted.end()) {
@@ -269,7 +268,7 @@ bool TrainerState::another_is_ready(const Session& session) const {
 // granting them again would change nothing.
 void TrainerState::reassign_overdue() {
   const auto before = now_ - options_.assignment_timeout;
-  for (const auto& [worker, samples] : ledger_.held_since(before)) {
+  for (const auto& [worker, samples] : ledger_.work().held_since(before)) {
     const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
       return item.second.worker_id == worker;
     });
@@ -282,7 +281,7 @@ void TrainerState::reassign_overdue() {
       for (auto& [identity, other] : sessions_) other.overdue = &other == &session && other.overdue;
     }
     if (another_is_ready(session)) {
-      ledger_.release(worker, before);
+      ledger_.work().release(worker, before);
       session.overdue = true;
       counters_.reassigned += static_cast<uint64_t>(samples);
       event(worker,

@@ -31,11 +31,10 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
     : options_(options),
       weights_address_(std::move(weights_address)),
       journal_(journal_options(options)),
-      ledger_(options.max_attempts),
+      ledger_({options.max_attempts, options.trainer_term, options.policy}),
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
-  ledger_.mark_consumed_before(journal_.consumed());
-  ledger_.mark_granted_before(journal_.granted());
+  ledger_.restore(journal_.granted(), journal_.consumed());
   replay_journal();
   if (journal_.truncated_bytes() > 0) {
     event("", "journal: cut " + std::to_string(journal_.truncated_bytes()) +
@@ -43,37 +42,59 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
   }
 }
 
-// Queues the journal's rollouts. The journal may be from another recipe or an older version, so
-// rollouts that would be refused now are dropped. Rollouts of weights that no longer exist stay in
-// the file until their group is consumed, and are skipped at every start.
+// The journal may be from another recipe or an older version, so rollouts that would be refused now
+// are dropped. Rollouts of weights that no longer exist stay in the file until their group is
+// consumed, and are skipped at every start.
 void TrainerState::replay_journal() {
-  std::size_t stale = 0;
+  int64_t not_taken = 0;
   std::vector<Error> refused;
   for (Rollout& rollout : journal_.take_replayed()) {
-    if (!check_weights_of(rollout) || !ledger_.has_place_for(rollout)) {
-      ++stale;
-      continue;
-    }
-    if (const Status admitted = admit(rollout); !admitted) {
-      refused.push_back(admitted.error());
-      continue;
-    }
-    ledger_.deliver(rollout);
-    const uint64_t bytes = wire_bytes(rollout);
-    budget_.enqueue(static_cast<int64_t>(bytes));
-    queue_.emplace_back(std::move(rollout), bytes);
+    const Status replayed = replay(std::move(rollout), not_taken);
+    if (!replayed) refused.push_back(replayed.error());
   }
   note_dropped(refused);
-  if (!queue_.empty()) {
-    event("", std::to_string(queue_.size()) + " rollouts taken from the journal");
+  if (!arrivals_.empty()) {
+    event("", std::to_string(arrivals_.size()) + " rollouts taken from the journal");
   }
-  if (stale > 0) {
-    event("", std::to_string(stale) +
+  if (not_taken > 0) {
+    event("", std::to_string(not_taken) +
                   " rollouts of the journal not taken: their weights were lost with a restart, or "
                   "others of their group came first");
   }
   if (const std::string unreadable = journal_.unreadable(); !unreadable.empty())
     event("", unreadable);
+}
+
+// Delivers a rollout of the journal, or counts why it is of no use.
+// Errors: those of the checks that a worker's rollout has to pass, too.
+Status TrainerState::replay(Rollout rollout, int64_t& not_taken) {
+  GroupCounters& dropped = counters_.groups;
+  const int64_t group_id = rollout.group_id;
+  if (ledger_.is_over(group_id)) {
+    ++dropped.replayed_out_of_steps;
+    journal_.consume(std::span(&group_id, 1));
+    return Success{};
+  }
+  if (!check_weights_of(rollout)) {
+    ++not_taken;
+    ++dropped.replayed_stale;
+    return Success{};
+  }
+  const auto verdict = ledger_.judge(rollout, "", Origin::kJournal);
+  if (!verdict) {
+    const bool is_unknown = verdict.error().reason == Reason::kUnknownGroup;
+    ++(is_unknown ? dropped.replayed_out_of_steps : dropped.replayed_stale);
+    if (is_unknown) journal_.consume(std::span(&group_id, 1));
+    return verdict.error();
+  }
+  if (verdict.value() == Verdict::kDuplicate) {
+    ++not_taken;
+    return Success{};
+  }
+  if (Status s = admit(rollout); !s) return s;
+  const uint64_t bytes = wire_bytes(rollout);
+  open_groups(deliver(std::move(rollout), bytes));
+  return Success{};
 }
 
 // Reports one event a reason, because a journal may hold thousands of refused rollouts.
@@ -131,7 +152,7 @@ void TrainerState::lose(const std::string& identity, const std::string& why) {
   if (it == sessions_.end()) return;
   const Session& session = it->second;
   if (session.state != SessionState::kBye) {
-    const Holding held = ledger_.release(session.worker_id);
+    const Holding held = ledger_.work().release(session.worker_id);
     budget_.leave(session.worker_id);
     event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
                                  std::to_string(held.samples) + " samples of " +
@@ -177,9 +198,9 @@ void TrainerState::tick(Clock::time_point now) {
     } else if (session.state != SessionState::kBye &&
                now - session.last_heartbeat >= options_.heartbeat_interval) {
       session.last_heartbeat = now;
-      const int64_t version = newest_ ? newest_->manifest.version : -1;
-      queue(session, make_payload(MessageType::kHeartbeat,
-                                  HeartbeatBody{session_state_name(session.state), version, 0, 0}));
+      queue(session,
+            make_payload(MessageType::kHeartbeat,
+                         HeartbeatBody{session_state_name(session.state), newest_version(), 0, 0}));
     }
   }
   for (const auto& [identity, why] : lost) lose(identity, why);
@@ -198,40 +219,72 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
                                   std::to_string(largest));
     }
   }
+  open_groups(groups);
+  hand_out_work();
+}
+
+void TrainerState::open_groups(const std::vector<GroupGrant>& groups) {
   std::vector<int64_t> ids;
   for (const GroupGrant& g : groups) ids.push_back(g.group_id);
   journal_.grant(ids);
   for (const GroupGrant& g : groups) {
-    if (ledger_.contradicts_unasked(g)) {  // invalid data from a worker must not abort the trainer
-      event("",
-            "rollouts of group " + std::to_string(g.group_id) +
-                " from an earlier start are of another group size: dropped, it is sampled anew");
-      mark_consumed(std::span(&g.group_id, 1));
-    }
     ledger_.grant(g);
     journal_.reopen(g.group_id);
   }
-  hand_out_work();
+}
+
+void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
+  mark_consumed(ledger_.take_unrestorable(next_step));
+  grant(ledger_.open_steps(last_step));
+}
+
+void TrainerState::checkpointed(int64_t step) { mark_consumed(ledger_.checkpointed(step)); }
+
+std::vector<GroupGrant> TrainerState::deliver(Rollout rollout, uint64_t bytes) {
+  const auto size = static_cast<int64_t>(bytes);
+  budget_.enqueue(size);
+  arrivals_.push_back({rollout.group_id, rollout.sample_index, size});
+  std::vector<GroupGrant> replacements = ledger_.deliver(std::move(rollout));
+  if (!replacements.empty()) drop_arrivals();
+  return replacements;
+}
+
+// Frees the bytes of rollouts that the ledger has dropped.
+void TrainerState::drop_arrivals() {
+  std::erase_if(arrivals_, [&](const Arrival& arrival) {
+    if (ledger_.holds(arrival.group_id)) return false;
+    budget_.dequeue(arrival.bytes);
+    return true;
+  });
+}
+
+bool TrainerState::collect() {
+  if (arrivals_.empty()) return false;
+  for (const Arrival& arrival : arrivals_) budget_.dequeue(arrival.bytes);
+  arrivals_.clear();
+  hand_out_work();  // there is room again
+  return true;
 }
 
 std::optional<Rollout> TrainerState::pop() {
-  if (queue_.empty()) return std::nullopt;
-  auto [rollout, bytes] = std::move(queue_.front());
-  queue_.pop_front();
-  budget_.dequeue(static_cast<int64_t>(bytes));
-  hand_out_work();  // there is room again
-  return rollout;
+  while (!arrivals_.empty()) {
+    const Arrival arrival = arrivals_.front();
+    arrivals_.pop_front();
+    budget_.dequeue(arrival.bytes);
+    hand_out_work();  // there is room again
+    auto rollout = ledger_.take_sample(arrival.group_id, arrival.sample_index);
+    if (rollout) return rollout;
+  }
+  return std::nullopt;
 }
 
 void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
+  if (group_ids.empty()) return;
   journal_.consume(group_ids);
-  for (const int64_t id : group_ids) ledger_.consume(id);
-  std::erase_if(queue_, [&](const auto& item) {
-    if (!ledger_.is_consumed(item.first.group_id)) return false;
-    budget_.dequeue(static_cast<int64_t>(item.second));
-    ++counters_.forgotten;
-    return true;
-  });
+  for (const int64_t id : group_ids) {
+    counters_.forgotten += static_cast<uint64_t>(ledger_.consume(id));
+  }
+  drop_arrivals();
   hand_out_work();
 }
 
@@ -247,7 +300,7 @@ std::vector<WorkerStatus> TrainerState::workers() const {
   const auto now = Clock::now();
   for (const auto& [identity, s] : sessions_) {
     out.push_back({s.worker_id, s.incarnation, session_state_name(s.state), s.installed_version,
-                   ledger_.in_flight(s.worker_id), s.queue_depth,
+                   ledger_.work().in_flight(s.worker_id), s.queue_depth,
                    s.state == SessionState::kBye ? 0 : budget_.window(s.worker_id),
                    std::chrono::duration_cast<std::chrono::milliseconds>(now - s.last_message)});
   }
@@ -256,6 +309,9 @@ std::vector<WorkerStatus> TrainerState::workers() const {
 
 BridgeCounters TrainerState::counters() const {
   BridgeCounters counters = counters_;
+  counters.groups = ledger_.counters();
+  counters.groups.replayed_stale = counters_.groups.replayed_stale;
+  counters.groups.replayed_out_of_steps = counters_.groups.replayed_out_of_steps;
   counters.queued_bytes = static_cast<uint64_t>(budget_.queued());
   counters.promised_bytes = static_cast<uint64_t>(budget_.promised());
   counters.peak_bytes = static_cast<uint64_t>(budget_.peak());

@@ -35,6 +35,13 @@ struct Outgoing {
 // has the transitions.
 enum class SessionState { kJoin, kSync, kReady, kPaused, kQuarantined, kBye };
 
+// A rollout that was delivered and that the owner has not looked for.
+struct Arrival {
+  int64_t group_id = 0;
+  int32_t sample_index = 0;
+  int64_t bytes = 0;
+};
+
 struct Session {
   std::string worker_id;
   std::string user;  // public key of its connection; "" without CURVE
@@ -62,8 +69,8 @@ struct Session {
 
 class TrainerState {
  public:
-  // Queues the journal's rollouts and records them in the ledger. Drops those that would be refused
-  // now, with an event; their samples are granted again.
+  // Delivers the journal's rollouts to the ledger. Drops those that would be refused now, with an
+  // event; their samples are granted again.
   // Throws: as Journal does.
   TrainerState(const TrainerOptions& options, std::string weights_address);
 
@@ -78,6 +85,11 @@ class TrainerState {
   // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot);
   void grant(const std::vector<GroupGrant>& groups);
+  void open_steps(int64_t next_step, int64_t last_step);
+  std::optional<std::vector<Rollout>> take(int64_t step) { return ledger_.take(step); }
+  void checkpointed(int64_t step);
+  // What has arrived no longer counts against the queue's limits. Returns false when nothing has.
+  bool collect();
   std::optional<Rollout> pop();
   void mark_consumed(std::span<const int64_t> group_ids);
   void end(const std::string& reason);
@@ -107,13 +119,16 @@ class TrainerState {
   void on_stage_failed(Session& session, const Message& message);
   void on_committed(Session& session, const Message& message);
   void on_bye(Session& session, const Message& message);
+  bool end_earlier_session(const std::string& identity, const std::string& user,
+                           const Header& header);
+  void welcome(Session& session);
   bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
   void sync_failed(Session& session, const std::string& why);
   std::string unpublished(int64_t version, const std::string& root_hash) const;
 
   // trainer_rollouts.cpp: grants of work, arriving rollouts.
   void on_rollout(Session& session, const Message& message);
-  AckBody take(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
+  AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
   void give_up_if_always_refused(const std::string& identity, const Message& message);
   AckBody busy(const std::string& rollout_id);
@@ -132,11 +147,16 @@ class TrainerState {
 
   // trainer_weights.cpp
   void offer(Session& session);
+  int64_t newest_version() const { return newest_ ? newest_->manifest.version : -1; }
   bool is_published(int64_t version, const std::string& root_hash) const;
 
   // trainer_state.cpp
   void replay_journal();
+  Status replay(Rollout rollout, int64_t& not_taken);
   void note_dropped(const std::vector<Error>& refused);
+  std::vector<GroupGrant> deliver(Rollout rollout, uint64_t bytes);
+  void drop_arrivals();
+  void open_groups(const std::vector<GroupGrant>& groups);
   Status admit(const Rollout& rollout) const;
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
@@ -158,7 +178,7 @@ class TrainerState {
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;
-  std::deque<std::pair<Rollout, uint64_t>> queue_;  // with their bytes
+  std::deque<Arrival> arrivals_;
   ByteBudget budget_;
   Clock::time_point now_{};      // latest time passed in
   std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts

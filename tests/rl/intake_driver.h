@@ -17,21 +17,29 @@ using namespace bridge::test;
 
 using Sample = std::pair<int64_t, int32_t>;
 
-inline rl::QueueRules make_rules(int64_t prompts, int64_t max_staleness, int64_t trainer_term,
-                                 int64_t restored_version) {
-  rl::QueueRules rules;
+inline rl::StepRules make_rules(int64_t prompts, int64_t max_staleness,
+                                int64_t restored_version = 0) {
+  rl::StepRules rules;
   rules.prompts_per_step = prompts;
   rules.group_size = 2;
   rules.max_staleness = max_staleness;
-  rules.trainer_term = trainer_term;
-  rules.restored_version = restored_version;
+  rules.first_step = restored_version + 1;
   rules.total_reward = [](const bridge::Rollout& r) { return r.rewards.at(0).second; };
   return rules;
 }
 
-inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_term) {
+// newest_of_term: of the starts before, see TrainerOptions.
+inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_term,
+                                         std::map<int64_t, int64_t> newest_of_term = {}) {
   auto options = trainer_options(dir);
   options.trainer_term = trainer_term;
+  options.newest_of_term = std::move(newest_of_term);
+  return options;
+}
+
+inline bridge::TrainerOptions with_policy(bridge::TrainerOptions options,
+                                          const rl::StepRules& rules) {
+  options.policy = std::make_shared<rl::StepPolicy>(rules);
   return options;
 }
 

@@ -9,10 +9,10 @@
 
 #include "rollout_bridge/trainer/journal.h"
 #include "tests/rl/intake_driver.h"
+#include "tests/rollout_bridge/direct_trainer.h"
 
 using namespace ringside;
 using namespace ringside::test;
-using rl::Admission;
 using std::chrono::milliseconds;
 
 namespace {
@@ -24,76 +24,60 @@ struct Case {
   int64_t step;      // that the rollout is for
   int64_t trainer_term;
   std::vector<int64_t> versions;  // one a token
-  Admission expected;
+  const char* expected;           // status of the ACK
 };
+
+constexpr const char* kTaken = "ACCEPTED";
+constexpr const char* kStale = "STALE";
+constexpr const char* kOver = "DUPLICATE";
 
 // Life 2 of a run whose life 1 began with version 0; it has published up to `restored` + 1.
 const Case kCases[] = {
     // Synchronous: step t wants version t-1.
-    {"before any checkpoint, of the weights the run began with",
-     0,
-     0,
-     1,
-     1,
-     {0},
-     Admission::kAccepted},
-    {"before any checkpoint, of a step that was under way", 0, 0, 2, 1, {1}, Admission::kTooEarly},
-    {"the checkpoint's own version, published before the crash",
-     0,
-     3,
-     4,
-     1,
-     {3},
-     Admission::kAccepted},
-    {"consumed by the checkpoint", 0, 3, 3, 1, {2}, Admission::kFinished},
-    {"older than the step wants", 0, 3, 4, 1, {2}, Admission::kStale},
-    {"newer than the checkpoint, lost with the crash", 0, 3, 4, 1, {4}, Admission::kStale},
-    {"of this life, at its first version", 0, 3, 4, 2, {3}, Admission::kAccepted},
+    {"before any checkpoint, of the weights the run began with", 0, 0, 1, 1, {0}, kTaken},
+    {"before any checkpoint, of a step that was under way", 0, 0, 2, 1, {1}, kStale},
+    {"the checkpoint's own version, published before the crash", 0, 3, 4, 1, {3}, kTaken},
+    {"consumed by the checkpoint", 0, 3, 3, 1, {2}, kOver},
+    {"older than the step wants", 0, 3, 4, 1, {2}, kStale},
+    {"newer than the checkpoint, lost with the crash", 0, 3, 4, 1, {4}, kStale},
+    {"of this life, at its first version", 0, 3, 4, 2, {3}, kTaken},
     // One step off: the step after the next is sampled while the next is trained.
-    {"one version old", 1, 3, 4, 1, {2}, Admission::kAccepted},
-    {"two versions old", 1, 3, 4, 1, {1}, Admission::kStale},
-    {"of the checkpoint for the step after the next", 1, 3, 5, 1, {3}, Admission::kAccepted},
-    {"version 4 of life 1, which this life has made anew", 1, 3, 5, 1, {4}, Admission::kStale},
-    {"version 4 of this life", 1, 3, 5, 2, {4}, Admission::kAccepted},
-    {"version 5, which this life has not come to", 1, 3, 5, 2, {5}, Admission::kStale},
-    {"of a step beyond the window", 1, 3, 6, 1, {3}, Admission::kTooEarly},
+    {"one version old", 1, 3, 4, 1, {2}, kTaken},
+    {"two versions old", 1, 3, 4, 1, {1}, kStale},
+    {"of the checkpoint for the step after the next", 1, 3, 5, 1, {3}, kTaken},
+    {"version 4 of life 1, which this life has made anew", 1, 3, 5, 1, {4}, kStale},
+    {"version 4 of this life", 1, 3, 5, 2, {4}, kTaken},
+    {"version 5, which this life has not come to", 1, 3, 5, 2, {5}, "REJECTED"},
+    {"of a step beyond the window", 1, 3, 6, 1, {3}, kStale},
     // Four versions behind at most.
-    {"four versions old", 4, 5, 6, 1, {1}, Admission::kAccepted},
-    {"five versions old", 4, 5, 6, 1, {0}, Admission::kStale},
-    {"spans over versions that all survived", 4, 5, 6, 1, {2, 3, 5}, Admission::kAccepted},
-    {"one span of lost weights", 4, 5, 8, 1, {5, 6}, Admission::kStale},
-    {"one span too old", 4, 5, 6, 1, {0, 5}, Admission::kStale},
+    {"four versions old", 4, 5, 6, 1, {1}, kTaken},
+    {"five versions old", 4, 5, 6, 1, {0}, kStale},
+    {"spans over versions that all survived", 4, 5, 6, 1, {2, 3, 5}, kTaken},
+    {"one span of lost weights", 4, 5, 8, 1, {5, 6}, kStale},
+    {"one span too old", 4, 5, 6, 1, {0, 5}, kStale},
     // Sampled over the restart: trainer_term is its first token's, versions of both lives may stand
     // side by side.
-    {"begun before, gone on at the checkpoint", 4, 5, 6, 1, {4, 5}, Admission::kAccepted},
+    {"begun before, gone on at the checkpoint", 4, 5, 6, 1, {4, 5}, kTaken},
     {"begun before, gone on under this life's version 6: refused rather than guessed",
      4,
      5,
      8,
      1,
      {5, 6},
-     Admission::kStale},
-    {"begun under lost weights, gone on at the checkpoint", 4, 5, 8, 1, {6, 5}, Admission::kStale},
+     kStale},
+    {"begun under lost weights, gone on at the checkpoint", 4, 5, 8, 1, {6, 5}, kStale},
 };
 
 bridge::Rollout rollout_of(const Case& c) {
-  bridge::Rollout r;
-  r.group_id = 2 * (c.step - 1);
-  r.group_size = 2;
-  r.sample_index = 0;
+  bridge::Rollout r = make_rollout(2 * (c.step - 1), 0, 2);
+  lengthen(r, c.versions.size());
   r.trainer_term = c.trainer_term;
+  r.versions.clear();
   for (std::size_t i = 0; i < c.versions.size(); ++i) {
     const auto begin = static_cast<int64_t>(i);
     r.versions.push_back({c.versions[i], begin, begin + 1});
-    r.completion_ids.push_back(1);
   }
   return r;
-}
-
-rl::QueueRules second_life(int64_t max_staleness, int64_t restored) {
-  rl::QueueRules rules = make_rules(2, max_staleness, 2, restored);
-  rules.newest_of_term = {{1, restored}};
-  return rules;
 }
 
 // Rollouts in the journal that no checkpoint has consumed.
@@ -108,15 +92,21 @@ std::size_t journalled(const TempDir& dir) {
 
 TEST_CASE("each rollout of a former life is judged by what became of its weights", "[restart]") {
   for (const Case& c : kCases) {
-    rl::RolloutQueue queue(second_life(c.max_staleness, c.restored), c.restored + 1);
-    queue.published(c.restored + 1);
     INFO(c.what);
-    CHECK(queue.add(rollout_of(c)) == c.expected);
-    const rl::SourceCounters counters = queue.counters();
-    CHECK(counters.accepted == (c.expected == Admission::kAccepted ? 1 : 0));
-    CHECK(counters.dropped_stale == (c.expected == Admission::kStale ? 1 : 0));
-    CHECK(counters.dropped_out_of_window ==
-          (c.expected == Admission::kTooEarly || c.expected == Admission::kFinished ? 1 : 0));
+    const TempDir dir;
+    {
+      DirectTrainer life(with_policy(options_of(dir, 1), make_rules(2, c.max_staleness)));
+      life.state().open_steps(1, c.step);
+    }
+    DirectTrainer life(with_policy(options_of(dir, 2, {{1, c.restored}}),
+                                   make_rules(2, c.max_staleness, c.restored)));
+    life.publish(c.restored);
+    life.bring_in("w", c.restored, 100);
+    life.state().open_steps(c.restored + 1, c.restored + 1 + c.max_staleness);
+    life.publish(c.restored + 1);
+    CHECK(life.deliver("w", rollout_of(c)).status == c.expected);
+    CHECK(life.state().counters().accepted == (c.expected == kTaken ? 1 : 0));
+    CHECK(life.rejected(bridge::Reason::kStale) == (c.expected == kStale ? 1 : 0));
   }
 }
 
@@ -126,7 +116,7 @@ TEST_CASE(
   const TempDir dir;
   std::vector<bridge::Rollout> trained;
   {
-    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 4);
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0), 4);
     FakeWorker worker(intake, 100);
     publish(intake, 1, 0);
     REQUIRE(worker.take_grants(4) == samples_of(0, 2));
@@ -135,7 +125,7 @@ TEST_CASE(
     trained = intake.poll(1, kPatience).value();
     // Killed while step 1 is trained: nothing published, nothing saved.
   }
-  rl::RolloutIntake intake(options_of(dir, 2), second_life(0, 0), 4);
+  rl::RolloutIntake intake(options_of(dir, 2, {{1, 0}}), make_rules(2, 0, 0), 4);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);
   const auto again = intake.poll(1, kPatience);
@@ -151,7 +141,7 @@ TEST_CASE(
     "[restart]") {
   const TempDir dir;
   {
-    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 5);
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0), 5);
     FakeWorker worker(intake, 100);
     for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3, a checkpoint after step 1
       publish(intake, 1, version);
@@ -168,7 +158,7 @@ TEST_CASE(
   // for step 4 are of lost weights: the one was dropped when it was trained on, the other is not
   // taken up now.
   CHECK(journalled(dir) == 5);
-  rl::RolloutIntake intake(options_of(dir, 2), second_life(0, 1), 5);
+  rl::RolloutIntake intake(options_of(dir, 2, {{1, 1}}), make_rules(2, 0, 1), 5);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 1);
   const auto again = intake.poll(2, kPatience);
@@ -195,7 +185,7 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   options.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   FakeWorker worker(options.rollout_address, 100);
   {
-    rl::RolloutIntake intake(options, make_rules(2, 1, 1, 0), 5);
+    rl::RolloutIntake intake(options, make_rules(2, 1), 5);
     publish(intake, 1, 0);
     REQUIRE(worker.take_grants(8) == samples_of(0, 4));  // steps 1 and 2
     for (const Sample& s : samples_of(0, 2)) worker.send(s, 0, s.second);
@@ -211,7 +201,8 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   worker.send_group(4, 1, 0, 1);
   CHECK(worker.pending() == 6);
   options.trainer_term = 2;
-  rl::RolloutIntake intake(options, second_life(1, 0), 5);
+  options.newest_of_term = {{1, 0}};
+  rl::RolloutIntake intake(options, make_rules(2, 1), 5);
   publish(intake, 2, 0);
   REQUIRE(worker.drain());
   REQUIRE(intake.poll(1, kPatience).has_value());  // out of the journal
@@ -231,7 +222,7 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
 
 TEST_CASE("a version number of both lives means two things", "[restart]") {
   const TempDir dir;
-  rl::RolloutIntake intake(options_of(dir, 2), second_life(1, 0), 5);
+  rl::RolloutIntake intake(options_of(dir, 2, {{1, 0}}), make_rules(2, 1, 0), 5);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);
   REQUIRE(worker.take_grants(8) == samples_of(0, 4));
@@ -254,7 +245,7 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
 TEST_CASE("after a restart with another group size no group is made of both", "[restart]") {
   const TempDir dir;
   {
-    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0, 1, 0), 4);
+    rl::RolloutIntake intake(options_of(dir, 1), make_rules(2, 0), 4);
     FakeWorker worker(intake, 100);
     publish(intake, 1, 0);
     REQUIRE(worker.take_grants(4) == samples_of(0, 2));
@@ -262,9 +253,9 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
     worker.send({1, 1}, 0, 1);
     REQUIRE(worker.drain());
   }
-  rl::QueueRules rules = second_life(0, 0);
+  rl::StepRules rules = make_rules(2, 0);
   rules.group_size = 3;
-  rl::RolloutIntake intake(options_of(dir, 2), rules, 4);
+  rl::RolloutIntake intake(options_of(dir, 2, {{1, 0}}), rules, 4);
   // The journal is read before the first weights are out, and with them the grants: publishing is
   // another thread's.
   CHECK_FALSE(intake.poll(1, milliseconds(300)).has_value());
@@ -284,13 +275,28 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   REQUIRE(step.has_value());
   CHECK(samples_in(*step) == wanted);
   for (const auto& r : *step) CHECK(r.trainer_term == 2);
-  const rl::SourceCounters counters = intake.counters();
-  // Each group's first went to the queue, which forgot the group; what the bridge still held of it
-  // went with it.
-  CHECK(counters.dropped_stale == 2);
-  CHECK(counters.dropped_stale + static_cast<int64_t>(counters.bridge->forgotten) == 3);
+  CHECK(intake.counters().dropped_stale == 3);
   const auto messages = intake.drain_messages();
   CHECK(std::count_if(messages.begin(), messages.end(), [](const std::string& message) {
-          return message.find("of a group of 2, groups have 3") != std::string::npos;
-        }) == 2);
+          return message.find("journal: 3 rollouts dropped (invalid_field)") != std::string::npos &&
+                 message.find("group_size 2, group 0 has 3") != std::string::npos;
+        }) == 1);
+}
+
+TEST_CASE("a rollout of an earlier start's group size does not stop a grant", "[restart]") {
+  const TempDir dir;
+  {
+    DirectTrainer life(with_policy(options_of(dir, 1), make_rules(2, 0)));
+    life.state().open_steps(1, 1);
+  }
+  rl::StepRules rules = make_rules(2, 0);
+  rules.group_size = 3;
+  DirectTrainer life(with_policy(options_of(dir, 2, {{1, 0}}), rules));
+  life.publish(0);
+  life.bring_in("a", 0, 100);
+  const bridge::AckBody ack = life.deliver("a", rollout_under(0, 0, 1, 2));
+  CHECK(ack.status == "REJECTED");
+  CHECK(ack.reason == "invalid_field");
+  life.state().open_steps(1, 1);
+  CHECK(life.take_credits("a").size() == 6);
 }

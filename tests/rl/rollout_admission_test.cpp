@@ -58,7 +58,7 @@ std::optional<bridge::Error> refusal(const rl::Config& config, const Change& cha
   bridge::Rollout rollout = make_rollout();
   change(rollout);
   REQUIRE(bridge::validate(rollout).ok());  // the protocol's own rules are kept
-  rl::LiveAdmission admission(config, kModel, 3, std::move(prompts));
+  rl::LiveAdmission admission(config, kModel, std::move(prompts));
   const auto status = admission.admit(rollout);
   return status ? std::nullopt : std::optional(status.error());
 }
@@ -105,7 +105,7 @@ std::unique_ptr<rl::GrantedPrompts> letters(const rl::Config& config,
 TEST_CASE("a rollout that keeps the rules is taken", "[admission]") {
   expect_taken([](bridge::Rollout&) {});
   expect_taken([](bridge::Rollout& r) { r.versions = {{4, 0, 12}}; });
-  expect_taken([](bridge::Rollout& r) {  // an earlier start's versions are the queue's to judge
+  expect_taken([](bridge::Rollout& r) {  // versions are the ledger's to judge
     r.trainer_term = 2;
     r.versions = {{0, 0, 12}};
   });
@@ -167,9 +167,6 @@ TEST_CASE("sampling settings are the recipe's, and those that training cannot ho
          [](bridge::Rollout& r) { r.temperature = 7.0F; });
   expect(Reason::kInvalidField, "group_size 3, rollout.group_size is 2",
          [](bridge::Rollout& r) { r.group_size = 3; });
-  expect(Reason::kStale, "version 3, group 10 asks for 4 or later", [](bridge::Rollout& r) {
-    r.versions = {{3, 0, 1}, {5, 1, 12}};
-  });
 }
 
 TEST_CASE("rewards are bounded, named once, and those of the recipe", "[admission]") {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "tests/rollout_bridge/direct_trainer.h"
+#include "tests/rollout_bridge/started_trainer.h"
 
 namespace ringside::bridge {
 namespace {
@@ -14,12 +14,7 @@ using std::chrono::milliseconds;
 using Samples = std::set<std::pair<int64_t, int32_t>>;
 
 TEST_CASE("workers that are ready share a step in proportion to their capacity", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 256);
-  trainer.bring_in("b", 0, 256);
-  trainer.bring_in("c", 0, 512);
+  StartedTrainer trainer({{"a", 256}, {"b", 256}, {"c", 512}});
   trainer.state().grant(groups(0, 32, 8, 0));
   CHECK(trainer.in_flight("a") == 64);
   CHECK(trainer.in_flight("b") == 64);
@@ -38,11 +33,7 @@ TEST_CASE("workers that are ready share a step in proportion to their capacity",
 // In synchronous training every worker installs each version at its own time: the first one that is
 // ready must not take what the others would work on a moment later.
 TEST_CASE("the share of a worker that still takes the weights is kept for it", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 64);
-  trainer.bring_in("b", 0, 64);
+  StartedTrainer trainer({{"a", 64}, {"b", 64}});
   trainer.publish(1);
   trainer.state().grant(groups(0, 8, 8, 1));
   CHECK(trainer.in_flight("a") + trainer.in_flight("b") == 0);
@@ -69,10 +60,7 @@ TEST_CASE("the share of a worker that still takes the weights is kept for it", "
 }
 
 TEST_CASE("a worker that joins in the middle of a step gets a share of what waits", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 8);
+  StartedTrainer trainer({{"a", 8}});
   trainer.state().grant(groups(0, 8, 4, 0));
   CHECK(trainer.in_flight("a") == 8);
   trainer.bring_in("b", 0, 16);
@@ -83,10 +71,7 @@ TEST_CASE("a worker that joins in the middle of a step gets a share of what wait
 }
 
 TEST_CASE("a group that is larger than a worker's capacity is sampled in parts", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}});
   trainer.state().grant(groups(0, 1, 10, 0));
   CHECK(trainer.in_flight("a") == 4);
   trainer.bring_in("b", 0, 3);
@@ -101,9 +86,7 @@ TEST_CASE("a group that is larger than a worker's capacity is sampled in parts",
 }
 
 TEST_CASE("fewer groups than workers are split over them", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
+  StartedTrainer trainer({});
   for (const std::string worker : {"a", "b", "c", "d"}) trainer.bring_in(worker, 0, 16);
   trainer.state().grant(groups(0, 1, 8, 0));
   for (const std::string worker : {"a", "b", "c", "d"}) CHECK(trainer.in_flight(worker) == 2);
@@ -153,19 +136,13 @@ TEST_CASE("no ready worker idles while work waits, and none is given more than i
   }
 }
 
-TrainerOptions patient_options(const TempDir& dir) {
-  TrainerOptions options = trainer_options(dir);
+void be_patient(TrainerOptions& options) {
   options.worker_timeout = milliseconds(100000000);
   options.assignment_timeout = milliseconds(5000);
-  return options;
 }
 
 TEST_CASE("a worker that heartbeats and never answers loses its samples to another", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(patient_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("mute", 0, 8);
-  trainer.bring_in("good", 0, 8);
+  StartedTrainer trainer({{"mute", 8}, {"good", 8}}, be_patient);
   trainer.state().grant(groups(0, 2, 4, 0));
   const Samples lost = trainer.take_credits("mute");
   REQUIRE(lost.size() == 4);
@@ -196,10 +173,7 @@ TEST_CASE("a worker that heartbeats and never answers loses its samples to anoth
 }
 
 TEST_CASE("the only worker keeps work that is overdue, and the log says so", "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(patient_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("slow", 0, 8);
+  StartedTrainer trainer({{"slow", 8}}, be_patient);
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("slow").size() == 4);
   trainer.advance(milliseconds(5100));
@@ -221,10 +195,7 @@ TEST_CASE("the only worker keeps work that is overdue, and the log says so", "[g
 // It may have lost what it had in hand, and has nothing to send that would prove it well.
 TEST_CASE("a worker that was passed over gets work again when the one in its place does not answer",
           "[grants]") {
-  const TempDir dir;
-  DirectTrainer trainer(patient_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}}, be_patient);
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   trainer.bring_in("b", 0, 4);

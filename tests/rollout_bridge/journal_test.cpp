@@ -103,6 +103,22 @@ TEST_CASE("a file cut at any byte replays its whole records and goes on", "[jour
   }
 }
 
+TEST_CASE("a file that is shorter than its magic begins anew", "[journal]") {
+  for (const std::size_t length : {0, 1, 7}) {
+    const TempDir dir;
+    std::ofstream(dir.path() / "journal.bin", std::ios::binary)
+        .write("RSJRNL01", static_cast<long>(length));
+    {
+      Journal journal(options(dir));  // the process died while it created the file
+      CHECK(journal.truncated_bytes() == length);
+      append(journal, make_rollout(1, 0, 1));
+    }
+    Journal journal(options(dir));
+    CHECK(journal.truncated_bytes() == 0);
+    CHECK(journal.take_replayed().size() == 1);
+  }
+}
+
 TEST_CASE("a flipped byte cuts the file there", "[journal]") {
   const TempDir dir;
   uint64_t second = 0;

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "tests/rollout_bridge/direct_trainer.h"
+#include "tests/rollout_bridge/started_trainer.h"
 
 namespace ringside::bridge {
 namespace {
@@ -26,10 +26,7 @@ Payload hello_of(int64_t capacity) {
 }
 
 TEST_CASE("HELLO under a routing id that names another worker is refused", "[terms]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 32);
+  StartedTrainer trainer({{"a", 32}});
   trainer.state().grant(groups(0, 8, 4, 0));
   REQUIRE(trainer.in_flight("a") == 32);
   const std::vector<Header> strangers = {{MessageType::kHello, "run", 1, "b", 1, 1},
@@ -51,10 +48,7 @@ TEST_CASE("HELLO under a routing id that names another worker is refused", "[ter
 TEST_CASE(
     "a message under another worker's name ends the session, and its samples are asked for anew",
     "[terms]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}});
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.in_flight("a") == 4);
   trainer.say_as("a/1", {MessageType::kHeartbeat, "run", 1, "b", 1, 4},
@@ -65,10 +59,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a second HELLO on the same connection starts the session anew", "[terms]") {
-  const TempDir dir;
-  DirectTrainer trainer(trainer_options(dir));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}});
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   trainer.hello("a");
@@ -98,10 +89,7 @@ Rollout rollout_of_start(int64_t trainer_term, int64_t version, int64_t group, i
 }
 
 TEST_CASE("a first start takes no rollout of an earlier one", "[terms]") {
-  const TempDir dir;
-  DirectTrainer trainer(options_of_start(dir, 1));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}});
   trainer.state().grant(groups(0, 1, 4, 0));
   const uint64_t before = trainer.state().counters().journal_bytes;
   for (const int64_t group : {0, 7}) {
@@ -270,10 +258,7 @@ struct MistypedBody {
 };
 
 TEST_CASE("a rollout whose body does not parse holds no sample for ever", "[terms]") {
-  const TempDir dir;
-  DirectTrainer trainer(options_of_start(dir, 1));
-  trainer.publish(0);
-  trainer.bring_in("a", 0, 4);
+  StartedTrainer trainer({{"a", 4}});
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   Payload broken = encode_rollout(rollout_of_start(1, 0, 0, 2));

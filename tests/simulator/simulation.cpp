@@ -64,6 +64,10 @@ class Simulation {
   Outcome run() {
     Outcome outcome;
     try {
+      if (world_.random.chance(0.1)) {  // while it creates its journal
+        fault("trainer dies at a journal record", "");
+        world_.disk.crash_at_append(static_cast<int>(world_.random.between(1, 3)));
+      }
       trainer_.start();
       for (auto& worker : workers_) worker->start();
       const Time quiet =

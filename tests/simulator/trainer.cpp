@@ -1,6 +1,7 @@
 #include "tests/simulator/trainer.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "tests/simulator/weights.h"
 
@@ -29,8 +30,17 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   return o;
 }
 
-double reward_of(const Rollout& rollout) {
-  return rollout.rewards.empty() ? 0 : rollout.rewards[0].second;
+rl::StepRules rules_of(const TrainerPlan& plan, int64_t first_step) {
+  rl::StepRules rules;
+  rules.prompts_per_step = plan.prompts_per_step;
+  rules.group_size = plan.group_size;
+  rules.max_staleness = plan.max_staleness;
+  rules.first_step = first_step;
+  rules.refill_rounds = plan.refill_rounds;
+  rules.total_reward = [](const Rollout& r) {
+    return std::optional(r.rewards.empty() ? 0 : r.rewards[0].second);
+  };
+  return rules;
 }
 
 }  // namespace
@@ -50,43 +60,44 @@ void SimTrainer::start() {
   if (finished_ || state_) return;
   ++trainer_term_;
   const uint64_t life = ++life_;
-  rl::QueueRules rules;
-  rules.prompts_per_step = plan_.prompts_per_step;
-  rules.group_size = plan_.group_size;
-  rules.max_staleness = plan_.max_staleness;
-  rules.trainer_term = trainer_term_;
-  rules.restored_version = checkpoint_;
-  rules.refill_rounds = plan_.refill_rounds;
-  rules.total_reward = [](const Rollout& r) { return std::optional(reward_of(r)); };
+  policy_ = std::make_shared<rl::StepPolicy>(rules_of(plan_, checkpoint_ + 1));
+  TrainerOptions options = options_of(plan_, trainer_term_, world_.disk);
+  options.policy = policy_;
   int64_t lowest = checkpoint_;
   for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
-    rules.newest_of_term[start->first] = lowest;
+    options.newest_of_term[start->first] = lowest;
     lowest = std::min(lowest, start->second);
   }
   starts_.emplace_back(trainer_term_, checkpoint_);
   world_.trace("trainer: start " + std::to_string(trainer_term_) + " from step " +
                std::to_string(checkpoint_));
-  step_ = granted_to_ = checkpoint_;
+  step_ = checkpoint_;
   content_ = checkpoint_content_;
-  training_ = false;
+  training_ = first_is_published_ = false;
   stopped_until_ = {};
   inbox_.clear();
   held_.clear();
   world_.judge.restored(checkpoint_);
   try {
     world_.judge.started(journalled());
-    state_ = std::make_unique<TrainerState>(options_of(plan_, trainer_term_, world_.disk),
-                                            "sim://weights");
+    state_ = std::make_unique<TrainerState>(options, "sim://weights");
   } catch (const ProcessCrash&) {
     world_.events.after(seconds(1), [this] { start(); });
     return;
+  } catch (const Breach&) {
+    throw;
+  } catch (const std::runtime_error& error) {  // no room for a new journal: the process ends
+    world_.trace(std::string("trainer: cannot start: ") + error.what());
+    world_.events.after(seconds(1), [this] { start(); });
+    return;
   }
-  queue_ = std::make_unique<rl::RolloutQueue>(rules, checkpoint_ + 1);
   chain_ = std::make_unique<DeltaChain>(DeltaChain::Options{true, plan_.full_every});
-  guarded([&] { publish(checkpoint_); });
-  if (life != life_ || !state_) return;
   world_.network.set_trainer(this);
   schedule_round();
+  // Another thread encodes the weights, so workers may join before the first version is out.
+  world_.events.after(world_.random.between(Span(0), Span(milliseconds(500))), [this, life] {
+    if (life == life_) guarded([this] { publish_first(); });
+  });
 }
 
 void SimTrainer::crash(Span away) {
@@ -111,7 +122,7 @@ void SimTrainer::round() {
   guarded([&] {
     for (; !inbox_.empty(); inbox_.pop_front()) handle(inbox_.front().first, inbox_.front().second);
     state_->tick(world_.events.now());
-    take_in();
+    train_if_ready();
     flush();
   });
 }
@@ -169,15 +180,9 @@ std::set<std::string> SimTrainer::journalled() const {
   return ids;
 }
 
-// The owner pops nothing while it trains.
-void SimTrainer::take_in() {
-  while (!training_) {
-    train_if_ready();
-    if (training_) return;
-    auto rollout = state_->pop();
-    if (!rollout) return;
-    admit(std::move(*rollout));
-  }
+// The weights that this start began with; versions are published in order.
+void SimTrainer::publish_first() {
+  if (!std::exchange(first_is_published_, true)) publish(step_);
 }
 
 void SimTrainer::publish(int64_t version) {
@@ -186,67 +191,39 @@ void SimTrainer::publish(int64_t version) {
   held_.push_back(snapshot);
   if (held_.size() > kHeldVersions) held_.pop_front();
   state_->publish(std::move(snapshot));
-  queue_->published(version);
-  grant_to(std::min(plan_.steps, version + 1 + plan_.max_staleness));
+  state_->open_steps(version + 1, std::min(plan_.steps, version + 1 + plan_.max_staleness));
 }
 
-GroupGrant SimTrainer::grant_of(int64_t group) const {
-  return {group, static_cast<int32_t>(plan_.group_size), queue_->min_version(group),
-          queue_->step_of(group)};
-}
-
-void SimTrainer::grant_to(int64_t step) {
-  std::vector<GroupGrant> grants;
-  for (int64_t slot = granted_to_ * plan_.prompts_per_step; slot < step * plan_.prompts_per_step;
-       ++slot) {
-    grants.push_back(grant_of(slot));
+// The judge's side of a slot that the ledger may consume: of every round.
+void SimTrainer::release(int64_t first_group) {
+  world_.trace("trainer: slot " + std::to_string(first_group) + " may be released");
+  for (std::optional<int64_t> group = first_group; group; group = policy_->next_round(*group)) {
+    world_.judge.released(*group);
   }
-  granted_to_ = std::max(granted_to_, step);
-  state_->grant(grants);
 }
 
-// As RolloutIntake::admit.
-void SimTrainer::admit(Rollout rollout) {
-  world_.judge.popped(rollout);
-  const std::string id = rollout.rollout_id;
-  const std::string epoch = std::to_string(rollout.trainer_term);
-  const auto admission = static_cast<int>(queue_->add(std::move(rollout)));
-  world_.trace("trainer: rollout " + id + " of start " + epoch + ", admission " +
-               std::to_string(admission));
-  const rl::QueueRequests requests = queue_->take_requests();
-  release(requests.forget);
-  std::vector<GroupGrant> grants;
-  for (const int64_t group : requests.grant) {
-    if (queue_->step_of(group) <= granted_to_) grants.push_back(grant_of(group));
-  }
-  if (!grants.empty()) state_->grant(grants);
-}
-
-void SimTrainer::release(const std::vector<int64_t>& groups) {
-  if (groups.empty()) return;
+void SimTrainer::checkpoint() {
+  const GroupRange groups{policy_->first_groups(checkpoint_ + 1).begin,
+                          policy_->first_groups(step_).end};
+  checkpoint_ = step_;
+  checkpoint_content_ = content_;
   flush();  // acknowledgements of these groups count before they are released
-  for (const int64_t group : groups) {
-    world_.judge.released(group);
-    world_.trace("trainer: releases group " + std::to_string(group));
-  }
-  state_->mark_consumed(groups);
-}
-
-std::vector<int64_t> SimTrainer::groups_of(int64_t from_step, int64_t to_step) const {
-  std::vector<int64_t> groups;
-  for (int64_t round = 0; round < plan_.refill_rounds; ++round) {
-    for (int64_t slot = from_step * plan_.prompts_per_step; slot < to_step * plan_.prompts_per_step;
-         ++slot) {
-      groups.push_back(slot + round * rl::kRoundStride);
-    }
-  }
-  return groups;
+  for (int64_t group = groups.begin; group < groups.end; ++group) release(group);
+  state_->checkpointed(step_);
 }
 
 void SimTrainer::train_if_ready() {
   if (training_ || finished_) return;
-  const auto rollouts = queue_->take(step_ + 1);
+  state_->collect();
+  const auto rollouts = state_->take(step_ + 1);
   if (!rollouts) return;
+  unrestorable_.clear();
+  for (const Rollout& r : *rollouts) {
+    world_.judge.popped(r);
+    const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
+                                 r.versions.front().version > checkpoint_;
+    if (of_lost_weights) unrestorable_.push_back(policy_->first_group(r.group_id));
+  }
   world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness);
   training_ = true;
@@ -257,6 +234,7 @@ void SimTrainer::train_if_ready() {
 
 void SimTrainer::trained() {
   training_ = false;
+  publish_first();
   ++step_;
   content_ = ++last_content_;
   world_.trace("trainer: step " + std::to_string(step_) + " of " + std::to_string(plan_.steps));
@@ -267,12 +245,9 @@ void SimTrainer::trained() {
     flush();
     return;
   }
-  if (step_ % plan_.checkpoint_every == 0) {
-    const int64_t before = checkpoint_;
-    checkpoint_ = step_;
-    checkpoint_content_ = content_;
-    release(groups_of(before, step_));
-  }
+  if (step_ % plan_.checkpoint_every == 0) checkpoint();
+  flush();
+  for (const int64_t slot : unrestorable_) release(slot);
   publish(step_);
   flush();
 }
@@ -307,7 +282,7 @@ std::string SimTrainer::summary() const {
   std::string text = "step " + std::to_string(step_) + " of " + std::to_string(plan_.steps) +
                      (state_ ? "" : ", trainer away") + (training_ ? ", training" : "");
   if (!state_) return text;
-  text += ", " + std::to_string(queue_->size()) + " rollouts queued";
+  text += ", " + std::to_string(state_->counters().groups.waiting) + " rollouts wait";
   for (const WorkerStatus& w : state_->workers()) {
     text += "\n  " + w.worker_id + "/" + std::to_string(w.incarnation) + " " + w.state + " v" +
             std::to_string(w.version) + ", holds " + std::to_string(w.in_flight_samples) +

@@ -1,6 +1,6 @@
-// A simulated trainer: the product's TrainerState, Journal and RolloutQueue, with an owner that
-// grants, pops, trains, publishes and checkpoints as the product's does, and dies and starts again
-// on request.
+// A simulated trainer: the product's TrainerState, Journal and StepPolicy, with an owner that
+// takes, trains, publishes and checkpoints as the product's does, and dies and starts again on
+// request.
 #pragma once
 
 #include <deque>
@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "rl/rollouts/rollout_queue.h"
+#include "rl/rollouts/step_policy.h"
 #include "rollout_bridge/trainer/trainer_state.h"
 #include "rollout_bridge/weights/snapshot.h"
 #include "tests/simulator/disk.h"
@@ -75,13 +75,10 @@ class SimTrainer final : public TrainerPort {
   void handle(const std::string& identity, const Packet& packet);
   void flush();
   std::set<std::string> journalled() const;
-  void take_in();
+  void publish_first();
   void publish(int64_t version);
-  void admit(bridge::Rollout rollout);
-  void release(const std::vector<int64_t>& groups);
-  std::vector<int64_t> groups_of(int64_t from_step, int64_t to_step) const;
-  bridge::GroupGrant grant_of(int64_t group) const;
-  void grant_to(int64_t step);
+  void checkpoint();
+  void release(int64_t first_group);
   void train_if_ready();
   void trained();
 
@@ -97,14 +94,15 @@ class SimTrainer final : public TrainerPort {
   // The process.
   uint64_t life_ = 0;
   std::unique_ptr<bridge::TrainerState> state_;
-  std::unique_ptr<rl::RolloutQueue> queue_;
+  std::shared_ptr<const rl::StepPolicy> policy_;
   std::unique_ptr<bridge::DeltaChain> chain_;
   std::deque<std::shared_ptr<const bridge::WeightSnapshot>> held_;
   std::deque<std::pair<std::string, Packet>> inbox_;
   int64_t step_ = 0;     // trained
   int64_t content_ = 1;  // of the weights after it
-  int64_t granted_to_ = 0;
+  bool first_is_published_ = false;
   bool training_ = false;
+  std::vector<int64_t> unrestorable_;  // slots of the step in training, by the judge's reckoning
   Time stopped_until_{};
 };
 

@@ -107,6 +107,9 @@ def audit_journal(scene, history: dict[int, list[dict]], acks: list) -> tuple[li
             if same(consumed.get((group, rollout["sample_index"])), rollout):
                 counts["consumed"] += 1
                 continue
+            if had_cause(scene, lineage, [rollout]):  # a start passes over such a rollout and leaves it in the file
+                counts["dropped as stale or of lost weights"] += 1
+                continue
             dropped = next((at for at in forgotten_at[group] if at > place), None)
             if dropped is None:
                 findings.append(f"lost: {rollout['rollout_id']} of trainer_term {rollout['trainer_term']} was accepted, is not in the "

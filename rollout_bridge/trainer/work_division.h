@@ -1,0 +1,123 @@
+// Division of granted samples among workers: which wait for a worker, and which worker holds which.
+//
+// Pure state without sockets; the caller passes the time.
+//
+// Thread safety: none.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rollout_bridge/protocol/schema.h"
+
+namespace ringside::bridge {
+
+// One worker in the division of work.
+struct WorkerShare {
+  std::string worker;
+  int64_t version = -1;  // installed weight version
+  int64_t capacity = 0;  // samples it can generate at once, >= 1
+  bool ready = false;    // takes work now; a worker that is not ready keeps its share
+};
+
+// An amount of work.
+struct Holding {
+  int64_t groups = 0;
+  int64_t samples = 0;
+};
+
+class WorkDivision {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Queues the samples of a granted group whose flag in `done` is not set. done: one flag a sample.
+  void add(const GroupGrant& grant, const std::vector<bool>& done);
+  // Removes a sample whose rollout has arrived, or a whole group. Does nothing for one that is not
+  // here.
+  void finish(int64_t group_id, int32_t sample_index);
+  void remove(int64_t group_id);
+  // Takes the sample from the worker that holds it, if any, counts an attempt and queues it again.
+  void retry(int64_t group_id, int32_t sample_index);
+
+  // True when a worker, or this worker, holds the sample.
+  bool is_assigned(int64_t group_id, int32_t sample_index) const;
+  bool is_held_by(int64_t group_id, int32_t sample_index, const std::string& worker) const;
+  // True when the sample was ever assigned to the worker.
+  bool was_assigned_to(int64_t group_id, int32_t sample_index, const std::string& worker) const;
+  // Attempts at the sample that have ended; 0 for a sample that is not here.
+  int32_t attempt(int64_t group_id, int32_t sample_index) const;
+
+  // Divides missing samples among the ready workers.
+  // Limits: no worker gets more than its capacity. While other workers have room, no worker gets
+  // more than its share (in proportion to capacity) of the samples in flight and waiting. At most
+  // `room` samples in all.
+  // Order: lowest priority number first, then oldest grant. Only groups with min_version <= the
+  // worker's version.
+  // A group goes to one worker, except when it is larger than the capacity, or when fewer groups
+  // wait than workers are ready.
+  std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
+                                                          int64_t room, Time now);
+  // True when work exists that a worker with these weights may take.
+  bool has_work_for(int64_t version) const;
+  // Takes back the samples assigned to `worker` before `before`.
+  Holding release(const std::string& worker, Time before = Time::max());
+  // Samples assigned before `before`, by worker.
+  std::map<std::string, int64_t> held_since(Time before) const;
+
+  // Assigned samples, in all and of one worker.
+  int64_t in_flight() const { return in_flight_; }
+  int64_t in_flight(const std::string& worker) const;
+
+ private:
+  enum class State : uint8_t { kMissing, kAssigned, kDone };
+  using Place = std::pair<int64_t, uint64_t>;  // priority, order of the grant
+  struct Sample {
+    State state = State::kMissing;
+    int32_t attempt = 0;
+    uint64_t assignment = 0;         // id of the assignment, while assigned
+    std::vector<std::string> asked;  // every worker it was ever assigned to
+  };
+  struct Group {
+    int64_t min_version = 0;
+    Place place{};
+    int32_t missing = 0;  // samples in state kMissing
+    int32_t open = 0;     // samples not in state kDone
+    std::vector<Sample> samples;
+  };
+  // Samples of one group that were assigned to one worker together.
+  struct Assignment {
+    std::string worker;
+    int64_t group_id = 0;
+    int64_t samples = 0;  // not done
+    Time since;
+  };
+  // Groups with missing samples and the same min_version.
+  struct Waiting {
+    std::map<Place, int64_t> groups;
+    int64_t samples = 0;
+  };
+  struct Taker;
+
+  const Sample* find(int64_t group_id, int32_t sample_index) const;
+  void set_state(int64_t group_id, Group& group, Sample& sample, State state);
+  void add_waiting(int64_t group_id, const Group& group, int64_t missing);
+  int64_t first_waiting(int64_t version) const;
+  Holding waiting_for(int64_t version) const;
+  std::vector<Taker> takers(std::span<const WorkerShare> workers, int64_t& groups) const;
+  GrantedGroup hand_out(int64_t group_id, int64_t count, const std::string& worker, Time now);
+
+  uint64_t next_order_ = 0;
+  uint64_t next_assignment_ = 0;
+  int64_t in_flight_ = 0;
+  std::map<int64_t, Group> groups_;             // with a sample that is not done
+  std::map<int64_t, Waiting> waiting_;          // by min_version
+  std::map<uint64_t, Assignment> assignments_;  // in order of time
+  std::map<std::string, int64_t> in_flight_by_worker_;
+};
+
+}  // namespace ringside::bridge
