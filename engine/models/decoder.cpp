@@ -15,10 +15,6 @@
 namespace ringside::engine {
 namespace {
 
-// Most logits that exist at once while scoring: 16 MB in fp32, small compared with the activations
-// of a few thousand tokens.
-constexpr int64_t kLogitsPerChunk = int64_t{4} << 20;
-
 void check_config(const ModelConfig& c) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
@@ -174,9 +170,8 @@ DecoderWeights Decoder::materialize() const {
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
-  const int64_t chunk_rows = std::max<int64_t>(1, kLogitsPerChunk / config_.vocab_size);
   return token_scores(hidden_nE, head().materialize(context_.compute)[0], targets_n, temperature_n,
-                      chunk_rows);
+                      token_score_rows(hidden_nE, config_.vocab_size));
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {

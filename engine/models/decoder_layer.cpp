@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/swiglu.h"
 
@@ -16,13 +17,8 @@ std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::make_optional(bias) : std::nullopt;
 }
 
-// Norm and rotation of query and key heads in one kernel launch, because both are treated alike.
-// qk_norm: one row for each head in qk.
-at::Tensor norm_and_rotate(const ModelConfig& config, const at::Tensor& qk,
-                           const at::Tensor& qk_norm, const RopeTables& rope) {
-  const bool normed = qk_norm.defined();
-  return apply_rope(normed ? rms_norm(qk, qk_norm, config.rms_norm_eps, config.fp32_norms) : qk,
-                    rope);
+HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
+  return {weights.q_norm, weights.k_norm, config.rms_norm_eps, config.fp32_norms};
 }
 
 // Self-attention whose projections overlap the exchange of heads. This rank norms, rotates and
@@ -40,15 +36,11 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
         weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
   };
   auto heads = attention.project(normed_sE, projection(0), projection(1), projection(2));
-  const int64_t own_h = heads.q_ShD.size(1), own_k = heads.k_SkD.size(1);
-  at::Tensor norm;
-  if (weights.qk_norm.defined()) {  // one row for all query heads, one for all key heads
-    norm = at::cat({weights.qk_norm.narrow(0, 0, own_h), weights.qk_norm.narrow(0, h, own_k)});
-  }
-  const auto q_k = norm_and_rotate(config, at::cat({heads.q_ShD, heads.k_SkD}, 1), norm, rope)
-                       .split_with_sizes({own_h, own_k}, 1);
-  heads.q_ShD = q_k[0];
-  heads.k_SkD = q_k[1];
+  const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
+  const RotatedHeads rotated = norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own,
+                                               head_norms(config, weights), rope);
+  heads.q_ShD = rotated.q_sHD;
+  heads.k_SkD = rotated.k_sKD;
   return attention.project_out(attention.attend_heads(heads),
                                {weights.o_weight, if_defined(weights.o_bias)});
 }
@@ -62,10 +54,9 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   const int64_t s = normed_sE.size(0), d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   const at::Tensor qkv = at::linear(normed_sE, weights.qkv_weight, if_defined(weights.qkv_bias));
-  const auto qk_v = qkv.view({s, h + 2 * k, d}).split_with_sizes({h + k, k}, 1);
-  const auto q_k =
-      norm_and_rotate(config, qk_v[0], weights.qk_norm, rope).split_with_sizes({h, k}, 1);
-  const at::Tensor out_sHD = attention.attend(layer, q_k[0], q_k[1], qk_v[1]);
+  const RotatedHeads heads =
+      norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k}, head_norms(config, weights), rope);
+  const at::Tensor out_sHD = attention.attend(layer, heads.q_sHD, heads.k_sKD, heads.v);
   return at::linear(out_sHD.reshape({s, h * d}), weights.o_weight, if_defined(weights.o_bias));
 }
 
@@ -120,7 +111,6 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
   const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   LayerWeights weights;
-  at::Tensor q_norm, k_norm;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<at::Tensor*> targets;
   const auto cut = [&](at::Tensor& target, std::vector<int64_t> shape, bool present = true) {
@@ -134,8 +124,8 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
   cut(weights.qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
   cut(weights.o_weight, {e, h * d});
   cut(weights.o_bias, {e}, config.o_bias);
-  cut(q_norm, {d}, config.qk_norm);
-  cut(k_norm, {d}, config.qk_norm);
+  cut(weights.q_norm, {d}, config.qk_norm);
+  cut(weights.k_norm, {d}, config.qk_norm);
   cut(weights.gate_up_weight, {2 * f, e});
   cut(weights.gate_up_bias, {2 * f}, config.mlp_bias);
   cut(weights.down_weight, {e, f});
@@ -146,22 +136,18 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     *targets[i] = tensors[i];
   }
-  if (config.qk_norm) {
-    weights.qk_norm = at::cat({q_norm.expand({h, d}), k_norm.expand({k, d})});
-  }
   return weights;
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
                          AttentionBackend& attention) {
-  const at::Tensor attended_sE =
-      hidden_sE + self_attention(config, weights, layer,
-                                 rms_norm(hidden_sE, weights.input_norm, config.rms_norm_eps,
-                                          config.fp32_norms),
-                                 rope, attention);
-  return attended_sE + mlp(weights, rms_norm(attended_sE, weights.post_attention_norm,
-                                             config.rms_norm_eps, config.fp32_norms));
+  const double eps = config.rms_norm_eps;
+  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
+  const ResidualNorm attended =
+      add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
+                   weights.post_attention_norm, eps, config.fp32_norms);
+  return attended.residual + mlp(weights, attended.normed);
 }
 
 }  // namespace ringside::engine

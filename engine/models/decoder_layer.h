@@ -28,7 +28,8 @@ struct LayerWeights {
   at::Tensor qkv_bias;
   at::Tensor o_weight;  // [E, H D]
   at::Tensor o_bias;
-  at::Tensor qk_norm;         // [H + K, D]: the query norm for each query head, then the key norm
+  at::Tensor q_norm;  // [D]
+  at::Tensor k_norm;
   at::Tensor gate_up_weight;  // [2F, E]
   at::Tensor gate_up_bias;
   at::Tensor down_weight;  // [E, F]

@@ -1,22 +1,36 @@
-// Root-mean-square norm with a closed-form backward: three kernels in the forward; only the input
-// and one number a row are kept.
+// Root-mean-square norm with a closed-form backward, alone and beside the residual stream that it
+// reads. Each forward and each backward is one operator; only the input and one number a row are
+// kept.
 //
-// Shapes: x is [..., D]; the weight is [D], or [H, D] when each head has its own.
-// head has its own.
+// x / sqrt(mean(x^2, -1) + eps) * weight. fp32 and fp64 are normed as they are. Lower precisions
+// are normed in fp32 and rounded before the weight is applied, as in transformers. in_fp32 norms
+// fp64 in fp32 too, operation for operation as transformers, for comparisons with it.
+//
+// Shapes: x is [..., D], the weight [D], both of one dtype and on one device.
+// Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match.
+// Source: Zhang and Sennrich 2019.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace ringside::engine {
 
-// x / sqrt(mean(x^2, -1) + eps) * weight. fp32 and fp64 are normed as they are. Lower precisions
-// are normed in fp32 and rounded before the weight is applied, as in transformers. in_fp32 norms
-// fp64 in fp32 too, operation for operation as transformers, for comparisons with it.
-// Differentiable in both arguments.
-// Shapes: the weight's shape is the tail of x's, its dtype x's.
-// Throws: c10::Error on a shape or dtype mismatch.
-// Source: Zhang and Sennrich 2019.
+// Differentiable in x and weight.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
                     bool in_fp32 = false);
+
+struct ResidualNorm {
+  at::Tensor residual;  // the residual stream behind this point
+  at::Tensor normed;    // its norm
+};
+
+// x itself and its norm. Use this residual, not x, behind the norm: the backward then adds the
+// gradients of both in the same kernel.
+ResidualNorm residual_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                               bool in_fp32 = false);
+
+// x + branch and its norm.
+ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& weight,
+                          double eps, bool in_fp32 = false);
 
 }  // namespace ringside::engine

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021) in transformers' half-split layout: element i turns
-// with element i + D/2. Shapes: s = tokens, H = heads, D = head dim.
+// with element i + D/2. qk_norm_rope.h applies it. Shapes: s = tokens, D = head dim.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,10 +28,5 @@ at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
 // Shapes: positions_s: int64 [s], s may be 0.
 RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,
                        at::ScalarType compute_dtype);
-
-// Rotates every head of x_sHD by its token's angles. Differentiable; the backward rotates by the
-// negative angles.
-// Throws: c10::Error when x and the tables do not match.
-at::Tensor apply_rope(const at::Tensor& x_sHD, const RopeTables& tables);
 
 }  // namespace ringside::engine

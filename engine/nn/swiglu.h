@@ -9,7 +9,7 @@ namespace ringside::engine {
 
 // silu(gate) * up of gate_up_s2F = [gate | up]. Differentiable; keeps only its input.
 // Shapes: returns [s, F] in the same dtype.
-// Throws: c10::Error unless the input is 2-D with an even number of columns.
+// Throws: c10::Error unless the input is floating-point, 2-D and of an even number of columns.
 at::Tensor swiglu(const at::Tensor& gate_up_s2F);
 
 }  // namespace ringside::engine

@@ -4,6 +4,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "engine/nn/checks.h"
+#include "engine/nn/operators.h"
 
 namespace ringside::engine {
 namespace {
@@ -11,33 +15,27 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Most bytes of logits that exist at once. The first is small compared with the activations of a
+// few thousand tokens. On CUDA the head's GEMMs need more rows than fit into it: each chunk reads
+// the head twice and its fp32 gradient once, and writes it. Below about 1200 rows (H100: 300 FLOPs
+// in the time of one byte) that takes longer than the products. The second holds 1766 rows of
+// 152k logits in bf16.
+constexpr int64_t kLogitBytes = int64_t{16} << 20;
+constexpr int64_t kCudaLogitBytes = int64_t{512} << 20;
+
 at::ScalarType score_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// log softmax(hidden head^T / temperature) of rows [begin, begin + rows). The GEMM runs in compute
-// dtype, the rest in fp32 or fp64.
-at::Tensor chunk_log_softmax(const at::Tensor& hidden_cE, const at::Tensor& head_VE,
-                             const at::Tensor& temperature_c) {
-  const at::ScalarType acc = score_dtype(hidden_cE.scalar_type());
-  at::Tensor logits_cV = at::mm(hidden_cE, head_VE.t()).to(acc);
-  return at::log_softmax(logits_cV.div_(temperature_c.unsqueeze(1)), -1);
+// The dtype in which a chunk's logits and their gradient are kept. GEMMs of bf16 with an fp32
+// result exist on CUDA only. Elsewhere the logits are cast once, so that the head's gradient is
+// summed from parts that were not rounded.
+at::ScalarType logits_dtype(const at::Tensor& hidden) {
+  return hidden.is_cuda() ? hidden.scalar_type() : score_dtype(hidden.scalar_type());
 }
 
-// Gradient of the logits, from their log softmax (overwritten). g_lp and g_H are the gradients of
-// log-prob and entropy, already divided by the temperature. g_H may be undefined.
-//   d logits = g_lp * (onehot - p) - g_H * p * (log p + H)
-at::Tensor chunk_logits_grad(at::Tensor logp_cV, const at::Tensor& targets_c,
-                             const at::Tensor& g_lp_c, const at::Tensor& g_entropy_c,
-                             const at::Tensor& entropy_c) {
-  at::Tensor grad_cV = at::exp(logp_cV);
-  if (g_entropy_c.defined()) {
-    logp_cV.add_(entropy_c.unsqueeze(1)).mul_(g_entropy_c.unsqueeze(1)).add_(g_lp_c.unsqueeze(1));
-    grad_cV.mul_(logp_cV.neg_());
-  } else {
-    grad_cV.mul_(g_lp_c.neg().unsqueeze(1));
-  }
-  return grad_cV.scatter_add_(1, targets_c.unsqueeze(1), g_lp_c.unsqueeze(1));
+at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) {
+  return at::mm(hidden_cE, head_VE.t()).to(logits_dtype(hidden_cE));
 }
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
@@ -49,16 +47,15 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     const at::Tensor temperature = temperature_n.to(options);
     const at::Tensor logprobs_n = at::empty({n}, options);
     const at::Tensor entropy_n = at::empty({n}, options);
+    const at::Tensor lse_n = at::empty({n}, options);
     for (int64_t begin = 0; begin < n; begin += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
-      const at::Tensor logp_cV = chunk_log_softmax(hidden_nE.narrow(0, begin, rows), head_VE,
-                                                   temperature.narrow(0, begin, rows));
-      const at::Tensor targets_c1 = targets_n.narrow(0, begin, rows).unsqueeze(1);
-      logprobs_n.narrow(0, begin, rows).copy_(logp_cV.gather(1, targets_c1).squeeze(1));
-      entropy_n.narrow(0, begin, rows).copy_(at::exp(logp_cV).mul_(logp_cV).sum(1).neg_());
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
+      operators::token_scores(chunk_logits(part(hidden_nE), head_VE), part(targets_n),
+                              part(temperature), part(logprobs_n), part(entropy_n), part(lse_n));
     }
     ctx->set_materialize_grads(false);
-    ctx->save_for_backward({hidden_nE, head_VE, targets_n, temperature, entropy_n});
+    ctx->save_for_backward({hidden_nE, head_VE, targets_n, temperature, entropy_n, lse_n});
     ctx->saved_data["chunk_rows"] = chunk_rows;
     return {logprobs_n, entropy_n};
   }
@@ -66,7 +63,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &hidden_nE = saved[0], &head_VE = saved[1], &targets_n = saved[2];
-    const at::Tensor &temperature_n = saved[3], &entropy_n = saved[4];
+    const at::Tensor &temperature_n = saved[3], &entropy_n = saved[4], &lse_n = saved[5];
     const at::ScalarType acc = entropy_n.scalar_type();
     const int64_t n = hidden_nE.size(0), chunk_rows = ctx->saved_data["chunk_rows"].toInt();
     const at::Tensor g_lp_n =
@@ -77,16 +74,17 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     at::Tensor d_head_VE = at::zeros(head_VE.sizes(), head_VE.options().dtype(acc));
     for (int64_t begin = 0; begin < n; begin += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
-      const auto part = [&](const at::Tensor& x) {
-        return x.defined() ? x.narrow(0, begin, rows) : x;
-      };
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
       const at::Tensor hidden_cE = part(hidden_nE);
-      const at::Tensor d_logits_cV =
-          chunk_logits_grad(chunk_log_softmax(hidden_cE, head_VE, part(temperature_n)),
-                            part(targets_n), part(g_lp_n), part(g_entropy_n), part(entropy_n));
+      // The gradient of the logits takes their place.
+      const at::Tensor d_logits_cV = chunk_logits(hidden_cE, head_VE);
+      operators::token_scores_backward(
+          d_logits_cV, part(targets_n), part(temperature_n), part(lse_n), part(entropy_n),
+          part(g_lp_n),
+          g_entropy_n.defined() ? std::make_optional(part(g_entropy_n)) : std::nullopt);
       at::Tensor d_hidden_cE = part(d_hidden_nE);
       at::mm_out(d_hidden_cE, d_logits_cV.to(hidden_nE.scalar_type()), head_VE);
-      d_head_VE.addmm_(d_logits_cV.t(), hidden_cE.to(acc));
+      operators::add_transposed_mm(d_head_VE, d_logits_cV, hidden_cE);
     }
     return {d_hidden_nE, d_head_VE.to(head_VE.scalar_type()), at::Tensor(), at::Tensor(),
             at::Tensor()};
@@ -95,13 +93,24 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
 
 }  // namespace
 
+int64_t token_score_rows(const at::Tensor& hidden_nE, int64_t vocab_size) {
+  const int64_t bytes = hidden_nE.is_cuda() ? kCudaLogitBytes : kLogitBytes;
+  // fp64 is for comparisons, so it gets the chunks of fp32.
+  const auto width = static_cast<int64_t>(c10::elementSize(logits_dtype(hidden_nE)));
+  return std::max<int64_t>(1, bytes / (vocab_size * std::min<int64_t>(width, 4)));
+}
+
 TokenScores token_scores(const at::Tensor& hidden_nE, const at::Tensor& head_VE,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
                          int64_t chunk_rows) {
   TORCH_CHECK(hidden_nE.dim() == 2 && head_VE.dim() == 2 && hidden_nE.size(1) == head_VE.size(1) &&
-                  hidden_nE.scalar_type() == head_VE.scalar_type(),
+                  hidden_nE.is_floating_point(),
               "token_scores: hidden ", hidden_nE.sizes(), " ", hidden_nE.scalar_type(),
-              " does not fit the head ", head_VE.sizes(), " ", head_VE.scalar_type());
+              " does not fit the head ", head_VE.sizes());
+  check_alike("token_scores", {{"hidden", hidden_nE}, {"head", head_VE}});
+  check_same_device(
+      "token_scores",
+      {{"hidden", hidden_nE}, {"targets", targets_n}, {"temperature", temperature_n}});
   const int64_t n = hidden_nE.size(0);
   TORCH_CHECK(
       targets_n.dim() == 1 && targets_n.size(0) == n && targets_n.scalar_type() == at::kLong,

@@ -11,10 +11,10 @@ namespace ringside::engine {
 
 OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S)
     : context_(std::move(context)), positions_S_(std::move(positions_S)) {
-  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == context_.plan->share_rows,
+  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == context_.plan().share_rows,
               "overlapped Ulysses: positions of ", positions_S_.sizes(), ", the plan's share has ",
-              context_.plan->share_rows, " rows");
-  options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan->heads.head_dim));
+              context_.plan().share_rows, " rows");
+  options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan().heads.head_dim));
 }
 
 at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
@@ -25,7 +25,7 @@ at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
 OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_sE,
                                                       const Projection& q, const Projection& k,
                                                       const Projection& v) {
-  const sp::AttentionPlan& plan = *context_.plan;
+  const sp::AttentionPlan& plan = context_.plan();
   auto [q_ShD, k_SkD, v_SkD] = sp::async_ulysses_qkv_projection(
       hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, plan.heads.head_dim,
       context_.ulysses, plan.ulysses_rows);
@@ -38,7 +38,7 @@ at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
   return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses,
-                                             context_.plan->ulysses_rows);
+                                             context_.plan().ulysses_rows);
 }
 
 }  // namespace ringside::engine

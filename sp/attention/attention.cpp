@@ -37,9 +37,9 @@ c10::intrusive_ptr<ContextHolder> held(AutogradContext* ctx) {
 PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD,
                                const at::Tensor& kv_S2kD, const std::optional<at::Tensor>& sinks_H,
                                const AttentionContext& context, double softmax_scale) {
-  const AttentionPlan& plan = *context.plan;
+  const AttentionPlan& plan = context.plan();
   PartialAttention result =
-      run_forward(q_ShD, kv_S2kD, plan, *context.kernels, *context.ring, softmax_scale);
+      run_forward(q_ShD, kv_S2kD, *context.prepared, *context.ring, softmax_scale);
   at::Tensor sinks_h;
   if (sinks_H) {
     const Range own = plan.head_split.query_heads_of[plan.ulysses_rank];
@@ -53,17 +53,17 @@ PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD,
 }
 
 struct ShareBackward {
-  ShareGradients grads;  // in the accumulation dtype
-  at::Tensor dsinks_H;   // undefined without sinks
+  ShareGradients grads;
+  at::Tensor dsinks_H;  // undefined without sinks
 };
 
 ShareBackward backward_share(AutogradContext* ctx, const ContextHolder& holder,
                              const at::Tensor& dout_ShD) {
   const auto saved = ctx->get_saved_variables();
-  const AttentionPlan& plan = *holder.context.plan;
+  const AttentionPlan& plan = holder.context.plan();
   const QuerySide side{dout_ShD, saved[0], saved[2], saved[3]};
-  ShareBackward result{run_backward(side, saved[1], plan, *holder.context.kernels,
-                                    *holder.context.ring, holder.softmax_scale),
+  ShareBackward result{run_backward(side, saved[1], *holder.context.prepared, *holder.context.ring,
+                                    holder.softmax_scale),
                        {}};
   const at::Tensor& sinks_h = saved[4];
   if (sinks_h.defined()) {
@@ -80,7 +80,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static Variable forward(AutogradContext* ctx, const Variable& q_sHD, const Variable& k_sKD,
                           const Variable& v_sKD, const std::optional<at::Tensor>& sinks_H,
                           const AttentionContext& context, double softmax_scale) {
-    const AttentionPlan& plan = *context.plan;
+    const AttentionPlan& plan = context.plan();
     const auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
     const auto result = forward_share(ctx, q_ShD, kv_S2kD, sinks_H, context, softmax_scale);
     return heads_to_sequence(result.out, plan, *context.ulysses);
@@ -88,13 +88,13 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto holder = held(ctx);
-    const AttentionPlan& plan = *holder->context.plan;
+    const AttentionPlan& plan = holder->context.plan();
     Communicator& ulysses = *holder->context.ulysses;
     const auto wire = grads[0].scalar_type();
     const auto [share, dsinks] =
         backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
     // Partial gradients that are summed after the exchange stay in the accumulation dtype.
-    const auto kv_wire = plan.head_split.kv_heads_shared ? share.dkv_S2kD.scalar_type() : wire;
+    const auto kv_wire = plan.head_split.kv_heads_shared ? accumulation_dtype(wire) : wire;
     const auto [dq, dk, dv] =
         gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
     return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable()};
@@ -135,10 +135,23 @@ struct CallShape {
   int64_t kv_heads;
 };
 
+void check_placed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const PreparedPlan& prepared) {
+  TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
+                  q.scalar_type() == prepared.wire_dtype(),
+              "attention: q, k, v must share a dtype, the one that the plan was prepared for, got ",
+              q.scalar_type(), ", ", k.scalar_type(), ", ", v.scalar_type(), ", expected ",
+              prepared.wire_dtype());
+  TORCH_CHECK(q.device() == prepared.device() && k.device() == prepared.device() &&
+                  v.device() == prepared.device(),
+              "attention: q, k and v on ", q.device(), ", ", k.device(), " and ", v.device(),
+              ", the plan was prepared for ", prepared.device());
+}
+
 void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const AttentionContext& context, const AttentionOptions& options,
                 const CallShape& expected) {
-  const AttentionPlan& plan = *context.plan;
+  const AttentionPlan& plan = context.plan();
   const auto shape = [&](int64_t heads) {
     return std::vector<int64_t>{expected.rows, heads, plan.heads.head_dim};
   };
@@ -147,11 +160,7 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   TORCH_CHECK(k.sizes() == shape(expected.kv_heads) && v.sizes() == k.sizes(),
               "attention: k and v have shapes ", k.sizes(), " and ", v.sizes(),
               ", the plan expects ", shape(expected.kv_heads));
-  TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
-              "attention: q, k, v must share a dtype, got ", q.scalar_type(), ", ", k.scalar_type(),
-              ", ", v.scalar_type());
-  TORCH_CHECK(q.device().type() == context.kernels->device(), "attention: tensors on ", q.device(),
-              ", kernels for ", context.kernels->device());
+  check_placed(q, k, v, *context.prepared);
   TORCH_CHECK(options.dropout == 0.0, "attention: dropout ", options.dropout,
               " cannot be honoured: no method draws the same mask under every split; expected 0");
   TORCH_CHECK(options.logit_softcap == 0.0, "attention: logit soft-cap ", options.logit_softcap,
@@ -159,15 +168,16 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const at::Tensor& sinks = options.sinks_H;
   TORCH_CHECK(
       !sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == plan.heads.num_query_heads &&
-                           sinks.scalar_type() == accumulation_dtype(q.scalar_type())),
-      "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(),
-      ", expected [", plan.heads.num_query_heads, "] and ", accumulation_dtype(q.scalar_type()));
+                           sinks.scalar_type() == accumulation_dtype(q.scalar_type()) &&
+                           sinks.device() == q.device()),
+      "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(), " on ",
+      sinks.device(), ", expected [", plan.heads.num_query_heads, "], ",
+      accumulation_dtype(q.scalar_type()), " and ", q.device());
 }
 
 void check_context(const AttentionContext& context) {
-  TORCH_CHECK(context.plan && context.ulysses && context.ring && context.kernels,
-              "attention: incomplete context");
-  const AttentionPlan& plan = *context.plan;
+  TORCH_CHECK(context.prepared && context.ulysses && context.ring, "attention: incomplete context");
+  const AttentionPlan& plan = context.plan();
   TORCH_CHECK(
       context.ulysses->size() == plan.ulysses_size() && context.ring->size() == plan.ring_size(),
       "attention: groups of ", context.ulysses->size(), " x ", context.ring->size(),
@@ -179,7 +189,7 @@ void check_context(const AttentionContext& context) {
 at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
                      const AttentionContext& context, const AttentionOptions& options) {
   check_context(context);
-  const AttentionPlan& plan = *context.plan;
+  const AttentionPlan& plan = context.plan();
   check_call(q_sHD, k_sKD, v_sKD, context, options,
              {plan.local_rows(), plan.heads.num_query_heads, plan.heads.num_kv_heads});
   return AttentionFunction::apply(q_sHD, k_sKD, v_sKD, sinks_of(options), context,
@@ -190,7 +200,7 @@ at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
                            const at::Tensor& v_SkD, const AttentionContext& context,
                            const AttentionOptions& options) {
   check_context(context);
-  const AttentionPlan& plan = *context.plan;
+  const AttentionPlan& plan = context.plan();
   check_call(q_ShD, k_SkD, v_SkD, context, options,
              {plan.share_rows, plan.local_query_heads(), plan.local_kv_heads()});
   return ShareAttentionFunction::apply(q_ShD, k_SkD, v_SkD, sinks_of(options), context,

@@ -11,17 +11,17 @@
 
 #include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
-#include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
 
-// Plan, communicators and kernels of an attention call. The communicators must live until the
-// backward has run.
+// What the attention calls of a micro-batch share. Make one for a micro-batch and pass it to every
+// layer. The communicators must live until the backward has run.
 struct AttentionContext {
-  std::shared_ptr<const AttentionPlan> plan;
+  std::shared_ptr<const PreparedPlan> prepared;  // RingStepKernels::prepare()
   std::shared_ptr<Communicator> ulysses;
   std::shared_ptr<Communicator> ring;
-  std::shared_ptr<const RingStepKernels> kernels = cpu_kernels();
+
+  const AttentionPlan& plan() const { return prepared->plan(); }
 };
 
 // Options of an attention call; the window is part of the plan. Unsupported options are refused,
@@ -37,11 +37,11 @@ struct AttentionOptions {
 // Causal attention within each document of the plan's layout. Partial results are kept in fp32
 // (fp64 for doubles). The gradient of sinks_H is this rank's part; its sum over the group is the
 // whole.
-// Shapes: q_sHD, k_sKD, v_sKD in the layout's row order, one dtype (fp64, fp32 or bf16; on CUDA
-// bf16 or fp16); sinks_H in the accumulation dtype; returns out_sHD in q's dtype.
+// Shapes: q_sHD, k_sKD, v_sKD in the layout's row order, on the device and in the dtype of the
+// prepared plan; sinks_H on that device in the accumulation dtype; returns out_sHD in q's dtype.
 // Collective over: the Ulysses and the ring group, forward and backward.
-// Throws: c10::Error, before any collective, when shapes or dtypes do not match the plan, the
-// groups do not have its sizes, or an option is refused.
+// Throws: c10::Error, before any collective, when shapes, dtypes or devices do not match the
+// plan, the groups do not have its sizes, or an option is refused.
 at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
                      const AttentionContext& context, const AttentionOptions& options);
 

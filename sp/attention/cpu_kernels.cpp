@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,75 +26,126 @@ std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const Hea
           kv_Bm2cD.narrow(2, c + begin, kv_heads.size())};
 }
 
-// The mask of a block. mask_nm is added to the scores of kWindowed blocks.
-BlockMask mask_of(const BlockBatch& batch, int64_t window, const at::Tensor& like) {
-  if (batch.kind != BlockKind::kWindowed) {
-    return {batch.kind == BlockKind::kCausal, {}};
-  }
-  const auto integers = like.options().dtype(at::kLong);
-  const at::Tensor distance = at::arange(batch.query_rows, integers).unsqueeze(1) + batch.offset -
-                              at::arange(batch.key_rows, integers).unsqueeze(0);
-  const at::Tensor hidden = (distance < 0).logical_or_(distance >= window);
-  at::Tensor mask = at::zeros({batch.query_rows, batch.key_rows}, like.options());
-  mask.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-  return {false, mask};
-}
-
-class CpuKernels final : public RingStepKernels {
+// Masks of the plan's windowed blocks, one for each shape.
+class WindowMasks {
  public:
-  at::DeviceType device() const override { return at::kCPU; }
+  WindowMasks(int64_t window, at::ScalarType dtype) : window_(window), dtype_(dtype) {}
 
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
-    return accumulation_dtype(wire_dtype);
+  BlockMask of(const BlockBatch& batch) {
+    if (batch.kind != BlockKind::kWindowed) {
+      return {batch.kind == BlockKind::kCausal, {}};
+    }
+    at::Tensor& mask = masks_[{batch.query_rows, batch.key_rows, batch.offset}];
+    if (!mask.defined()) {
+      const at::Tensor distance = at::arange(batch.query_rows, at::kLong).unsqueeze(1) +
+                                  batch.offset - at::arange(batch.key_rows, at::kLong).unsqueeze(0);
+      const at::Tensor hidden = (distance < 0).logical_or_(distance >= window_);
+      mask = at::zeros({batch.query_rows, batch.key_rows}, dtype_);
+      mask.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+    }
+    return {false, mask};
   }
+
+ private:
+  int64_t window_;
+  at::ScalarType dtype_;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, at::Tensor> masks_;
+};
+
+struct PreparedBatch {
+  const BlockBatch& blocks;
+  RowSelection query;
+  RowSelection key;
+  RowSelection key_gradient;
+  BlockMask mask;
+};
+
+class CpuPreparedPlan final : public PreparedPlan {
+ public:
+  CpuPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire)
+      : PreparedPlan(std::move(plan), wire) {
+    WindowMasks masks(this->plan().options.window, compute_dtype());
+    for (const RingStep& step : this->plan().steps) {
+      std::vector<PreparedBatch>& prepared = steps_.emplace_back();
+      for (const BlockBatch& batch : step.batches) {
+        prepared.push_back({batch,
+                            {batch.query_begins, batch.query_rows},
+                            {batch.key_begins, batch.key_rows},
+                            {batch.key_gradient_begins, batch.key_rows},
+                            masks.of(batch)});
+      }
+    }
+    upload_tables();
+  }
+
+  at::ScalarType compute_dtype() const override { return accumulation_dtype(wire_dtype()); }
 
   void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const BlockBatch& batch : call.step.batches) {
-      const at::Tensor q_BnhD = RowSelection(batch.query_begins, batch.query_rows).gather(q_ShD);
-      const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, call.window, q_ShD);
+    if (!result.out.defined()) {
+      // Uninitialised: every row's diagonal block initialises it before it is read.
+      result = {at::empty(q_ShD.sizes(), q_ShD.options()),
+                at::empty(q_ShD.sizes().slice(0, 2), q_ShD.options())};
+    }
+    for (const PreparedBatch& batch : steps_[call.step]) {
+      const at::Tensor q_BnhD = batch.query.gather(q_ShD);
+      const at::Tensor kv_Bm2cD = batch.key.gather(kv_m2cD);
       for (const HeadGroup& group : call.chunk.groups) {
         const auto [k, v] = split_kv(kv_Bm2cD, call.chunk, group.kv_heads);
         const auto part =
-            block_attention(heads(q_BnhD, group.query_heads), k, v, mask, call.softmax_scale);
-        const PartPlace place{batch.query_begins, group.query_heads.begin};
-        batch.merge ? merge_rows(result, part, place) : write_rows(result, part, place);
+            block_attention(heads(q_BnhD, group.query_heads), k, v, batch.mask, call.softmax_scale);
+        const PartPlace place{batch.blocks.query_begins, group.query_heads.begin};
+        batch.blocks.merge ? merge_rows(result, part, place) : write_rows(result, part, place);
       }
     }
   }
 
-  void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
-                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    for (const BlockBatch& batch : call.step.batches) {
-      const RowSelection query(batch.query_begins, batch.query_rows);
-      const QuerySide rows{query.gather(side.dout_ShD), query.gather(side.q_ShD),
-                           query.gather(side.out_ShD), query.gather(side.lse_Sh)};
-      const at::Tensor kv_Bm2cD = RowSelection(batch.key_begins, batch.key_rows).gather(kv_m2cD);
-      const BlockMask mask = mask_of(batch, call.window, side.q_ShD);
+  at::Tensor backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
+                      at::Tensor& dq_ShD) const override {
+    if (!dq_ShD.defined()) {
+      dq_ShD = at::zeros(side.q_ShD.sizes(), side.lse_Sh.options());
+    }
+    at::Tensor dkv_g2cD =
+        at::zeros({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
+                  side.lse_Sh.options());
+    for (const PreparedBatch& batch : steps_[call.step]) {
+      const QuerySide rows{batch.query.gather(side.dout_ShD), batch.query.gather(side.q_ShD),
+                           batch.query.gather(side.out_ShD), batch.query.gather(side.lse_Sh)};
+      const at::Tensor kv_Bm2cD = batch.key.gather(kv_m2cD);
       std::vector<at::Tensor> dks, dvs;
       for (const HeadGroup& group : call.chunk.groups) {
         const Range h = group.query_heads;
         const auto [k, v] = split_kv(kv_Bm2cD, call.chunk, group.kv_heads);
         const auto grads = block_attention_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), k, v, heads(rows.out_ShD, h),
-            heads(rows.lse_Sh, h), mask, call.softmax_scale);
+            heads(rows.lse_Sh, h), batch.mask, call.softmax_scale);
         at::Tensor dq = dq_ShD.narrow(1, h.begin, h.size());
-        query.add(dq, grads.dq_BnHD);
+        batch.query.add(dq, grads.dq_BnHD);
         dks.push_back(grads.dk_BmKD);
         dvs.push_back(grads.dv_BmKD);
       }
       dks.insert(dks.end(), dvs.begin(), dvs.end());
-      RowSelection(batch.key_gradient_begins, batch.key_rows).add(dkv_g2cD, at::cat(dks, 2));
+      batch.key_gradient.add(dkv_g2cD, at::cat(dks, 2));
     }
+    return dkv_g2cD;
+  }
+
+ private:
+  std::vector<std::vector<PreparedBatch>> steps_;
+};
+
+class CpuKernels final : public RingStepKernels {
+ public:
+  at::DeviceType device() const override { return at::kCPU; }
+
+  std::shared_ptr<const PreparedPlan> prepare(std::shared_ptr<const AttentionPlan> plan,
+                                              const at::TensorOptions& wire) const override {
+    TORCH_CHECK(wire.device().is_cpu(), "the CPU's attention kernels: tensors on ", wire.device());
+    return std::make_shared<CpuPreparedPlan>(std::move(plan), wire);
   }
 };
 
 }  // namespace
-
-at::ScalarType accumulation_dtype(at::ScalarType wire_dtype) {
-  return wire_dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 std::shared_ptr<const RingStepKernels> cpu_kernels() { return std::make_shared<CpuKernels>(); }
 

@@ -10,7 +10,6 @@
 #include "sp/attention/lse_merge.h"
 #include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
-#include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
 
@@ -19,17 +18,16 @@ struct ShareGradients {
   at::Tensor dkv_S2kD;
 };
 
-// Shapes: q_ShD, kv_S2kD (k heads, then v heads) in the wire dtype; returns out_ShD and lse_Sh in
-// the accumulation dtype.
+// Shapes: q_ShD, kv_S2kD (k heads, then v heads) on the prepared device in the wire dtype; returns
+// out_ShD in the accumulation or the compute dtype, and lse_Sh in the accumulation dtype.
 PartialAttention run_forward(const at::Tensor& q_ShD, const at::Tensor& kv_S2kD,
-                             const AttentionPlan& plan, const RingStepKernels& kernels,
-                             Communicator& ring, double softmax_scale);
+                             const PreparedPlan& prepared, Communicator& ring,
+                             double softmax_scale);
 
 // out and lse are those of all keys together.
 // Shapes: `side` in any dtype, but lse_Sh in the accumulation dtype; both gradients in the
-// accumulation dtype.
+// accumulation or the compute dtype.
 ShareGradients run_backward(const QuerySide& side, const at::Tensor& kv_S2kD,
-                            const AttentionPlan& plan, const RingStepKernels& kernels,
-                            Communicator& ring, double softmax_scale);
+                            const PreparedPlan& prepared, Communicator& ring, double softmax_scale);
 
 }  // namespace ringside::sp

@@ -12,20 +12,12 @@ void GatherTransport::Exchange::wait() {
   transfers.clear();
 }
 
-GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+GatherTransport::GatherTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared,
                                  Communicator& ring)
-    : plan_(plan), ring_(ring), own_kv_(kv_S2kD.contiguous()) {
-  const auto& source = plan.gather.source;
-  reorder_ = false;
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    reorder_ = reorder_ || source[i] != static_cast<int64_t>(i);
-  }
-  if (reorder_) {
-    source_ = at::tensor(source, at::kLong).to(own_kv_.device());
-    buffer_row_ = at::empty_like(source_);
-    buffer_row_.index_copy_(0, source_, at::arange(source_.size(0), source_.options()));
-  }
-}
+    : plan_(prepared.plan()),
+      ring_(ring),
+      own_kv_(kv_S2kD.contiguous()),
+      order_(prepared.gather_order()) {}
 
 // This rank's k and v heads of a chunk; a view when the chunk has all heads.
 at::Tensor GatherTransport::own_heads(const at::Tensor& x_S2kD, const HeadChunk& chunk) const {
@@ -79,7 +71,7 @@ at::Tensor GatherTransport::load(int64_t ring_step) {
   }
   exchange.wait();
   const at::Tensor gathered = at::cat(exchange.received);
-  return reorder_ ? gathered.index_select(0, source_) : gathered;
+  return order_.source_m.defined() ? gathered.index_select(0, order_.source_m) : gathered;
 }
 
 void GatherTransport::add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) {
@@ -91,7 +83,8 @@ void GatherTransport::add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) {
   if (!own_gradient_.defined()) {
     own_gradient_ = at::zeros(own_kv_.sizes(), dkv_g2cD.options());
   }
-  const at::Tensor ordered = reorder_ ? dkv_g2cD.index_select(0, buffer_row_) : dkv_g2cD;
+  const at::Tensor ordered =
+      order_.buffer_row_m.defined() ? dkv_g2cD.index_select(0, order_.buffer_row_m) : dkv_g2cD;
   const auto pieces = ordered.split_with_sizes(plan_.gather.recv_rows);
   std::vector<int64_t> recv_rows;
   for (const auto& rows : plan_.gather.send_rows) {

@@ -14,10 +14,10 @@ namespace ringside::sp {
 
 class GatherTransport final : public KvTransport {
  public:
-  GatherTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
+  GatherTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared, Communicator& ring);
 
   int64_t num_ring_steps() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }
-  const RingStep& step(int64_t) const override { return plan_.steps.front(); }
+  int64_t plan_step(int64_t) const override { return 0; }
   const HeadChunk& chunk(int64_t ring_step) const override { return plan_.head_chunks[ring_step]; }
   at::Tensor load(int64_t ring_step) override;
   void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) override;
@@ -40,9 +40,7 @@ class GatherTransport final : public KvTransport {
   const AttentionPlan& plan_;
   Communicator& ring_;
   at::Tensor own_kv_;
-  bool reorder_;           // the received pieces are not in the buffer's order
-  at::Tensor source_;      // [m] plan.gather.source
-  at::Tensor buffer_row_;  // [m] its inverse
+  GatherOrder order_;
   Exchange gathering_;
   at::Tensor own_gradient_;
   Exchange returning_;

@@ -27,12 +27,12 @@ void add_rows(at::Tensor& tensor, const std::vector<Range>& ranges, const at::Te
   TORCH_CHECK(begin == rows.size(0), "add_rows: ", rows.size(0), " rows for ", begin, " places");
 }
 
-std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
-                                               Communicator& ring) {
-  if (plan.options.ring_impl == RingImpl::kP2p) {
-    return std::make_unique<RingTransport>(kv_S2kD, plan, ring);
+std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD,
+                                               const PreparedPlan& prepared, Communicator& ring) {
+  if (prepared.plan().options.ring_impl == RingImpl::kP2p) {
+    return std::make_unique<RingTransport>(kv_S2kD, prepared, ring);
   }
-  return std::make_unique<GatherTransport>(kv_S2kD, plan, ring);
+  return std::make_unique<GatherTransport>(kv_S2kD, prepared, ring);
 }
 
 }  // namespace ringside::sp

@@ -11,19 +11,20 @@
 
 #include <memory>
 
+#include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
 
-// One pass over the ring steps, in order. The plan and the communicator must outlive it.
+// One pass over the ring steps, in order. The prepared plan and the communicator must outlive it.
 // Collective over: the ring group.
 class KvTransport {
  public:
   virtual ~KvTransport() = default;
 
   virtual int64_t num_ring_steps() const = 0;
-  virtual const RingStep& step(int64_t ring_step) const = 0;
+  virtual int64_t plan_step(int64_t ring_step) const = 0;  // which of the plan's steps
   virtual const HeadChunk& chunk(int64_t ring_step) const = 0;
 
   // The KV buffer of a ring step. Starts the next step's transfer.
@@ -33,7 +34,7 @@ class KvTransport {
 
   // Backward only: takes a ring step's gradient and starts sending the rows of other ranks. Rows
   // that no block touched must be zero.
-  // Shapes: dkv_g2cD in the accumulation dtype.
+  // Shapes: dkv_g2cD in the accumulation dtype; with one ring rank in any.
   virtual void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) = 0;
 
   // The gradient of this rank's own rows, summed over all ranks: dkv_S2kD.
@@ -42,8 +43,8 @@ class KvTransport {
 };
 
 // kv_S2kD: this rank's own rows, k heads, then v heads.
-std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
-                                               Communicator& ring);
+std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD,
+                                               const PreparedPlan& prepared, Communicator& ring);
 
 // Concatenates the rows `ranges` of a tensor. Returns the tensor itself when the ranges cover all
 // of it.

@@ -13,9 +13,9 @@ at::Tensor empty_rows(int64_t rows, const at::Tensor& like) {
 
 }  // namespace
 
-RingTransport::RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan,
+RingTransport::RingTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared,
                              Communicator& ring)
-    : plan_(plan), ring_(ring), current_(kv_S2kD.contiguous()) {}
+    : plan_(prepared.plan()), ring_(ring), current_(kv_S2kD.contiguous()) {}
 
 std::unique_ptr<Transfer> RingTransport::pass_on(const at::Tensor& send, at::Tensor& receive,
                                                  const char* tag) {

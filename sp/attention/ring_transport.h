@@ -11,10 +11,10 @@ namespace ringside::sp {
 
 class RingTransport final : public KvTransport {
  public:
-  RingTransport(const at::Tensor& kv_S2kD, const AttentionPlan& plan, Communicator& ring);
+  RingTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared, Communicator& ring);
 
   int64_t num_ring_steps() const override { return plan_.ring_size(); }
-  const RingStep& step(int64_t ring_step) const override { return plan_.steps[ring_step]; }
+  int64_t plan_step(int64_t ring_step) const override { return ring_step; }
   const HeadChunk& chunk(int64_t) const override { return plan_.head_chunks.front(); }
   at::Tensor load(int64_t ring_step) override;
   void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) override;

@@ -1,6 +1,7 @@
 // Guards the hand-written backward passes (RMSNorm, RoPE, SwiGLU) against finite differences, their
 // forwards against the textbook formula, and empty inputs, which every starving rank feeds them.
 #include "engine/models/model_config.h"
+#include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/rope.h"
 #include "engine/nn/swiglu.h"
@@ -34,11 +35,38 @@ ModelConfig rope_config(int64_t head_dim) {
 TEST_CASE("rms_norm: forward by the formula, gradient by finite differences") {
   at::manual_seed(1);
   const double eps = 1e-3;
-  for (const std::vector<int64_t>& weight_shape : {std::vector<int64_t>{6}, {2, 6}}) {
-    const at::Tensor x = leaf({3, 2, 6}), w = leaf(weight_shape);
-    const at::Tensor expected = x / (x.square().mean(-1, true) + eps).sqrt() * w;
-    CHECK(max_abs_diff(rms_norm(x, w, eps), expected) < 1e-14);
-    CHECK(worst_gradient_error([&] { return weighted_sum(rms_norm(x, w, eps)); }, {x, w}) < 1e-8);
+  const at::Tensor x = leaf({3, 2, 6}), w = leaf({6});
+  const at::Tensor expected = x / (x.square().mean(-1, true) + eps).sqrt() * w;
+  CHECK(max_abs_diff(rms_norm(x, w, eps), expected) < 1e-14);
+  CHECK(worst_gradient_error([&] { return weighted_sum(rms_norm(x, w, eps)); }, {x, w}) < 1e-8);
+}
+
+TEST_CASE("norms beside the residual stream: both results, each alone, and their gradients") {
+  at::manual_seed(6);
+  const double eps = 1e-3;
+  const at::Tensor x = leaf({4, 6}), branch = leaf({4, 6}), w = leaf({6});
+  const ResidualNorm alone = residual_rms_norm(x, w, eps);
+  CHECK(max_abs_diff(alone.residual, x) == 0);
+  CHECK(max_abs_diff(alone.normed, rms_norm(x, w, eps)) == 0);
+  const ResidualNorm added = add_rms_norm(x, branch, w, eps);
+  CHECK(max_abs_diff(added.residual, x + branch) == 0);
+  CHECK(max_abs_diff(added.normed, rms_norm(x + branch, w, eps)) == 0);
+  for (const auto& [of_residual, of_normed] : {std::pair{1.0, 1.0}, {1.0, 0.0}, {0.0, 1.0}}) {
+    CAPTURE(of_residual, of_normed);
+    // A result that is not used has no gradient, not one of zeros.
+    const auto loss = [&, r = of_residual, n = of_normed](const ResidualNorm& both) {
+      at::Tensor sum = at::zeros({}, at::kDouble);
+      sum = r != 0 ? sum + weighted_sum(both.residual.sin()) : sum;
+      return n != 0 ? sum + weighted_sum(both.normed) : sum;
+    };
+    std::vector<at::Tensor> leaves{x};
+    if (of_normed != 0) {
+      leaves.push_back(w);
+    }
+    CHECK(worst_gradient_error([&] { return loss(residual_rms_norm(x, w, eps)); }, leaves) < 1e-8);
+    leaves.push_back(branch);
+    CHECK(worst_gradient_error([&] { return loss(add_rms_norm(x, branch, w, eps)); }, leaves) <
+          1e-8);
   }
 }
 
@@ -59,9 +87,36 @@ TEST_CASE("rms_norm and swiglu of no rows have gradients of zero") {
   CHECK(w.grad().abs().sum().item<double>() == 0);
 }
 
-TEST_CASE("rms_norm refuses a weight that is not the tail of x") {
-  CHECK_THROWS_AS(rms_norm(at::ones({3, 4}), at::ones({3}), 1e-6), c10::Error);
-  CHECK_THROWS_AS(rms_norm(at::ones({3, 4}), at::ones({4}, at::kDouble), 1e-6), c10::Error);
+TEST_CASE("operands that do not fit are refused, each by its name") {
+  using Catch::Matchers::Contains;
+  const at::Tensor x = at::ones({3, 4}), w = at::ones({4});
+  const auto elsewhere = at::TensorOptions().device(at::kMeta);
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({3}), 1e-6),
+                    Contains("[3] is not the tail of x's [3, 4]"));
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, at::kDouble), 1e-6),
+                    Contains("rms_norm: x is Float, weight Double"));
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, elsewhere), 1e-6),
+                    Contains("rms_norm: x is on cpu, weight on meta"));
+  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({3, 4}, elsewhere), w, 1e-6),
+                    Contains("add_rms_norm: x is on cpu, branch on meta"));
+  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({2, 4}), w, 1e-6), Contains("branch [2, 4]"));
+  CHECK_THROWS_WITH(swiglu(at::ones({2, 3})), Contains("[2, 3]"));
+  CHECK_THROWS_WITH(swiglu(at::ones({2, 4}, at::kLong)), Contains("Long"));
+
+  const RopeTables tables = rope_tables(rope_inverse_frequencies(4, 10000, std::nullopt),
+                                        at::tensor({0, 5}, at::kLong), at::kFloat);
+  const at::Tensor heads = at::ones({2, 5, 4});
+  CHECK_THROWS_WITH(norm_and_rotate(heads, {4, 2}, {}, tables), Contains("4 query and 2 key"));
+  CHECK_THROWS_WITH(norm_and_rotate(at::ones({3, 5, 4}), {2, 1}, {}, tables),
+                    Contains("need cos and sin [3, 1, 2]"));
+  CHECK_THROWS_WITH(norm_and_rotate(heads, {2, 1}, {w, at::Tensor()}, tables),
+                    Contains("come together"));
+  CHECK_THROWS_WITH(norm_and_rotate(heads, {2, 1}, {w, at::ones({3})}, tables),
+                    Contains("weights [4]"));
+  CHECK_THROWS_WITH(norm_and_rotate(heads, {2, 1}, {w, at::ones({4}, elsewhere)}, tables),
+                    Contains("heads is on cpu, the key norm on meta"));
+  CHECK_THROWS_WITH(norm_and_rotate(heads.to(at::kBFloat16), {2, 1}, {}, tables),
+                    Contains("heads is BFloat16, cos Float"));
 }
 
 TEST_CASE("swiglu: forward by the formula, gradient by finite differences") {
@@ -72,19 +127,59 @@ TEST_CASE("swiglu: forward by the formula, gradient by finite differences") {
   CHECK(worst_gradient_error([&] { return weighted_sum(swiglu(x)); }, {x}) < 1e-8);
 }
 
-TEST_CASE(
-    "apply_rope turns pairs (i, i + D/2) by position * frequency, and its gradient turns back") {
+// The heads by the textbook: normed where there are norms, then turned as complex numbers.
+at::Tensor turned(at::Tensor x, const at::Tensor& norm, double eps, const at::Tensor& angle) {
+  const int64_t half = x.size(2) / 2;
+  if (norm.defined()) {
+    x = x / (x.square().mean(-1, true) + eps).sqrt() * norm;
+  }
+  const at::Tensor z = at::complex(x.narrow(2, 0, half), x.narrow(2, half, half)) *
+                       at::complex(angle.cos().to(at::kDouble), angle.sin().to(at::kDouble));
+  return at::cat({at::real(z), at::imag(z)}, 2);
+}
+
+TEST_CASE("norm_and_rotate norms each head and turns pairs (i, i + D/2) by position * frequency") {
   at::manual_seed(4);
-  const at::Tensor x = leaf({3, 2, 8});
+  const double eps = 1e-3;
   const at::Tensor positions = at::tensor({0, 5, 17}, at::kLong);
   const at::Tensor freq = rope_inverse_frequencies(8, rope_config(8).rope_theta, std::nullopt);
   const RopeTables tables = rope_tables(freq, positions, at::kDouble);
-  const at::Tensor y = apply_rope(x, tables);
-  const at::Tensor angle = (positions.to(at::kFloat).view({3, 1, 1}) * freq);
-  const at::Tensor z = at::complex(x.narrow(2, 0, 4).detach(), x.narrow(2, 4, 4).detach()) *
-                       at::complex(angle.cos().to(at::kDouble), angle.sin().to(at::kDouble));
-  CHECK(max_abs_diff(y, at::cat({at::real(z), at::imag(z)}, 2)) < 1e-14);
-  CHECK(worst_gradient_error([&] { return weighted_sum(apply_rope(x, tables)); }, {x}) < 1e-8);
+  const at::Tensor angle = positions.to(at::kFloat).view({3, 1, 1}) * freq;
+  for (const auto& [h, k, v] : {std::tuple{2, 1, 1}, {3, 3, 3}, {5, 1, 0}}) {
+    for (const bool normed : {false, true}) {
+      CAPTURE(h, k, v, normed);
+      const at::Tensor heads = leaf({3, h + k + v, 8});
+      const HeadNorms norms{normed ? leaf({8}) : at::Tensor(), normed ? leaf({8}) : at::Tensor(),
+                            eps, false};
+      const RotatedHeads out = norm_and_rotate(heads, {h, k}, norms, tables);
+      const at::Tensor x = heads.detach();
+      CHECK(max_abs_diff(out.q_sHD, turned(x.narrow(1, 0, h), norms.query, eps, angle)) < 1e-14);
+      CHECK(max_abs_diff(out.k_sKD, turned(x.narrow(1, h, k), norms.key, eps, angle)) < 1e-14);
+      CHECK(max_abs_diff(out.v, x.narrow(1, h + k, v)) == 0);
+      std::vector<at::Tensor> leaves{heads};
+      if (normed) {
+        leaves.insert(leaves.end(), {norms.query, norms.key});
+      }
+      const auto loss = [&, h = h, k = k] {
+        const RotatedHeads again = norm_and_rotate(heads, {h, k}, norms, tables);
+        return weighted_sum(again.q_sHD) + 2 * weighted_sum(again.k_sKD) +
+               3 * weighted_sum(again.v);
+      };
+      CHECK(worst_gradient_error(loss, leaves) < 1e-8);
+    }
+  }
+}
+
+TEST_CASE("norm_and_rotate of no tokens has gradients of zero") {
+  const RopeTables tables = rope_tables(rope_inverse_frequencies(4, 10000, std::nullopt),
+                                        at::empty({0}, at::kLong), at::kDouble);
+  const at::Tensor heads = at::zeros({0, 4, 4}, at::kDouble).set_requires_grad(true);
+  const HeadNorms norms{leaf({4}), leaf({4}), 1e-6, false};
+  const RotatedHeads out = norm_and_rotate(heads, {2, 1}, norms, tables);
+  CHECK(out.q_sHD.sizes() == at::IntArrayRef({0, 2, 4}));
+  (out.q_sHD.sum() + out.k_sKD.sum() + out.v.sum()).backward();
+  CHECK(norms.query.grad().abs().sum().item<double>() == 0);
+  CHECK(norms.key.grad().abs().sum().item<double>() == 0);
 }
 
 TEST_CASE("llama3 scaling equals transformers on short, interpolated and long waves") {

@@ -97,6 +97,16 @@ TEST_CASE("bf16 inputs give fp32 scores near those of the same values in fp64") 
   CHECK(head.grad().isfinite().all().item<bool>());
 }
 
+TEST_CASE("rows of a chunk come from a budget of bytes, for every dtype the CPU keeps logits in") {
+  const auto rows = [](at::ScalarType dtype, int64_t vocab) {
+    return token_score_rows(at::empty({1, 4}, dtype), vocab);
+  };
+  CHECK(rows(at::kFloat, 1 << 16) == 64);     // 16 MiB of fp32
+  CHECK(rows(at::kBFloat16, 1 << 16) == 64);  // kept in fp32
+  CHECK(rows(at::kDouble, 1 << 16) == 64);    // compared with fp32
+  CHECK(rows(at::kFloat, int64_t{1} << 40) == 1);
+}
+
 TEST_CASE("shapes that do not fit are refused") {
   const Problem p = make_problem(4, 3);
   CHECK_THROWS_AS(token_scores(p.hidden, p.head.narrow(1, 0, 4), p.targets, p.temperature, 1),
@@ -104,6 +114,11 @@ TEST_CASE("shapes that do not fit are refused") {
   CHECK_THROWS_AS(token_scores(p.hidden, p.head, p.targets.narrow(0, 0, 3), p.temperature, 1),
                   c10::Error);
   CHECK_THROWS_AS(token_scores(p.hidden, p.head, p.targets, p.temperature, 0), c10::Error);
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(token_scores(p.hidden, p.head.to(at::kFloat), p.targets, p.temperature, 1),
+                    Contains("token_scores: hidden is Double, head Float"));
+  CHECK_THROWS_WITH(token_scores(p.hidden, p.head, p.targets.to(at::kMeta), p.temperature, 1),
+                    Contains("hidden is on cpu, targets on meta"));
 }
 
 }  // namespace

@@ -60,9 +60,11 @@ TEST_CASE("every option is honoured or refused by every method, before the first
             sp::plan_attention(layout, p.heads, mesh.sp_rank(), {impl}));
         const auto index = at::tensor(layout.packed_indices(mesh.sp_rank()), at::kLong);
         try {
-          sp::attention(
-              p.q.index_select(0, index), p.k.index_select(0, index), p.v.index_select(0, index),
-              {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}, refused);
+          sp::attention(p.q.index_select(0, index), p.k.index_select(0, index),
+                        p.v.index_select(0, index),
+                        {sp::cpu_kernels()->prepare(plan, p.q.options()),
+                         comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
+                        refused);
         } catch (const c10::Error& error) {
           errors[mesh.rank()] = error.what();
         }
@@ -87,13 +89,22 @@ TEST_CASE("shapes that do not fit the plan are refused before any collective") {
       std::make_shared<const sp::AttentionPlan>(sp::plan_attention(layout, {4, 2, 8}, 0));
   const auto alone = sp::make_single_rank_communicator();
   const at::Tensor q = at::zeros({4, 4, 8}), kv = at::zeros({4, 2, 8});
-  const sp::AttentionContext context{plan, alone, alone};
+  const sp::AttentionContext context{sp::cpu_kernels()->prepare(plan, q.options()), alone, alone};
   CHECK_THROWS_WITH(sp::attention(kv, kv, kv, context, {}), Catch::Contains("q has shape"));
   CHECK_THROWS_WITH(sp::attention(q, q, q, context, {}), Catch::Contains("k and v have shapes"));
   CHECK_THROWS_WITH(sp::attention(q, kv.to(at::kDouble), kv.to(at::kDouble), context, {}),
                     Catch::Contains("share a dtype"));
   CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({3})}),
                     Catch::Contains("expected [4]"));
+  CHECK_THROWS_WITH(sp::attention(q, kv, kv, context, {1.0, at::zeros({4}, at::kMeta)}),
+                    Catch::Contains("on meta, expected [4]"));
+  CHECK_THROWS_WITH(
+      sp::attention(q.to(at::kDouble), kv.to(at::kDouble), kv.to(at::kDouble), context, {}),
+      Catch::Contains("expected Float"));
+  CHECK_THROWS_WITH(sp::attention(q, kv.to(at::kMeta), kv, context, {}),
+                    Catch::Contains("the plan was prepared for cpu"));
+  CHECK_THROWS_WITH(sp::cpu_kernels()->prepare(plan, q.options().device(at::kMeta)),
+                    Catch::Contains("tensors on meta"));
 }
 
 TEST_CASE("a rank without a live token, and a group without any, stay finite with zero gradients") {

@@ -129,8 +129,10 @@ inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on
 }
 
 // Collective over the mesh.
-inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp::Mesh& mesh,
-                                  const sp::ProcessGroups& comms, at::ScalarType dtype) {
+inline RankSolution solve_on_rank(
+    const Problem& p, const Split& split, const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+    at::ScalarType dtype,
+    const std::shared_ptr<const sp::RingStepKernels>& kernels = sp::cpu_kernels()) {
   auto [plan, result] = plan_on_rank(p, split, mesh);
   const at::Tensor index = at::tensor(result.packed, at::kLong);
   const auto local = [&](const at::Tensor& x) { return x.index_select(0, index).to(dtype); };
@@ -141,8 +143,9 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
                                : at::Tensor();
   comms.tensors(sp::axes::kUlysses)->reset_counters();
   comms.tensors(sp::axes::kRing)->reset_counters();
+  const auto prepared = kernels->prepare(plan, q.options());
   const at::Tensor out = sp::attention(
-      q, k, v, {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
+      q, k, v, {prepared, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
       {p.scale, sinks});
   check_bytes(*plan, comms, dtype, /*with_backward=*/false);
   out.backward(local(p.dout));
@@ -150,7 +153,7 @@ inline RankSolution solve_on_rank(const Problem& p, const Split& split, const sp
 
   const at::NoGradGuard no_grad;
   const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *plan, *sp::cpu_kernels(),
+  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *prepared,
                                        *comms.tensors(sp::axes::kRing), p.scale);
   result.local = {out.detach(), partial.lse, q.grad(),
                   k.grad(),     v.grad(),    sinks.defined() ? sinks.grad() : at::Tensor()};
@@ -180,11 +183,12 @@ inline Solution join(const Problem& p, const std::vector<RankSolution>& ranks) {
   return whole;
 }
 
-inline Solution solve_on_mesh(const Problem& p, const Split& split, sp::MeshShape shape,
-                              at::ScalarType dtype) {
+inline Solution solve_on_mesh(
+    const Problem& p, const Split& split, sp::MeshShape shape, at::ScalarType dtype,
+    const std::shared_ptr<const sp::RingStepKernels>& kernels = sp::cpu_kernels()) {
   std::vector<RankSolution> ranks(shape.world_size());
   run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    ranks[mesh.rank()] = solve_on_rank(p, split, mesh, comms, dtype);
+    ranks[mesh.rank()] = solve_on_rank(p, split, mesh, comms, dtype, kernels);
   });
   return join(p, ranks);
 }

@@ -31,18 +31,19 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
   comms.tensors(sp::axes::kRing)->reset_counters();
   const auto [q_ShD, kv_S2kD] =
       sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto whole = sp::run_forward(q_ShD, kv_S2kD, *plan, *target.kernels,
-                                     *comms.tensors(sp::axes::kRing), p.scale);
+  const auto prepared = target.kernels->prepare(plan, q.options());
+  const auto whole =
+      sp::run_forward(q_ShD, kv_S2kD, *prepared, *comms.tensors(sp::axes::kRing), p.scale);
   const at::Tensor out_ShD = whole.out.to(target.dtype);
   const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.tensors(sp::axes::kUlysses));
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/false);
 
   const at::Tensor dout_ShD =
       sp::sequence_to_heads(local(p.dout), *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *plan,
-                                      *target.kernels, *comms.tensors(sp::axes::kRing), p.scale);
+  const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *prepared,
+                                      *comms.tensors(sp::axes::kRing), p.scale);
   const auto kv_wire =
-      plan->head_split.kv_heads_shared ? grads.dkv_S2kD.scalar_type() : target.dtype;
+      plan->head_split.kv_heads_shared ? sp::accumulation_dtype(target.dtype) : target.dtype;
   const auto [dq, dk, dv] =
       sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
                                 *comms.tensors(sp::axes::kUlysses));
@@ -93,13 +94,11 @@ inline Solution solve_in_one_call(const Problem& p, const sp::VarlenGroupOps& op
     documents.push_back(p.forest.packed(s));
   }
   const at::Device device = ops.device();
-  const at::Tensor cumulative = at::tensor(sp::cumulative_rows(documents), at::kInt).to(device);
-  const int64_t longest = sp::longest(documents);
-  const sp::VarlenGroupCall call{cumulative, cumulative, longest, longest, {-1, 0}, p.scale};
+  const auto call = sp::make_varlen_call(documents, documents, {-1, 0}, device);
   const auto place = [&](const at::Tensor& x) { return x.to(dtype).to(device); };
   const at::Tensor q = place(p.q), k = place(p.k), v = place(p.v);
-  const auto [out, lse] = ops.attend(q, k, v, call);
-  const auto [dq, dk, dv] = ops.attend_backward(place(p.dout), q, k, v, out, lse, call);
+  const auto [out, lse] = ops.attend(q, k, v, call, p.scale);
+  const auto [dq, dk, dv] = ops.attend_backward(place(p.dout), q, k, v, out, lse, call, p.scale);
   return {out.cpu(), {}, dq.cpu(), dk.cpu(), dv.cpu(), {}};
 }
 

@@ -30,7 +30,8 @@ std::vector<SegmentForest> packs() {
                          {5, 12},
                          {-1, 8},
                          {8, 5},
-                         {-1, 4}})};
+                         {-1, 4}}),
+          SegmentForest::of_documents({1})};  // leaves ranks without a row
 }
 
 std::vector<Split> splits() {
@@ -65,6 +66,56 @@ TEST_CASE("ring_steps run in varlen_groups equal the dense oracle", "[parity]") 
     }
   }
   WARN("largest difference " << worst);
+}
+
+TEST_CASE("ring_steps with exact attention equal the dense oracle", "[parity]") {
+  const test::Target exact{sp::varlen_group_kernels(std::make_shared<test::ExactOps>()),
+                           at::kDouble};
+  for (const SegmentForest& forest : packs()) {
+    for (const int64_t window : {0, 6}) {
+      test::Problem p = test::make_problem(forest, {6, 2, 8});
+      p.window = window;
+      const test::Solution expected = test::solve_densely(p);
+      for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 2}}) {
+        for (const Split& split : splits()) {
+          CHECK(test::worst_difference(test::solve_on_mesh_with(p, split, shape, exact), expected) <
+                1e-10);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sinks and windows through varlen_groups, with autograd", "[parity]") {
+  const auto kernels = sp::varlen_group_kernels(std::make_shared<test::CpuVarlenGroupOps>());
+  for (const SegmentForest& forest : packs()) {
+    for (const int64_t window : {0, 7}) {
+      test::Problem p = test::make_problem(forest, {6, 2, 8});
+      p.window = window;
+      p.sinks = at::randn({6}, at::kDouble);
+      const test::Solution expected = test::solve_densely(p);
+      for (const sp::MeshShape shape :
+           {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 1}, sp::MeshShape{1, 1, 4}}) {
+        for (const Split& split : splits()) {
+          auto got = test::solve_on_mesh(p, split, shape, at::kDouble, kernels);
+          // The executor's LSE is that of the keys alone.
+          got.lse = at::logaddexp(got.lse, p.sinks.unsqueeze(0));
+          CHECK(test::worst_difference(got, expected) < 1e-10);
+        }
+      }
+    }
+  }
+  // In bf16 the one call's output is the result; the sinks still work in fp32.
+  test::Problem p = test::rounded(test::make_problem(packs()[1], {6, 2, 8}), at::kBFloat16);
+  p.sinks = at::randn({6}, at::kDouble);
+  const auto errors = test::relative_errors(
+      test::solve_on_mesh(p, {}, {1, 1, 1}, at::kBFloat16, kernels), test::solve_densely(p));
+  const auto on_cpu = test::relative_errors(test::solve_on_mesh(p, {}, {1, 1, 1}, at::kBFloat16),
+                                            test::solve_densely(p));
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    INFO("tensor " << i << " of out, dq, dk, dv");
+    CHECK(errors[i] < 2 * on_cpu[i]);
+  }
 }
 
 TEST_CASE("rounding by the varlen_group costs at most twice what the kernel alone costs",

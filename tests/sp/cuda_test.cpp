@@ -26,6 +26,7 @@ using test::Split;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kScale = 0.2;
 
 bool no_gpu() {
   if (at::cuda::is_available()) {
@@ -45,6 +46,15 @@ sp::DeviceMoves device_moves(const sp::RowMoves& moves, at::Device device) {
     values.insert(values.end(), {move.first, move.from, move.to});
   }
   return {at::tensor(values, at::kLong).view({-1, 3}).to(device), moves.rows};
+}
+
+sp::DeviceSums device_sums(const sp::RowSums& sums, at::Device device) {
+  std::vector<int64_t> values;
+  for (const sp::RowSum& sum : sums.sums) {
+    values.insert(values.end(), {sum.first, sum.to, sum.sources_begin, sum.sources_end});
+  }
+  return {at::tensor(values, at::kLong).view({-1, 4}).to(device),
+          at::tensor(sums.sources, at::kLong).to(device), sums.rows};
 }
 
 const std::vector<sp::Range> kRows{{7, 19}, {2, 5}, {30, 31}};  // 16 packed rows
@@ -87,15 +97,6 @@ std::vector<sp::Range> ranges(const std::vector<int64_t>& lengths) {
   return all;
 }
 
-sp::VarlenGroupCall call_of(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys,
-                            sp::VarlenGroupMask mask, at::Device device) {
-  const auto upload = [&](const std::vector<int64_t>& lengths) {
-    return at::tensor(sp::cumulative_rows(ranges(lengths)), at::kInt).to(device);
-  };
-  return {upload(queries),           upload(keys), sp::longest(ranges(queries)),
-          sp::longest(ranges(keys)), mask,         0.2};
-}
-
 struct CallProblem {
   std::vector<int64_t> queries, keys;
   sp::VarlenGroupMask mask;
@@ -115,9 +116,9 @@ std::vector<at::Tensor> run_call(const CallProblem& p, const sp::VarlenGroupOps&
   const at::Tensor kv = place(at::randn({total(p.keys), 2 * p.kv.heads, p.kv.head_dim}));
   const at::Tensor dout = place(at::randn(q.sizes()));
   const at::Tensor k = kv.narrow(1, 0, p.kv.heads), v = kv.narrow(1, p.kv.heads, p.kv.heads);
-  const sp::VarlenGroupCall call = call_of(p.queries, p.keys, p.mask, ops.device());
-  const auto [out, lse] = ops.attend(q, k, v, call);
-  const auto [dq, dk, dv] = ops.attend_backward(dout, q, k, v, out, lse, call);
+  const auto call = sp::make_varlen_call(ranges(p.queries), ranges(p.keys), p.mask, ops.device());
+  const auto [out, lse] = ops.attend(q, k, v, call, kScale);
+  const auto [dq, dk, dv] = ops.attend_backward(dout, q, k, v, out, lse, call, kScale);
   return {out.cpu(), lse.cpu(), dq.cpu(), dk.cpu(), dv.cpu()};
 }
 
@@ -178,18 +179,25 @@ TEST_CASE("CUDA gathers the same rows as its CPU twin", "[gpu]") {
 TEST_CASE("CUDA adds rows as its CPU twin does", "[gpu]") {
   if (no_gpu()) return;
   at::manual_seed(2);
-  const sp::RowMoves moves = sp::from_packed(kRows);
-  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
-    for (const Shape shape : kShapes) {
-      const at::Tensor part = part_of_wider(shape, dtype);
-      const at::Tensor before = random({kWholeRows, shape.heads + 3, shape.head_dim}, at::kFloat);
-      const auto got = on_both(moves, [&](const sp::VarlenGroupOps& ops, const sp::DeviceMoves& m) {
-        at::Tensor sums = before.clone().to(ops.device());
-        ops.add_rows(sums, part.to(ops.device()), m, 2);
-        return sums;
-      });
-      CHECK(at::equal(got[0], got[1]));
-      CHECK(!at::equal(got[0], before));
+  // One source for each row, and up to three.
+  const sp::RowSums several{{{0, 7, 0, 1}, {3, 20, 1, 4}, {5, 2, 4, 6}}, {0, 3, 5, 9, 11, 13}, 8};
+  const auto cuda = sp::cuda_varlen_group_ops();
+  const test::CpuVarlenGroupOps cpu;
+  for (const sp::RowSums& sums : {sp::as_sums(sp::from_packed(kRows)), several}) {
+    for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
+      for (const Shape shape : kShapes) {
+        const at::Tensor part = part_of_wider(shape, dtype);
+        const at::Tensor before =
+            random({kWholeRows, shape.heads + 3, shape.head_dim}, sp::accumulation_dtype(dtype));
+        const auto run = [&](const sp::VarlenGroupOps& ops) {
+          at::Tensor whole = before.clone().to(ops.device());
+          ops.add_rows(whole, part.to(ops.device()), device_sums(sums, ops.device()), 2);
+          return whole.cpu();
+        };
+        const at::Tensor got = run(*cuda);
+        CHECK(test::max_abs_diff(got, run(cpu)) < 1e-6);
+        CHECK(!at::equal(got, before));
+      }
     }
   }
 }
@@ -198,12 +206,14 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
   if (no_gpu()) return;
   at::manual_seed(3);
   const sp::RowMoves moves = sp::from_packed(kRows);
-  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
+    const auto wide = sp::accumulation_dtype(dtype);
     for (const Shape shape : kShapes) {
       const sp::PartialAttention part{part_of_wider(shape, dtype),
-                                      at::randn({shape.heads, 16}) * 30};
-      const sp::PartialAttention before{at::randn({kWholeRows, shape.heads + 3, shape.head_dim}),
-                                        at::randn({kWholeRows, shape.heads + 3}) * 30};
+                                      at::randn({shape.heads, 16}, wide) * 30};
+      const sp::PartialAttention before{
+          at::randn({kWholeRows, shape.heads + 3, shape.head_dim}, wide),
+          at::randn({kWholeRows, shape.heads + 3}, wide) * 30};
       before.lse[8] = -kInfinity;  // of packed row 1
       part.lse.select(1, 1).fill_(-kInfinity);
       before.lse[9] = -kInfinity;
@@ -225,7 +235,7 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
         const auto finite = [](const at::Tensor& x) { return x.masked_fill(x == -kInfinity, 0); };
         CHECK(test::max_abs_diff(finite(lse[0]), finite(lse[1])) < 1e-4);
         if (merge) {
-          CHECK(out[0][8].narrow(0, 2, shape.heads).abs().max().item<float>() == 0.0f);
+          CHECK(out[0][8].narrow(0, 2, shape.heads).abs().max().item<double>() == 0.0);
         }
       }
     }
@@ -273,8 +283,8 @@ TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
           sp::SequenceLayout(forest, 1, 1), heads, 0, {RingImpl::kP2p, 0, window, true}));
       const auto leaf = [](const at::Tensor& x) { return cuda().place(x).requires_grad_(); };
       const at::Tensor q = leaf(p.q), k = leaf(p.k), v = leaf(p.v);
-      const at::Tensor out =
-          sp::attention(q, k, v, {plan, alone, alone, sp::cuda_kernels()}, {p.scale, {}});
+      const at::Tensor out = sp::attention(
+          q, k, v, {sp::cuda_kernels()->prepare(plan, q.options()), alone, alone}, {p.scale, {}});
       out.backward(cuda().place(p.dout));
       INFO("tokens " << forest.num_tokens() << ", window " << window);
       check_errors({out.detach(), {}, q.grad(), k.grad(), v.grad(), {}}, expected, once);
@@ -305,6 +315,25 @@ TEST_CASE("several ranks on one GPU are as exact as a single flash call", "[gpu]
   }
 }
 
+TEST_CASE("fp32 and fp64 on CUDA equal the dense oracle", "[gpu]") {
+  if (no_gpu()) return;
+  for (const SegmentForest& forest : packs()) {
+    for (const int64_t window : {0, 50}) {
+      auto p = test::make_problem(forest, {6, 2, 20});
+      p.window = window;
+      const auto expected = test::solve_densely(p);
+      for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 2}}) {
+        for (const auto& [dtype, bound] :
+             {std::pair{at::kDouble, 1e-10}, std::pair{at::kFloat, 1e-3}}) {
+          const auto got =
+              test::solve_on_mesh_with(p, {RingImpl::kP2p}, shape, {sp::cuda_kernels(), dtype});
+          CHECK(test::worst_difference(got, expected) < bound);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") {
   if (no_gpu()) return;
   auto p = test::make_problem(packs()[2], {8, 2, 64});
@@ -319,8 +348,8 @@ TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") 
 }
 
 TEST_CASE("CUDA attention refuses what its kernels do not have", "[gpu]") {
-  CHECK_THROWS_WITH(sp::cuda_kernels()->compute_dtype(at::kFloat),
-                    Catch::Contains("bf16 or fp16, got Float"));
+  CHECK_THROWS_WITH(sp::cuda_varlen_group_ops()->compute_dtype(at::kInt),
+                    Catch::Contains("fp32 or fp64, got Int"));
   if (no_gpu()) return;
   const CallProblem odd{{4}, {4}, {-1, 0}, {1, 12}, 1};
   CHECK_THROWS_WITH(run_call(odd, *sp::cuda_varlen_group_ops(), at::kBFloat16),

@@ -11,23 +11,24 @@
 #include <tuple>
 #include <vector>
 
+#include "sp/attention/cuda/exact_attention.h"
 #include "sp/attention/cuda/varlen_group_ops.h"
 
 namespace ringside::test {
 
-class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
+class CpuVarlenGroupOps : public sp::VarlenGroupOps {
  public:
   at::DeviceType device() const override { return at::kCPU; }
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override { return wire_dtype; }
 
   std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k,
-                                            const at::Tensor& v,
-                                            const sp::VarlenGroupCall& call) const override {
+                                            const at::Tensor& v, const sp::VarlenGroupCall& call,
+                                            double softmax_scale) const override {
     const auto accumulated = sp::accumulation_dtype(q.scalar_type());
     at::Tensor out = at::empty_like(q, at::MemoryFormat::Contiguous);
     at::Tensor lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(accumulated));
     for (const Rows& rows : blocks_of(call)) {
-      const at::Tensor scores_hnm = scores(rows.query(q), rows.key(k), call);
+      const at::Tensor scores_hnm = scores(rows.query(q), rows.key(k), call, softmax_scale);
       const at::Tensor lse_hn = at::logsumexp(scores_hnm, {2});
       const at::Tensor empty = lse_hn == -kInfinity;
       const at::Tensor probs = at::exp(scores_hnm - lse_hn.masked_fill(empty, 0).unsqueeze(2));
@@ -42,8 +43,8 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-      const at::Tensor& out, const at::Tensor& lse_hn,
-      const sp::VarlenGroupCall& call) const override {
+      const at::Tensor& out, const at::Tensor& lse_hn, const sp::VarlenGroupCall& call,
+      double softmax_scale) const override {
     const auto dtype = q.scalar_type();
     const int64_t h = q.size(1), K = k.size(1);
     at::Tensor dq = at::zeros_like(q, at::MemoryFormat::Contiguous),
@@ -57,13 +58,13 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
       const at::Tensor dout_hnD = by_head(rows.query(dout), h), q_hnD = by_head(rows.query(q), h);
       const at::Tensor k_hmD = by_head(rows.key(k), h), v_hmD = by_head(rows.key(v), h);
       const at::Tensor lse = lse_hn.narrow(1, rows.query_begin, rows.queries).unsqueeze(2);
-      const at::Tensor probs = at::exp(scores(rows.query(q), rows.key(k), call) - lse);
+      const at::Tensor probs =
+          at::exp(scores(rows.query(q), rows.key(k), call, softmax_scale) - lse);
       const at::Tensor delta = (dout_hnD * by_head(rows.query(out), h)).sum(2, /*keepdim=*/true);
       const at::Tensor dscores =
           round(probs * (at::matmul(dout_hnD, v_hmD.transpose(1, 2)) - delta), dtype);
-      rows.query(dq).copy_(to_rows(at::matmul(dscores, k_hmD) * call.softmax_scale));
-      rows.key(dk).copy_(
-          sum_groups(at::matmul(dscores.transpose(1, 2), q_hnD) * call.softmax_scale));
+      rows.query(dq).copy_(to_rows(at::matmul(dscores, k_hmD) * softmax_scale));
+      rows.key(dk).copy_(sum_groups(at::matmul(dscores.transpose(1, 2), q_hnD) * softmax_scale));
       rows.key(dv).copy_(sum_groups(at::matmul(round(probs, dtype).transpose(1, 2), dout_hnD)));
     }
     return {dq, dk, dv};
@@ -76,11 +77,23 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
     return at::empty(sizes, rows.options()).index_copy(0, to, rows.index_select(0, from));
   }
 
-  void add_rows(at::Tensor& sums, const at::Tensor& part, const sp::DeviceMoves& moves,
+  void add_rows(at::Tensor& whole, const at::Tensor& part, const sp::DeviceSums& sums,
                 int64_t head_begin) const override {
-    const auto [from, to] = indices(moves);
-    sums.narrow(1, head_begin, part.size(1))
-        .index_add_(0, to, part.index_select(0, from).to(sums.scalar_type()));
+    std::vector<int64_t> from, to;
+    const auto table = sums.sums.accessor<int64_t, 2>();
+    const auto sources = sums.sources.accessor<int64_t, 1>();
+    for (int64_t i = 0; i < table.size(0); ++i) {
+      const int64_t end = i + 1 < table.size(0) ? table[i + 1][0] : sums.rows;
+      for (int64_t source = table[i][2]; source < table[i][3]; ++source) {
+        for (int64_t r = 0; r < end - table[i][0]; ++r) {
+          from.push_back(sources[source] + r);
+          to.push_back(table[i][1] + r);
+        }
+      }
+    }
+    whole.narrow(1, head_begin, part.size(1))
+        .index_add_(0, at::tensor(to, at::kLong),
+                    part.index_select(0, at::tensor(from, at::kLong)).to(whole.scalar_type()));
   }
 
   void merge_rows(sp::PartialAttention& whole, const sp::PartialAttention& part,
@@ -126,10 +139,10 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
   }
 
   static at::Tensor scores(const at::Tensor& q, const at::Tensor& k,
-                           const sp::VarlenGroupCall& call) {
+                           const sp::VarlenGroupCall& call, double softmax_scale) {
     const int64_t n = q.size(0), m = k.size(0), h = q.size(1);
     const at::Tensor scores_hnm =
-        at::matmul(by_head(q, h), by_head(k, h).transpose(1, 2)) * call.softmax_scale;
+        at::matmul(by_head(q, h), by_head(k, h).transpose(1, 2)) * softmax_scale;
     int64_t left = call.mask.left >= call.max_key ? -1 : call.mask.left;
     int64_t right = call.mask.right >= call.max_key ? -1 : call.mask.right;
     if (left < 0 && right < 0) {
@@ -165,6 +178,25 @@ class CpuVarlenGroupOps final : public sp::VarlenGroupOps {
     const std::vector<int64_t> begins(to.data_ptr<int64_t>(), to.data_ptr<int64_t>() + to.numel());
     each(whole, {out.unsqueeze(1), lse.unsqueeze(1)}, {begins, head_begin});
   }
+};
+
+// The same with exact attention in fp32 or fp64, in small tiles.
+class ExactOps final : public CpuVarlenGroupOps {
+ public:
+  std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q, const at::Tensor& k,
+                                            const at::Tensor& v, const sp::VarlenGroupCall& call,
+                                            double softmax_scale) const override {
+    return sp::exact_attention(q, k, v, call, softmax_scale, kScores);
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
+      const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+      const at::Tensor& out, const at::Tensor& lse_hn, const sp::VarlenGroupCall& call,
+      double softmax_scale) const override {
+    return sp::exact_attention_backward(dout, q, k, v, out, lse_hn, call, softmax_scale, kScores);
+  }
+
+ private:
+  static constexpr int64_t kScores = 200;
 };
 
 }  // namespace ringside::test

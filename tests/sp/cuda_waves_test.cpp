@@ -73,15 +73,19 @@ Pairs pairs_of_blocks(const std::vector<Block>& blocks, int64_t window) {
 Pairs pairs_of_varlen_groups(const std::vector<VarlenGroup>& varlen_groups) {
   Pairs pairs;
   for (const VarlenGroup& varlen_group : varlen_groups) {
-    for (std::size_t b = 0; b < varlen_group.queries.size(); ++b) {
-      const int64_t n = varlen_group.queries[b].size(), m = varlen_group.keys[b].size();
-      for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < m; ++j) {
-          if (kernel_sees(varlen_group.mask, longest(varlen_group.keys), n, m, i, j)) {
-            pairs.add(varlen_group.queries[b].begin + i, varlen_group.keys[b].begin + j,
-                      varlen_group.key_gradients[b] + j);
+    const int64_t max_k = longest(packed_keys(varlen_group));
+    for (const VarlenEntry& entry : varlen_group.entries) {
+      const int64_t n = entry.query.size(), m = entry.num_keys();
+      int64_t first = 0;  // packed key row of a range within its entry
+      for (const KeyRange& keys : entry.keys) {
+        for (int64_t j = 0; j < keys.rows.size(); ++j) {
+          for (int64_t i = 0; i < n; ++i) {
+            if (kernel_sees(varlen_group.mask, max_k, n, m, i, first + j)) {
+              pairs.add(entry.query.begin + i, keys.rows.begin + j, keys.gradient + j);
+            }
           }
         }
+        first += keys.rows.size();
       }
     }
   }
@@ -94,7 +98,7 @@ void check_rows(const std::vector<VarlenGroup>& varlen_groups, bool first_step) 
   std::set<int64_t> initialised;
   for (const VarlenGroup& varlen_group : varlen_groups) {
     std::set<int64_t> rows;
-    for (const Range& range : varlen_group.queries) {
+    for (const Range& range : query_rows(varlen_group)) {
       for (int64_t row = range.begin; row < range.end; ++row) {
         REQUIRE(rows.insert(row).second);
         REQUIRE((!first_step || !varlen_group.merge || initialised.count(row) == 1));
@@ -105,23 +109,29 @@ void check_rows(const std::vector<VarlenGroup>& varlen_groups, bool first_step) 
   }
 }
 
-// Every packed key row goes to its gradient row once; no gradient row twice in a part.
-void check_gradient_parts(const VarlenGroup& varlen_group) {
-  std::vector<int64_t> expected;
-  for (std::size_t b = 0; b < varlen_group.keys.size(); ++b) {
-    for (int64_t j = 0; j < varlen_group.keys[b].size(); ++j) {
-      expected.push_back(varlen_group.key_gradients[b] + j);
+// Every packed key row is added to its gradient row once; each gradient row stands in one sum,
+// whose sources are in the order of the packing.
+void check_gradient_sums(const VarlenGroup& varlen_group) {
+  std::multiset<Pair> expected, got;
+  int64_t packed = 0;
+  for (const VarlenEntry& entry : varlen_group.entries) {
+    for (const KeyRange& keys : entry.keys) {
+      for (int64_t j = 0; j < keys.rows.size(); ++j) {
+        expected.insert({packed++, keys.gradient + j});
+      }
     }
   }
-  std::vector<int64_t> got(expected.size(), -1);
-  for (const RowMoves& part : gradient_parts(varlen_group)) {
-    std::set<int64_t> rows;
-    for (std::size_t i = 0; i < part.moves.size(); ++i) {
-      const int64_t end = i + 1 < part.moves.size() ? part.moves[i + 1].first : part.rows;
-      for (int64_t r = 0; r < end - part.moves[i].first; ++r) {
-        REQUIRE(rows.insert(part.moves[i].to + r).second);
-        REQUIRE(got.at(part.moves[i].from + r) == -1);
-        got[part.moves[i].from + r] = part.moves[i].to + r;
+  const RowSums sums = gradient_sums(varlen_group);
+  std::set<int64_t> rows;
+  for (std::size_t i = 0; i < sums.sums.size(); ++i) {
+    const RowSum& sum = sums.sums[i];
+    const int64_t end = i + 1 < sums.sums.size() ? sums.sums[i + 1].first : sums.rows;
+    REQUIRE(sum.first < end);
+    for (int64_t r = 0; r < end - sum.first; ++r) {
+      REQUIRE(rows.insert(sum.to + r).second);
+      for (int64_t s = sum.sources_begin; s < sum.sources_end; ++s) {
+        REQUIRE((s == sum.sources_begin || sums.sources[s - 1] < sums.sources[s]));
+        got.insert({sums.sources[s] + r, sum.to + r});
       }
     }
   }
@@ -168,7 +178,7 @@ TEST_CASE("varlen_groups compute each pair of every plan once, on disjoint and i
                 REQUIRE(pairs_of_varlen_groups(varlen_groups) ==
                         pairs_of_blocks(plan.steps[s].blocks, window));
                 check_rows(varlen_groups, s == 0);
-                std::for_each(varlen_groups.begin(), varlen_groups.end(), check_gradient_parts);
+                std::for_each(varlen_groups.begin(), varlen_groups.end(), check_gradient_sums);
                 ++steps;
               }
             }
@@ -188,27 +198,60 @@ TEST_CASE("blocks of any lengths share a varlen_group and keep their order", "[u
                          0);
   REQUIRE(documents.size() == 1);
   CHECK(documents[0].mask.causal());
-  CHECK(documents[0].queries == std::vector<Range>{{0, 5}, {5, 6}, {6, 90}});
-  CHECK(cumulative_rows(documents[0].queries) == std::vector<int32_t>{0, 5, 6, 90});
-  CHECK(longest(documents[0].keys) == 84);
+  CHECK(query_rows(documents[0]) == std::vector<Range>{{0, 5}, {5, 6}, {6, 90}});
+  CHECK(cumulative_rows(query_rows(documents[0])) == std::vector<int32_t>{0, 5, 6, 90});
+  CHECK(longest(packed_keys(documents[0])) == 84);
   // Rows that lie one after another are one move, so that nothing is copied.
-  CHECK(to_packed(documents[0].queries).moves == std::vector<RowMove>{{0, 0, 0}});
+  CHECK(to_packed(query_rows(documents[0])).moves == std::vector<RowMove>{{0, 0, 0}});
+  CHECK(keys_to_packed(documents[0]).moves == std::vector<RowMove>{{0, 0, 0}});
+  CHECK(gradient_sums(documents[0]).identity(90));
 
-  // The second and third block share rows 4 and 5: two varlen_groups, the fourth fits beside the
-  // second.
-  const Block merged[] = {{{0, 2}, {0, 9}, 0, BlockKind::kFull, 0, true},
-                          {{2, 6}, {3, 4}, 3, BlockKind::kFull, 0, true},
-                          {{4, 8}, {0, 1}, 0, BlockKind::kFull, 0, true},
-                          {{6, 7}, {8, 9}, 8, BlockKind::kFull, 0, true}};
-  const std::vector<VarlenGroup> varlen_groups =
-      make_varlen_groups({merged[0], merged[1], merged[2], merged[3]}, 0);
-  REQUIRE(varlen_groups.size() == 2);
-  CHECK(varlen_groups[0].queries == std::vector<Range>{{0, 2}, {2, 6}, {6, 7}});
-  CHECK(varlen_groups[1].queries == std::vector<Range>{{4, 8}});
-  CHECK(to_packed(varlen_groups[0].keys).moves ==
-        std::vector<RowMove>{{0, 0, 0}, {9, 3, 9}, {10, 8, 10}});
-  CHECK(from_packed(varlen_groups[0].queries).moves == std::vector<RowMove>{{0, 0, 0}});
-  CHECK(gradient_parts(varlen_groups[0]).size() == 2);  // keys 3 and 8 are among 0 to 9 as well
+  // Windowed blocks stay apart. The first two share rows, so they need two varlen_groups.
+  const Block apart[] = {{{0, 4}, {0, 8}, 0, BlockKind::kWindowed, 8, true},
+                         {{2, 6}, {8, 16}, 8, BlockKind::kWindowed, 8, true},
+                         {{6, 10}, {16, 24}, 16, BlockKind::kWindowed, 8, true}};
+  const std::vector<VarlenGroup> windowed = make_varlen_groups({apart[0], apart[1], apart[2]}, 6);
+  REQUIRE(windowed.size() == 2);
+  CHECK(query_rows(windowed[0]) == std::vector<Range>{{0, 4}, {6, 10}});
+  CHECK(query_rows(windowed[1]) == std::vector<Range>{{2, 6}});
+}
+
+TEST_CASE("an entry has all keys of its rows: its ancestors' in full, then its own", "[unit]") {
+  // A prompt of 4 rows, two children of 3 and 2, and a child of the second with 5.
+  const std::vector<Block> blocks = {{{0, 4}, {0, 4}, 0, BlockKind::kCausal},
+                                     {{4, 7}, {4, 7}, 4, BlockKind::kCausal},
+                                     {{7, 9}, {7, 9}, 7, BlockKind::kCausal},
+                                     {{9, 14}, {9, 14}, 9, BlockKind::kCausal},
+                                     {{4, 14}, {0, 4}, 0, BlockKind::kFull, 0, true},
+                                     {{9, 14}, {7, 9}, 7, BlockKind::kFull, 0, true}};
+  const std::vector<VarlenGroup> groups = make_varlen_groups(blocks, 0);
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].mask.causal());
+  CHECK_FALSE(groups[0].merge);
+  CHECK(query_rows(groups[0]) == std::vector<Range>{{0, 4}, {4, 7}, {7, 9}, {9, 14}});
+  CHECK(packed_keys(groups[0]) == std::vector<Range>{{0, 4}, {4, 11}, {11, 17}, {17, 28}});
+  CHECK(groups[0].entries[1].keys == std::vector<KeyRange>{{{0, 7}, 0}});
+  CHECK(groups[0].entries[3].keys == std::vector<KeyRange>{{{0, 4}, 0}, {{7, 14}, 7}});
+  const RowSums sums = gradient_sums(groups[0]);
+  CHECK(sums.rows == 14);
+  // The prompt's rows have four sources, the second child's two.
+  CHECK(sums.sums[0].sources_end - sums.sums[0].sources_begin == 4);
+  CHECK(std::vector<int64_t>(sums.sources.begin(), sums.sources.begin() + 4) ==
+        std::vector<int64_t>{0, 4, 11, 17});
+}
+
+TEST_CASE("keys are not repeated without bound", "[unit]") {
+  const auto group_of = [](int64_t prompt, int64_t completions) {
+    std::vector<Segment> segments{{-1, prompt}};
+    segments.insert(segments.end(), completions, Segment{0, 4});
+    const SequenceLayout layout(SegmentForest(segments), 1, 1);
+    return make_varlen_groups(plan_attention(layout, {2, 1, 8}, 0).steps[0].blocks, 0);
+  };
+  CHECK(group_of(40, 4).size() == 1);
+  const std::vector<VarlenGroup> apart = group_of(400, 64);
+  REQUIRE(apart.size() == 2);
+  CHECK(apart[1].merge);
+  CHECK(packed_keys(apart[1]).back().end == 400);
 }
 
 TEST_CASE("windowed rectangles of any shape either reach the kernel exactly or are refused",

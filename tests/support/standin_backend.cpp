@@ -11,15 +11,22 @@ namespace ringside::test {
 namespace {
 
 // The CPU's kernels on the device's memory. A step counts as one kernel.
-class StandinKernels final : public sp::RingStepKernels {
+class StandinPreparedPlan final : public sp::PreparedPlan {
  public:
-  at::DeviceType device() const override { return at::kPrivateUse1; }
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
-    return cpu_->compute_dtype(wire_dtype);
+  StandinPreparedPlan(const std::shared_ptr<const sp::AttentionPlan>& plan,
+                      const at::TensorOptions& wire)
+      : PreparedPlan(plan, wire), cpu_(sp::cpu_kernels()->prepare(plan, wire.device(at::kCPU))) {
+    upload_tables();
   }
+
+  at::ScalarType compute_dtype() const override { return cpu_->compute_dtype(); }
 
   void forward(const sp::RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                sp::PartialAttention& result) const override {
+    if (!result.out.defined()) {
+      result = {at::empty(q_ShD.sizes(), q_ShD.options()),
+                at::empty(q_ShD.sizes().slice(0, 2), q_ShD.options())};
+    }
     standin::run_kernel("ring step", {q_ShD, kv_m2cD}, {result.out, result.lse},
                         [&](const auto& reads, const auto& writes) {
                           sp::PartialAttention here{writes[0], writes[1]};
@@ -27,18 +34,35 @@ class StandinKernels final : public sp::RingStepKernels {
                         });
   }
 
-  void backward(const sp::RingStepCall& call, const sp::QuerySide& side, const at::Tensor& kv_m2cD,
-                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    standin::run_kernel(
-        "ring step backward", {side.dout_ShD, side.q_ShD, side.out_ShD, side.lse_Sh, kv_m2cD},
-        {dq_ShD, dkv_g2cD}, [&](const auto& reads, const auto& writes) {
-          at::Tensor dq = writes[0], dkv = writes[1];
-          cpu_->backward(call, {reads[0], reads[1], reads[2], reads[3]}, reads[4], dq, dkv);
-        });
+  at::Tensor backward(const sp::RingStepCall& call, const sp::QuerySide& side,
+                      const at::Tensor& kv_m2cD, at::Tensor& dq_ShD) const override {
+    if (!dq_ShD.defined()) {
+      dq_ShD = at::zeros(side.q_ShD.sizes(), side.lse_Sh.options());
+    }
+    at::Tensor dkv_g2cD =
+        at::empty({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
+                  side.lse_Sh.options());
+    standin::run_kernel("ring step backward",
+                        {side.dout_ShD, side.q_ShD, side.out_ShD, side.lse_Sh, kv_m2cD},
+                        {dq_ShD, dkv_g2cD}, [&](const auto& reads, const auto& writes) {
+                          at::Tensor dq = writes[0];
+                          writes[1].copy_(cpu_->backward(
+                              call, {reads[0], reads[1], reads[2], reads[3]}, reads[4], dq));
+                        });
+    return dkv_g2cD;
   }
 
  private:
-  std::shared_ptr<const sp::RingStepKernels> cpu_ = sp::cpu_kernels();
+  std::shared_ptr<const sp::PreparedPlan> cpu_;
+};
+
+class StandinKernels final : public sp::RingStepKernels {
+ public:
+  at::DeviceType device() const override { return at::kPrivateUse1; }
+  std::shared_ptr<const sp::PreparedPlan> prepare(std::shared_ptr<const sp::AttentionPlan> plan,
+                                                  const at::TensorOptions& wire) const override {
+    return std::make_shared<StandinPreparedPlan>(plan, wire);
+  }
 };
 
 class StandinBackend final : public engine::DeviceBackend {

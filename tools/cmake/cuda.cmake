@@ -3,6 +3,7 @@
 # beside the objects that all others link. A machine without a GPU compiles and links them too. RINGSIDE_CUDA demands them.
 ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
 ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
+    "${CMAKE_SOURCE_DIR}/sp/attention/cuda/exact_attention.cpp"
   DEPS sp_cuda_waves sp_attention TORCH)
 
 # ringside_find_full_torch(OUT): the torch folder of an installed wheel that has its CUDA libraries beside it, or empty. That
@@ -81,3 +82,9 @@ list(TRANSFORM CMAKE_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE _architect
 list(JOIN _architectures " " _architectures)
 target_compile_definitions(ringside_cuda_backend PRIVATE RINGSIDE_CUDA_ARCHITECTURES="${_architectures}")
 add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tools/bench/gpu" EXCLUDE_FROM_ALL)
+
+# The decoder's operators on CUDA. Objects, not an archive: they register themselves, nothing names them.
+add_library(ringside_nn_cuda OBJECT
+  "${CMAKE_SOURCE_DIR}/engine/nn/cuda/kernels.cu" "${CMAKE_SOURCE_DIR}/engine/nn/cuda/operators.cpp")
+target_include_directories(ringside_nn_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
+target_link_libraries(ringside_nn_cuda PUBLIC engine_nn ringside_cuda_headers)

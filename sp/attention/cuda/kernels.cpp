@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "sp/attention/cuda/exact_attention.h"
 #include "sp/attention/cuda/row_kernels.h"
 
 namespace ringside::sp {
@@ -23,6 +24,12 @@ MoveTable table_of(const DeviceMoves& moves) {
           moves.table.size(0), moves.rows};
 }
 
+SumTable table_of(const DeviceSums& sums) {
+  static_assert(sizeof(RowSum) == 4 * sizeof(int64_t));
+  return {reinterpret_cast<const RowSum*>(sums.sums.const_data_ptr<int64_t>()), sums.sums.size(0),
+          sums.sources.const_data_ptr<int64_t>(), sums.rows};
+}
+
 ElementType element_type(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16:
@@ -31,8 +38,11 @@ ElementType element_type(at::ScalarType dtype) {
       return ElementType::kFloat16;
     case at::kFloat:
       return ElementType::kFloat32;
+    case at::kDouble:
+      return ElementType::kFloat64;
     default:
-      TORCH_CHECK(false, "CUDA attention: partial results in bf16, fp16 or fp32, got ", dtype);
+      TORCH_CHECK(false, "CUDA attention: partial results in bf16, fp16, fp32 or fp64, got ",
+                  dtype);
   }
 }
 
@@ -46,26 +56,28 @@ PartRows part_rows(const at::Tensor& part_nhD) {
 }
 
 WholeRows whole_rows(at::Tensor& whole_SHD, const at::Tensor& part_nhD, int64_t head_begin) {
-  TORCH_CHECK(whole_SHD.is_cuda() && whole_SHD.scalar_type() == at::kFloat &&
+  const auto accumulated = accumulation_dtype(part_nhD.scalar_type());
+  TORCH_CHECK(whole_SHD.is_cuda() && whole_SHD.scalar_type() == accumulated &&
                   whole_SHD.is_contiguous() && whole_SHD.dim() == 3,
-              "CUDA attention: results are kept in a contiguous fp32 tensor, got ",
+              "CUDA attention: results are kept in a contiguous ", accumulated, " tensor, got ",
               whole_SHD.scalar_type(), " ", whole_SHD.sizes(), " on ", whole_SHD.device());
   TORCH_CHECK(head_begin >= 0 && head_begin + part_nhD.size(1) <= whole_SHD.size(1) &&
                   part_nhD.size(2) == whole_SHD.size(2),
               "CUDA attention: a part ", part_nhD.sizes(), " at head ", head_begin, " of ",
               whole_SHD.sizes());
-  return {whole_SHD.mutable_data_ptr<float>(), whole_SHD.size(1), head_begin};
+  return {whole_SHD.mutable_data_ptr(), whole_SHD.size(1), head_begin};
 }
 
 LseRows lse_rows(PartialAttention& whole, const PartialAttention& part) {
   const at::Tensor& lse_hn = part.lse;
-  TORCH_CHECK(whole.lse.scalar_type() == at::kFloat && whole.lse.is_contiguous() &&
+  const auto accumulated = whole.out.scalar_type();
+  TORCH_CHECK(whole.lse.scalar_type() == accumulated && whole.lse.is_contiguous() &&
                   whole.lse.sizes() == whole.out.sizes().slice(0, 2) &&
-                  lse_hn.scalar_type() == at::kFloat && lse_hn.dim() == 2 &&
+                  lse_hn.scalar_type() == accumulated && lse_hn.dim() == 2 &&
                   lse_hn.size(0) == part.out.size(1) && lse_hn.size(1) == part.out.size(0),
               "CUDA attention: LSE ", lse_hn.scalar_type(), " ", lse_hn.sizes(), " of a part ",
               part.out.sizes(), " into ", whole.lse.scalar_type(), " ", whole.lse.sizes());
-  return {whole.lse.mutable_data_ptr<float>(), lse_hn.const_data_ptr<float>(), lse_hn.stride(1),
+  return {whole.lse.mutable_data_ptr(), lse_hn.const_data_ptr(), lse_hn.stride(1),
           lse_hn.stride(0)};
 }
 
@@ -79,12 +91,15 @@ at::Tensor aligned(const at::Tensor& x_nhD) {
   return fits ? x_nhD : x_nhD.clone(at::MemoryFormat::Contiguous);
 }
 
+// The flash kernel's dtypes, and those that exact_attention.h computes in.
+bool is_flash(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
+bool is_exact(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble; }
+
 void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   TORCH_CHECK(q.is_cuda() && k.is_cuda() && v.is_cuda(), "CUDA attention: tensors on ", q.device(),
               ", ", k.device(), " and ", v.device());
   const auto dtype = q.scalar_type();
-  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && k.scalar_type() == dtype &&
-                  v.scalar_type() == dtype,
+  TORCH_CHECK(is_flash(dtype) && k.scalar_type() == dtype && v.scalar_type() == dtype,
               "CUDA attention: q, k and v in one of bf16 and fp16, got ", dtype, ", ",
               k.scalar_type(), " and ", v.scalar_type());
   TORCH_CHECK(q.dim() == 3 && k.dim() == 3 && k.sizes() == v.sizes() && q.size(2) == k.size(2) &&
@@ -103,21 +118,23 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
   at::DeviceType device() const override { return at::kCUDA; }
 
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
-    TORCH_CHECK(wire_dtype == at::kBFloat16 || wire_dtype == at::kHalf,
-                "CUDA attention computes in bf16 or fp16, got ", wire_dtype);
+    TORCH_CHECK(is_flash(wire_dtype) || is_exact(wire_dtype),
+                "CUDA attention computes in bf16, fp16, fp32 or fp64, got ", wire_dtype);
     return wire_dtype;
   }
 
   std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
-                                            const at::Tensor& v_mKD,
-                                            const VarlenGroupCall& call) const override {
+                                            const at::Tensor& v_mKD, const VarlenGroupCall& call,
+                                            double softmax_scale) const override {
+    if (is_exact(q_nhD.scalar_type())) {
+      return exact_attention(q_nhD, k_mKD, v_mKD, call, softmax_scale);
+    }
     check_call(q_nhD, k_mKD, v_mKD);
     const c10::cuda::CUDAGuard guard(q_nhD.device());
     const auto results = at::_flash_attention_forward(
         aligned(q_nhD), aligned(k_mKD), aligned(v_mKD), call.cumulative_query, call.cumulative_key,
         call.max_query, call.max_key, /*dropout_p=*/0.0, call.mask.causal(),
-        /*return_debug_mask=*/false, call.softmax_scale, bound(call.mask.left),
-        bound(call.mask.right));
+        /*return_debug_mask=*/false, softmax_scale, bound(call.mask.left), bound(call.mask.right));
     const at::Tensor& out_nhD = std::get<0>(results);
     const at::Tensor& lse_hn = std::get<1>(results);
     TORCH_CHECK(
@@ -130,7 +147,11 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
       const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
-      const VarlenGroupCall& call) const override {
+      const VarlenGroupCall& call, double softmax_scale) const override {
+    if (is_exact(q_nhD.scalar_type())) {
+      return exact_attention_backward(dout_nhD, q_nhD, k_mKD, v_mKD, out_nhD, lse_hn, call,
+                                      softmax_scale);
+    }
     check_call(q_nhD, k_mKD, v_mKD);
     TORCH_CHECK(lse_hn.scalar_type() == at::kFloat && lse_hn.is_contiguous() && lse_hn.dim() == 2 &&
                     lse_hn.size(0) == q_nhD.size(1) && lse_hn.size(1) == q_nhD.size(0),
@@ -144,7 +165,7 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
         aligned(dout_nhD.contiguous()), aligned(q_nhD), aligned(k_mKD), aligned(v_mKD),
         aligned(out_nhD.contiguous()), lse_hn, call.cumulative_query, call.cumulative_key,
         call.max_query, call.max_key, /*dropout_p=*/0.0, call.mask.causal(), rng_state, unused,
-        call.softmax_scale, bound(call.mask.left), bound(call.mask.right));
+        softmax_scale, bound(call.mask.left), bound(call.mask.right));
   }
 
   at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const override {
@@ -164,11 +185,11 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
     return to;
   }
 
-  void add_rows(at::Tensor& sums_SHD, const at::Tensor& part_mhD, const DeviceMoves& moves,
+  void add_rows(at::Tensor& whole_SHD, const at::Tensor& part_mhD, const DeviceSums& sums,
                 int64_t head_begin) const override {
     const c10::cuda::CUDAGuard guard(part_mhD.device());
-    C10_CUDA_CHECK(add_rows_cuda(whole_rows(sums_SHD, part_mhD, head_begin), part_rows(part_mhD),
-                                 table_of(moves), c10::cuda::getCurrentCUDAStream()));
+    C10_CUDA_CHECK(add_rows_cuda(whole_rows(whole_SHD, part_mhD, head_begin), part_rows(part_mhD),
+                                 table_of(sums), c10::cuda::getCurrentCUDAStream()));
   }
 
   void merge_rows(PartialAttention& whole, const PartialAttention& part, const DeviceMoves& moves,

@@ -11,115 +11,149 @@
 namespace ringside::sp {
 namespace {
 
-// Copies a vector to the device without waiting. Uses pinned memory for another device; the caching
-// host allocator keeps the block until the stream has passed the copy.
-template <class T>
-at::Tensor upload(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
-  const at::Tensor host = at::empty({static_cast<int64_t>(values.size())},
-                                    at::TensorOptions(dtype).pinned_memory(device.is_cuda()));
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
-  return host.to(device, /*non_blocking=*/true);
-}
-
-// The moves of a varlen group in one table, uploaded at once.
-class MoveTables {
+// Row moves whose table is among a plan's tables.
+class PlannedMoves {
  public:
-  std::size_t add(const RowMoves& moves) {
-    begins_.push_back(static_cast<int64_t>(values_.size() / 3));
-    rows_.push_back(moves.rows);
+  PlannedMoves() = default;
+  PlannedMoves(const RowMoves& moves, IndexTables<int64_t>& tables) : rows_(moves.rows) {
+    std::vector<int64_t> values;
     for (const RowMove& move : moves.moves) {
-      values_.insert(values_.end(), {move.first, move.from, move.to});
+      values.insert(values.end(), {move.first, move.from, move.to});
     }
-    return begins_.size() - 1;
+    number_ = tables.add(values);
   }
 
-  void upload_to(at::Device device) {
-    begins_.push_back(static_cast<int64_t>(values_.size() / 3));
-    table_ = upload(values_, at::kLong, device).view({-1, 3});
-  }
-
-  DeviceMoves get(std::size_t i) const {
-    return {table_.narrow(0, begins_[i], begins_[i + 1] - begins_[i]), rows_[i]};
+  // After the upload.
+  DeviceMoves get(const IndexTables<int64_t>& tables) const {
+    return {tables.table(number_).view({-1, 3}), rows_};
   }
 
  private:
-  std::vector<int64_t> values_, begins_, rows_;
-  at::Tensor table_;
+  std::size_t number_ = 0;
+  int64_t rows_ = 0;
+};
+
+// Row sums whose tables are among a plan's tables.
+class PlannedSums {
+ public:
+  PlannedSums(const RowSums& sums, IndexTables<int64_t>& tables)
+      : rows_(sums.rows), identity_(sums.identity(sums.rows)) {
+    std::vector<int64_t> values;
+    for (const RowSum& sum : sums.sums) {
+      values.insert(values.end(), {sum.first, sum.to, sum.sources_begin, sum.sources_end});
+    }
+    sums_ = tables.add(values);
+    sources_ = tables.add(sums.sources);
+  }
+
+  // After the upload.
+  DeviceSums get(const IndexTables<int64_t>& tables) const {
+    return {tables.table(sums_).view({-1, 4}), tables.table(sources_), rows_};
+  }
+
+  // True when the sums are all `count` rows of the source as they are.
+  bool all_of(int64_t count) const { return identity_ && rows_ == count; }
+
+ private:
+  std::size_t sums_ = 0;
+  std::size_t sources_ = 0;
+  int64_t rows_ = 0;
+  bool identity_ = false;
 };
 
 // Rows packed for a call; a view when they are already consecutive.
 class PackedRows {
  public:
-  PackedRows(const std::vector<Range>& ranges, MoveTables& tables) {
-    const RowMoves moves = to_packed(ranges);
-    first_ = moves.moves.front().from;
-    rows_ = moves.rows;
+  PackedRows(const RowMoves& moves, IndexTables<int64_t>& tables) {
     in_place_ = moves.moves.size() == 1;
-    moves_ = in_place_ ? 0 : tables.add(moves);
+    if (in_place_) {
+      rows_ = {moves.moves.front().from, moves.moves.front().from + moves.rows};
+    } else {
+      planned_ = PlannedMoves(moves, tables);
+    }
   }
+  void finish(const IndexTables<int64_t>& tables) {
+    if (!in_place_) {
+      moves_ = planned_.get(tables);
+    }
+  }
+
+  // True when the packed rows are all `count` rows as they are.
+  bool all_of(int64_t count) const { return in_place_ && rows_ == Range{0, count}; }
 
   // [S, ...] -> [n, ...]
-  at::Tensor of(const at::Tensor& share, const MoveTables& tables,
-                const VarlenGroupOps& ops) const {
-    return in_place_ ? share.narrow(0, first_, rows_) : ops.gather_rows(share, tables.get(moves_));
+  at::Tensor of(const at::Tensor& share, const VarlenGroupOps& ops) const {
+    return in_place_ ? share.narrow(0, rows_.begin, rows_.size()) : ops.gather_rows(share, moves_);
   }
 
  private:
-  int64_t first_ = 0;
-  int64_t rows_ = 0;
   bool in_place_ = false;
-  std::size_t moves_ = 0;
+  Range rows_;
+  PlannedMoves planned_;
+  DeviceMoves moves_;
 };
 
-// The integers of a varlen group on the device.
-class DeviceVarlenGroup {
+// Tables of a plan's varlen groups on their way to the device.
+struct GroupTables {
+  IndexTables<int64_t>& rows;
+  IndexTables<int32_t> cumulative;
+};
+
+// A varlen group with its tables on the device.
+class PreparedGroup {
  public:
-  DeviceVarlenGroup(const VarlenGroup& varlen_group, double softmax_scale, at::Device device,
-                    bool backward)
-      : query_(varlen_group.queries, tables_), key_(varlen_group.keys, tables_) {
-    results_ = tables_.add(from_packed(varlen_group.queries));
-    if (backward) {
-      for (const RowMoves& part : gradient_parts(varlen_group)) {
-        gradients_.push_back(tables_.add(part));
-      }
-    }
-    tables_.upload_to(device);
-    auto cumulative = cumulative_rows(varlen_group.queries);
-    const auto boundaries = static_cast<int64_t>(cumulative.size());
-    const auto keys = cumulative_rows(varlen_group.keys);
-    cumulative.insert(cumulative.end(), keys.begin(), keys.end());
-    const at::Tensor both = upload(cumulative, at::kInt, device);
-    call_ = {both.narrow(0, 0, boundaries),
-             both.narrow(0, boundaries, boundaries),
-             longest(varlen_group.queries),
-             longest(varlen_group.keys),
-             varlen_group.mask,
-             softmax_scale};
+  PreparedGroup(const VarlenGroup& group, int64_t gradient_rows, GroupTables& tables)
+      : query_(to_packed(query_rows(group)), tables.rows),
+        key_(keys_to_packed(group), tables.rows),
+        planned_results_(from_packed(query_rows(group)), tables.rows),
+        planned_dq_(as_sums(from_packed(query_rows(group))), tables.rows),
+        planned_dkv_(gradient_sums(group), tables.rows),
+        merge_(group.merge),
+        dkv_in_place_(planned_dkv_.all_of(gradient_rows)) {
+    call_.query_begins = cumulative_rows(query_rows(group));
+    call_.key_begins = cumulative_rows(packed_keys(group));
+    call_.max_query = longest(query_rows(group));
+    call_.max_key = longest(packed_keys(group));
+    call_.mask = group.mask;
+    planned_query_ = tables.cumulative.add(call_.query_begins);
+    planned_key_ = tables.cumulative.add(call_.key_begins);
   }
 
+  // Takes the tables. Call it once, after the upload.
+  void finish(const GroupTables& tables) {
+    query_.finish(tables.rows);
+    key_.finish(tables.rows);
+    results_ = planned_results_.get(tables.rows);
+    dq_ = planned_dq_.get(tables.rows);
+    dkv_ = planned_dkv_.get(tables.rows);
+    call_.cumulative_query = tables.cumulative.table(planned_query_);
+    call_.cumulative_key = tables.cumulative.table(planned_key_);
+  }
+
+  bool merge() const { return merge_; }
   const VarlenGroupCall& call() const { return call_; }
-  at::Tensor queries(const at::Tensor& share, const VarlenGroupOps& ops) const {
-    return query_.of(share, tables_, ops);
-  }
-  at::Tensor keys(const at::Tensor& buffer, const VarlenGroupOps& ops) const {
-    return key_.of(buffer, tables_, ops);
-  }
-  DeviceMoves results() const { return tables_.get(results_); }
-
-  // Adds dk or dv of the packed keys to heads of the gradient buffer.
-  void add_gradient(at::Tensor& sums_g2cD, const at::Tensor& part, int64_t head_begin,
-                    const VarlenGroupOps& ops) const {
-    for (const std::size_t moves : gradients_) {
-      ops.add_rows(sums_g2cD, part, tables_.get(moves), head_begin);
-    }
-  }
+  const PackedRows& query() const { return query_; }
+  const PackedRows& key() const { return key_; }
+  const DeviceMoves& results() const { return results_; }
+  // Places of the call's dq, and of its dk and dv.
+  const DeviceSums& dq() const { return dq_; }
+  const DeviceSums& dkv() const { return dkv_; }
+  // True when dk and dv of the call are those of the gradient buffer.
+  bool dkv_in_place() const { return dkv_in_place_; }
 
  private:
-  MoveTables tables_;
   PackedRows query_;
   PackedRows key_;
-  std::size_t results_ = 0;
-  std::vector<std::size_t> gradients_;
+  PlannedMoves planned_results_;
+  PlannedSums planned_dq_;
+  PlannedSums planned_dkv_;
+  std::size_t planned_query_ = 0;
+  std::size_t planned_key_ = 0;
+  bool merge_;
+  bool dkv_in_place_;
+  DeviceMoves results_;
+  DeviceSums dq_;
+  DeviceSums dkv_;
   VarlenGroupCall call_;
 };
 
@@ -139,54 +173,142 @@ KvHeads kv_heads(const HeadChunk& chunk, const HeadGroup& group) {
   return {k, {k.begin + chunk.kv_heads.size(), k.end + chunk.kv_heads.size()}};
 }
 
-class VarlenGroupKernels final : public RingStepKernels {
+class VarlenPreparedPlan final : public PreparedPlan {
  public:
-  explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
-
-  at::DeviceType device() const override { return ops_->device(); }
-  at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
-    return ops_->compute_dtype(wire_dtype);
+  VarlenPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire,
+                     std::shared_ptr<const VarlenGroupOps> ops)
+      : PreparedPlan(std::move(plan), wire),
+        ops_(std::move(ops)),
+        compute_dtype_(ops_->compute_dtype(wire_dtype())) {
+    GroupTables tables{tables_, {}};
+    for (const RingStep& step : this->plan().steps) {
+      std::vector<PreparedGroup>& groups = steps_.emplace_back();
+      for (const VarlenGroup& group :
+           make_varlen_groups(step.blocks, this->plan().options.window)) {
+        groups.emplace_back(group, step.gradient_rows, tables);
+      }
+    }
+    upload_tables();
+    tables.cumulative.upload(device());
+    for (std::vector<PreparedGroup>& groups : steps_) {
+      for (PreparedGroup& group : groups) {
+        group.finish(tables);
+      }
+    }
+    one_call_ = is_one_call();
   }
+
+  at::ScalarType compute_dtype() const override { return compute_dtype_; }
 
   void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, q_ShD.device(),
-                                        /*backward=*/false);
-      const at::Tensor q_nhD = on_device.queries(q_ShD, *ops_);
-      const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
+    if (!result.out.defined() && !one_call_) {
+      const auto accumulated = q_ShD.options().dtype(accumulation_dtype(wire_dtype()));
+      // Uninitialised: every row's diagonal block initialises it before it is read.
+      result = {at::empty(q_ShD.sizes(), accumulated),
+                at::empty(q_ShD.sizes().slice(0, 2), accumulated)};
+    }
+    for (const PreparedGroup& varlen_group : steps_[call.step]) {
+      const at::Tensor q_nhD = varlen_group.query().of(q_ShD, *ops_);
+      const at::Tensor kv_p2cD = varlen_group.key().of(kv_m2cD, *ops_);
       for (const HeadGroup& group : call.chunk.groups) {
         const KvHeads kv = kv_heads(call.chunk, group);
-        const auto [out, lse] = ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
-                                             heads(kv_p2cD, kv.v), on_device.call());
-        const int64_t head = group.query_heads.begin;
-        varlen_group.merge ? ops_->merge_rows(result, {out, lse}, on_device.results(), head)
-                           : ops_->write_rows(result, {out, lse}, on_device.results(), head);
+        const auto [out, lse] =
+            ops_->attend(heads(q_nhD, group.query_heads), heads(kv_p2cD, kv.k),
+                         heads(kv_p2cD, kv.v), varlen_group.call(), call.softmax_scale);
+        place(result, {out, lse}, varlen_group, group.query_heads.begin);
       }
     }
   }
 
-  void backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
-                at::Tensor& dq_ShD, at::Tensor& dkv_g2cD) const override {
-    for (const VarlenGroup& varlen_group : make_varlen_groups(call.step.blocks, call.window)) {
-      const DeviceVarlenGroup on_device(varlen_group, call.softmax_scale, side.q_ShD.device(),
-                                        /*backward=*/true);
-      const QuerySide rows{
-          on_device.queries(side.dout_ShD, *ops_), on_device.queries(side.q_ShD, *ops_),
-          on_device.queries(side.out_ShD, *ops_), on_device.queries(side.lse_Sh, *ops_)};
-      const at::Tensor kv_p2cD = on_device.keys(kv_m2cD, *ops_);
+  at::Tensor backward(const RingStepCall& call, const QuerySide& side, const at::Tensor& kv_m2cD,
+                      at::Tensor& dq_ShD) const override {
+    if (!dq_ShD.defined() && !one_call_) {
+      dq_ShD = at::zeros(side.q_ShD.sizes(), side.lse_Sh.options());
+    }
+    at::Tensor dkv_g2cD;
+    for (const PreparedGroup& varlen_group : steps_[call.step]) {
+      const PackedRows& query = varlen_group.query();
+      const QuerySide rows{query.of(side.dout_ShD, *ops_), query.of(side.q_ShD, *ops_),
+                           query.of(side.out_ShD, *ops_), query.of(side.lse_Sh, *ops_)};
+      const at::Tensor kv_p2cD = varlen_group.key().of(kv_m2cD, *ops_);
       for (const HeadGroup& group : call.chunk.groups) {
         const Range h = group.query_heads;
         const KvHeads kv = kv_heads(call.chunk, group);
         const auto [dq, dk, dv] = ops_->attend_backward(
             heads(rows.dout_ShD, h), heads(rows.q_ShD, h), heads(kv_p2cD, kv.k),
             heads(kv_p2cD, kv.v), heads(rows.out_ShD, h), heads(rows.lse_Sh, h).t().contiguous(),
-            on_device.call());
-        ops_->add_rows(dq_ShD, dq, on_device.results(), h.begin);
-        on_device.add_gradient(dkv_g2cD, dk, kv.k.begin, *ops_);
-        on_device.add_gradient(dkv_g2cD, dv, kv.v.begin, *ops_);
+            varlen_group.call(), call.softmax_scale);
+        if (one_call_) {
+          dq_ShD = dq;
+        } else {
+          ops_->add_rows(dq_ShD, dq, varlen_group.dq(), h.begin);
+        }
+        if (one_call_ && plan().ring_size() == 1 && varlen_group.dkv_in_place()) {
+          return at::cat({dk, dv}, 1);
+        }
+        if (!dkv_g2cD.defined()) {
+          dkv_g2cD = zero_gradient(call, side, kv_m2cD);
+        }
+        ops_->add_rows(dkv_g2cD, dk, varlen_group.dkv(), kv.k.begin);
+        ops_->add_rows(dkv_g2cD, dv, varlen_group.dkv(), kv.v.begin);
       }
     }
+    return dkv_g2cD.defined() ? dkv_g2cD : zero_gradient(call, side, kv_m2cD);
+  }
+
+ private:
+  // True when one varlen call covers all rows and heads of all steps, in place.
+  bool is_one_call() const {
+    const auto& chunks = plan().head_chunks;
+    if (chunks.size() != 1 || chunks.front().groups.size() != 1) {
+      return false;
+    }
+    int64_t num_groups = 0;
+    bool covers = false;
+    for (const std::vector<PreparedGroup>& groups : steps_) {
+      for (const PreparedGroup& group : groups) {
+        ++num_groups;
+        covers = !group.merge() && group.query().all_of(plan().share_rows);
+      }
+    }
+    return num_groups == 1 && covers;
+  }
+
+  void place(PartialAttention& result, const PartialAttention& part, const PreparedGroup& group,
+             int64_t head_begin) const {
+    if (one_call_) {
+      result = {part.out, part.lse.t()};
+    } else if (group.merge()) {
+      ops_->merge_rows(result, part, group.results(), head_begin);
+    } else {
+      ops_->write_rows(result, part, group.results(), head_begin);
+    }
+  }
+
+  at::Tensor zero_gradient(const RingStepCall& call, const QuerySide& side,
+                           const at::Tensor& kv_m2cD) const {
+    return at::zeros({plan().steps[call.step].gradient_rows, kv_m2cD.size(1), kv_m2cD.size(2)},
+                     side.lse_Sh.options());
+  }
+
+  std::shared_ptr<const VarlenGroupOps> ops_;
+  at::ScalarType compute_dtype_;
+  std::vector<std::vector<PreparedGroup>> steps_;  // [steps][groups]
+  bool one_call_ = false;
+};
+
+class VarlenGroupKernels final : public RingStepKernels {
+ public:
+  explicit VarlenGroupKernels(std::shared_ptr<const VarlenGroupOps> ops) : ops_(std::move(ops)) {}
+
+  at::DeviceType device() const override { return ops_->device(); }
+
+  std::shared_ptr<const PreparedPlan> prepare(std::shared_ptr<const AttentionPlan> plan,
+                                              const at::TensorOptions& wire) const override {
+    TORCH_CHECK(wire.device().type() == device(), "attention kernels for ", device(),
+                ": tensors on ", wire.device());
+    return std::make_shared<VarlenPreparedPlan>(std::move(plan), wire, ops_);
   }
 
  private:
@@ -194,6 +316,16 @@ class VarlenGroupKernels final : public RingStepKernels {
 };
 
 }  // namespace
+
+VarlenGroupCall make_varlen_call(const std::vector<Range>& queries, const std::vector<Range>& keys,
+                                 VarlenGroupMask mask, at::Device device) {
+  VarlenGroupCall call{
+      {},  {}, cumulative_rows(queries), cumulative_rows(keys), longest(queries), longest(keys),
+      mask};
+  call.cumulative_query = at::tensor(call.query_begins, at::kInt).to(device);
+  call.cumulative_key = at::tensor(call.key_begins, at::kInt).to(device);
+  return call;
+}
 
 std::shared_ptr<const RingStepKernels> varlen_group_kernels(
     std::shared_ptr<const VarlenGroupOps> ops) {

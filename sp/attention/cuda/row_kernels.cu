@@ -13,9 +13,20 @@ constexpr int kLanes = 32;
 constexpr int kWarps = 8;
 constexpr int64_t kMaxBlocks = 1 << 20;  // above it the grid strides over the items
 
-__device__ float to_float(float x) { return x; }
-__device__ float to_float(__half x) { return __half2float(x); }
-__device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+// A part's elements in the dtype in which they are summed.
+__device__ float widen(__half x) { return __half2float(x); }
+__device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float widen(float x) { return x; }
+__device__ double widen(double x) { return x; }
+
+template <class T>
+struct Accumulation {
+  using Type = float;
+};
+template <>
+struct Accumulation<double> {
+  using Type = double;
+};
 
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Vector {
@@ -27,19 +38,25 @@ struct Place {
   int64_t to;
 };
 
-// Source and destination of work row `row`: its move is the last one that begins at or before it.
-__device__ Place place_of(const MoveTable& table, int64_t row) {
+// The entry of a table that holds work row `row`: the last one that begins at or before it.
+template <class Entry>
+__device__ const Entry& entry_of(const Entry* entries, int64_t count, int64_t row) {
   int64_t low = 0;
-  int64_t high = table.num_moves;
+  int64_t high = count;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
-    if (table.moves[middle].first <= row) {
+    if (entries[middle].first <= row) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  const RowMove move = table.moves[low];
+  return entries[low];
+}
+
+// Source and destination of work row `row`.
+__device__ Place place_of(const MoveTable& table, int64_t row) {
+  const RowMove& move = entry_of(table.moves, table.num_moves, row);
   return {move.from + row - move.first, move.to + row - move.first};
 }
 
@@ -57,22 +74,28 @@ __global__ void gather_kernel(Unit* to, const Unit* from, int64_t row_units, int
 }
 
 template <class T, int kWidth>
-__global__ void add_kernel(WholeRows whole, PartRows part, MoveTable table) {
+__global__ void add_kernel(WholeRows whole, PartRows part, SumTable table) {
+  using Sum = typename Accumulation<T>::Type;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   const int64_t items = table.rows * part.heads;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items;
        item += step) {
     const int64_t head = item % part.heads;
-    const Place place = place_of(table, item / part.heads);
-    const auto* from = reinterpret_cast<const Vector<T, kWidth>*>(
-        static_cast<const T*>(part.data) + place.from * part.row_stride + head * part.head_stride);
-    auto* to = reinterpret_cast<Vector<float, kWidth>*>(
-        whole.data + (place.to * whole.heads + whole.head_begin + head) * part.head_dim);
+    const int64_t work = item / part.heads;
+    const RowSum& rows = entry_of(table.sums, table.num_sums, work);
+    const int64_t offset = work - rows.first;
+    const T* from = static_cast<const T*>(part.data) + head * part.head_stride;
+    auto* to = reinterpret_cast<Vector<Sum, kWidth>*>(
+        static_cast<Sum*>(whole.data) +
+        ((rows.to + offset) * whole.heads + whole.head_begin + head) * part.head_dim);
     for (int64_t i = threadIdx.x; i < part.head_dim / kWidth; i += kLanes) {
-      const Vector<T, kWidth> added = from[i];
-      Vector<float, kWidth> sum = to[i];
-      for (int w = 0; w < kWidth; ++w) {
-        sum.x[w] += to_float(added.x[w]);
+      Vector<Sum, kWidth> sum = to[i];
+      for (int64_t s = rows.sources_begin; s < rows.sources_end; ++s) {
+        const T* row = from + (table.sources[s] + offset) * part.row_stride;
+        const Vector<T, kWidth> added = reinterpret_cast<const Vector<T, kWidth>*>(row)[i];
+        for (int w = 0; w < kWidth; ++w) {
+          sum.x[w] += widen(added.x[w]);
+        }
       }
       to[i] = sum;
     }
@@ -82,6 +105,9 @@ __global__ void add_kernel(WholeRows whole, PartRows part, MoveTable table) {
 // With kMerge false the whole is written but not read: it may be uninitialised.
 template <class T, int kWidth, bool kMerge>
 __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTable table) {
+  using Sum = typename Accumulation<T>::Type;
+  auto* whole_lses = static_cast<Sum*>(lse.whole);
+  const auto* part_lses = static_cast<const Sum*>(lse.part);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   const int64_t items = table.rows * part.heads;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y; item < items;
@@ -89,37 +115,38 @@ __global__ void merge_kernel(WholeRows whole, PartRows part, LseRows lse, MoveTa
     const int64_t head = item % part.heads;
     const Place place = place_of(table, item / part.heads);
     const int64_t row = place.to * whole.heads + whole.head_begin + head;
-    const float part_lse = lse.part[place.from * lse.part_row_stride + head * lse.part_head_stride];
-    float weight = 0.0f;
-    float part_weight = 1.0f;
-    float merged_lse = part_lse;
+    const Sum part_lse = part_lses[place.from * lse.part_row_stride + head * lse.part_head_stride];
+    Sum weight = 0;
+    Sum part_weight = 1;
+    Sum merged_lse = part_lse;
     if (kMerge) {
-      const float whole_lse = lse.whole[row];
-      const float highest = fmaxf(whole_lse, part_lse);
+      const Sum whole_lse = whole_lses[row];
+      const Sum highest = whole_lse > part_lse ? whole_lse : part_lse;
       // Avoids -inf - -inf, which is NaN.
-      const float shift = highest == -INFINITY ? 0.0f : highest;
-      const float a = expf(whole_lse - shift);
-      const float b = expf(part_lse - shift);
-      const float divisor = a + b == 0.0f ? 1.0f : a + b;
+      const Sum shift = highest == -INFINITY ? Sum(0) : highest;
+      const Sum a = exp(whole_lse - shift);
+      const Sum b = exp(part_lse - shift);
+      const Sum divisor = a + b == Sum(0) ? Sum(1) : a + b;
       weight = a / divisor;
       part_weight = b / divisor;
-      merged_lse = logf(a + b) + shift;
+      merged_lse = log(a + b) + shift;
     }
     __syncwarp();  // every lane has read the old LSE
     if (threadIdx.x == 0) {
-      lse.whole[row] = merged_lse;
+      whole_lses[row] = merged_lse;
     }
     const auto* from = reinterpret_cast<const Vector<T, kWidth>*>(
         static_cast<const T*>(part.data) + place.from * part.row_stride + head * part.head_stride);
-    auto* to = reinterpret_cast<Vector<float, kWidth>*>(whole.data + row * part.head_dim);
+    auto* to =
+        reinterpret_cast<Vector<Sum, kWidth>*>(static_cast<Sum*>(whole.data) + row * part.head_dim);
     for (int64_t i = threadIdx.x; i < part.head_dim / kWidth; i += kLanes) {
       const Vector<T, kWidth> added = from[i];
-      Vector<float, kWidth> out;
+      Vector<Sum, kWidth> out;
       if (kMerge) {
         out = to[i];
       }
       for (int w = 0; w < kWidth; ++w) {
-        const float value = to_float(added.x[w]);
+        const Sum value = widen(added.x[w]);
         out.x[w] = kMerge ? out.x[w] * weight + value * part_weight : value;
       }
       to[i] = out;
@@ -148,13 +175,15 @@ cudaError_t launch_gather(void* to, const void* from, int64_t row_bytes, int64_t
 
 // True when whole and part can be read four elements at a time.
 bool four_wide(const WholeRows& whole, const PartRows& part) {
-  const int64_t element = part.type == ElementType::kFloat32 ? 4 : 2;
+  const int64_t narrow = part.type == ElementType::kFloat32 ? 4 : 2;
+  const int64_t element = part.type == ElementType::kFloat64 ? 8 : narrow;
+  const int64_t summed = part.type == ElementType::kFloat64 ? 8 : 4;
   return part.head_dim % 4 == 0 && part.row_stride % 4 == 0 && part.head_stride % 4 == 0 &&
-         divisible(part.data, 4 * element) && divisible(whole.data, 16);
+         divisible(part.data, 4 * element) && divisible(whole.data, 4 * summed);
 }
 
 template <class T>
-cudaError_t launch_add(const WholeRows& whole, const PartRows& part, const MoveTable& table,
+cudaError_t launch_add(const WholeRows& whole, const PartRows& part, const SumTable& table,
                        cudaStream_t stream) {
   const unsigned blocks = blocks_for(table.rows * part.heads);
   if (four_wide(whole, part)) {
@@ -192,6 +221,8 @@ cudaError_t merge_or_write(const WholeRows& whole, const PartRows& part, const L
       return launch_merge<__half, kMerge>(whole, part, lse, table, stream);
     case ElementType::kFloat32:
       return launch_merge<float, kMerge>(whole, part, lse, table, stream);
+    case ElementType::kFloat64:
+      return launch_merge<double, kMerge>(whole, part, lse, table, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -217,7 +248,7 @@ cudaError_t gather_rows_cuda(void* to, const void* from, int64_t row_bytes,
   return launch_gather<uint8_t>(to, from, row_bytes, row_stride_bytes, table, stream);
 }
 
-cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const MoveTable& table,
+cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const SumTable& table,
                           cudaStream_t stream) {
   if (table.rows == 0 || part.heads == 0) {
     return cudaSuccess;
@@ -229,6 +260,8 @@ cudaError_t add_rows_cuda(const WholeRows& whole, const PartRows& part, const Mo
       return launch_add<__half>(whole, part, table, stream);
     case ElementType::kFloat32:
       return launch_add<float>(whole, part, table, stream);
+    case ElementType::kFloat64:
+      return launch_add<double>(whole, part, table, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
+#include <vector>
 
 #include "sp/attention/cuda/varlen_groups.h"
 #include "sp/attention/lse_merge.h"
@@ -23,15 +24,29 @@ struct DeviceMoves {
   int64_t rows = 0;
 };
 
-// A varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the packed rows.
+// Row sums (RowSum) on the device.
+struct DeviceSums {
+  at::Tensor sums;     // [sums, 4] int64, contiguous: first, to, sources_begin, sources_end
+  at::Tensor sources;  // [sources] int64, contiguous
+  int64_t rows = 0;
+};
+
+// The integers of a varlen call. `cumulative_*`: int32 on the device, [blocks + 1], from 0 to the
+// packed rows; `*_begins`: the same on the host.
 struct VarlenGroupCall {
   at::Tensor cumulative_query;
   at::Tensor cumulative_key;
+  std::vector<int32_t> query_begins;
+  std::vector<int32_t> key_begins;
   int64_t max_query = 0;
   int64_t max_key = 0;
   VarlenGroupMask mask;
-  double softmax_scale = 1.0;
 };
+
+// A call of its own, outside any plan, for tests and benchmarks. Block b has the rows queries[b]
+// and keys[b].
+VarlenGroupCall make_varlen_call(const std::vector<Range>& queries, const std::vector<Range>& keys,
+                                 VarlenGroupMask mask, at::Device device);
 
 // All calls are asynchronous on the device's current stream and leave their inputs unchanged,
 // unless said otherwise. Tables are not checked: the caller must pass ranges inside the tensors.
@@ -41,7 +56,8 @@ class VarlenGroupOps {
 
   virtual at::DeviceType device() const = 0;
 
-  // As in RingStepKernels::compute_dtype.
+  // The dtype in which attend() and attend_backward() want their tensors, given the wire's.
+  // Throws: c10::Error when there are none for it.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
   // Shapes: returns out_nhD in q's dtype and lse_hn in the accumulation dtype.
@@ -49,21 +65,22 @@ class VarlenGroupOps {
   virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD,
                                                     const at::Tensor& k_mKD,
                                                     const at::Tensor& v_mKD,
-                                                    const VarlenGroupCall& call) const = 0;
+                                                    const VarlenGroupCall& call,
+                                                    double softmax_scale) const = 0;
 
   // out and lse are those of all keys; dout is the gradient of that output.
   // Shapes: returns dq_nhD, dk_mKD, dv_mKD in q's dtype.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
       const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,
-      const VarlenGroupCall& call) const = 0;
+      const VarlenGroupCall& call, double softmax_scale) const = 0;
 
   // rows_S... -> packed rows, contiguous, [moves.rows, ...]; any dtype.
   virtual at::Tensor gather_rows(const at::Tensor& rows, const DeviceMoves& moves) const = 0;
 
-  // sums_SHD[to, head_begin + j] += part_mhD[from, j]. sums in the accumulation dtype, heads and
-  // rows contiguous. No `to` row may be in two moves.
-  virtual void add_rows(at::Tensor& sums_SHD, const at::Tensor& part_mhD, const DeviceMoves& moves,
+  // whole_SHD[to, head_begin + j] += the sum of part_mhD[from, j] over the row's sources, in their
+  // order. whole in the accumulation dtype, heads and rows contiguous.
+  virtual void add_rows(at::Tensor& whole_SHD, const at::Tensor& part_mhD, const DeviceSums& sums,
                         int64_t head_begin) const = 0;
 
   // merge_rows merges the part into rows and heads of `whole` by log-sum-exp (lse_merge.h);
@@ -76,9 +93,9 @@ class VarlenGroupOps {
 };
 
 // Ring step kernels over these operations: one varlen call per varlen group and head group. Rows of
-// a varlen group that are already consecutive are used in place; others are gathered. Sums and
-// merges run in the order of the varlen groups, so results are deterministic when attend and
-// attend_backward are.
+// a varlen group that are already consecutive are used in place; others are gathered. Where one
+// call covers the whole plan, its results are returned as they are. Sums and merges run in the
+// order of the varlen groups, so results are deterministic when attend and attend_backward are.
 std::shared_ptr<const RingStepKernels> varlen_group_kernels(
     std::shared_ptr<const VarlenGroupOps> ops);
 

@@ -102,27 +102,182 @@ std::vector<MaskedBlock> masked(const Block& block, int64_t window) {
 class VarlenGroupList {
  public:
   void add(const MaskedBlock& part, int64_t key_gradient, bool merge) {
-    std::size_t w = 0;
-    while (w < varlen_groups_.size() &&
-           !(varlen_groups_[w].merge == merge && varlen_groups_[w].mask == part.mask &&
-             occupied_[w].take(part.query))) {
-      ++w;
+    std::size_t g = 0;
+    while (g < groups_.size() && !(groups_[g].merge == merge && groups_[g].mask == part.mask &&
+                                   occupied_[g].take(part.query))) {
+      ++g;
     }
-    if (w == varlen_groups_.size()) {
-      varlen_groups_.push_back({part.mask, merge, {}, {}, {}});
+    if (g == groups_.size()) {
+      groups_.push_back({part.mask, merge, {}});
       occupied_.emplace_back().take(part.query);
     }
-    varlen_groups_[w].queries.push_back(part.query);
-    varlen_groups_[w].keys.push_back(part.key);
-    varlen_groups_[w].key_gradients.push_back(key_gradient);
+    groups_[g].entries.push_back({part.query, {{part.key, key_gradient}}});
   }
 
-  std::vector<VarlenGroup> take() { return std::move(varlen_groups_); }
+  std::vector<VarlenGroup> take() { return std::move(groups_); }
 
  private:
-  std::vector<VarlenGroup> varlen_groups_;
+  std::vector<VarlenGroup> groups_;
   std::vector<Occupied> occupied_;
 };
+
+std::vector<VarlenGroup> group_blocks(const std::vector<Block>& blocks, int64_t window) {
+  VarlenGroupList groups;
+  for (const bool merge : {false, true}) {
+    for (const Block& block : blocks) {
+      if (block.merge == merge) {
+        for (const MaskedBlock& part : masked(block, window)) {
+          groups.add(part, block.key_gradient, merge);
+        }
+      }
+    }
+  }
+  return groups.take();
+}
+
+// Calls visit(rows, holders) for each run of rows between neighbouring ends of the items' ranges,
+// with the items that hold these rows, in their own order.
+template <class Item, class RangeOf, class Visit>
+void for_each_run(const std::vector<Item>& items, RangeOf range_of, Visit visit) {
+  std::vector<const Item*> waiting;
+  std::vector<int64_t> cuts;
+  for (const Item& item : items) {
+    waiting.push_back(&item);
+    cuts.push_back(range_of(item).begin);
+    cuts.push_back(range_of(item).end);
+  }
+  std::sort(waiting.begin(), waiting.end(),
+            [&](const Item* a, const Item* b) { return range_of(*a).begin < range_of(*b).begin; });
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  std::vector<const Item*> holders;
+  std::size_t next = 0;
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const Range rows{cuts[c], cuts[c + 1]};
+    std::erase_if(holders, [&](const Item* item) { return range_of(*item).end <= rows.begin; });
+    for (; next < waiting.size() && range_of(*waiting[next]).begin == rows.begin; ++next) {
+      holders.push_back(waiting[next]);
+    }
+    std::sort(holders.begin(), holders.end());
+    if (!holders.empty()) {
+      visit(rows, holders);
+    }
+  }
+}
+
+void append_keys(VarlenEntry& entry, Range rows, int64_t gradient) {
+  if (!entry.keys.empty()) {
+    KeyRange& last = entry.keys.back();
+    if (last.rows.end == rows.begin && last.gradient + last.rows.size() == gradient) {
+      last.rows.end = rows.end;
+      return;
+    }
+  }
+  entry.keys.push_back({rows, gradient});
+}
+
+// The entry of query rows that the blocks hold: full blocks in the buffer's order, then the part of
+// the causal block up to the rows' last.
+VarlenEntry join(Range query, std::vector<const Block*> blocks) {
+  std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) {
+    return std::pair(a->kind == BlockKind::kCausal, a->key.begin) <
+           std::pair(b->kind == BlockKind::kCausal, b->key.begin);
+  });
+  VarlenEntry entry{query, {}};
+  for (const Block* block : blocks) {
+    Range rows = block->key;
+    if (block->kind == BlockKind::kCausal) {
+      rows.end = rows.begin + query.end - block->query.begin;
+    }
+    append_keys(entry, rows, block->key_gradient);
+  }
+  return entry;
+}
+
+int64_t key_rows(const std::vector<VarlenGroup>& groups) {
+  int64_t rows = 0;
+  for (const VarlenGroup& group : groups) {
+    for (const VarlenEntry& entry : group.entries) {
+      rows += entry.num_keys();
+    }
+  }
+  return rows;
+}
+
+// One entry for each run of query rows, with all its keys.
+std::vector<VarlenGroup> join_blocks(const std::vector<Block>& blocks) {
+  std::vector<VarlenGroup> groups;
+  for (const bool merge : {false, true}) {
+    for (const bool causal : {true, false}) {
+      groups.push_back({{-1, causal ? 0 : -1}, merge, {}});
+    }
+  }
+  const auto rows_of = [](const Block& block) { return block.query; };
+  for_each_run(blocks, rows_of, [&](Range rows, const std::vector<const Block*>& holders) {
+    bool causal = false;
+    bool merge = true;
+    for (const Block* block : holders) {
+      causal = causal || block->kind == BlockKind::kCausal;
+      merge = merge && block->merge;
+    }
+    groups[(merge ? 2 : 0) + (causal ? 0 : 1)].entries.push_back(join(rows, holders));
+  });
+  std::erase_if(groups, [](const VarlenGroup& group) { return group.entries.empty(); });
+  return groups;
+}
+
+// True when the mask of a full rectangle and a causal square expresses every block.
+bool can_join(const std::vector<Block>& blocks) {
+  Occupied causal_rows;
+  return std::all_of(blocks.begin(), blocks.end(), [&](const Block& block) {
+    return block.kind == BlockKind::kFull ||
+           (block.kind == BlockKind::kCausal && causal_rows.take(block.query));
+  });
+}
+
+// Packed key rows that are added to rows of the gradient buffer.
+struct GradientRun {
+  Range to;
+  int64_t from = 0;  // packed row of to.begin
+};
+
+std::vector<GradientRun> gradient_runs(const VarlenGroup& group) {
+  std::vector<GradientRun> runs;
+  int64_t packed = 0;
+  for (const VarlenEntry& entry : group.entries) {
+    for (const KeyRange& range : entry.keys) {
+      runs.push_back({{range.gradient, range.gradient + range.rows.size()}, packed});
+      packed += range.rows.size();
+    }
+  }
+  return runs;
+}
+
+// Appends rows `to` with a source in each run. Lengthens the last sum when all sources continue it.
+void append_sum(RowSums& result, Range to, const std::vector<const GradientRun*>& runs) {
+  std::vector<int64_t> from;
+  for (const GradientRun* run : runs) {
+    from.push_back(run->from + to.begin - run->to.begin);
+  }
+  if (!result.sums.empty()) {
+    const RowSum& last = result.sums.back();
+    const int64_t rows = result.rows - last.first;
+    bool continues = last.to + rows == to.begin &&
+                     last.sources_end - last.sources_begin == static_cast<int64_t>(from.size());
+    for (std::size_t i = 0; continues && i < from.size(); ++i) {
+      continues = result.sources[last.sources_begin + i] + rows == from[i];
+    }
+    if (continues) {
+      result.rows += to.size();
+      return;
+    }
+  }
+  const auto begin = static_cast<int64_t>(result.sources.size());
+  result.sources.insert(result.sources.end(), from.begin(), from.end());
+  result.sums.push_back(
+      {result.rows, to.begin, begin, static_cast<int64_t>(result.sources.size())});
+  result.rows += to.size();
+}
 
 }  // namespace
 
@@ -138,18 +293,39 @@ void RowMoves::add(int64_t from, int64_t to, int64_t count) {
   rows += count;
 }
 
-std::vector<VarlenGroup> make_varlen_groups(const std::vector<Block>& blocks, int64_t window) {
-  VarlenGroupList varlen_groups;
-  for (const bool merge : {false, true}) {
-    for (const Block& block : blocks) {
-      if (block.merge == merge) {
-        for (const MaskedBlock& part : masked(block, window)) {
-          varlen_groups.add(part, block.key_gradient, merge);
-        }
-      }
-    }
+int64_t VarlenEntry::num_keys() const {
+  int64_t rows = 0;
+  for (const KeyRange& range : keys) {
+    rows += range.rows.size();
   }
-  return varlen_groups.take();
+  return rows;
+}
+
+std::vector<VarlenGroup> make_varlen_groups(const std::vector<Block>& blocks, int64_t window) {
+  std::vector<VarlenGroup> by_block = group_blocks(blocks, window);  // checks the blocks
+  if (!can_join(blocks)) {
+    return by_block;
+  }
+  std::vector<VarlenGroup> joined = join_blocks(blocks);
+  return key_rows(joined) <= kMaxKeyRepeats * key_rows(by_block) ? joined : by_block;
+}
+
+std::vector<Range> query_rows(const VarlenGroup& group) {
+  std::vector<Range> rows;
+  for (const VarlenEntry& entry : group.entries) {
+    rows.push_back(entry.query);
+  }
+  return rows;
+}
+
+std::vector<Range> packed_keys(const VarlenGroup& group) {
+  std::vector<Range> rows;
+  int64_t begin = 0;
+  for (const VarlenEntry& entry : group.entries) {
+    rows.push_back({begin, begin + entry.num_keys()});
+    begin = rows.back().end;
+  }
+  return rows;
 }
 
 std::vector<int32_t> cumulative_rows(const std::vector<Range>& ranges) {
@@ -174,6 +350,16 @@ int64_t longest(const std::vector<Range>& ranges) {
   return rows;
 }
 
+RowMoves keys_to_packed(const VarlenGroup& group) {
+  RowMoves moves;
+  for (const VarlenEntry& entry : group.entries) {
+    for (const KeyRange& range : entry.keys) {
+      moves.add(range.rows.begin, moves.rows, range.rows.size());
+    }
+  }
+  return moves;
+}
+
 RowMoves to_packed(const std::vector<Range>& ranges) {
   RowMoves moves;
   for (const Range& range : ranges) {
@@ -190,25 +376,28 @@ RowMoves from_packed(const std::vector<Range>& ranges) {
   return moves;
 }
 
-std::vector<RowMoves> gradient_parts(const VarlenGroup& varlen_group) {
-  std::vector<RowMoves> parts;
-  std::vector<Occupied> occupied;
-  int64_t packed = 0;
-  for (std::size_t b = 0; b < varlen_group.keys.size(); ++b) {
-    const int64_t rows = varlen_group.keys[b].size();
-    const int64_t to = varlen_group.key_gradients[b];
-    std::size_t part = 0;
-    while (part < parts.size() && !occupied[part].take({to, to + rows})) {
-      ++part;
-    }
-    if (part == parts.size()) {
-      parts.emplace_back();
-      occupied.emplace_back().take({to, to + rows});
-    }
-    parts[part].add(packed, to, rows);
-    packed += rows;
+bool RowSums::identity(int64_t count) const {
+  return rows == count && sums.size() == 1 && sources.size() == 1 && sums[0].to == 0 &&
+         sources[0] == 0;
+}
+
+RowSums as_sums(const RowMoves& moves) {
+  RowSums result;
+  result.rows = moves.rows;
+  for (const RowMove& move : moves.moves) {
+    const auto source = static_cast<int64_t>(result.sources.size());
+    result.sums.push_back({move.first, move.to, source, source + 1});
+    result.sources.push_back(move.from);
   }
-  return parts;
+  return result;
+}
+
+RowSums gradient_sums(const VarlenGroup& group) {
+  RowSums result;
+  for_each_run(
+      gradient_runs(group), [](const GradientRun& run) { return run.to; },
+      [&](Range to, const std::vector<const GradientRun*>& runs) { append_sum(result, to, runs); });
+  return result;
 }
 
 }  // namespace ringside::sp

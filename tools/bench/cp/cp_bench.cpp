@@ -168,14 +168,14 @@ Bench::Setup attention_of(const Regime& regime, const Method& method) {
                      k = random(kHeads.num_kv_heads).requires_grad_(),
                      v = random(kHeads.num_kv_heads).requires_grad_(),
                      dout = random(kHeads.num_query_heads);
+    const sp::AttentionContext context{sp::cpu_kernels()->prepare(plan, q.options()),
+                                       comms.tensors(sp::axes::kUlysses),
+                                       comms.tensors(sp::axes::kRing)};
     return [=] {
       for (const at::Tensor* x : {&q, &k, &v}) {
         x->mutable_grad().reset();
       }
-      sp::attention(q, k, v,
-                    {plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)},
-                    {0.125, {}})
-          .backward(dout);
+      sp::attention(q, k, v, context, {0.125, {}}).backward(dout);
     };
   };
 }
@@ -273,7 +273,8 @@ Bench::Setup step_of(int64_t tokens, bool shared) {
     return [=] {
       for (const sp::MicroBatch& shard : *shards) {
         engine::SequenceParallelAttention attention(
-            {shard.plan, comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)});
+            {sp::cpu_kernels()->prepare(shard.plan, at::kFloat), comms.tensors(sp::axes::kUlysses),
+             comms.tensors(sp::axes::kRing)});
         const at::Tensor hidden = decoder->forward(shard.ids_s, shard.positions_s, attention);
         const auto scores = decoder->score(hidden.index_select(0, shard.source_n), shard.target_n,
                                            at::ones({shard.num_entries()}));

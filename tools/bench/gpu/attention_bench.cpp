@@ -13,8 +13,10 @@
 
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sp/attention/cuda/kernels.h"
@@ -105,17 +107,17 @@ Inputs make_inputs(int64_t tokens) {
           random(kHeads.num_query_heads)};
 }
 
-Times time_executor(const Scenario& scenario, const sp::AttentionPlan& plan) {
+Times time_executor(const Scenario& scenario, std::shared_ptr<const sp::AttentionPlan> plan) {
   const Inputs in = make_inputs(scenario.forest.num_tokens());
-  const auto kernels = sp::cuda_kernels();
+  const auto prepared = sp::cuda_kernels()->prepare(std::move(plan), in.q_THD.options());
   const auto alone = sp::make_single_rank_communicator();
   const auto forward = [&] {
-    return sp::run_forward(in.q_THD, in.kv_T2KD, plan, *kernels, *alone, kScale);
+    return sp::run_forward(in.q_THD, in.kv_T2KD, *prepared, *alone, kScale);
   };
   const auto result = forward();
   const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
   return {seconds([&] { forward(); }),
-          seconds([&] { sp::run_backward(side, in.kv_T2KD, plan, *kernels, *alone, kScale); })};
+          seconds([&] { sp::run_backward(side, in.kv_T2KD, *prepared, *alone, kScale); })};
 }
 
 Times time_flash(const Scenario& scenario) {
@@ -126,16 +128,14 @@ Times time_flash(const Scenario& scenario) {
     tokens += n;
   }
   const Inputs in = make_inputs(tokens);
-  const at::Tensor cumulative = at::tensor(sp::cumulative_rows(rows), at::kInt).cuda();
-  const sp::VarlenGroupCall call{cumulative,        cumulative, sp::longest(rows),
-                                 sp::longest(rows), {-1, 0},    kScale};
+  const auto call = sp::make_varlen_call(rows, rows, {-1, 0}, at::kCUDA);
   const at::Tensor k = in.kv_T2KD.narrow(1, 0, kHeads.num_kv_heads);
   const at::Tensor v = in.kv_T2KD.narrow(1, kHeads.num_kv_heads, kHeads.num_kv_heads);
   const auto ops = sp::cuda_varlen_group_ops();
-  const auto [out, lse] = ops->attend(in.q_THD, k, v, call);
+  const auto [out, lse] = ops->attend(in.q_THD, k, v, call, kScale);
   const at::Tensor result = out, lse_HT = lse;
-  return {seconds([&] { ops->attend(in.q_THD, k, v, call); }), seconds([&] {
-            ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call);
+  return {seconds([&] { ops->attend(in.q_THD, k, v, call, kScale); }), seconds([&] {
+            ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call, kScale);
           })};
 }
 
@@ -146,14 +146,14 @@ std::size_t hash_of_bits(const at::Tensor& tensor) {
 }
 
 void print_digest(const Scenario& scenario) {
-  const sp::AttentionPlan plan =
-      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
+  auto plan = std::make_shared<const sp::AttentionPlan>(
+      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0));
   const Inputs in = make_inputs(scenario.forest.num_tokens());
-  const auto kernels = sp::cuda_kernels();
+  const auto prepared = sp::cuda_kernels()->prepare(std::move(plan), in.q_THD.options());
   const auto alone = sp::make_single_rank_communicator();
-  const auto result = sp::run_forward(in.q_THD, in.kv_T2KD, plan, *kernels, *alone, kScale);
+  const auto result = sp::run_forward(in.q_THD, in.kv_T2KD, *prepared, *alone, kScale);
   const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
-  const auto gradients = sp::run_backward(side, in.kv_T2KD, plan, *kernels, *alone, kScale);
+  const auto gradients = sp::run_backward(side, in.kv_T2KD, *prepared, *alone, kScale);
   std::printf("%s: out %zx lse %zx dq %zx dkv %zx\n", scenario.name.c_str(),
               hash_of_bits(result.out), hash_of_bits(result.lse), hash_of_bits(gradients.dq_ShD),
               hash_of_bits(gradients.dkv_S2kD));
@@ -167,10 +167,10 @@ void print_digests() {
 }
 
 void report(const Scenario& scenario, bool first) {
-  const sp::AttentionPlan plan =
-      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0);
+  const auto plan = std::make_shared<const sp::AttentionPlan>(
+      sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0));
   // Of the forward pass: two matrix products; the backward pass has five.
-  const auto flops = static_cast<double>(plan.forward_flops());
+  const auto flops = static_cast<double>(plan->forward_flops());
   const Times executor = time_executor(scenario, plan);
   const Times flash = time_flash(scenario);
   const auto rate = [&](const Times& t) { return 3.5 * flops / t.both() / 1e12; };

@@ -1,0 +1,126 @@
+// CUDA kernels of the decoder's operators, without tensors: raw device pointers, sizes and strides
+// in elements, and a stream. Every function accepts zero rows, indexes in 64 bits and returns the
+// launch's error. No atomics, and a number of blocks that depends on the sizes alone: results are
+// the same on every run and on every GPU.
+//
+// Shapes: as in engine/nn/operators.h. acc = the dtype of sums (Types::acc).
+// Blocks: never; asynchronous on `stream`.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace ringside::engine {
+
+enum class Element { kBFloat16, kFloat, kDouble };
+
+// Dtype of the tensors, and whether sums of doubles are in fp32 (a norm with in_fp32).
+struct Types {
+  Element element = Element::kFloat;
+  bool sums_in_fp32 = false;
+};
+
+// Norm of `rows` contiguous rows of `size` elements. With a branch, sum = x + branch is written and
+// normed.
+struct NormArgs {
+  const void* x = nullptr;
+  const void* branch = nullptr;  // nullptr: none
+  const void* weight = nullptr;
+  void* sum = nullptr;
+  void* y = nullptr;
+  void* rstd = nullptr;  // [rows] in acc
+  int64_t rows = 0;
+  int64_t size = 0;
+  double eps = 0.0;
+};
+cudaError_t rms_norm_cuda(const Types& types, const NormArgs& args, cudaStream_t stream);
+
+// Sums of a weight's gradient before the last addition: rows of a buffer in acc, one a block of
+// threads. norm_grad_blocks() says how many rows.
+int64_t norm_grad_blocks(int64_t items);
+
+struct NormGradArgs {
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const void* rstd = nullptr;
+  const void* d_sum = nullptr;  // nullptr: none
+  void* dx = nullptr;
+  void* partial = nullptr;   // [norm_grad_blocks(rows), size] in acc
+  void* d_weight = nullptr;  // [size]
+  int64_t rows = 0;
+  int64_t size = 0;
+};
+// Two kernels. The size is limited by a block's shared memory: 12288 in fp32 sums, half of that in
+// fp64.
+cudaError_t rms_norm_backward_cuda(const Types& types, const NormGradArgs& args,
+                                   cudaStream_t stream);
+
+// A tensor [s, heads, D] with a dense last dim.
+struct HeadTensor {
+  void* data = nullptr;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  int64_t heads = 0;
+};
+
+struct HeadShape {
+  int64_t tokens = 0;
+  int64_t head_dim = 0;
+  int64_t query_heads = 0;
+  int64_t key_heads = 0;
+};
+
+// Undefined norms are nullptr. rstd is [tokens, query_heads + key_heads] in acc; cos and sin are
+// [tokens, head_dim / 2].
+struct RotationArgs {
+  HeadShape shape;
+  const void* q_norm = nullptr;
+  const void* k_norm = nullptr;
+  const void* cos = nullptr;
+  const void* sin = nullptr;
+  void* rstd = nullptr;
+  double eps = 0.0;
+};
+cudaError_t qk_norm_rope_cuda(const Types& types, const RotationArgs& args, const HeadTensor& heads,
+                              const HeadTensor& qk, cudaStream_t stream);
+
+struct HeadGradArgs {
+  HeadTensor dq, dk, dv;
+  HeadTensor heads;
+  HeadTensor d_heads;
+  void* partial = nullptr;  // [norm_grad_blocks(tokens * heads), 2 * head_dim] in acc
+  void* d_norms = nullptr;  // [2, head_dim]
+};
+// Two kernels, or one without norms.
+cudaError_t qk_norm_rope_backward_cuda(const Types& types, const RotationArgs& args,
+                                       const HeadGradArgs& grads, cudaStream_t stream);
+
+cudaError_t swiglu_cuda(const Types& types, const void* gate_up, void* out, int64_t rows, int64_t f,
+                        cudaStream_t stream);
+cudaError_t swiglu_backward_cuda(const Types& types, const void* dy, const void* gate_up,
+                                 void* d_gate_up, int64_t rows, int64_t f, cudaStream_t stream);
+
+// Rows of contiguous logits; all other arrays have one element a row, in acc.
+struct ScoreArgs {
+  void* logits = nullptr;
+  const int64_t* targets = nullptr;
+  const void* temperature = nullptr;
+  int64_t rows = 0;
+  int64_t vocab = 0;
+};
+cudaError_t token_scores_cuda(const Types& types, const ScoreArgs& args, void* logprobs,
+                              void* entropy, void* lse, cudaStream_t stream);
+
+struct ScoreGrads {
+  const void* lse = nullptr;
+  const void* entropy = nullptr;
+  const void* g_logprobs = nullptr;
+  const void* g_entropy = nullptr;  // nullptr: zero
+};
+// Writes the gradient in place of the logits.
+cudaError_t token_scores_backward_cuda(const Types& types, const ScoreArgs& args,
+                                       const ScoreGrads& grads, cudaStream_t stream);
+
+}  // namespace ringside::engine
