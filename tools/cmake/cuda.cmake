@@ -87,4 +87,4 @@ add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tool
 add_library(ringside_nn_cuda OBJECT
   "${CMAKE_SOURCE_DIR}/engine/nn/cuda/kernels.cu" "${CMAKE_SOURCE_DIR}/engine/nn/cuda/operators.cpp")
 target_include_directories(ringside_nn_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
-target_link_libraries(ringside_nn_cuda PUBLIC engine_nn ringside_torch_cuda)
+target_link_libraries(ringside_nn_cuda PUBLIC engine_nn ringside_cuda_headers)

@@ -3,7 +3,7 @@
 #   RINGSIDE_UNITY its sources are compiled several at a time; those under APART always alone.
 # ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
 #   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
-#   devices: the whole torch wheel and the CUDA backend (only where RINGSIDE_HAVE_CUDA is set).
+#   devices: the whole torch wheel, the CUDA backend and the operators for CUDA (only where RINGSIDE_HAVE_CUDA is set).
 # ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds])
 #   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
@@ -68,7 +68,7 @@ function(ringside_executable)
   endif()
   add_executable(${A_NAME} ${A_SOURCES})
   if(A_CUDA)
-    ringside_target(${A_NAME} TRUE PRIVATE ${A_DEPS} ringside_cuda_backend)
+    ringside_target(${A_NAME} TRUE PRIVATE ${A_DEPS} ringside_cuda_backend ringside_nn_cuda)
     set_target_properties(${A_NAME} PROPERTIES RINGSIDE_CUDA ON)
   else()
     ringside_target(${A_NAME} ${A_TORCH} PRIVATE ${A_DEPS})

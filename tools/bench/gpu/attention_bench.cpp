@@ -146,10 +146,10 @@ std::size_t hash_of_bits(const at::Tensor& tensor) {
 }
 
 void print_digest(const Scenario& scenario) {
-  const auto plan = std::make_shared<const sp::AttentionPlan>(
+  auto plan = std::make_shared<const sp::AttentionPlan>(
       sp::plan_attention(sp::SequenceLayout(scenario.forest, 1, 1), kHeads, 0));
   const Inputs in = make_inputs(scenario.forest.num_tokens());
-  const auto prepared = sp::cuda_kernels()->prepare(plan, in.q_THD.options());
+  const auto prepared = sp::cuda_kernels()->prepare(std::move(plan), in.q_THD.options());
   const auto alone = sp::make_single_rank_communicator();
   const auto result = sp::run_forward(in.q_THD, in.kv_T2KD, *prepared, *alone, kScale);
   const sp::QuerySide side{in.dout_THD, in.q_THD, result.out.to(at::kBFloat16), result.lse};
