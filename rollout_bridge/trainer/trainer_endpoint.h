@@ -23,6 +23,7 @@
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge {
 

@@ -159,28 +159,26 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   budget_.join(session.worker_id);
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
-  const int64_t version = newest_ ? newest_->manifest.version : -1;
-  const std::string root = newest_ ? newest_->manifest.root_hash : "";
   // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
   const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
   // A worker with nothing to send gets its promise with its first grant.
   if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
                               WelcomeBody{weights_address_,
-                                          version,
-                                          root,
+                                          published_.version(),
+                                          published_.root_hash(),
                                           options_.heartbeat_interval.count(),
                                           options_.worker_timeout.count(),
                                           window,
                                           static_cast<int64_t>(options_.limits.max_chunk_bytes),
                                           {options_.settings}}));
   const bool known = body.installed_term == options_.trainer_term &&
-                     is_published(body.installed_version, body.installed_root);
+                     published_.contains(body.installed_version, body.installed_root);
   if (known) {
     session.installed_version = body.installed_version;
     session.state = SessionState::kSync;
   }
-  if (session.installed_version != version) offer(session);
+  if (session.installed_version != published_.version()) offer(session);
   event(session.worker_id,
         "worker " + session.worker_id + " joined" +
             (known ? " at version " + std::to_string(session.installed_version) : "") +
@@ -247,8 +245,8 @@ void TrainerState::on_staged(Session& session, const Message& message) {
   const auto parsed = message.body<StagedBody>();
   if (!parsed) return malformed(session, parsed.error());
   const StagedBody& body = parsed.value();
-  if (!is_published(body.version, body.root_hash)) {
-    return sync_failed(session, "staged: " + unpublished(body.version, body.root_hash));
+  if (!published_.contains(body.version, body.root_hash)) {
+    return sync_failed(session, "staged: " + published_.why_not(body.version, body.root_hash));
   }
   if (body.encoding == "overwrite") ++counters_.delta_staged;
   if (body.encoding == "shared") ++counters_.shared_staged;
@@ -265,7 +263,7 @@ void TrainerState::on_staged(Session& session, const Message& message) {
 void TrainerState::on_stage_failed(Session& session, const Message& message) {
   const auto body = message.body<StageFailedBody>();
   if (!body) return malformed(session, body.error());
-  if (!newest_ || body.value().version != newest_->manifest.version) return;
+  if (published_.empty() || body.value().version != published_.version()) return;
   // The old weights are intact and in use, so the worker keeps working at its version.
   ++session.failed_syncs;
   session.failed_version = body.value().version;
@@ -279,9 +277,9 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   const auto body = message.body<WeightsBody>();
   if (!body) return malformed(session, body.error());
   // The version may be older than the newest; min_version decides whether it is recent enough.
-  if (!is_published(body.value().version, body.value().root_hash)) {
-    return sync_failed(session,
-                       "installed: " + unpublished(body.value().version, body.value().root_hash));
+  if (!published_.contains(body.value().version, body.value().root_hash)) {
+    return sync_failed(
+        session, "installed: " + published_.why_not(body.value().version, body.value().root_hash));
   }
   session.installed_version = body.value().version;
   session.failed_syncs = 0;

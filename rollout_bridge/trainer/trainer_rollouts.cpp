@@ -91,7 +91,7 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const std::string term = "trainer_term " + std::to_string(rollout.trainer_term);
   if (rollout.trainer_term == options_.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
-      if (roots_.contains(span.version)) continue;
+      if (published_.contains(span.version)) continue;
       return error(Reason::kUnknownVersion,
                    "version " + std::to_string(span.version) + " was never published in " + term);
     }

@@ -18,6 +18,7 @@
 #include "rollout_bridge/trainer/byte_budget.h"
 #include "rollout_bridge/trainer/group_ledger.h"
 #include "rollout_bridge/trainer/journal.h"
+#include "rollout_bridge/trainer/published_weights.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
 
 namespace ringside::bridge {
@@ -76,7 +77,8 @@ class TrainerState {
   void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
 
   // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
-  void publish(std::shared_ptr<const WeightSnapshot> snapshot);
+  // `where`: what the transports of weights say about the place of its bytes.
+  void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
   void grant(const std::vector<GroupGrant>& groups);
   std::optional<Rollout> pop();
   void mark_consumed(std::span<const int64_t> group_ids);
@@ -109,7 +111,6 @@ class TrainerState {
   void on_bye(Session& session, const Message& message);
   bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
   void sync_failed(Session& session, const std::string& why);
-  std::string unpublished(int64_t version, const std::string& root_hash) const;
 
   // trainer_rollouts.cpp: grants of work, arriving rollouts.
   void on_rollout(Session& session, const Message& message);
@@ -132,7 +133,6 @@ class TrainerState {
 
   // trainer_weights.cpp
   void offer(Session& session);
-  bool is_published(int64_t version, const std::string& root_hash) const;
 
   // trainer_state.cpp
   void replay_journal();
@@ -149,12 +149,7 @@ class TrainerState {
   std::string weights_address_;
   Journal journal_;
   GroupLedger ledger_;
-  std::shared_ptr<const WeightSnapshot> newest_;
-  Buffer newest_manifest_;
-  Buffer newest_delta_manifest_;  // empty without a delta
-  SharedBody newest_place_;
-  Buffer newest_payloads_;  // the delta's payloads, when few enough to send with the offer
-  std::map<int64_t, std::string> roots_;  // root hash of each version of this start; 100 bytes each
+  PublishedWeights published_;
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;
