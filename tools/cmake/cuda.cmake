@@ -1,9 +1,9 @@
 # The CUDA part of sp/: what it needs of a plan, built and tested everywhere; the kernels and NCCL as a library of its own,
 # ringside_sp_cuda, and what it links. The latter is compiled wherever nvcc and a full torch wheel are found, so that a
 # machine without a GPU still compiles and links it; only the `cuda` preset demands it.
-ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
-ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
-  DEPS sp_cuda_waves sp_attention TORCH)
+ringside_library(NAME sp_varlen_groups SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
+ringside_library(NAME sp_ring_step SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
+  DEPS sp_varlen_groups sp_attention TORCH)
 
 include(CheckLanguage)
 check_language(CUDA)
@@ -59,5 +59,5 @@ add_library(ringside_sp_cuda STATIC
   "${CMAKE_SOURCE_DIR}/sp/attention/cuda/row_kernels.cu" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/kernels.cpp"
   "${CMAKE_SOURCE_DIR}/sp/mesh/nccl_communicator.cpp")
 target_include_directories(ringside_sp_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
-target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_torch_cuda)
+target_link_libraries(ringside_sp_cuda PUBLIC sp_ring_step sp_mesh ringside_torch_cuda)
 add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tools/bench/gpu" EXCLUDE_FROM_ALL)

@@ -1,4 +1,4 @@
-#include "rl/publish/weight_sync_nccl.h"
+#include "rl/publish/nccl_weight_group.h"
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>

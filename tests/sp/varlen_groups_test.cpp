@@ -2,6 +2,8 @@
 // in a varlen_group or are merged before they are initialised, gradient rows that two parallel
 // additions share, window masks that the kernel would read differently. Oracle: the definition of a
 // block, pair by pair.
+#include "sp/attention/cuda/varlen_groups.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -9,8 +11,6 @@
 #include <set>
 #include <stdexcept>
 #include <utility>
-
-#include "sp/attention/cuda/varlen_groups.h"
 
 using namespace ringside::sp;
 
