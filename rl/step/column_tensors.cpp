@@ -10,8 +10,8 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype) {
   return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-                at::ScalarType dtype, double otherwise) {
+at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
+                       int64_t first_token, at::ScalarType dtype, double otherwise) {
   if (column.empty()) {
     return at::full({batch.num_entries()}, otherwise, dtype);
   }
@@ -23,8 +23,8 @@ at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, 
   return at::tensor(values, at::kDouble).to(dtype);
 }
 
-void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-         const at::Tensor& values_n) {
+void write_column(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
+                  const at::Tensor& values_n) {
   TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(),
               "column: ", values_n.sizes(), " values for ", batch.num_entries(), " loss entries");
   const at::Tensor values = values_n.to(at::kCPU, at::kDouble).contiguous();
@@ -34,10 +34,10 @@ void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first
   }
 }
 
-EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
+EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype) {
   const auto of = [&](const std::vector<double>& column, double otherwise) {
-    return take(column, batch, first_token, dtype, otherwise);
+    return read_column(column, batch, first_token, dtype, otherwise);
   };
   EntryColumns entries;
   entries.sample_n = batch.sample_n;
@@ -56,7 +56,8 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
                                              at::ScalarType dtype) {
   std::vector<engine::ModelInput> inputs;
   for (const sp::MicroBatch& batch : local.micro_batches) {
-    inputs.push_back({&batch, take(columns.temperature, batch, local.first_token, dtype, 1.0)});
+    inputs.push_back(
+        {&batch, read_column(columns.temperature, batch, local.first_token, dtype, 1.0)});
   }
   return inputs;
 }

@@ -29,16 +29,16 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype);
 
 // The column's values at the micro-batch's entries, [n] in dtype. If the column is empty, every
 // value is `otherwise`.
-at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-                at::ScalarType dtype, double otherwise = 0.0);
+at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
+                       int64_t first_token, at::ScalarType dtype, double otherwise = 0.0);
 
 // Writes values_n into the column at the micro-batch's entries. The column has N numbers.
-void put(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-         const at::Tensor& values_n);
+void write_column(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
+                  const at::Tensor& values_n);
 
 // The columns that the policy losses read. If the column `old` is empty, the old policy is the
 // current one and old_logprob_n is undefined.
-EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
+EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype);
 
 // The mini-batch as inputs of a model runner. `local` must outlive the result.

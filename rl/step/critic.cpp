@@ -114,8 +114,8 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
   runner_.train(model_inputs(mini_batch, columns, dtype), [&](std::size_t i,
                                                               const engine::HeadOutput& output) {
     const sp::MicroBatch& batch = mini_batch.micro_batches[i];
-    const at::Tensor old_value_n = take(columns.value, batch, mini_batch.first_token, dtype);
-    const at::Tensor return_n = take(columns.returns, batch, mini_batch.first_token, dtype);
+    const at::Tensor old_value_n = read_column(columns.value, batch, mini_batch.first_token, dtype);
+    const at::Tensor return_n = read_column(columns.returns, batch, mini_batch.first_token, dtype);
     const ValueLoss result =
         value_loss(output.values_n, old_value_n, return_n, token_weight, config_.value_clip);
     sums += result.sums;

@@ -24,7 +24,7 @@ std::vector<std::vector<double>> score_documents(const engine::ModelRunner& mode
   std::vector<double> logprobs(num_entries, 0.0);
   const auto inputs = model_inputs(local, {}, column_dtype(model.decoder().compute_dtype()));
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
-    put(logprobs, local.micro_batches[i], 0, output.logprobs_n);
+    write_column(logprobs, local.micro_batches[i], 0, output.logprobs_n);
   });
   std::vector<double>* columns[] = {&logprobs};
   merge_columns(columns, *comms.control(sp::axes::kLoss));

@@ -25,7 +25,7 @@ void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure 
   for (const LocalBatch& local : mini_batches) {
     const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
     model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
-      put(filled, local.micro_batches[i], local.first_token, output.*figure);
+      write_column(filled, local.micro_batches[i], local.first_token, output.*figure);
     });
   }
   column = std::move(filled);

@@ -76,7 +76,7 @@ LossFunction Learner::policy_loss(const LocalBatch& local, const MiniBatch& mini
   return [this, context, dtype, &local, &columns](std::size_t input,
                                                   const engine::HeadOutput& output) {
     EntryColumns entries =
-        take_entries(columns, local.micro_batches[input], local.first_token, dtype);
+        read_entries(columns, local.micro_batches[input], local.first_token, dtype);
     if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
       entries.old_logprob_n = output.logprobs_n.detach();
     }

@@ -37,7 +37,7 @@ UpdateResult update(TrainingRun& run, const SftBatch& batch) {
   const at::ScalarType dtype = column_dtype(run.decoder().compute_dtype());
   return run.update(local, batch.columns, [&](std::size_t input, const engine::HeadOutput& output) {
     const at::Tensor weight_n =
-        take(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
+        read_column(batch.columns.weight, local.micro_batches[input], local.first_token, dtype);
     return sft_loss(output.logprobs_n, output.entropy_n, weight_n);
   });
 }

@@ -104,7 +104,7 @@ at::Tensor all_values(const rl::Critic& critic, const rl::LocalBatch& local, int
                            [&](std::size_t i, const engine::HeadOutput& output) {
                              TORCH_CHECK(!output.values_n.requires_grad(),
                                          "scores are outside autograd");
-                             rl::put(values, local.micro_batches[i], 0, output.values_n);
+                             rl::write_column(values, local.micro_batches[i], 0, output.values_n);
                            });
   std::vector<double>* columns[] = {&values};
   rl::merge_columns(columns, *comms.control(sp::axes::kLoss));

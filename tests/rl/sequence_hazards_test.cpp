@@ -177,7 +177,7 @@ TEST_CASE("hazard: temperature and log-probs travel by the same permutation as t
       column.assign(columns.temperature.size(), 0.0);
       model.evaluate(rl::model_inputs(local, columns, at::kDouble),
                      [&](std::size_t i, const engine::HeadOutput& output) {
-                       rl::put(column, local.micro_batches[i], 0, output.logprobs_n);
+                       rl::write_column(column, local.micro_batches[i], 0, output.logprobs_n);
                      });
       std::vector<double>* merged[] = {&column};
       rl::merge_columns(merged, *comms.control(sp::axes::kLoss));
