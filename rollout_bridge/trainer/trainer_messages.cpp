@@ -121,29 +121,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
     return refuse(identity, s.error(), true, &header);
   }
   if (!check_settings(identity, header, body)) return;
-  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    if (it->second.worker_id != header.worker_id) continue;
-    if (it->second.state == SessionState::kBye) {  // it has left; only the answer was not sent
-      sessions_.erase(it);
-      break;
-    }
-    if (it->second.user != user) {
-      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
-                                  key_name(user) + "' refused: its session is of key '" +
-                                  key_name(it->second.user) + "'");
-      return refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true,
-                    &header);
-    }
-    if (it->second.incarnation >= header.incarnation && it->first != identity) {
-      return refuse(identity,
-                    {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) +
-                                          " of worker " + header.worker_id + ", " +
-                                          std::to_string(it->second.incarnation) + " is in"},
-                    true, &header);
-    }
-    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
-    break;  // there is one session a worker id
-  }
+  if (!replace_session(identity, user, header)) return;
   if (sessions_.size() >= options_.max_workers) {
     return refuse(identity,
                   {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
@@ -156,9 +134,47 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.incarnation = header.incarnation;
   session.capacity_samples = body.capacity_samples;
   session.pending = body.pending;
-  budget_.join(session.worker_id);
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
+  budget_.join(session.worker_id);
+  welcome(session, body);
+  if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+}
+
+// Ends the session that a worker has already, of which there is at most one. Returns false, with
+// the HELLO refused, when it belongs to another key or is newer.
+bool TrainerState::replace_session(const std::string& identity, const std::string& user,
+                                   const Header& header) {
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    return item.second.worker_id == header.worker_id;
+  });
+  if (it == sessions_.end()) return true;
+  const Session& session = it->second;
+  if (session.state == SessionState::kBye) {  // it has left; only the answer was not sent
+    sessions_.erase(it);
+    return true;
+  }
+  if (session.user != user) {
+    event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
+                                key_name(user) + "' refused: its session is of key '" +
+                                key_name(session.user) + "'");
+    refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+    return false;
+  }
+  if (session.incarnation >= header.incarnation && it->first != identity) {
+    refuse(identity,
+           {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) + " of worker " +
+                                 header.worker_id + ", " + std::to_string(session.incarnation) +
+                                 " is in"},
+           true, &header);
+    return false;
+  }
+  lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
+  return true;
+}
+
+// Answers HELLO: WELCOME, and an offer unless the worker has the newest weights.
+void TrainerState::welcome(Session& session, const HelloBody& body) {
   // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
   const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
   // A worker with nothing to send gets its promise with its first grant.
@@ -182,8 +198,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   event(session.worker_id,
         "worker " + session.worker_id + " joined" +
             (known ? " at version " + std::to_string(session.installed_version) : "") +
-            (user.empty() ? "" : " with key '" + key_name(user) + "'"));
-  if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
+            (session.user.empty() ? "" : " with key '" + key_name(session.user) + "'"));
 }
 
 // Refuses a worker whose settings would make training wrong; reports other differences.

@@ -270,9 +270,10 @@ bool TrainerState::another_is_ready(const Session& session) const {
 void TrainerState::reassign_overdue() {
   const auto before = now_ - options_.assignment_timeout;
   for (const auto& [worker, samples] : ledger_.held_since(before)) {
-    const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
-      return item.second.worker_id == worker;
-    });
+    const auto found =
+        std::find_if(sessions_.begin(), sessions_.end(), [&id = worker](const auto& item) {
+          return item.second.worker_id == id;  // clang 14 captures no structured binding
+        });
     if (found == sessions_.end()) continue;
     Session& session = found->second;
     const std::string what = "worker " + worker + " has not answered for " +

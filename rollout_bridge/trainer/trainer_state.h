@@ -99,6 +99,8 @@ class TrainerState {
   // trainer_messages.cpp: one handler a message type.
   void on_hello(const std::string& identity, const std::string& user, const Message& message,
                 Clock::time_point now);
+  bool replace_session(const std::string& identity, const std::string& user, const Header& header);
+  void welcome(Session& session, const HelloBody& body);
   void malformed(const Session& session, const Error& error);
   void on_session_message(const std::string& identity, Session& session, const Message& message,
                           Clock::time_point now);

@@ -147,7 +147,7 @@ struct WorkerEndpoint::Impl {
   // session has its own sockets, so a message of an old session cannot reach the next one.
   void follow_link(Clock::time_point now) {
     const WorkerSession& session = state.session();
-    if (session.is_over()) return;
+    if (session.link() == Link::kOver) return;
     if (control && opened_for != session.incarnation()) close_sockets();
     if (control && session.link() == Link::kJoining && now >= next_look && moved(now)) {
       state.disconnect("the trainer is at another address", now);
@@ -287,7 +287,9 @@ Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds t
   while (true) {
     impl_->check();
     impl_->state.touch(Clock::now());
-    if (impl_->state.session().is_over()) return Error{Reason::kClosed, "the session is over"};
+    if (impl_->state.session().link() == Link::kOver) {
+      return Error{Reason::kClosed, "the session is over"};
+    }
     if (impl_->state.rollouts().has_room()) break;
     if (Clock::now() >= deadline) {
       return Error{Reason::kTimeout, std::to_string(impl_->state.rollouts().size()) +
@@ -341,13 +343,13 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
     std::unique_lock lock(impl_->mutex);
     const auto done = [&](auto condition) {
       return impl_->changed.wait_until(lock, deadline, [&] {
-        return impl_->failure || impl_->state.session().is_over() || condition();
+        return impl_->failure || impl_->state.session().link() == Link::kOver || condition();
       });
     };
     // After END the trainer accepts no more rollouts and may not answer.
     const bool ended = impl_->state.ended();
     const bool drained = done([&] { return ended || impl_->state.rollouts().size() == 0; });
-    if (!impl_->state.session().is_over()) impl_->state.queue_bye(reason);
+    if (impl_->state.session().link() != Link::kOver) impl_->state.queue_bye(reason);
     if (impl_->connection != ConnectionEvent::kReady) impl_->state.session().on_closed();
     impl_->waker.wake();
     answered = done([&] { return ended && impl_->state.session().front() == nullptr; }) &&

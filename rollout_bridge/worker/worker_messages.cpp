@@ -6,7 +6,7 @@
 namespace ringside::bridge {
 
 void WorkerState::on_message(const Result<Message>& received, Clock::time_point now) {
-  if (session_.is_over() || session_.link() == Link::kAway) return;
+  if (session_.link() == Link::kOver || session_.link() == Link::kAway) return;
   if (!received) {
     return disconnect("trainer sent what cannot be read: " + received.error().detail, now);
   }
@@ -124,7 +124,7 @@ void WorkerState::on_error(const Message& message, Clock::time_point now) {
     return events_.push(Failed{error.reason, error.detail});
   }
   const Reason reason = reason_from_name(error.reason);
-  if (reason == Reason::kTimeout) session_.wait_for_progress();
+  if (reason == Reason::kTimeout) session_.reconnects().wait_for_progress();
   if (session_.link() == Link::kJoining || reason == Reason::kUnknownSession ||
       reason == Reason::kSequenceGap || reason == Reason::kTimeout) {
     disconnect("trainer: " + error.reason + ": " + error.detail, now);

@@ -16,10 +16,16 @@ uint64_t from_clock() {
 
 }  // namespace
 
+void ReconnectTimer::schedule(Clock::time_point now) {
+  const auto pause = kBackoffMin * (1 << std::min(attempts_, 10));
+  next_attempt_ = now + std::min<std::chrono::milliseconds>(pause, longest_);
+  ++attempts_;
+}
+
 WorkerSession::WorkerSession(Options options)
     : run_id_(std::move(options.run_id)),
       worker_id_(std::move(options.worker_id)),
-      backoff_max_(options.backoff_max),
+      reconnects_(options.backoff_max),
       incarnation_(options.incarnation != 0 ? options.incarnation : from_clock()) {}
 
 Header WorkerSession::header(uint64_t seq) const {
@@ -38,16 +44,14 @@ void WorkerSession::join(const Header& header, const WelcomeBody& welcome) {
   heartbeat_ = std::chrono::milliseconds(welcome.heartbeat_ms);
   timeout_ = std::chrono::milliseconds(welcome.timeout_ms);
   link_ = Link::kJoined;
-  attempts_ = 0;
+  reconnects_.reset();
   heartbeat_soon();
 }
 
 void WorkerSession::disconnect(Clock::time_point now) {
   link_ = Link::kAway;
   ++incarnation_;
-  const auto backoff = kBackoffMin * (1 << std::min(attempts_, 10));
-  next_attempt_ = now + std::min<std::chrono::milliseconds>(backoff, backoff_max_);
-  ++attempts_;
+  reconnects_.schedule(now);
   received_seq_ = sent_seq_ = 0;
   outbox_.clear();
 }

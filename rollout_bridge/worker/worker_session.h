@@ -22,9 +22,34 @@ namespace ringside::bridge {
 // received. kOver: BYE or a fatal error.
 enum class Link { kAway, kJoining, kJoined, kOver };
 
-class WorkerSession {
+// Times of a worker's connections: pauses that double from 100 ms.
+class ReconnectTimer {
  public:
   using Clock = std::chrono::steady_clock;
+  explicit ReconnectTimer(std::chrono::milliseconds longest) : longest_(longest) {}
+
+  // Time of the next connection. A worker that lost its session for missing progress stays away
+  // until there is progress, because a new session would only take work again.
+  Clock::time_point next_attempt() const {
+    return waits_for_progress_ ? Clock::time_point::max() : next_attempt_;
+  }
+  // A session has ended.
+  void schedule(Clock::time_point now);
+  // A session was opened.
+  void reset() { attempts_ = 0; }
+  void wait_for_progress() { waits_for_progress_ = true; }
+  void progressed() { waits_for_progress_ = false; }
+
+ private:
+  std::chrono::milliseconds longest_;
+  int attempts_ = 0;  // since the last session
+  Clock::time_point next_attempt_{};
+  bool waits_for_progress_ = false;
+};
+
+class WorkerSession {
+ public:
+  using Clock = ReconnectTimer::Clock;
   struct Options {
     std::string run_id;  // empty: any run
     std::string worker_id;
@@ -35,7 +60,6 @@ class WorkerSession {
 
   Link link() const { return link_; }
   bool is_joined() const { return link_ == Link::kJoined; }
-  bool is_over() const { return link_ == Link::kOver; }
   bool is_leaving() const { return leaving_; }
   int64_t trainer_term() const { return trainer_term_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -55,13 +79,8 @@ class WorkerSession {
   // The connection closed. The session continues, unless the worker is leaving.
   void on_closed();
 
-  // Time of the next connection. A worker that lost its session for missing progress stays away
-  // until there is progress, because a new session would only take work again.
-  Clock::time_point next_attempt() const {
-    return waits_for_progress_ ? Clock::time_point::max() : next_attempt_;
-  }
-  void wait_for_progress() { waits_for_progress_ = true; }
-  void progressed() { waits_for_progress_ = false; }
+  Clock::time_point next_attempt() const { return reconnects_.next_attempt(); }
+  ReconnectTimer& reconnects() { return reconnects_; }
 
   // A message arrived; it shows that the trainer is there.
   void heard(Clock::time_point now) { last_message_ = now; }
@@ -82,19 +101,16 @@ class WorkerSession {
  private:
   std::string run_id_;
   std::string worker_id_;
-  std::chrono::milliseconds backoff_max_;
+  ReconnectTimer reconnects_;
   int64_t trainer_term_ = -1;
   uint64_t incarnation_;
   Link link_ = Link::kAway;
   bool leaving_ = false;
   bool hello_sent_ = false;
-  bool waits_for_progress_ = false;
   std::chrono::milliseconds heartbeat_{0};
   std::chrono::milliseconds timeout_{0};
   uint64_t received_seq_ = 0;
   uint64_t sent_seq_ = 0;
-  int attempts_ = 0;  // since the last WELCOME, for the backoff
-  Clock::time_point next_attempt_{};
   Clock::time_point last_message_{};
   Clock::time_point last_heartbeat_{};
   std::deque<Payload> outbox_;

@@ -28,7 +28,7 @@ void WorkerState::open_session() {
 }
 
 void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
-  if (session_.is_over()) return;
+  if (session_.link() == Link::kOver) return;
   if (session_.is_joined()) events_.push(Disconnected{why});
   session_.disconnect(now);
   rollouts_.resend_all();
@@ -111,7 +111,7 @@ void WorkerState::resume() {
 
 void WorkerState::touch(Clock::time_point now) {
   last_progress_ = now;
-  session_.progressed();
+  session_.reconnects().progressed();
 }
 
 // Filters grants when the owner polls them, because the owner may have sent their rollouts since

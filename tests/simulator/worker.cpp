@@ -33,7 +33,7 @@ std::optional<WorkerEvent> SimLink::next_event() {
 }
 
 Status SimLink::send(const Rollout& rollout) {
-  if (state_.session().is_over()) return Error{Reason::kClosed, "the session is over"};
+  if (state_.session().link() == Link::kOver) return Error{Reason::kClosed, "the session is over"};
   if (!state_.rollouts().has_room()) return Error{Reason::kTimeout, "no room"};
   return state_.send_rollout(rollout);
 }
@@ -115,7 +115,7 @@ void SimWorker::round() {
 void SimWorker::follow_link() {
   WorkerState& state = process_->state;
   const WorkerSession& session = state.session();
-  if (session.is_over()) return;
+  if (session.link() == Link::kOver) return;
   if (!identity_.empty() && opened_for_ != session.incarnation()) {
     world_.network.close(std::exchange(identity_, ""));
     connected_ = false;
