@@ -4,7 +4,9 @@ namespace ringside::rl {
 
 // The papers' own settings. Where a paper does not state a value, the key keeps its default and the
 // comment says so.
-std::vector<Preset> paper_presets() {
+
+// GRPO and its variants.
+std::vector<Preset> grpo_paper_presets() {
   return {
       // Shao et al. 2024 (DeepSeekMath, arXiv 2402.03300), section 4.1.1 and 4.2: per-completion
       // means (equation 3), KL coefficient 0.04 with the k3 estimator (equation 4), one update per
@@ -22,8 +24,7 @@ std::vector<Preset> paper_presets() {
         {"algorithm.advantage.std", "group"},
         {"algorithm.num_iterations", "1"}}},
       // Liu et al. 2025 (arXiv 2503.20783): no division by the standard deviation, losses divided
-      // by the generation budget,
-      // no KL term.
+      // by the generation budget, no KL term.
       {"dr_grpo",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -31,8 +32,8 @@ std::vector<Preset> paper_presets() {
         {"algorithm.loss_aggregation", "constant"},
         {"algorithm.loss_divisor", "0.0"}}},
       // Yu et al. 2025 (arXiv 2503.14476), section 4.1: clip-higher 0.2 and 0.28, token mean,
-      // groups of one reward replaced,
-      // soft overlong punishment over the last 4096 of 20480 tokens, groups of 16, no KL term.
+      // groups of one reward replaced, soft overlong punishment over the last 4096 of 20480 tokens,
+      // groups of 16, no KL term.
       {"dapo",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -54,8 +55,8 @@ std::vector<Preset> paper_presets() {
         {"algorithm.clip_high", "4e-4"},
         {"train.num_mini_batches", "4"}}},
       // MiniMax-M1 2025 (arXiv 2506.13585): weights clipped from above only, token mean, no KL
-      // term. The paper does not state
-      // its upper bound; 5 is what ScaleRL (Khatri et al. 2025) and TRL's documentation take.
+      // term. The paper does not state its upper bound; 5 is what ScaleRL (Khatri et al. 2025) and
+      // TRL's documentation take.
       {"cispo",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -64,10 +65,15 @@ std::vector<Preset> paper_presets() {
         {"algorithm.clip_low", "0.0"},
         {"algorithm.clip_high", "5.0"},
         {"algorithm.loss_aggregation", "token_mean"}}},
+  };
+}
+
+// Papers with estimators of their own: a critic, or REINFORCE against another baseline.
+std::vector<Preset> estimator_paper_presets() {
+  return {
       // Schulman et al. 2017 as Ouyang et al. 2022 (arXiv 2203.02155), appendix C.4, apply it to
-      // language models: KL 0.02 in
-      // the reward, clip 0.2 for ratio and value, no discount; lambda 0.95 and whitened advantages
-      // as in TRL's PPO.
+      // language models: KL 0.02 in the reward, clip 0.2 for ratio and value, no discount; lambda
+      // 0.95 and whitened advantages as in TRL's PPO.
       {"ppo",
        {},
        {{"algorithm.name", "grpo"},
@@ -85,8 +91,7 @@ std::vector<Preset> paper_presets() {
         {"algorithm.loss_aggregation", "token_mean"},
         {"rollout.group_size", "1"}}},
       // Ahmadian et al. 2024 (arXiv 2402.14740): REINFORCE on whole completions against the mean of
-      // the others, k = 4, KL in
-      // the reward; 0.05 is TRL's default for its coefficient.
+      // the others, k = 4, KL in the reward; 0.05 is TRL's default for its coefficient.
       {"rloo",
        {},
        {{"algorithm.name", "grpo"},
@@ -99,8 +104,7 @@ std::vector<Preset> paper_presets() {
         {"algorithm.loss_aggregation", "seq_mean_token_sum"},
         {"rollout.group_size", "4"}}},
       // Hu et al. 2025 (REINFORCE++, arXiv 2501.03262): returns with the KL in the reward, whitened
-      // over the batch, PPO's clip;
-      // 0.01 as in OpenRLHF, the authors' system.
+      // over the batch, PPO's clip; 0.01 as in OpenRLHF, the authors' system.
       {"reinforce_pp",
        {},
        {{"algorithm.name", "grpo"},

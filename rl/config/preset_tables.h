@@ -14,8 +14,10 @@ struct Preset {
   std::vector<PresetValue> values;
 };
 
-std::vector<Preset> paper_presets();
+std::vector<Preset> grpo_paper_presets();
+std::vector<Preset> estimator_paper_presets();
 std::vector<Preset> trl_presets();
 std::vector<Preset> system_presets();
+std::vector<Preset> asynchronous_system_presets();
 
 }  // namespace ringside::rl

@@ -7,10 +7,9 @@ namespace ringside::rl {
 std::vector<Preset> trl_presets() {
   return {
       // The defaults of GRPOConfig. Its loss_type "dapo" divides by the completion tokens of the
-      // whole batch over all
-      // processes, which is token_mean here. Its correction of vLLM's log-probs (use_vllm, off by
-      // default) is
-      // algorithm.correction.{mode: icepop, level: sequence, high: 3}.
+      // whole batch over all processes, which is token_mean here. Its correction of vLLM's
+      // log-probs (use_vllm, off by default) is algorithm.correction.{mode: icepop, level:
+      // sequence, high: 3}.
       {"trl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -73,8 +72,7 @@ std::vector<Preset> system_presets() {
         {"algorithm.loss_aggregation", "token_mean"},
         {"optimizer.learning_rate", "1e-6"}}},
       // OpenRLHF 0.10, defaults with advantage_estimator group_norm: k1 penalty taken off each
-      // token's return after the group
-      // statistics.
+      // token's return after the group statistics.
       {"openrlhf",
        {"grpo"},
        {{"algorithm.kl_coef", "0.01"},
@@ -104,9 +102,18 @@ std::vector<Preset> system_presets() {
         {"algorithm.kl_estimator", "k3"},
         {"algorithm.advantage.eps", "1e-6"},
         {"algorithm.loss_aggregation", "token_mean"}}},
+      // ROLL (commit 090ac94), defaults with adv_estimator grpo: means of sequence means, no dual
+      // clip, no KL in the loss.
+      {"roll", {"grpo"}, {{"algorithm.kl_coef", "0.0"}, {"algorithm.advantage.eps", "1e-6"}}},
+  };
+}
+
+// The same of systems that train on rollouts of earlier versions.
+std::vector<Preset> asynchronous_system_presets() {
+  return {
       // AReaL 1.0.4, its GRPO example: rewards clipped at 20 and normalised by group, advantages by
-      // batch, clip 0.4, decoupled
-      // objective (the ratio is taken against recomputed log-probs), two versions of staleness.
+      // batch, clip 0.4, decoupled objective (the ratio is taken against recomputed log-probs), two
+      // versions of staleness.
       {"areal",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -122,12 +129,9 @@ std::vector<Preset> system_presets() {
         {"algorithm.correction.level", "token"},
         {"algorithm.correction.high", "5.0"},
         {"algorithm.max_staleness", "2"}}},
-      // ROLL (commit 090ac94), defaults with adv_estimator grpo: means of sequence means, no dual
-      // clip, no KL in the loss.
-      {"roll", {"grpo"}, {{"algorithm.kl_coef", "0.0"}, {"algorithm.advantage.eps", "1e-6"}}},
       // PipelineRL (commit 005a1f1), defaults of its RL configuration: less the mean of the others
-      // over the whole group's
-      // standard deviation, summed tokens over the batch size, ratio against the behaviour policy.
+      // over the whole group's standard deviation, summed tokens over the batch size, ratio against
+      // the behaviour policy.
       {"pipeline_rl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.1"},
@@ -138,8 +142,8 @@ std::vector<Preset> system_presets() {
         {"algorithm.loss_aggregation", "seq_mean_token_sum"},
         {"algorithm.old_logprobs", "rollout"}}},
       // prime-rl 0.8.1, defaults: total-variation mask at 0.2, rewards less their mean, 1e-3
-      // log^2(pi / mu) towards the
-      // sampling policy, ratio against it, up to 8 versions of staleness.
+      // log^2(pi / mu) towards the sampling policy, ratio against it, up to 8 versions of
+      // staleness.
       {"prime_rl",
        {"grpo"},
        {{"algorithm.loss", "dppo_tv"},

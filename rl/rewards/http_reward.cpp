@@ -118,13 +118,19 @@ std::optional<double> ask(const Target& target, const std::string& body, std::st
 }  // namespace
 
 Reward http_reward(const RewardOptions& options) {
-  return [target = parse_target(options)](const RewardInput& input) {
+  return http_reward(options,
+                     [](std::chrono::milliseconds pause) { std::this_thread::sleep_for(pause); });
+}
+
+Reward http_reward(const RewardOptions& options,
+                   std::function<void(std::chrono::milliseconds)> wait) {
+  return [target = parse_target(options), wait = std::move(wait)](const RewardInput& input) {
     const std::string body = request_body(input);
     std::string trouble;
     auto pause = kFirstPause;
     for (int i = 0; i < kTries; ++i) {
       if (i > 0) {
-        std::this_thread::sleep_for(pause);
+        wait(pause);
         pause *= 4;
       }
       if (const auto reward = ask(target, body, trouble)) {

@@ -1,6 +1,9 @@
 // Reward that an HTTP server computes.
 #pragma once
 
+#include <chrono>
+#include <functional>
+
 #include "rl/rewards/reward.h"
 
 namespace ringside::rl {
@@ -13,5 +16,9 @@ namespace ringside::rl {
 // above 0. The reward throws RewardUnavailable after the last retry, naming the URL and the last
 // error.
 Reward http_reward(const RewardOptions& options);
+
+// The same with another way to wait between attempts, for tests.
+Reward http_reward(const RewardOptions& options,
+                   std::function<void(std::chrono::milliseconds)> wait);
 
 }  // namespace ringside::rl

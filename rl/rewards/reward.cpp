@@ -29,7 +29,7 @@ const std::map<std::string_view, RewardKind>& kinds() {
   static const std::map<std::string_view, RewardKind> kKinds = {
       {"code_tests", {code_tests_reward, code_tests_answer_problem}},
       {"exact_match", {exact_match_reward, exact_match_answer_problem}},
-      {"http", {http_reward, any_answer}},
+      {"http", {[](const RewardOptions& options) { return http_reward(options); }, any_answer}},
       {"json_schema", {json_schema_reward, json_schema_answer_problem}},
       {"length", {length_reward, any_answer}},
       {"math_answer", {math_answer_reward, math_answer_problem}},

@@ -10,8 +10,8 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype) {
   return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-                at::ScalarType dtype, double otherwise) {
+at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
+                       int64_t first_token, at::ScalarType dtype, double otherwise) {
   if (column.empty()) {
     return at::full({batch.num_entries()}, otherwise, dtype);
   }
@@ -48,10 +48,10 @@ void ColumnOutputs::store() {
   outputs_.clear();
 }
 
-EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
+EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype) {
   const auto of = [&](const std::vector<double>& column, double otherwise) {
-    return take(column, batch, first_token, dtype, otherwise);
+    return read_column(column, batch, first_token, dtype, otherwise);
   };
   EntryColumns entries;
   entries.sample_n = batch.sample_n;
@@ -70,7 +70,8 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
                                              at::ScalarType dtype) {
   std::vector<engine::ModelInput> inputs;
   for (const sp::MicroBatch& batch : local.micro_batches) {
-    inputs.push_back({&batch, take(columns.temperature, batch, local.first_token, dtype, 1.0)});
+    inputs.push_back(
+        {&batch, read_column(columns.temperature, batch, local.first_token, dtype, 1.0)});
   }
   return inputs;
 }

@@ -29,8 +29,8 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype);
 
 // The column's values at the micro-batch's entries, [n] in dtype. If the column is empty, every
 // value is `otherwise`.
-at::Tensor take(const std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
-                at::ScalarType dtype, double otherwise = 0.0);
+at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
+                       int64_t first_token, at::ScalarType dtype, double otherwise = 0.0);
 
 // Outputs of a model that become columns. They stay on the device until one copy brings all of them
 // to the host.
@@ -57,7 +57,7 @@ class ColumnOutputs {
 
 // The columns that the policy losses read. If the column `old` is empty, the old policy is the
 // current one and old_logprob_n is undefined.
-EntryColumns take_entries(const StepColumns& columns, const sp::MicroBatch& batch,
+EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype);
 
 // The mini-batch as inputs of a model runner that only evaluates. `local` must outlive the result.

@@ -115,7 +115,7 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
   std::vector<engine::ModelInput> inputs = model_inputs(mini_batch, columns, dtype);
   for (engine::ModelInput& input : inputs) {
     const auto of = [&](const std::vector<double>& column) {
-      return take(column, *input.batch, mini_batch.first_token, dtype);
+      return read_column(column, *input.batch, mini_batch.first_token, dtype);
     };
     input.columns_n = {of(columns.value), of(columns.returns)};
     statistics += ValueStatistics::of(input.columns_n[0], input.columns_n[1]);

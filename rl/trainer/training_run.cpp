@@ -17,7 +17,6 @@
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
-#include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
 #include "sp/mesh/control.h"
 
@@ -76,19 +75,13 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
   return id;
 }
 
-std::optional<double> find(const Metrics& metrics, const std::string& name) {
-  for (const auto& [key, value] : metrics) {
-    if (key == name) {
-      return value;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms)
-    : options_(std::move(options)), mesh_(mesh), comms_(std::move(comms)) {
+    : options_(std::move(options)),
+      mesh_(mesh),
+      comms_(std::move(comms)),
+      checkpoints_(config().checkpoint, run_dir(), config().model.path) {
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
@@ -98,61 +91,34 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
       adamw_options(config().optimizer));
   resume_or_start();
+  const std::filesystem::path& newest = checkpoints_.newest();
   if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
     throw std::runtime_error(
-        (saved_.empty() ? "model.path " + config().model.path : saved_.string()) + ": weights of " +
+        (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
         name + " are not finite");
   }
   if (is_main_rank()) {
-    open_writers();
+    report_.emplace(config(), run_dir(), steps(), newest, state_.step);
+    report_->start_clock();
   }
-  step_begin_ = saved_at_ = std::chrono::steady_clock::now();
+  checkpoints_.start_clock();
 }
 
 void TrainingRun::resume_or_start() {
-  const auto checkpoint = latest_checkpoint(run_dir());
-  if (checkpoint) {
-    state_ = load_checkpoint(*checkpoint, *policy_);
-    resumed_parts_ = *checkpoint / "trainer";
-    saved_ = *checkpoint;
-    saved_step_ = state_.step;
+  const auto resumed = checkpoints_.resume(*policy_);
+  if (resumed) {
+    state_ = *resumed;
   } else {
     state_.seed = config().seed;
     state_.run_id = is_main_rank() ? kept_run_id(run_dir()) : "";
   }
   const AlgorithmConfig& algorithm = config().algorithm;
-  if (!checkpoint || algorithm.kl_target == 0.0) {
+  if (!resumed || algorithm.kl_target == 0.0) {
     state_.kl_coef = algorithm.kl_coef;
   }
-  if (!checkpoint || algorithm.entropy_target == 0.0) {
+  if (!resumed || algorithm.entropy_target == 0.0) {
     state_.entropy_coef = algorithm.entropy_coef;
   }
-}
-
-void TrainingRun::open_writers() {
-  const int64_t last = last_metrics_step(run_dir() / "metrics.jsonl");
-  if (!saved_.empty()) {
-    log::info("going on from " + saved_.string() + ", step " + std::to_string(state_.step) +
-              (last > state_.step
-                   ? "; steps " + std::to_string(state_.step + 1) + " to " + std::to_string(last) +
-                         " of the earlier try are trained again"
-                   : ""));
-  } else if (const auto earlier = set_earlier_try_aside(run_dir())) {
-    log::warn("no checkpoint in " + run_dir().string() + ": starting from step 1; the " +
-              std::to_string(earlier->steps) +
-              " steps of an earlier try are dropped, their metrics are kept in " +
-              earlier->kept.string());
-  }
-  metrics_ = std::make_unique<MetricsWriter>(run_dir() / "metrics.jsonl", state_.step);
-  tensorboard_ = std::make_unique<TensorboardWriter>(run_dir() / "tensorboard",
-                                                     last > 0 ? state_.step + 1 : -1);
-  const ProgressStyle style = config().log.progress;
-  const bool bar = style == ProgressStyle::kBar ||
-                   (style == ProgressStyle::kAuto && detect_terminal().is_terminal);
-  progress_ = std::make_unique<Progress>(
-      options_.steps,
-      ProgressOutput{log::line, bar ? log::set_status : std::function<void(const std::string&)>(),
-                     detect_terminal});
 }
 
 void TrainingRun::on_every_rank(const std::function<void()>& work) const {
@@ -205,9 +171,10 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
 }
 
 void TrainingRun::diverged(const engine::Diverged& error) const {
+  const std::filesystem::path& newest = checkpoints_.newest();
   throw TrainingFailed("step " + std::to_string(state_.step + 1) + ": " + error.what() +
-                       (saved_.empty() ? "; there is no checkpoint yet"
-                                       : "; the newest checkpoint is " + saved_.string()) +
+                       (newest.empty() ? "; there is no checkpoint yet"
+                                       : "; the newest checkpoint is " + newest.string()) +
                        ". Training has diverged: expected a lower optimizer.learning_rate or "
                        "optimizer.max_grad_norm");
 }
@@ -216,102 +183,52 @@ bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& 
   ++state_.step;
   ++state_.weight_version;
   if (is_main_rank()) {
-    write_step(std::move(metrics), updates);
+    report_->write(state_, std::move(metrics), updates);
   }
   if (!agree_on_step_end()) {
     return false;
   }
-  save_step();
+  save(checkpoint_path(run_dir(), state_.step));
   return true;
-}
-
-void TrainingRun::write_step(Metrics metrics, const std::vector<UpdateResult>& updates) {
-  const auto now = std::chrono::steady_clock::now();
-  const double step_time =
-      std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
-  for (auto& metric : sequence_metrics(updates)) {
-    metrics.push_back(std::move(metric));
-  }
-  metrics.emplace_back("step_time", step_time);
-  metrics.emplace_back("weight_version", static_cast<double>(state_.weight_version));
-  std::vector<Metrics> per_update;
-  for (const UpdateResult& update : updates) {
-    per_update.push_back(update_metrics({update}));
-  }
-  metrics_->write(state_.step, metrics, per_update);
-  tensorboard_->write(state_.step, metrics);
-  show_progress(metrics, step_time);
 }
 
 // Clocks and signals differ between ranks, but all ranks must act alike. Returns whether a
 // checkpoint is due.
 bool TrainingRun::agree_on_step_end() {
-  const CheckpointConfig& checkpoint = config().checkpoint;
-  const std::chrono::duration<double, std::ratio<60>> since_saved =
-      std::chrono::steady_clock::now() - saved_at_;
-  const bool by_steps = checkpoint.every > 0 && state_.step % checkpoint.every == 0;
-  const bool by_time = is_main_rank() && checkpoint.every_minutes > 0 &&
-                       since_saved.count() >= checkpoint.every_minutes;
-  at::Tensor word = at::tensor({int64_t{signal_here()}, int64_t{by_steps || by_time}}, at::kLong);
+  const bool is_due = checkpoints_.is_due_by_steps(state_.step) ||
+                      (is_main_rank() && checkpoints_.is_due_by_time());
+  at::Tensor word = at::tensor({int64_t{signal_here()}, int64_t{is_due}}, at::kLong);
   comms_.control(sp::axes::kLoss)->all_reduce_max(word, "step end");
   agree_to_stop(word[0].item<int>());
   return word[1].item<int64_t>() != 0;
 }
 
-void TrainingRun::show_progress(const Metrics& metrics, double step_time) {
-  ProgressUpdate update;
-  update.step = state_.step;
-  if (config().algorithm.name == AlgorithmName::kGrpo) {
-    update.reward = find(metrics, "reward");
-  }
-  update.loss = find(metrics, "loss").value_or(0.0);
-  if (const auto evaluated = find(metrics, "eval_reward")) {
-    eval_reward_ = evaluated;
-  }
-  update.eval_reward = eval_reward_;
-  update.tokens_per_s = find(metrics, "num_tokens").value_or(0.0) / step_time;
-  update.step_s = step_time;
-  progress_->update(update);
-}
-
-void TrainingRun::show_first_evaluation(double reward) {
-  eval_reward_ = reward;
-  log::info("evaluation before training: reward " + std::to_string(reward));
-  tensorboard_->write(0, {{"eval_reward", reward}});
-}
-
 void TrainingRun::save(const std::filesystem::path& dir) {
-  on_main_rank([&] {
-    save_checkpoint(dir, *policy_, state_, config().model.path, checkpoint_parts_);
-    prune_checkpoints(run_dir(), config().checkpoint.keep);
-  });
-  saved_ = dir;
-  saved_step_ = state_.step;
-  saved_at_ = std::chrono::steady_clock::now();
+  on_main_rank([&] { checkpoints_.write(dir, *policy_, state_); });
+  checkpoints_.set_newest(dir, state_.step);
 }
-
-void TrainingRun::save_step() { save(checkpoint_path(run_dir(), state_.step)); }
 
 void TrainingRun::finish() {
   if (is_main_rank()) {
-    progress_->finish();
+    report_->finish();
   }
   const int signal = stop_signal();
   if (signal == 0) {
     save(run_dir() / "checkpoint-final");
-  } else if (state_.step > saved_step_) {
-    save_step();
+  } else if (state_.step > checkpoints_.newest_step()) {
+    save(checkpoint_path(run_dir(), state_.step));
   }
   if (!is_main_rank()) {
     return;
   }
   const std::string steps = std::to_string(state_.step);
+  const std::filesystem::path& newest = checkpoints_.newest();
   if (signal == 0) {
-    log::info("finished: " + steps + " steps, " + saved_.string());
+    log::info("finished: " + steps + " steps, " + newest.string());
   } else {
     log::warn(std::string("stopped by SIG") + sigabbrev_np(signal) + " after step " + steps + "; " +
-              (saved_.empty() ? "nothing was trained yet"
-                              : "the same command goes on from " + saved_.string()));
+              (newest.empty() ? "nothing was trained yet"
+                              : "the same command goes on from " + newest.string()));
   }
 }
 

@@ -3,7 +3,6 @@
 // restores. All ranks call the collective methods in the same order.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,14 +14,12 @@
 
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
-#include "rl/report/metrics_writer.h"
-#include "rl/report/progress.h"
-#include "rl/report/tensorboard_writer.h"
 #include "rl/setup/model_setup.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
-#include "rl/trainer/checkpoint.h"
+#include "rl/trainer/run_checkpoints.h"
 #include "rl/trainer/run_directory.h"
+#include "rl/trainer/step_report.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::rl {
@@ -77,8 +74,10 @@ class TrainingRun {
 
   // The trainer/ folder of the checkpoint that this run resumed from, which holds the parts added
   // by add_checkpoint_part; nullopt for a run from step 0.
-  const std::optional<std::filesystem::path>& resumed_parts() const { return resumed_parts_; }
-  void add_checkpoint_part(CheckpointPart part) { checkpoint_parts_.push_back(std::move(part)); }
+  const std::optional<std::filesystem::path>& resumed_parts() const {
+    return checkpoints_.resumed_parts();
+  }
+  void add_checkpoint_part(CheckpointPart part) { checkpoints_.add_part(std::move(part)); }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
   double learning_rate_factor() const;
@@ -97,8 +96,8 @@ class TrainingRun {
   // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
   [[noreturn]] void diverged(const engine::Diverged& error) const;
 
-  // Shows the reward of the evaluation before the first step. Rank 0 only.
-  void show_first_evaluation(double reward);
+  // The report of finished steps. Rank 0 only.
+  StepReport& report() { return *report_; }
 
   // Ends a step: increments the counters, writes the step's line of metrics, shows progress, and
   // saves a checkpoint if one is due. Returns whether it saved one. The ranks agree here on a stop
@@ -114,12 +113,8 @@ class TrainingRun {
 
  private:
   void resume_or_start();
-  void open_writers();
-  void write_step(Metrics metrics, const std::vector<UpdateResult>& updates);
-  void show_progress(const Metrics& metrics, double step_time);
   bool agree_on_step_end();
   void save(const std::filesystem::path& dir);
-  void save_step();
 
   RunOptions options_;
   sp::Mesh mesh_;
@@ -127,17 +122,9 @@ class TrainingRun {
   std::optional<RunDirectoryLock> lock_;  // rank 0's
   std::unique_ptr<engine::ModelRunner> policy_;
   TrainingState state_;
-  std::optional<std::filesystem::path> resumed_parts_;
-  std::vector<CheckpointPart> checkpoint_parts_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<TensorboardWriter> tensorboard_;
-  std::unique_ptr<Progress> progress_;
-  std::chrono::steady_clock::time_point step_begin_;
+  RunCheckpoints checkpoints_;
+  std::optional<StepReport> report_;  // rank 0's
   int stop_signal_ = 0;
-  std::filesystem::path saved_;  // the newest checkpoint; empty: there is none
-  int64_t saved_step_ = 0;
-  std::chrono::steady_clock::time_point saved_at_;  // rank 0's clock decides
-  std::optional<double> eval_reward_;               // the last one
 };
 
 }  // namespace ringside::rl

@@ -11,6 +11,7 @@
 #include "engine/models/decoder.h"
 #include "rl/config/config.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::rl {
 

@@ -34,7 +34,7 @@ class PullRoute final : public WeightRoute {
       // Loopback and not ipc: the server may live in another mount namespace of this machine.
       publisher_.emplace(context_, "tcp://127.0.0.1:*", run_id_, trainer_term_, bridge::Limits{});
     }
-    publisher_->hold(snapshot);
+    publisher_->serve(snapshot);
     const auto root = server.pull_weights(
         {publisher_->address(), bridge::encode_manifest(bridge::dense_manifest(manifest)), run_id_,
          trainer_term_, manifest.version, manifest.root_hash});

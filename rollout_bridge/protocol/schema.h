@@ -123,25 +123,6 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// A version as a delta to another: a manifest with the same tensors and root hash as the dense one,
-// and a payload for each "overwrite" tensor (empty for the others).
-struct WeightDelta {
-  Manifest manifest;  // encoding "overwrite"
-  std::vector<Buffer> payloads;
-};
-
-class SharedBlock;
-
-// A manifest and its bytes, tensor by tensor in the manifest's order. Immutable once shared: the
-// bytes must not change while any endpoint holds it.
-struct WeightSnapshot {
-  Manifest manifest;  // encoding "dense"
-  std::vector<Buffer> tensors;
-  std::shared_ptr<const WeightDelta> delta;  // delta that gives the same bytes; may be null
-  // Shared memory with the same bytes, tensor after tensor; may be null.
-  std::shared_ptr<const SharedBlock> shared;
-};
-
 // Bytes of one element of a dtype; 0 for an unknown name.
 uint64_t dtype_size(const std::string& dtype);
 

@@ -1,5 +1,6 @@
 #include "rollout_bridge/trainer/trainer_endpoint.h"
 
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include "rollout_bridge/trainer/trainer_state.h"
 #include "rollout_bridge/transport/zap_authenticator.h"
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/weights/shared_transport.h"
 #include "rollout_bridge/weights/weight_server.h"
 
 namespace ringside::bridge {
@@ -61,8 +63,8 @@ struct TrainerEndpoint::Impl {
   explicit Impl(const TrainerOptions& o)
       : options(checked(o)),
         gate(make_gate(context, o.curve)),
-        weights(context, o.weights_address, o.run_id, o.trainer_term, o.limits, gate.get()),
-        state(o, weights.address()),
+        wire(context, o.weights_address, o.run_id, o.trainer_term, o.limits, gate.get()),
+        state(o, wire.address()),
         router(bind_router(context, o.rollout_address,
                            {.max_frame_bytes = o.limits.max_frame_bytes}, gate.get())),
         address(bound_address(router)),
@@ -127,9 +129,11 @@ struct TrainerEndpoint::Impl {
     state.sweep();
   }
 
+  std::array<WeightSender*, 2> senders() { return {&wire, &shared}; }
+
   void check() {  // called under the mutex
     if (failure) std::rethrow_exception(failure);
-    weights.check();
+    wire.check();
     if (gate) gate->check();
   }
 
@@ -167,7 +171,8 @@ struct TrainerEndpoint::Impl {
   std::mutex mutex;                        // guards state, failure, messages, closed
   std::condition_variable changed;         // after every round
   std::unique_ptr<ZapAuthenticator> gate;  // null: no CURVE; outlives the sockets it guards
-  WeightServer weights;
+  WeightServer wire;
+  SharedSender shared;
   TrainerState state;
   std::exception_ptr failure;
   uint64_t messages = 0;
@@ -184,14 +189,18 @@ TrainerEndpoint::TrainerEndpoint(TrainerOptions options) : impl_(std::make_uniqu
 TrainerEndpoint::~TrainerEndpoint() { close(kCloseInDestructor); }
 
 const std::string& TrainerEndpoint::rollout_address() const { return impl_->address; }
-const std::string& TrainerEndpoint::weights_address() const { return impl_->weights.address(); }
+const std::string& TrainerEndpoint::weights_address() const { return impl_->wire.address(); }
 
 void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (!snapshot) throw std::invalid_argument("publish: the snapshot is null");
+  OfferBody where;
+  for (const WeightSender* sender : impl_->senders()) sender->describe(*snapshot, where);
   // Freed after the offers are queued.
-  const std::shared_ptr<const WeightSnapshot> no_longer_served = impl_->act([&] {
-    impl_->state.publish(snapshot);
-    return impl_->weights.hold(std::move(snapshot));
+  std::vector<std::shared_ptr<const WeightSnapshot>> no_longer_served;
+  impl_->act([&] {
+    impl_->state.publish(snapshot, std::move(where));
+    for (WeightSender* sender : impl_->senders())
+      no_longer_served.push_back(sender->serve(snapshot));
   });
 }
 
@@ -244,9 +253,9 @@ std::vector<WorkerStatus> TrainerEndpoint::workers() const {
 BridgeCounters TrainerEndpoint::counters() const {
   return impl_->act([&] {
     BridgeCounters counters = impl_->state.counters();
-    counters.weight_bytes += impl_->weights.bytes_served();
-    counters.weight_requests = impl_->weights.requests();
-    counters.weight_rejected = impl_->weights.rejected();
+    counters.weight_bytes += impl_->wire.bytes_served();
+    counters.weight_requests = impl_->wire.requests();
+    counters.weight_rejected = impl_->wire.rejected();
     counters.messages = impl_->messages;
     if (impl_->gate) counters.denied = impl_->gate->denied();
     return counters;

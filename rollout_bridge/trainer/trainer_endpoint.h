@@ -24,6 +24,7 @@
 #include "rollout_bridge/trainer/group_policy.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/transport/curve_keys.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge {
 

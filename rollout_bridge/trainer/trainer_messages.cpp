@@ -121,7 +121,7 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
     return refuse(identity, s.error(), true, &header);
   }
   if (!check_settings(identity, header, body)) return;
-  if (!end_earlier_session(identity, user, header)) return;
+  if (!replace_session(identity, user, header)) return;
   if (sessions_.size() >= options_.max_workers) {
     return refuse(identity,
                   {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
@@ -134,70 +134,71 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.incarnation = header.incarnation;
   session.capacity_samples = body.capacity_samples;
   session.pending = body.pending;
-  budget_.join(session.worker_id);
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
-  welcome(session);
-  const bool known = body.installed_term == options_.trainer_term &&
-                     is_published(body.installed_version, body.installed_root);
-  if (known) {
-    session.installed_version = body.installed_version;
-    session.state = SessionState::kSync;
-  }
-  if (session.installed_version != newest_version()) offer(session);
-  event(session.worker_id,
-        "worker " + session.worker_id + " joined" +
-            (known ? " at version " + std::to_string(session.installed_version) : "") +
-            (user.empty() ? "" : " with key '" + key_name(user) + "'"));
+  budget_.join(session.worker_id);
+  welcome(session, body);
   if (ended_) queue(session, make_payload(MessageType::kEnd, EndBody{*ended_}));
 }
 
-// Ends the worker's earlier session, if there is one. Returns false when that session has
-// precedence and the HELLO is refused.
-bool TrainerState::end_earlier_session(const std::string& identity, const std::string& user,
-                                       const Header& header) {
-  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-    if (it->second.worker_id != header.worker_id) continue;
-    if (it->second.state == SessionState::kBye) {  // it has left; only the answer was not sent
-      sessions_.erase(it);
-      return true;
-    }
-    if (it->second.user != user) {
-      event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
-                                  key_name(user) + "' refused: its session is of key '" +
-                                  key_name(it->second.user) + "'");
-      refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
-      return false;
-    }
-    if (it->second.incarnation >= header.incarnation && it->first != identity) {
-      refuse(identity,
-             {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) + " of worker " +
-                                   header.worker_id + ", " +
-                                   std::to_string(it->second.incarnation) + " is in"},
-             true, &header);
-      return false;
-    }
-    lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
-    return true;  // there is one session a worker id
+// Ends the session that a worker has already, of which there is at most one. Returns false, with
+// the HELLO refused, when it belongs to another key or is newer.
+bool TrainerState::replace_session(const std::string& identity, const std::string& user,
+                                   const Header& header) {
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    return item.second.worker_id == header.worker_id;
+  });
+  if (it == sessions_.end()) return true;
+  const Session& session = it->second;
+  if (session.state == SessionState::kBye) {  // it has left; only the answer was not sent
+    sessions_.erase(it);
+    return true;
   }
+  if (session.user != user) {
+    event(header.worker_id, "HELLO for worker " + header.worker_id + " with key '" +
+                                key_name(user) + "' refused: its session is of key '" +
+                                key_name(session.user) + "'");
+    refuse(identity, {Reason::kDenied, "the session belongs to another key"}, true, &header);
+    return false;
+  }
+  if (session.incarnation >= header.incarnation && it->first != identity) {
+    refuse(identity,
+           {Reason::kFenced, "incarnation " + std::to_string(header.incarnation) + " of worker " +
+                                 header.worker_id + ", " + std::to_string(session.incarnation) +
+                                 " is in"},
+           true, &header);
+    return false;
+  }
+  lose(it->first, "replaced by incarnation " + std::to_string(header.incarnation));
   return true;
 }
 
-void TrainerState::welcome(Session& session) {
-  const std::string root = newest_ ? newest_->manifest.root_hash : "";
+// Answers HELLO: WELCOME, and an offer unless the worker has the newest weights.
+void TrainerState::welcome(Session& session, const HelloBody& body) {
   // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
   const int64_t window = std::max<int64_t>(1, budget_.raise(session.worker_id));
   // A worker with nothing to send gets its promise with its first grant.
-  if (session.pending == 0) budget_.release(session.worker_id);
+  if (body.pending == 0) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kWelcome,
                               WelcomeBody{weights_address_,
-                                          newest_version(),
-                                          root,
+                                          published_.version(),
+                                          published_.root_hash(),
                                           options_.heartbeat_interval.count(),
                                           options_.worker_timeout.count(),
                                           window,
                                           static_cast<int64_t>(options_.limits.max_chunk_bytes),
                                           {options_.settings}}));
+  const bool known = body.installed_term == options_.trainer_term &&
+                     published_.contains(body.installed_version, body.installed_root);
+  if (known) {
+    session.installed_version = body.installed_version;
+    session.state = SessionState::kSync;
+  }
+  if (session.installed_version != published_.version()) offer(session);
+  event(session.worker_id,
+        "worker " + session.worker_id + " joined" +
+            (known ? " at version " + std::to_string(session.installed_version) : "") +
+            (session.user.empty() ? "" : " with key '" + key_name(session.user) + "'"));
 }
 
 // Refuses a worker whose settings would make training wrong; reports other differences.
@@ -259,8 +260,8 @@ void TrainerState::on_staged(Session& session, const Message& message) {
   const auto parsed = message.body<StagedBody>();
   if (!parsed) return malformed(session, parsed.error());
   const StagedBody& body = parsed.value();
-  if (!is_published(body.version, body.root_hash)) {
-    return sync_failed(session, "staged: " + unpublished(body.version, body.root_hash));
+  if (!published_.contains(body.version, body.root_hash)) {
+    return sync_failed(session, "staged: " + published_.why_not(body.version, body.root_hash));
   }
   if (body.encoding == "overwrite") ++counters_.delta_staged;
   if (body.encoding == "shared") ++counters_.shared_staged;
@@ -277,7 +278,7 @@ void TrainerState::on_staged(Session& session, const Message& message) {
 void TrainerState::on_stage_failed(Session& session, const Message& message) {
   const auto body = message.body<StageFailedBody>();
   if (!body) return malformed(session, body.error());
-  if (!newest_ || body.value().version != newest_->manifest.version) return;
+  if (published_.empty() || body.value().version != published_.version()) return;
   // The old weights are intact and in use, so the worker keeps working at its version.
   ++session.failed_syncs;
   session.failed_version = body.value().version;
@@ -291,9 +292,9 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   const auto body = message.body<WeightsBody>();
   if (!body) return malformed(session, body.error());
   // The version may be older than the newest; min_version decides whether it is recent enough.
-  if (!is_published(body.value().version, body.value().root_hash)) {
-    return sync_failed(session,
-                       "installed: " + unpublished(body.value().version, body.value().root_hash));
+  if (!published_.contains(body.value().version, body.value().root_hash)) {
+    return sync_failed(
+        session, "installed: " + published_.why_not(body.value().version, body.value().root_hash));
   }
   session.installed_version = body.value().version;
   session.failed_syncs = 0;

@@ -91,7 +91,7 @@ Status TrainerState::check_weights_of(const Rollout& rollout) const {
   const std::string term = "trainer_term " + std::to_string(rollout.trainer_term);
   if (rollout.trainer_term == options_.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
-      if (roots_.contains(span.version)) continue;
+      if (published_.contains(span.version)) continue;
       return error(Reason::kUnknownVersion,
                    "version " + std::to_string(span.version) + " was never published in " + term);
     }
@@ -269,9 +269,10 @@ bool TrainerState::another_is_ready(const Session& session) const {
 void TrainerState::reassign_overdue() {
   const auto before = now_ - options_.assignment_timeout;
   for (const auto& [worker, samples] : ledger_.work().held_since(before)) {
-    const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
-      return item.second.worker_id == worker;
-    });
+    const auto found =
+        std::find_if(sessions_.begin(), sessions_.end(), [&id = worker](const auto& item) {
+          return item.second.worker_id == id;  // clang 14 captures no structured binding
+        });
     if (found == sessions_.end()) continue;
     Session& session = found->second;
     const std::string what = "worker " + worker + " has not answered for " +

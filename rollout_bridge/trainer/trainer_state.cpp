@@ -32,6 +32,7 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
       weights_address_(std::move(weights_address)),
       journal_(journal_options(options)),
       ledger_({options.max_attempts, options.trainer_term, options.policy}),
+      published_(options.run_id, options.trainer_term, options.limits),
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
   ledger_.restore(journal_.granted(), journal_.consumed());
@@ -199,8 +200,8 @@ void TrainerState::tick(Clock::time_point now) {
                now - session.last_heartbeat >= options_.heartbeat_interval) {
       session.last_heartbeat = now;
       queue(session,
-            make_payload(MessageType::kHeartbeat,
-                         HeartbeatBody{session_state_name(session.state), newest_version(), 0, 0}));
+            make_payload(MessageType::kHeartbeat, HeartbeatBody{session_state_name(session.state),
+                                                                published_.version(), 0, 0}));
     }
   }
   for (const auto& [identity, why] : lost) lose(identity, why);

@@ -18,6 +18,7 @@
 #include "rollout_bridge/trainer/byte_budget.h"
 #include "rollout_bridge/trainer/group_ledger.h"
 #include "rollout_bridge/trainer/journal.h"
+#include "rollout_bridge/trainer/published_weights.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
 
 namespace ringside::bridge {
@@ -83,7 +84,8 @@ class TrainerState {
   void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
 
   // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
-  void publish(std::shared_ptr<const WeightSnapshot> snapshot);
+  // `where`: what the transports of weights say about the place of its bytes.
+  void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
   void grant(const std::vector<GroupGrant>& groups);
   void open_steps(int64_t next_step, int64_t last_step);
   std::optional<std::vector<Rollout>> take(int64_t step) { return ledger_.take(step); }
@@ -109,6 +111,8 @@ class TrainerState {
   // trainer_messages.cpp: one handler a message type.
   void on_hello(const std::string& identity, const std::string& user, const Message& message,
                 Clock::time_point now);
+  bool replace_session(const std::string& identity, const std::string& user, const Header& header);
+  void welcome(Session& session, const HelloBody& body);
   void malformed(const Session& session, const Error& error);
   void on_session_message(const std::string& identity, Session& session, const Message& message,
                           Clock::time_point now);
@@ -119,12 +123,8 @@ class TrainerState {
   void on_stage_failed(Session& session, const Message& message);
   void on_committed(Session& session, const Message& message);
   void on_bye(Session& session, const Message& message);
-  bool end_earlier_session(const std::string& identity, const std::string& user,
-                           const Header& header);
-  void welcome(Session& session);
   bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
   void sync_failed(Session& session, const std::string& why);
-  std::string unpublished(int64_t version, const std::string& root_hash) const;
 
   // trainer_rollouts.cpp: grants of work, arriving rollouts.
   void on_rollout(Session& session, const Message& message);
@@ -147,8 +147,6 @@ class TrainerState {
 
   // trainer_weights.cpp
   void offer(Session& session);
-  int64_t newest_version() const { return newest_ ? newest_->manifest.version : -1; }
-  bool is_published(int64_t version, const std::string& root_hash) const;
 
   // trainer_state.cpp
   void replay_journal();
@@ -169,12 +167,7 @@ class TrainerState {
   std::string weights_address_;
   Journal journal_;
   GroupLedger ledger_;
-  std::shared_ptr<const WeightSnapshot> newest_;
-  Buffer newest_manifest_;
-  Buffer newest_delta_manifest_;  // empty without a delta
-  SharedBody newest_place_;
-  Buffer newest_payloads_;  // the delta's payloads, when few enough to send with the offer
-  std::map<int64_t, std::string> roots_;  // root hash of each version of this start; 100 bytes each
+  PublishedWeights published_;
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
   std::deque<std::pair<std::string, Outgoing>> strays_;

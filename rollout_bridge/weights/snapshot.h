@@ -1,4 +1,4 @@
-// Weight snapshots: hashes, manifests and deltas of a named set of tensors.
+// Weight snapshots: the tensors of a version with hashes, manifest and delta.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,26 @@
 #include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::bridge {
+
+// A version as a delta to another: a manifest with the same tensors and root hash as the dense one,
+// and a payload for each "overwrite" tensor (empty for the others).
+struct WeightDelta {
+  Manifest manifest;  // encoding "overwrite"
+  std::vector<Buffer> payloads;
+};
+
+class SharedBlock;
+
+// A manifest and its bytes, tensor by tensor in the manifest's order. Immutable once shared: the
+// bytes must not change while any endpoint holds it.
+struct WeightSnapshot {
+  Manifest manifest;  // encoding "dense"
+  std::vector<Buffer> tensors;
+  std::shared_ptr<const WeightDelta> delta;  // delta that gives the same bytes; may be null
+  // Shared memory with the same bytes, tensor after tensor, for workers on this machine; may be
+  // null.
+  std::shared_ptr<const SharedBlock> shared;
+};
 
 // A tensor's bytes in memory (row-major) with its name, safetensors dtype and shape.
 struct NamedBuffer {

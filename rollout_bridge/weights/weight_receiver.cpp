@@ -126,6 +126,11 @@ void WeightReceiver::unsent(const ChunkBody& request) {
   if (under_way_.erase({request.tensor, request.offset}) > 0) waiting_.push_front(request);
 }
 
+void WeightReceiver::unsend_all() {
+  for (const auto& [key, request] : under_way_) waiting_.push_back(request.first);
+  under_way_.clear();
+}
+
 Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const auto it = under_way_.find({chunk.tensor, chunk.offset});
   if (chunk.version != manifest_.version || it == under_way_.end()) return Success{};

@@ -21,6 +21,7 @@
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/protocol/wire.h"
 #include "rollout_bridge/weights/delta_codec.h"
+#include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/weight_memory.h"
 
 namespace ringside::bridge {
@@ -55,6 +56,8 @@ class WeightReceiver {
   std::vector<ChunkBody> requests(Clock::time_point now);
   // Returns a request that could not be sent; it is sent next.
   void unsent(const ChunkBody& request);
+  // Returns all requests without an answer; another transport takes them over.
+  void unsend_all();
 
   // Accepts a chunk; ignores one that was not requested. Checks the hash of a tensor when its last
   // chunk arrives. On a mismatch the tensor is fetched again. A payload that cannot be applied, or

@@ -54,7 +54,7 @@ WeightServer::~WeightServer() {
   thread_.join();
 }
 
-std::shared_ptr<const WeightSnapshot> WeightServer::hold(
+std::shared_ptr<const WeightSnapshot> WeightServer::serve(
     std::shared_ptr<const WeightSnapshot> snapshot) {
   const std::lock_guard lock(mutex_);
   held_.push_back(std::move(snapshot));

@@ -1,4 +1,5 @@
-// Server of published weights: answers chunk requests of workers.
+// Server of published weights: answers chunk requests of workers. Trainer's end of the weights
+// socket.
 //
 // It has its own socket and thread, so control messages do not queue behind gigabytes. It keeps no
 // state about workers: a lost request is repeated by the worker.
@@ -16,24 +17,26 @@
 
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/weights/weight_transport.h"
 
 namespace ringside::bridge {
 
-class WeightServer {
+class WeightServer final : public WeightSender {
  public:
   // Binds at once and starts the thread. `gate`, if not null, must outlive the server.
   // Throws: as bind_router does.
   WeightServer(zmq::context_t& context, const std::string& address, std::string run_id,
                int64_t trainer_term, const Limits& limits, ZapAuthenticator* gate = nullptr);
-  ~WeightServer();  // stops and joins
+  ~WeightServer() override;  // stops and joins
 
   const std::string& address() const { return address_; }
+  // The offer needs nothing: WELCOME has the address.
+  void describe(const WeightSnapshot&, OfferBody&) const override {}
   // Serves this snapshot and the one before it; requests for older ones are answered "gone".
-  // Returns the snapshot that is no longer served, so that the caller chooses when to free its
-  // gigabytes.
   // Blocks: never on a worker.
   // Thread safety: any thread.
-  std::shared_ptr<const WeightSnapshot> hold(std::shared_ptr<const WeightSnapshot> snapshot);
+  std::shared_ptr<const WeightSnapshot> serve(
+      std::shared_ptr<const WeightSnapshot> snapshot) override;
   uint64_t bytes_served() const { return bytes_served_.load(std::memory_order_relaxed); }
   // Counts of requests, and of refused ones by Reason.
   // Thread safety: any thread.

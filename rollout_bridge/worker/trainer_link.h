@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::bridge {
 

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "rollout_bridge/transport/zmq_io.h"
+#include "rollout_bridge/weights/shared_transport.h"
+#include "rollout_bridge/weights/wire_fetcher.h"
 #include "rollout_bridge/worker/worker_state.h"
 
 namespace ringside::bridge {
@@ -17,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kLook{1000};
 constexpr int kMessagesPerRound = 64;
-constexpr std::size_t kHeaderSlack = 64 * 1024;
 
 const WorkerOptions& checked(const WorkerOptions& o) {
   if (o.worker_id.empty() || o.worker_id.size() > 128 || o.rollout_address.empty()) {
@@ -47,13 +48,23 @@ const WorkerOptions& checked(const WorkerOptions& o) {
 struct WorkerEndpoint::Impl {
   explicit Impl(const WorkerOptions& o)
       : options(checked(o)),
-        state(o),
+        wire(std::make_shared<WireFetcher>(context,
+                                           WireFetcher::Options{o.limits, o.backoff_max, o.curve})),
+        state(o, transports(o)),
         thread([this](const std::stop_token& stop) { loop(stop); }) {}
 
   ~Impl() {
     thread.request_stop();
     waker.wake();
     if (thread.joinable()) thread.join();
+  }
+
+  // Shared memory first: it is faster and leaves the sockets to others.
+  WeightTransfer::Transports transports(const WorkerOptions& o) {
+    WeightTransfer::Transports ways;
+    if (o.shared_memory) ways.push_back(std::make_shared<SharedFetcher>());
+    ways.push_back(wire);
+    return ways;
   }
 
   void loop(const std::stop_token& stop) {
@@ -70,7 +81,7 @@ struct WorkerEndpoint::Impl {
   void close_sockets() {
     monitor.reset();
     control.reset();
-    bulk.reset();
+    wire->close();
   }
 
   void round() {
@@ -83,15 +94,7 @@ struct WorkerEndpoint::Impl {
       const std::lock_guard lock(mutex);
       state.on_message(message, Clock::now());
     }
-    for (int i = 0;
-         bulk && i < kMessagesPerRound && receive(*bulk, false, options.limits, incoming); ++i) {
-      const auto message = incoming.parse(options.limits);
-      const std::lock_guard lock(mutex);
-      state.on_weights_message(message);
-      // At once, so that the network does not idle until the round ends.
-      request_chunks(Clock::now());
-    }
-    read_shared();
+    fetch_weights();
     {
       const std::lock_guard lock(mutex);
       const auto now = Clock::now();
@@ -106,7 +109,7 @@ struct WorkerEndpoint::Impl {
     while (const auto event = monitor ? monitor->next() : std::nullopt) {
       const std::lock_guard lock(mutex);
       note_connection(*event);
-      if (*event == ConnectionEvent::kClosed) state.on_closed();
+      if (*event == ConnectionEvent::kClosed) state.session().on_closed();
     }
   }
 
@@ -121,52 +124,43 @@ struct WorkerEndpoint::Impl {
     if (is_news) connection = event;
   }
 
-  // Reads a few chunks at a time, so that neither the owner nor control messages wait for
-  // gigabytes.
-  void read_shared() {
-    more_to_read = true;
-    for (int i = 0; i < kMessagesPerRound && more_to_read; ++i) {
+  // A few chunks at a time, so that neither the owner nor control messages wait for gigabytes.
+  void fetch_weights() {
+    more_to_fetch = true;
+    for (int i = 0; i < kMessagesPerRound && more_to_fetch; ++i) {
       const std::lock_guard lock(mutex);
-      if (state.reads_shared()) state.read_shared(Clock::now());
-      more_to_read = state.reads_shared();
+      more_to_fetch = state.fetch_weights(Clock::now());
     }
   }
 
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
     if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
-    // Requests that found no room, such as all before the connection is ready, are sent when the
-    // socket is writable.
-    const auto events = static_cast<short>(bulk_full ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
-    if (bulk) items.push_back({bulk->handle(), 0, events, 0});
-    zmq::poll(items, more_to_read ? std::chrono::milliseconds::zero() : kTick);
+    if (const auto item = state.is_fetching() ? wire->pollitem() : std::nullopt) {
+      items.push_back(*item);
+    }
+    zmq::poll(items, more_to_fetch ? std::chrono::milliseconds::zero() : kTick);
     waker.clear();
   }
 
   // Opens and closes sockets according to the session's state. Called under the mutex. Every
   // session has its own sockets, so a message of an old session cannot reach the next one.
   void follow_link(Clock::time_point now) {
-    if (state.link() == Link::kOver) return;
-    if (control && opened_for != state.incarnation()) close_sockets();
-    if (control && state.link() == Link::kJoining && now >= next_look && moved(now)) {
+    const WorkerSession& session = state.session();
+    if (session.link() == Link::kOver) return;
+    if (control && opened_for != session.incarnation()) close_sockets();
+    if (control && session.link() == Link::kJoining && now >= next_look && moved(now)) {
       state.disconnect("the trainer is at another address", now);
       return;
     }
-    if (!control && now >= state.next_attempt()) {
+    if (!control && now >= session.next_attempt()) {
       moved(now);
-      opened_for = state.incarnation();
-      control = connect_dealer(context, options.rollout_address, state.identity(),
+      opened_for = session.incarnation();
+      control = connect_dealer(context, options.rollout_address, session.identity(),
                                {.max_frame_bytes = options.limits.max_frame_bytes},
-                               options.backoff_max, curve());
+                               options.backoff_max, options.curve ? &*options.curve : nullptr);
       monitor.emplace(context, *control);
       state.open_session();
-    }
-    const bool staging =
-        state.receiver() != nullptr && !state.reads_shared() && state.link() == Link::kJoined;
-    if (staging && !bulk) {
-      bulk = connect_dealer(context, state.weights_address(), "",
-                            {.max_frame_bytes = options.limits.max_chunk_bytes + kHeaderSlack},
-                            options.backoff_max, curve());
     }
   }
 
@@ -179,40 +173,25 @@ struct WorkerEndpoint::Impl {
     return true;
   }
 
-  // Sends waiting messages as far as the sockets accept them. Called under the mutex.
+  // Sends waiting messages as far as the socket accepts them. Called under the mutex.
   void flush(Clock::time_point now) {
-    while (control && state.front() != nullptr) {
-      if (bridge::send(*control, nullptr, state.front_header(), *state.front()) !=
-          SendResult::kSent)
-        break;
-      state.sent_front(now);
-    }
-    request_chunks(now);
-  }
-
-  // Keeps the receiver's window full. Called under the mutex.
-  void request_chunks(Clock::time_point now) {
-    bulk_full = false;
-    if (!bulk || state.receiver() == nullptr || state.reads_shared()) return;
-    for (const ChunkBody& request : state.receiver()->requests(now)) {
-      const Payload payload = make_payload(MessageType::kChunkRequest, request);
-      if (bridge::send(*bulk, nullptr, pack_header(state.weights_header(), payload), payload) !=
+    WorkerSession& session = state.session();
+    while (control && session.front() != nullptr) {
+      if (bridge::send(*control, nullptr, session.front_header(), *session.front()) !=
           SendResult::kSent) {
-        state.receiver()->unsent(request);
-        bulk_full = true;
+        break;
       }
+      session.sent_front(now);
     }
   }
-
-  const CurveClient* curve() const { return options.curve ? &*options.curve : nullptr; }
 
   LinkReport report() const {  // called under the mutex
-    const bool joined = state.link() == Link::kJoined;
+    const bool joined = state.session().is_joined();
     return {joined, options.rollout_address, joined ? "" : why_not_joined()};
   }
 
   std::string why_not_joined() const {
-    if (state.next_attempt() == Clock::time_point::max()) {
+    if (state.session().next_attempt() == Clock::time_point::max()) {
       return "the trainer ended the session for lack of progress; this worker reconnects when it "
              "makes progress";
     }
@@ -244,15 +223,15 @@ struct WorkerEndpoint::Impl {
   Waker waker;
   std::mutex mutex;
   std::condition_variable changed;
+  // Used by the thread only, as are the sockets.
+  std::shared_ptr<WireFetcher> wire;
   WorkerState state;
   std::exception_ptr failure;
   ConnectionEvent connection = ConnectionEvent::kNotReached;  // the latest
   int attempts = 0;  // connection attempts since the last connection
   std::optional<zmq::socket_t> control;
   std::optional<ConnectionMonitor> monitor;  // of `control`
-  std::optional<zmq::socket_t> bulk;
-  bool bulk_full = false;     // used by the thread only
-  bool more_to_read = false;  // of shared memory; used by the thread only
+  bool more_to_fetch = false;                // used by the thread only
   uint64_t opened_for = 0;
   Clock::time_point next_look{};
   Incoming incoming;
@@ -290,7 +269,7 @@ std::optional<WorkerEvent> WorkerEndpoint::poll(std::chrono::milliseconds timeou
 
 bool WorkerEndpoint::has_room() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->state.has_room();
+  return impl_->state.rollouts().has_room();
 }
 
 Status WorkerEndpoint::send(const Rollout& rollout) {
@@ -308,10 +287,12 @@ Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds t
   while (true) {
     impl_->check();
     impl_->state.touch(Clock::now());
-    if (impl_->state.left()) return Error{Reason::kClosed, "the session is over"};
-    if (impl_->state.has_room()) break;
+    if (impl_->state.session().link() == Link::kOver) {
+      return Error{Reason::kClosed, "the session is over"};
+    }
+    if (impl_->state.rollouts().has_room()) break;
     if (Clock::now() >= deadline) {
-      return Error{Reason::kTimeout, std::to_string(impl_->state.pending()) +
+      return Error{Reason::kTimeout, std::to_string(impl_->state.rollouts().size()) +
                                          " rollouts wait for their acknowledgement, limit " +
                                          std::to_string(impl_->options.max_pending)};
     }
@@ -347,7 +328,7 @@ void WorkerEndpoint::resume() {
 
 std::size_t WorkerEndpoint::pending() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->state.pending();
+  return impl_->state.rollouts().size();
 }
 
 LinkReport WorkerEndpoint::report() const {
@@ -361,17 +342,18 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
   {
     std::unique_lock lock(impl_->mutex);
     const auto done = [&](auto condition) {
-      return impl_->changed.wait_until(
-          lock, deadline, [&] { return impl_->failure || impl_->state.left() || condition(); });
+      return impl_->changed.wait_until(lock, deadline, [&] {
+        return impl_->failure || impl_->state.session().link() == Link::kOver || condition();
+      });
     };
     // After END the trainer accepts no more rollouts and may not answer.
     const bool ended = impl_->state.ended();
-    const bool drained = done([&] { return ended || impl_->state.pending() == 0; });
-    if (!impl_->state.left()) impl_->state.queue_bye(reason);
-    if (impl_->connection != ConnectionEvent::kReady) impl_->state.on_closed();
+    const bool drained = done([&] { return ended || impl_->state.rollouts().size() == 0; });
+    if (impl_->state.session().link() != Link::kOver) impl_->state.queue_bye(reason);
+    if (impl_->connection != ConnectionEvent::kReady) impl_->state.session().on_closed();
     impl_->waker.wake();
-    answered = done([&] { return ended && impl_->state.front() == nullptr; }) && drained &&
-               !impl_->failure && (ended || impl_->state.pending() == 0);
+    answered = done([&] { return ended && impl_->state.session().front() == nullptr; }) &&
+               drained && !impl_->failure && (ended || impl_->state.rollouts().size() == 0);
   }
   impl_->thread.request_stop();
   impl_->waker.wake();

@@ -6,15 +6,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "rl/rewards/reward.h"
 #include "rl/rewards/sandbox.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
 namespace {
@@ -39,13 +44,32 @@ double run_tests(std::string_view completion, std::string_view answer,
   return make_reward("code_tests", options)({"", completion, answer});
 }
 
-std::size_t sandbox_directories() {
-  std::size_t n = 0;
-  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path())) {
-    n += entry.path().filename().string().starts_with("ringside-code-") ? 1 : 0;
+// A directory for temporary files of this test alone: other tests run programs at the same time.
+class OwnTemporaryFiles {
+ public:
+  OwnTemporaryFiles() {
+    fs::permissions(own_.path(), fs::perms(0755));  // the programs' users pass through it
+    ::setenv("TMPDIR", own_.path().c_str(), 1);
   }
-  return n;
-}
+  ~OwnTemporaryFiles() {
+    if (before_.empty()) {
+      ::unsetenv("TMPDIR");
+    } else {
+      ::setenv("TMPDIR", before_.c_str(), 1);
+    }
+  }
+  OwnTemporaryFiles(const OwnTemporaryFiles&) = delete;
+  OwnTemporaryFiles& operator=(const OwnTemporaryFiles&) = delete;
+
+  std::size_t count() const {
+    const fs::directory_iterator entries(own_.path());
+    return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+  }
+
+ private:
+  std::string before_ = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "";
+  test::TemporaryDirectory own_;
+};
 
 // Processes whose command line holds the word.
 std::size_t processes_with(const std::string& word) {
@@ -136,26 +160,43 @@ TEST_CASE("hostile programs end in time and earn nothing") {
                     "assert n < 40") == 1.0);
   REQUIRE(run_tests("import os", "assert os.getpid() < 10 or os.getuid() != " +
                                      std::to_string(::getuid())) == 1.0);
-  const std::size_t directories = sandbox_directories();
-  for (const char* program :
-       {"while True: pass", "while True: print('x' * 1000)",
-        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-        "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '100'])\n    except "
-        "OSError: pass",
-        "x = []\nwhile True: x.append(' ' * 10000000)",
-        "import signal, time\nfor s in range(1, 64):\n    try: signal.signal(s, signal.SIG_IGN)\n  "
-        "  except Exception: pass\ntime.sleep(100)",
-        "import os\nos.kill(os.getppid(), 9)\nwhile True: pass",
-        "f = open('big', 'w')\nwhile True: f.write('x' * 1000000)",
-        "import ctypes\nctypes.string_at(0)",
-        "def f(): f()\nimport sys\nsys.setrecursionlimit(10**9)\nf()",
-        "import os\nos.close(1)\nos.close(2)\nwhile True: pass",
-        "import os\nos.mkdir('d')\nopen('d/f', 'w')\nos.chmod('d', 0)\nwhile True: pass",
-        "input()\n"}) {
-    INFO(program);
-    CHECK(run_tests(program, "assert True", hasty()) == 0.0);
+  const OwnTemporaryFiles files;
+  {
+    const SandboxDirectory directory("script", "");
+    REQUIRE(files.count() == 1);  // programs run there
   }
-  CHECK(sandbox_directories() == directories);
+  const std::vector<std::string> programs{
+      "while True: pass",
+      "while True: print('x' * 1000)",
+      "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+      "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '100'])\n    except "
+      "OSError: pass",
+      "x = []\nwhile True: x.append(' ' * 10000000)",
+      "import signal, time\nfor s in range(1, 64):\n    try: signal.signal(s, signal.SIG_IGN)\n  "
+      "  except Exception: pass\ntime.sleep(100)",
+      "import os\nos.kill(os.getppid(), 9)\nwhile True: pass",
+      "f = open('big', 'w')\nwhile True: f.write('x' * 1000000)",
+      "import ctypes\nctypes.string_at(0)",
+      "def f(): f()\nimport sys\nsys.setrecursionlimit(10**9)\nf()",
+      "import os\nos.close(1)\nos.close(2)\nwhile True: pass",
+      "import os\nos.mkdir('d')\nopen('d/f', 'w')\nos.chmod('d', 0)\nwhile True: pass",
+      "input()\n"};
+  // Each takes its whole second, so a few run at once.
+  constexpr std::size_t kAtOnce = 4;
+  for (std::size_t first = 0; first < programs.size(); first += kAtOnce) {
+    std::vector<std::future<double>> earned;
+    const std::size_t end = std::min(first + kAtOnce, programs.size());
+    for (std::size_t i = first; i < end; ++i) {
+      earned.push_back(std::async(std::launch::async, [&program = programs[i]] {
+        return run_tests(program, "assert True", hasty());
+      }));
+    }
+    for (std::size_t i = first; i < end; ++i) {
+      INFO(programs[i]);
+      CHECK(earned[i - first].get() == 0.0);
+    }
+  }
+  CHECK(files.count() == 0);
 }
 
 TEST_CASE("a program cannot signal other processes") {

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "rl/rewards/http_reward.h"
 #include "rl/rewards/reward_set.h"
 
 namespace ringside::rl {
@@ -83,6 +85,11 @@ class Server {
   std::thread thread_;
 };
 
+// A reward that does not wait between its attempts.
+Reward hasty(const RewardOptions& options) {
+  return http_reward(options, [](std::chrono::milliseconds) {});
+}
+
 TEST_CASE("http takes the server's reward") {
   Server server;
   CHECK(make_reward("http", server.options("/good"))({"p\xff", "a\"b", "a\"b"}) == 0.5);
@@ -91,10 +98,14 @@ TEST_CASE("http takes the server's reward") {
   CHECK(server.calls == 3);
 }
 
-TEST_CASE("http tries three times") {
+TEST_CASE("http tries three times, with growing pauses") {
   Server server;
-  CHECK(make_reward("http", server.options("/third"))({"", "x", "a"}) == 1.0);
+  std::vector<std::chrono::milliseconds> pauses;
+  const auto note = [&](std::chrono::milliseconds pause) { pauses.push_back(pause); };
+  CHECK(http_reward(server.options("/third"), note)({"", "x", "a"}) == 1.0);
   CHECK(server.calls == 3);
+  using namespace std::chrono_literals;
+  CHECK(pauses == std::vector<std::chrono::milliseconds>{250ms, 1000ms});
 }
 
 TEST_CASE("http gives no reward rather than a wrong one") {
@@ -102,19 +113,17 @@ TEST_CASE("http gives no reward rather than a wrong one") {
   for (const char* path :
        {"/500", "/bad", "/nan", "/huge", "/text", "/deep", "/long", "/lists", "/not-there"}) {
     INFO(path);
-    const auto reward = make_reward("http", server.options(path));
+    const auto reward = hasty(server.options(path));
     CHECK_THROWS_AS(reward({"", "x", "a"}), RewardUnavailable);
   }
-  CHECK_THROWS_WITH(make_reward("http", server.options("/500"))({"", "x", "a"}),
+  CHECK_THROWS_WITH(hasty(server.options("/500"))({"", "x", "a"}),
                     Catch::Contains("/500") && Catch::Contains("status 500"));
 }
 
 TEST_CASE("http waits no longer than its timeout, however the server dawdles") {
   Server server;
-  CHECK_THROWS_AS(make_reward("http", server.options("/slow", 0.1))({"", "x", "a"}),
-                  RewardUnavailable);
-  CHECK_THROWS_AS(make_reward("http", server.options("/drip", 0.3))({"", "x", "a"}),
-                  RewardUnavailable);
+  CHECK_THROWS_AS(hasty(server.options("/slow", 0.1))({"", "x", "a"}), RewardUnavailable);
+  CHECK_THROWS_AS(hasty(server.options("/drip", 0.3))({"", "x", "a"}), RewardUnavailable);
   CHECK(server.calls >= 3);
 }
 

@@ -4,6 +4,7 @@ Guards that both sides speak the same protocol: weights arrive bit for bit with 
 rollouts arrive with every field, and damaged bytes are refused on this side as well.
 """
 
+import contextlib
 import copy
 import json
 import math
@@ -12,15 +13,17 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import numpy as np
+import zmq
 
 PYTHON_DIR = pathlib.Path(__file__).resolve().parents[2] / "rollout_bridge" / "python"
 sys.path.insert(0, str(PYTHON_DIR))
 
-from ringside_bridge import (Client, CurveKeys, Ended, Failed, Granted, Rollout,  # noqa: E402
-                             WeightsReady, root_hash_of)
+from ringside_bridge import (Client, CurveKeys, Disconnected, Ended, Failed, Granted,  # noqa: E402
+                             Rollout, RolloutRejected, WeightsReady, root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
 from ringside_bridge.pull import pull  # noqa: E402
@@ -148,6 +151,133 @@ class EndToEnd(unittest.TestCase):
         self.assertIn("finished", example.stdout)
         self.assertEqual(json.loads(peer.stdout.readline())["accepted"], 24)
         self.assertEqual(peer.wait(20), 0)
+
+
+class WrittenTrainer:
+    """A trainer that sends what a test tells it to, to one client."""
+
+    def __init__(self):
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self.address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
+
+    def close(self):
+        self._context.destroy(linger=0)
+
+    def receive(self, kind):
+        """The client's next message of this kind; heartbeats and the like are skipped."""
+        while self._socket.poll(10_000):
+            self._peer, *parts = self._socket.recv_multipart()
+            message = wire.unpack(parts)
+            if message.type == kind:
+                return message
+        raise AssertionError(f"no {kind} within 10 s")
+
+    def send(self, kind, body, seq=None):
+        if seq is None:
+            self._seq = seq = self._seq + 1
+        self._socket.send_multipart([self._peer, *wire.pack(
+            kind, body, run_id="run", trainer_term=1, worker_id="w", incarnation=1, seq=seq)])
+
+    def welcome(self):
+        hello = self.receive("HELLO")
+        self._seq = 0
+        self.send("WELCOME", {"weights_address": "", "version": -1, "root_hash": "", "heartbeat_ms": 1000,
+                              "timeout_ms": 10_000, "window_bytes": 1 << 20, "chunk_bytes": 4096,
+                              "settings": {}})
+        return hello
+
+    def grant(self, *samples):
+        self.send("CREDIT", {"groups": [{"group_id": 7, "group_size": 4, "min_version": 0, "attempt": 0,
+                                         "sample_indices": list(samples)}]})
+
+    def end_session(self):
+        self.send("ERROR", {"reason": "unknown_session", "detail": "", "fatal": False}, seq=0)
+
+    def acknowledge(self, rollout_id, status):
+        self.send("ACK", {"rollout_id": rollout_id, "status": status, "reason": "malformed", "detail": "why"})
+
+
+class Grants(unittest.TestCase):
+    """What becomes of a sample: nobody may wait for one that nobody makes."""
+
+    @contextlib.contextmanager
+    def session(self):
+        trainer = WrittenTrainer()
+        self.addCleanup(trainer.close)
+        client = Client(trainer.address, "w")
+        try:
+            trainer.welcome()
+            yield trainer, client
+        finally:
+            client._over = True  # nobody answers BYE
+            client.close(timeout=0)
+
+    def granted(self, client):
+        event = client.poll(timeout=5)
+        self.assertIsInstance(event, Granted)
+        return [(group.group_id, s) for group in event.groups for s in group.sample_indices]
+
+    def rollout(self, sample):
+        return Rollout(rollout_id=f"r{sample}", group_id=7, group_size=4, sample_index=sample, prompt_ids=[1],
+                       completion_ids=[2], logprobs=[-1.0], versions=[(0, 0, 1)], trainer_term=1)
+
+    def reconnect(self, trainer, client):
+        trainer.end_session()
+        self.assertIsInstance(client.poll(timeout=5), Disconnected)
+        trainer.welcome()
+
+    def test_a_sample_granted_again_in_a_new_session_is_handed_out_again(self):
+        with self.session() as (trainer, client):
+            trainer.grant(0, 1)
+            self.assertEqual(self.granted(client), [(7, 0), (7, 1)])
+            self.reconnect(trainer, client)
+            trainer.grant(0, 1)
+            self.assertEqual(self.granted(client), [(7, 0), (7, 1)])
+
+    def test_a_sample_whose_rollout_is_unacknowledged_is_not_handed_out_again(self):
+        with self.session() as (trainer, client):
+            trainer.grant(0, 1)
+            self.granted(client)
+            client.send(self.rollout(0))
+            self.reconnect(trainer, client)
+            trainer.grant(0, 1)
+            self.assertEqual(self.granted(client), [(7, 1)])
+
+    def test_a_rollout_sent_before_the_grant_is_seen_takes_its_sample_out(self):
+        for acknowledged in (False, True):
+            with self.session() as (trainer, client):
+                trainer.grant(0, 1)
+                self.granted(client)
+                self.reconnect(trainer, client)
+                trainer.grant(0, 1)  # the caller is sampling and has not seen it yet
+                client.send(self.rollout(0))
+                trainer.receive("ROLLOUT")
+                if acknowledged:
+                    trainer.acknowledge("r0", "ACCEPTED")
+                    self.assertTrue(self.eventually(lambda: not client._pending))
+                self.assertEqual(self.granted(client), [(7, 1)])
+
+    def test_a_refusal_without_a_rollout_id_answers_the_rollout_sent_first(self):
+        with self.session() as (trainer, client):
+            trainer.grant(0, 1)
+            self.granted(client)
+            client.send(self.rollout(0))
+            client.send(self.rollout(1))
+            trainer.receive("ROLLOUT")
+            trainer.receive("ROLLOUT")
+            trainer.acknowledge("", "REJECTED")
+            self.assertEqual(client.poll(timeout=5), RolloutRejected("r0", "malformed", "why"))
+            trainer.acknowledge("", "STALE")
+            self.assertTrue(self.eventually(lambda: not client._pending))
+
+    def eventually(self, condition):
+        for _ in range(500):
+            if condition():
+                return True
+            threading.Event().wait(0.01)
+        return False
 
 
 class Refusals(unittest.TestCase):

@@ -36,7 +36,15 @@ class DirectWorker {
   void cut() { state_.disconnect("cut", now_); }
   void say(const Payload& payload) {
     const std::string header = pack_header(
-        {payload.type, "run", trainer_term_, "w", state_.incarnation(), ++seq_}, payload);
+        {payload.type, "run", trainer_term_, "w", state_.session().incarnation(), ++seq_}, payload);
+    state_.on_message(parse_message(std::vector<Frame>{std::as_bytes(std::span(header))}, {}),
+                      now_);
+  }
+  // An ERROR is outside the numbers of the session.
+  void error(const ErrorBody& body) {
+    const Payload payload = make_payload(MessageType::kError, body);
+    const std::string header = pack_header(
+        {payload.type, "run", trainer_term_, "w", state_.session().incarnation(), 0}, payload);
     state_.on_message(parse_message(std::vector<Frame>{std::as_bytes(std::span(header))}, {}),
                       now_);
   }
@@ -52,9 +60,9 @@ class DirectWorker {
   std::vector<MessageType> sent() {
     state_.tick(now_);
     std::vector<MessageType> types;
-    while (state_.front() != nullptr) {
-      types.push_back(state_.front()->type);
-      state_.sent_front(now_);
+    while (state_.session().front() != nullptr) {
+      types.push_back(state_.session().front()->type);
+      state_.session().sent_front(now_);
     }
     return types;
   }

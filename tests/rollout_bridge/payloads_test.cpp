@@ -158,7 +158,7 @@ TEST_CASE("the trainer serves runs of whole payloads and nothing else in one chu
   for (std::size_t i = 2; i < 12; ++i) bytes += next->delta->payloads[i].bytes.size();
   zmq::context_t context;
   WeightServer server(context, "tcp://127.0.0.1:*", "run", 1, {});
-  CHECK(server.hold(next) == nullptr);
+  CHECK(server.serve(next) == nullptr);
   zmq::socket_t socket = connect_dealer(context, server.address(), "", {.max_frame_bytes = 1 << 20},
                                         std::chrono::milliseconds(100));
   const auto [type, hash] = ask(socket, {1, 2, 0, bytes, 0, 10});

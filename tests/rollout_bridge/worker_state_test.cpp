@@ -49,9 +49,55 @@ TEST_CASE(
   SECTION("acknowledged before the owner looks") {
     (void)worker.sent();
     worker.ack(rollout.rollout_id, "ACCEPTED");
-    CHECK(worker.state().pending() == 0);
+    CHECK(worker.state().rollouts().size() == 0);
   }
   CHECK(worker.granted() == Samples{{7, 1}});
+}
+
+TEST_CASE("a session that ended for lack of progress is followed by none until there is progress",
+          "[worker]") {
+  DirectWorker worker;
+  worker.join();
+  const WorkerSession& session = worker.state().session();
+  ErrorBody error{"timeout", "no progress"};
+  worker.error(error);
+  CHECK(session.link() == Link::kAway);
+  worker.advance(std::chrono::hours(1));
+  (void)worker.sent();
+  CHECK(session.next_attempt() > worker.now());
+  worker.state().touch(worker.now());
+  CHECK(session.next_attempt() <= worker.now());
+}
+
+TEST_CASE("an answer without a rollout_id is for the rollout that was sent first", "[worker]") {
+  DirectWorker worker;
+  worker.join();
+  worker.grant(7, {0, 1});
+  (void)worker.granted();
+  for (const int32_t sample : {0, 1}) {
+    REQUIRE(worker.state().send_rollout(rollout_under(0, 7, sample, 4)).ok());
+  }
+  const std::string first = rollout_under(0, 7, 0, 4).rollout_id;
+  const std::string second = rollout_under(0, 7, 1, 4).rollout_id;
+  std::string expected = first;
+  std::size_t left = 1;
+  SECTION("in the order in which they were made") { (void)worker.sent(); }
+  SECTION("in the order of the latest sending") {
+    (void)worker.sent();
+    worker.ack(first, "BUSY");
+    worker.advance(std::chrono::seconds(2));
+    (void)worker.sent();
+    expected = second;
+  }
+  SECTION("nothing was sent") {
+    expected = "";
+    left = 2;
+  }
+  worker.ack("", "REJECTED");
+  CHECK(worker.state().rollouts().size() == left);
+  const auto event = worker.state().poll();
+  const auto* rejected = event ? std::get_if<RolloutRejected>(&*event) : nullptr;
+  CHECK((rejected != nullptr ? rejected->rollout_id : "") == expected);
 }
 
 TEST_CASE("a sample granted after its rollout was answered is sampled again", "[worker]") {

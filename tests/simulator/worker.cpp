@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "rollout_bridge/weights/wire_fetcher.h"
+
 namespace ringside::simulator {
 namespace {
 
@@ -20,7 +22,6 @@ WorkerOptions options_of(const WorkerPlan& plan, const std::string& id, uint64_t
   o.max_pending = plan.max_pending;
   o.chunk_bytes = 64;
   o.chunk_timeout = milliseconds(1000);
-  o.shared_memory = false;
   return o;
 }
 
@@ -32,14 +33,18 @@ std::optional<WorkerEvent> SimLink::next_event() {
 }
 
 Status SimLink::send(const Rollout& rollout) {
-  if (state_.left()) return Error{Reason::kClosed, "the session is over"};
-  if (!state_.has_room()) return Error{Reason::kTimeout, "no room"};
+  if (state_.session().link() == Link::kOver) return Error{Reason::kClosed, "the session is over"};
+  if (!state_.rollouts().has_room()) return Error{Reason::kTimeout, "no room"};
   return state_.send_rollout(rollout);
 }
 
 SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s,
-                            const WorkerOptions& options)
-    : state(options), link(state, world.events), model(world, plan, options.worker_id), server(s) {
+                            const WorkerOptions& options, SimFetcher::Ask ask)
+    : fetcher(std::make_shared<SimFetcher>(std::move(ask))),
+      state(options, {fetcher}),
+      link(state, world.events),
+      model(world, plan, options.worker_id),
+      server(s) {
   state.touch(world.events.now());
   const rl::WorkerSettings settings{options.worker_id, {}, [] { return false; }};
   const auto now = [&world] { return world.events.now(); };
@@ -59,8 +64,9 @@ Span SimWorker::Process::take_busy() { return embedded ? model.take_busy() : ser
 void SimWorker::start() {
   if (over_ || process_) return;
   ++life_;
-  process_ =
-      std::make_unique<Process>(world_, plan_, server_, options_of(plan_, worker_id_, life_));
+  process_ = std::make_unique<Process>(
+      world_, plan_, server_, options_of(plan_, worker_id_, life_),
+      [this](const Header& header, const ChunkBody& body) { ask_for_chunk(header, body); });
   inbox_.clear();
   busy_until_ = stopped_until_ = {};
   world_.trace(worker_id_ + ": starts");
@@ -99,6 +105,7 @@ void SimWorker::tick() {
 }
 
 void SimWorker::round() {
+  fetch_weights();
   process_->state.tick(world_.events.now());
   follow_link();
   flush();
@@ -107,50 +114,67 @@ void SimWorker::round() {
 
 void SimWorker::follow_link() {
   WorkerState& state = process_->state;
-  if (state.link() == Link::kOver) return;
-  if (!identity_.empty() && opened_for_ != state.incarnation()) {
+  const WorkerSession& session = state.session();
+  if (session.link() == Link::kOver) return;
+  if (!identity_.empty() && opened_for_ != session.incarnation()) {
     world_.network.close(std::exchange(identity_, ""));
     connected_ = false;
   }
-  if (identity_.empty() && world_.events.now() >= state.next_attempt()) {
-    opened_for_ = state.incarnation();
-    identity_ = state.identity();
+  if (identity_.empty() && world_.events.now() >= session.next_attempt()) {
+    opened_for_ = session.incarnation();
+    identity_ = session.identity();
     state.open_session();
     world_.network.open(identity_, worker_id_, *this);
   }
 }
 
 void SimWorker::flush() {
-  WorkerState& state = process_->state;
-  while (connected_ && state.front() != nullptr) {
-    if (!world_.network.to_trainer(identity_, {state.front_header(), state.front()->buffers}))
+  WorkerSession& session = process_->state.session();
+  while (connected_ && session.front() != nullptr) {
+    if (!world_.network.to_trainer(identity_, {session.front_header(), session.front()->buffers})) {
       break;
-    state.sent_front(world_.events.now());
+    }
+    session.sent_front(world_.events.now());
   }
-  request_chunks();
 }
 
-void SimWorker::request_chunks() {
-  WorkerState& state = process_->state;
-  if (state.receiver() == nullptr || state.link() != Link::kJoined) return;
-  for (const ChunkBody& request : state.receiver()->requests(world_.events.now())) {
-    const auto delay = world_.network.bulk_delay(worker_id_);
-    if (!delay) continue;  // lost: it is asked for again
-    world_.events.after(*delay, [this, life = life_, incarnation = state.incarnation(),
-                                 header = state.weights_header(), request] {
-      auto reply = trainer_.answer_chunk(header, request);
-      const auto back = world_.network.bulk_delay(worker_id_);
-      if (!reply || !back) return;
-      world_.events.after(*back, [this, life, incarnation, reply = std::move(*reply)]() mutable {
-        on_chunk(life, incarnation, std::move(reply));
-      });
-    });
+void SimWorker::fetch_weights() {
+  while (process_->state.fetch_weights(world_.events.now())) {
   }
+}
+
+void SimWorker::ask_for_chunk(const Header& header, const ChunkBody& request) {
+  const auto delay = world_.network.bulk_delay(worker_id_);
+  if (!delay) return;  // lost: it is asked for again
+  world_.events.after(
+      *delay,
+      [this, life = life_, incarnation = process_->state.session().incarnation(), header, request] {
+        auto reply = trainer_.answer_chunk(header, request);
+        const auto back = world_.network.bulk_delay(worker_id_);
+        if (!reply || !back) return;
+        world_.events.after(*back, [this, life, incarnation, reply = std::move(*reply)]() mutable {
+          on_chunk(life, incarnation, std::move(reply));
+        });
+      });
+}
+
+Result<FetchState> SimFetcher::fetch(WeightReceiver& receiver,
+                                     WeightReceiver::Clock::time_point now) {
+  const bool answered = !answers_.empty();
+  if (answered) {
+    const Packet packet = std::move(answers_.front());
+    answers_.pop_front();
+    if (Status s = accept_answer(receiver, packet.parse(), session_.header.trainer_term); !s) {
+      return s.error();
+    }
+  }
+  for (const ChunkBody& request : receiver.requests(now)) ask_(session_.header, request);
+  return answered ? FetchState::kMoved : FetchState::kWaiting;
 }
 
 void SimWorker::on_chunk(uint64_t life, uint64_t incarnation, Packet packet) {
   if (life != life_ || world_.events.now() < stopped_until_ ||
-      process_->state.incarnation() != incarnation) {
+      process_->state.session().incarnation() != incarnation) {
     return;  // it came for sockets that are closed
   }
   if (world_.random.chance(0.002) && !packet.buffers.empty() && !packet.buffers[0].bytes.empty()) {
@@ -158,7 +182,7 @@ void SimWorker::on_chunk(uint64_t life, uint64_t incarnation, Packet packet) {
     auto* bytes = const_cast<std::byte*>(packet.buffers[0].bytes.data());
     bytes[0] ^= std::byte{1};
   }
-  process_->state.on_weights_message(packet.parse());
+  process_->fetcher->on_answer(std::move(packet));
   round();
 }
 
@@ -169,7 +193,7 @@ void SimWorker::on_connected() {
 
 void SimWorker::on_closed() {
   connected_ = false;
-  if (process_) process_->state.on_closed();
+  if (process_) process_->state.session().on_closed();
 }
 
 void SimWorker::on_packet(Packet packet) {
@@ -209,9 +233,10 @@ void SimWorker::turn() {
 
 std::string SimWorker::summary() const {
   if (!process_) return worker_id_ + ": no process";
-  return worker_id_ + ": link " + std::to_string(static_cast<int>(process_->state.link())) +
+  return worker_id_ + ": link " +
+         std::to_string(static_cast<int>(process_->state.session().link())) +
          (connected_ ? ", connected" : "") + ", pending " +
-         std::to_string(process_->state.pending());
+         std::to_string(process_->state.rollouts().size());
 }
 
 }  // namespace ringside::simulator

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,7 @@ class SimLink final : public bridge::TrainerLink {
  public:
   SimLink(bridge::WorkerState& state, const EventQueue& events) : state_(state), events_(events) {}
   std::optional<bridge::WorkerEvent> next_event() override;
-  bool has_room() const override { return state_.has_room(); }
+  bool has_room() const override { return state_.rollouts().has_room(); }
   bridge::Status send(const bridge::Rollout& rollout) override;
   bridge::Status commit_weights(int64_t version, const std::string& root_hash) override {
     return state_.commit_weights(version, root_hash);
@@ -110,6 +111,31 @@ class SimServer final : public rl::ServedPolicy {
   Span busy_{};
 };
 
+// Fetches chunks over the simulated network.
+class SimFetcher final : public bridge::WeightFetcher {
+ public:
+  using Ask = std::function<void(const bridge::Header&, const bridge::ChunkBody&)>;
+  explicit SimFetcher(Ask ask) : ask_(std::move(ask)) {}
+  bool begin(const bridge::WeightSession& session, const bridge::OfferBody&,
+             const bridge::Manifest&) override {
+    session_ = session;
+    return true;
+  }
+  bool prefers_changes() const override { return true; }
+  bridge::Result<bridge::FetchState> fetch(bridge::WeightReceiver& receiver,
+                                           bridge::WeightReceiver::Clock::time_point now) override;
+  const char* encoding(bool builds_on_base) const override {
+    return builds_on_base ? "overwrite" : "dense";
+  }
+  void close() override { answers_.clear(); }
+  void on_answer(Packet packet) { answers_.push_back(std::move(packet)); }
+
+ private:
+  Ask ask_;
+  bridge::WeightSession session_;
+  std::deque<Packet> answers_;
+};
+
 class SimWorker final : public WorkerPort {
  public:
   SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan, std::string worker_id)
@@ -139,11 +165,12 @@ class SimWorker final : public WorkerPort {
   // Of one process.
   struct Process {
     Process(World& world, const WorkerPlan& plan, SimServer& server,
-            const bridge::WorkerOptions& options);
+            const bridge::WorkerOptions& options, SimFetcher::Ask ask);
     std::chrono::milliseconds turn();
     bool is_over() const;
     Span take_busy();
 
+    std::shared_ptr<SimFetcher> fetcher;
     bridge::WorkerState state;
     SimLink link;
     SimModel model;
@@ -157,7 +184,8 @@ class SimWorker final : public WorkerPort {
   void round();  // as WorkerEndpoint's thread
   void follow_link();
   void flush();
-  void request_chunks();
+  void fetch_weights();
+  void ask_for_chunk(const bridge::Header& header, const bridge::ChunkBody& request);
   void on_chunk(uint64_t life, uint64_t incarnation, Packet packet);
   void schedule_turn(Span after);
   void turn();

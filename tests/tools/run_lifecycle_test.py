@@ -167,7 +167,7 @@ class Lifecycle(unittest.TestCase):
         class Slow(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 self.rfile.read(int(self.headers["Content-Length"]))
-                time.sleep(5)
+                time.sleep(3)  # the collectives may take 2 s
                 body = b'{"reward": 0.5}'
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))

@@ -1,10 +1,10 @@
 # The CUDA part: what of sp/ needs only a plan, built and tested everywhere; and where nvcc and a whole torch wheel are found,
 # the kernels, NCCL and the CUDA backend as libraries of their own, which the executables with property RINGSIDE_CUDA link
 # beside the objects that all others link. A machine without a GPU compiles and links them too. RINGSIDE_CUDA demands them.
-ringside_library(NAME sp_cuda_waves SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
-ringside_library(NAME sp_cuda_stage SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
+ringside_library(NAME sp_varlen_groups SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/varlen_groups.cpp" DEPS sp_plan)
+ringside_library(NAME sp_ring_step SOURCES "${CMAKE_SOURCE_DIR}/sp/attention/cuda/ring_step.cpp"
     "${CMAKE_SOURCE_DIR}/sp/attention/cuda/exact_attention.cpp"
-  DEPS sp_cuda_waves sp_attention TORCH)
+  DEPS sp_varlen_groups sp_attention TORCH)
 
 # ringside_find_full_torch(OUT): the torch folder of an installed wheel that has its CUDA libraries beside it, or empty. That
 # of .env/build has libtorch_cuda.so, but nothing that it needs.
@@ -73,7 +73,7 @@ add_library(ringside_sp_cuda STATIC
   "${CMAKE_SOURCE_DIR}/sp/attention/cuda/row_kernels.cu" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/kernels.cpp"
   "${CMAKE_SOURCE_DIR}/sp/mesh/nccl_groups.cpp")
 target_include_directories(ringside_sp_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
-target_link_libraries(ringside_sp_cuda PUBLIC sp_cuda_stage sp_mesh ringside_cuda_headers)
+target_link_libraries(ringside_sp_cuda PUBLIC sp_ring_step sp_mesh ringside_cuda_headers)
 
 # An object, not an archive: nothing names its symbols, it registers itself.
 add_library(ringside_cuda_backend OBJECT "${CMAKE_SOURCE_DIR}/engine/device/device_backend_cuda.cpp")

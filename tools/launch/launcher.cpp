@@ -221,17 +221,17 @@ class Supervisor {
       if (child.pid == 0) continue;
       const auto status = reap(child.pid);
       if (!status) continue;
-      const std::string obituary = bury(child, *status);
+      const std::string ending = record_end(child, *status);
       if (!child.trainer) {
-        on_worker_exit(child, *status, obituary);
+        on_worker_exit(child, *status, ending);
       } else if (!status->ok() && phase_ == Phase::kRunning) {
-        failures += (failures.empty() ? "" : "; ") + obituary;
+        failures += (failures.empty() ? "" : "; ") + ending;
         reason_told_ = reason_told_ || !last_words(child).empty();
       } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
-        report(obituary);  // it was expected to save a checkpoint
+        report(ending);  // it was expected to save a checkpoint
       } else if (interrupt_ == 0 && !reason_told_ && !status->signalled &&
                  !last_words(child).empty()) {
-        result_.error += "; " + obituary;  // this rank knows the reason but did not die first
+        result_.error += "; " + ending;  // this rank knows the reason but did not die first
         reason_told_ = true;
       }
     }
@@ -245,8 +245,8 @@ class Supervisor {
   }
 
   // "worker 0 (pid 7) exited with status 1: its last words".
-  std::string bury(Child& child, const ExitStatus& status) {
-    std::string obituary =
+  std::string record_end(Child& child, const ExitStatus& status) {
+    std::string ending =
         child.name + " (pid " + std::to_string(child.pid) + ") " + status.describe();
     child.pid = 0;
     child.kill_at.reset();
@@ -255,29 +255,29 @@ class Supervisor {
     }
     // A signal comes from outside: the child's last output is unrelated to it.
     if (!status.ok() && !status.signalled && !last_words(child).empty()) {
-      obituary += ": " + last_words(child);
+      ending += ": " + last_words(child);
     }
-    return obituary;
+    return ending;
   }
 
   static std::string last_words(const Child& child) {
     return child.relay ? child.relay->reason() : std::string();
   }
 
-  void on_worker_exit(Child& child, const ExitStatus& status, const std::string& obituary) {
+  void on_worker_exit(Child& child, const ExitStatus& status, const std::string& ending) {
     if (phase_ == Phase::kStopping || phase_ == Phase::kKilling) return;
     if (status.ok() || phase_ == Phase::kLeaving || !options_.restart_workers) {
-      if (!status.ok()) report(obituary);
+      if (!status.ok()) report(ending);
       return;
     }
     const bool usage = !status.signalled && status.code == kUsageExit;
     if (usage || dies_alike(child, status)) {
       reason_told_ = true;
-      fail(obituary + (usage ? "" : " (three times in the same way)"));
+      fail(ending + (usage ? "" : " (three times in the same way)"));
       return;
     }
     if (Clock::now() - child.started > options_.max_backoff) child.deaths = 0;
-    schedule_restart(child, obituary);
+    schedule_restart(child, ending);
   }
 
   // Counts consecutive equal deaths without progress and returns whether the limit is reached. A

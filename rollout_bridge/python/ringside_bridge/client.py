@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from .events import WeightsReady
+from .events import Granted, WeightsReady
 from .schema import Rollout
 from .session import Pending, SessionLoop
 from .sockets import CurveKeys
@@ -39,14 +39,18 @@ class Client(SessionLoop):
 
     def poll(self, timeout: float | None = None):
         """The next event, or None after `timeout` seconds. Raises what ended the thread."""
-        self._progress = time.monotonic()
-        try:
-            event = self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if isinstance(event, BaseException):
-            raise event
-        return event
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._progress = time.monotonic()
+            left = None if deadline is None else max(0.0, deadline - self._progress)
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(event, BaseException):
+                raise event
+            if not isinstance(event, Granted) or self._without_sent(event).groups:
+                return event
 
     def send(self, rollout: Rollout, timeout: float = 60.0) -> None:
         """Keeps the rollout until it is acknowledged. ValueError if it is invalid, TimeoutError when
@@ -62,7 +66,7 @@ class Client(SessionLoop):
             if self._over:
                 raise ConnectionError("the session is over")
             self._pending[rollout.rollout_id] = Pending(rollout)
-            self._in_flight.discard((rollout.group_id, rollout.sample_index))
+            self._granted.discard((rollout.group_id, rollout.sample_index))
 
     def commit(self, ready: WeightsReady, installed: dict[str, np.ndarray]) -> None:
         """Says what is installed now; hashes `installed`, the arrays the sampler really uses."""

@@ -11,6 +11,9 @@ from .schema import GrantedGroup
 
 @dataclass
 class Granted:
+    """Samples to make. In a new session the trainer grants samples of the old one again. The caller makes
+    them, except those that it is still making."""
+
     groups: list[GrantedGroup]
 
 
@@ -25,6 +28,8 @@ class WeightsReady:
 
 @dataclass
 class RolloutRejected:
+    """The trainer refused this rollout for good. If it still needs the sample, it grants it again."""
+
     rollout_id: str
     reason: str
     detail: str
@@ -43,4 +48,7 @@ class Failed:
 
 @dataclass
 class Disconnected:
+    """The session ended; the client reconnects by itself. The trainer has taken back all grants. The caller
+    drops the samples that it has not begun. It may still send those that it finishes."""
+
     why: str

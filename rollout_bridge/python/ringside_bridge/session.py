@@ -25,13 +25,20 @@ class _Rejoin(Exception):
 @dataclass
 class Pending:
     rollout: Rollout
-    sent: bool = False
+    sent_as: int = 0  # number of its sending; 0: to be sent
     not_before: float = 0.0
+
+
+def _drop_sample(granted: Granted, rollout: Rollout) -> None:
+    for group in granted.groups:
+        if group.group_id == rollout.group_id:
+            group.sample_indices = [s for s in group.sample_indices if s != rollout.sample_index]
+    granted.groups = [group for group in granted.groups if group.sample_indices]
 
 
 class SessionLoop:
     """What runs in the thread. Fields without a note are the thread's own; `_lock` guards `_pending`,
-    `_in_flight`, `_installed`, `_commits`, `_paused` and `_leaving`, which the caller's side
+    `_granted`, `_unseen`, `_installed`, `_commits`, `_paused` and `_leaving`, which the caller's side
     shares."""
 
     def __init__(self, address: str, worker_id: str, capacity_samples: int, max_pending: int,
@@ -45,7 +52,9 @@ class SessionLoop:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._pending: dict[str, Pending] = {}
-        self._in_flight: set[tuple[int, int]] = set()
+        self._sendings = 0
+        self._granted: set[tuple[int, int]] = set()  # in this session, and not sent since
+        self._unseen: list[Granted] = []  # not polled yet
         self._installed = {"term": -1, "version": -1, "root": ""}
         self._commits: list[dict] = []
         self._paused = self._resumed = False
@@ -104,7 +113,9 @@ class SessionLoop:
         with self._lock:
             self._commits.clear()
             for pending in self._pending.values():
-                pending.sent = False
+                pending.sent_as = 0
+            # The trainer has taken back all grants; it grants again what it still needs.
+            self._granted.clear()
             installed, pending_count = self._installed, len(self._pending)
         self._control = open_dealer(self._context, self._address,
                                     f"{self._worker_id}/{self._incarnation}", self._curve)
@@ -218,37 +229,52 @@ class SessionLoop:
 
     def _on_credit(self, message: Message) -> None:
         self._set_window(message.body)
-        groups = []
+        groups = [GrantedGroup(**{name: body[name] for name in GrantedGroup.__dataclass_fields__})
+                  for body in message.body["groups"]]
+        if not groups:
+            return
+        granted = Granted(groups)
         with self._lock:
-            busy = {(p.rollout.group_id, p.rollout.sample_index) for p in self._pending.values()}
-            for body in message.body["groups"]:
-                group = GrantedGroup(**{name: body[name] for name in
-                                        GrantedGroup.__dataclass_fields__})
-                keys = {(group.group_id, s) for s in group.sample_indices}
-                fresh = keys - busy - self._in_flight
-                self._in_flight |= fresh
-                group.sample_indices = sorted(s for _, s in fresh)
-                if fresh:
-                    groups.append(group)
-        if groups:
-            self._events.put(Granted(groups))
+            self._granted |= {(g.group_id, s) for g in groups for s in g.sample_indices}
+            self._unseen.append(granted)
+        self._events.put(granted)
+
+    def _without_sent(self, granted: Granted) -> Granted:
+        """The grant as the caller sees it: without samples whose rollout waits for its ACK, because
+        that rollout is sent again."""
+        with self._lock:
+            self._unseen = [other for other in self._unseen if other is not granted]
+            for pending in self._pending.values():
+                _drop_sample(granted, pending.rollout)
+        return granted
+
+    def _answered(self, rollout_id: str) -> Pending | None:
+        """The rollout that an ACK answers. ACKs come in the order of the ROLLOUTs, so one without an id
+        (the trainer could not read it) answers the rollout that was sent first."""
+        if rollout_id:
+            return self._pending.get(rollout_id)
+        sent = [pending for pending in self._pending.values() if pending.sent_as]
+        return min(sent, key=lambda pending: pending.sent_as, default=None)
 
     def _on_ack(self, message: Message) -> None:
         body = message.body
         self._set_window(body)
         with self._room:
-            pending = self._pending.get(body["rollout_id"])
+            pending = self._answered(body["rollout_id"])
             if pending is None:
                 return
-            if pending.sent:
-                self._unacked -= sum(a.nbytes for _, _, a in pending.rollout.buffers())
+            rollout = pending.rollout
+            if pending.sent_as:
+                self._unacked -= sum(a.nbytes for _, _, a in rollout.buffers())
             if body["status"] == "BUSY":
-                pending.sent, pending.not_before = False, time.monotonic() + 1.0
+                pending.sent_as, pending.not_before = 0, time.monotonic() + 1.0
                 return
-            del self._pending[body["rollout_id"]]
+            del self._pending[rollout.rollout_id]
+            for granted in self._unseen:  # they came before this answer
+                _drop_sample(granted, rollout)
             self._room.notify_all()
         if body["status"] == "REJECTED":
-            self._events.put(RolloutRejected(body["rollout_id"], body["reason"], body["detail"]))
+            self._events.put(RolloutRejected(rollout.rollout_id, body["reason"], body["detail"]))
 
     def _on_weights_offer(self, message: Message) -> None:
         try:
@@ -310,7 +336,9 @@ class SessionLoop:
 
     def _on_commit(self, message: Message) -> None:
         staged = self._staged
-        if staged is not None and staged.version == message.body["version"]:
+        body = message.body
+        if staged is not None and (staged.version, staged.manifest["root_hash"]) == (
+                body["version"], body["root_hash"]):
             self._events.put(staged)
             self._staged = None
 
@@ -329,18 +357,19 @@ class SessionLoop:
                 self._last_heartbeat = now
                 self._queue("HEARTBEAT", {
                     "state": self._state_word(),
-                    "version": self._installed["version"], "queue_depth": len(self._in_flight),
+                    "version": self._installed["version"], "queue_depth": len(self._granted),
                     "progress_age_ms": int(1000 * (now - self._progress)),
                     "pending": len(self._pending)})
             for pending in self._pending.values() if self._window else ():
-                if pending.sent or pending.not_before > now:
+                if pending.sent_as or pending.not_before > now:
                     continue
                 buffers = pending.rollout.buffers()
                 size = sum(array.nbytes for _, _, array in buffers)
                 if self._unacked and self._unacked + size > self._window:
                     break
                 self._queue("ROLLOUT", pending.rollout.body(), buffers)
-                pending.sent = True
+                self._sendings += 1
+                pending.sent_as = self._sendings
                 self._unacked += size
             if self._leaving is not None:
                 self._queue("BYE", {"reason": self._leaving})

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rl/publish/weight_sync_nccl.h"
+#include "rl/publish/nccl_weight_group.h"
 
 int main(int argc, char** argv) {
   using namespace ringside::rl;

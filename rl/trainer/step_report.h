@@ -1,0 +1,53 @@
+// Report of a run's finished steps: metrics.jsonl, TensorBoard and the progress line. Rank 0 has
+// one.
+//
+// Thread safety: none.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "rl/config/config.h"
+#include "rl/report/metrics_writer.h"
+#include "rl/report/progress.h"
+#include "rl/report/tensorboard_writer.h"
+#include "rl/step/policy_update.h"
+#include "rl/trainer/checkpoint.h"
+
+namespace ringside::rl {
+
+class StepReport {
+ public:
+  // Opens the files of a run that goes on after `step` from the checkpoint `from`, or begins when
+  // that is empty. Metrics of later steps are dropped; those of a run without checkpoint are kept
+  // under another name. The log says which.
+  StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
+             const std::filesystem::path& from, int64_t step);
+
+  // One finished step. `metrics` must hold "num_tokens", and "reward" if there is one.
+  void write(const TrainingState& state, Metrics metrics, const std::vector<UpdateResult>& updates);
+  // The evaluation before the first step.
+  void write_first_evaluation(double reward);
+  // Ends the progress line.
+  void finish() { progress_.finish(); }
+  // The time of the next step counts from here.
+  void start_clock() { step_begin_ = std::chrono::steady_clock::now(); }
+
+ private:
+  // `last`: the last step of the metrics that are there.
+  StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
+             int64_t step, int64_t last);
+  void show_progress(int64_t step, const Metrics& metrics, double step_time);
+
+  bool shows_reward_;
+  MetricsWriter metrics_;
+  TensorboardWriter tensorboard_;
+  Progress progress_;
+  std::chrono::steady_clock::time_point step_begin_;
+  std::optional<double> eval_reward_;  // the last one
+};
+
+}  // namespace ringside::rl

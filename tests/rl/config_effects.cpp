@@ -1,0 +1,323 @@
+#include "tests/rl/config_effects.h"
+
+#include <filesystem>
+#include <iterator>
+
+#include "rl/config/batch_arithmetic.h"
+#include "rl/config/enums.h"
+#include "rl/config/load.h"
+#include "rl/data/prompt_set.h"
+#include "rl/rollouts/live_source.h"
+#include "rl/setup/model_device.h"
+
+namespace fs = std::filesystem;
+
+namespace ringside::test {
+
+Words common() {
+  return {"model.path=" + input_file("model"),
+          "data.train=" + input_file("train.jsonl"),
+          "rollout.group_size=4",
+          "rollout.prompts_per_step=2",
+          "rollout.max_completion_tokens=12",
+          "rollout.max_prompt_tokens=16",
+          "train.steps=2",
+          "optimizer.learning_rate=0.01",
+          "log.progress=lines"};
+}
+
+const Words kKl{"algorithm.kl_coef=0.1", "optimizer.beta2=0.9"};
+const Words kGae{"algorithm.preset=ppo", "rollout.group_size=4", "algorithm.num_iterations=2",
+                 "train.num_mini_batches=2"};
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+namespace {
+
+const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
+
+std::vector<Effect> algorithm_effects() {
+  const Words entropy{"algorithm.entropy_coef=0.1"};
+  const Words correction{"algorithm.correction.mode=tis"};
+  const Words rewards{"algorithm.advantage.estimator=reinforce"};
+  const Words adaptive = with(kKl, {"algorithm.kl_target=0.05", "algorithm.kl_horizon=20"});
+  return {
+      {"algorithm.name", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
+      {"algorithm.preset", "dr_grpo", recorded, {}},
+      {"algorithm.kl_coef", "0.5", recorded, {}},
+      {"algorithm.kl_in", "advantage", recorded, kKl},
+      {"algorithm.kl_to", "rollout", recorded,
+       with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.kl_target", "0.05", recorded, with(kKl, {"algorithm.kl_horizon=20"})},
+      {"algorithm.kl_horizon", "10", recorded, adaptive},
+      {"algorithm.reference_update_every", "1", recorded, kKl},
+      {"algorithm.reference_mixup", "0.5", recorded,
+       with(kKl, {"algorithm.reference_update_every=1", "train.steps=3"})},
+      {"algorithm.entropy_coef", "0.5", recorded, {}},
+      {"algorithm.entropy_target",
+       "20",
+       recorded,
+       {"algorithm.entropy_step=0.1", "algorithm.entropy_coef=0.1"}},
+      {"algorithm.entropy_step", "0.2", recorded,
+       with(entropy,
+            {"algorithm.entropy_target=20", "algorithm.entropy_step=0.1", "train.steps=3"})},
+      {"algorithm.kl_estimator", "abs", recorded,
+       with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.loss", "reinforce", recorded, kTwice},
+      {"algorithm.importance_level", "sequence", recorded, kTwice},
+      {"algorithm.clip_low", "0.0001", recorded, kTwice},
+      {"algorithm.clip_high", "0.0001", recorded, kTwice},
+      {"algorithm.dual_clip", "1.0001", recorded, with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.delta", "0.9", recorded, with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.cispo_bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
+      {"algorithm.sapo_tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.sapo_tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
+      {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
+      {"algorithm.reward.scale", "3", recorded, rewards},
+      {"algorithm.reward.clip", "0.25", recorded, rewards},
+      {"algorithm.reward.overlong_buffer_tokens", "8", recorded, rewards},
+      {"algorithm.reward.overlong_factor", "2", recorded,
+       with(rewards, {"algorithm.reward.overlong_buffer_tokens=8"})},
+      {"algorithm.advantage.estimator", "rloo", recorded, {}},
+      {"algorithm.advantage.std", "none", recorded, {}},
+      {"algorithm.advantage.eps", "0.5", recorded, {}},
+      {"algorithm.advantage.unbiased", "false", recorded, {}},
+      {"algorithm.advantage.whiten", "tokens", recorded, {}},
+      {"algorithm.advantage.whiten_eps", "0.5", recorded, {"algorithm.advantage.whiten=tokens"}},
+      {"algorithm.advantage.gamma", "0.5", recorded, rewards},
+      {"algorithm.advantage.lambda", "0.5", recorded, kGae},
+      {"algorithm.critic.model_path", input_file("critic"), recorded, kGae},
+      {"algorithm.critic.learning_rate", "0.1", recorded, kGae},
+      {"algorithm.critic.value_clip", "0.0001", recorded,
+       with(kGae, {"algorithm.critic.learning_rate=0.1"})},
+      {"algorithm.critic.warmup_steps", "1", recorded, kGae},
+      {"algorithm.critic.max_grad_norm", "0.001", recorded, with(kGae, {"optimizer.eps=0.1"})},
+      {"algorithm.old_logprobs", "rollout", recorded, {}},
+      {"algorithm.correction.mode", "icepop", recorded, correction},
+      {"algorithm.correction.level", "sequence", recorded, correction},
+      {"algorithm.correction.low", "1.5", recorded, correction},
+      {"algorithm.correction.high", "0.1", recorded, correction},
+      {"algorithm.correction.opsm_delta", "0.0001", recorded, kTwice},
+      {"algorithm.num_iterations", "2", recorded, {}},
+      {"algorithm.mask_truncated", "true", recorded, {}},
+      {"algorithm.max_staleness", "2", worker_side, {}},
+  };
+}
+
+std::vector<Effect> training_effects() {
+  const Words cosine{"optimizer.lr_schedule=cosine"};
+  const Words sft{"algorithm.name=sft", "data.sft=" + input_file("sft.jsonl"),
+                  "train.batch_size=2"};
+  // Sampled completions of different lengths, so that their mean tells which were looked at.
+  const Words evaluated{"data.eval=" + input_file("train.jsonl"),
+                        "eval.every=1",
+                        "eval.temperature=1",
+                        "rollout.reward=length",
+                        "rollout.stop=d",
+                        "rollout.max_completion_tokens=40"};
+  return {
+      {"seed", "5", jobs, {}},
+      {"model.path", input_file("reference"), recorded, {}},
+      // The tests are linked without CUDA, so that asking for it is an error.
+      {"model.device", "cuda", [](const rl::Config& c) { return rl::device_problem(c, 0); }, {}},
+      {"model.dtype", "float64", recorded, {}},
+      {"model.reference_path", input_file("reference"), recorded, kKl},
+      {"model.init", "random", recorded, {}},
+      {"model.init_std", "0.5", recorded, {"model.init=random"}},
+      {"model.recompute_activations", "true", recomputes, {}},
+      {"model.fp32_norms", "true", recorded, {"model.dtype=float64"}},
+      {"optimizer.learning_rate", "0.02", recorded, {}},
+      {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},
+      {"optimizer.warmup_steps", "2", recorded, {}},
+      {"optimizer.min_lr_ratio", "0.5", recorded, cosine},
+      {"optimizer.beta1", "0.5", recorded, {}},
+      {"optimizer.beta2", "0.5", recorded, {}},
+      {"optimizer.eps", "0.1", recorded, {}},
+      {"optimizer.weight_decay", "0.5", recorded, {}},
+      {"optimizer.max_grad_norm", "0.001", recorded, {"optimizer.eps=0.1"}},
+      {"train.steps", "3", recorded, {}},
+      {"train.tokens_per_micro_batch", "20", recorded, {}},
+      {"train.num_mini_batches", "2", recorded, {}},
+      {"train.batch_size", "3", fine_tuned, sft},
+      {"data.sft", input_file("sft2.jsonl"), fine_tuned, sft},
+      {"data.on_overlong", "truncate", fine_tuned,
+       with(sft, {"data.on_overlong=drop", "train.tokens_per_micro_batch=8"})},
+      {"data.eval", input_file("other.jsonl"), recorded, evaluated},
+      {"eval.every", "2", recorded, evaluated},
+      {"eval.max_prompts", "1", recorded, evaluated},
+      {"eval.temperature", "0.0", recorded, evaluated},
+      {"checkpoint.every", "1", recorded, {"checkpoint.every=2"}},
+      {"checkpoint.keep", "1", recorded, {"checkpoint.every=1", "train.steps=3"}},
+      {"log.rollouts", "true", recorded, {}},
+      {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
+      {"parallel.ringattn_parallel_size", "2", recorded, {}},
+      {"parallel.ulysses_parallel_size", "2", recorded, {}},
+      {"parallel.context_parallel_size", "2", layout, {}},
+      {"sp.method", "ring", layout, {"parallel.context_parallel_size=2", "sp.method=ulysses"}},
+      {"sp.ring_impl", "all_gather", recorded, {"parallel.ringattn_parallel_size=2"}},
+      {"sp.placement", "contiguous", recorded, {"parallel.ringattn_parallel_size=2"}},
+      {"sp.shared_prefix", "false", recorded, {"train.tokens_per_micro_batch=64"}},
+  };
+}
+
+std::vector<Effect> rollout_effects() {
+  const Words json{"rollout.reward=json_schema"};
+  const Words code{"rollout.reward=code_tests", "rollout.reward_options.code_timeout_s=10"};
+  const Words server{"rollout.server=sglang"};
+  const Words live_run{"rollout.reward=length"};
+  return {
+      {"data.train", input_file("other.jsonl"), jobs, {}},
+      {"data.prompt_key", "question", jobs, {"data.train=" + input_file("keys.jsonl")}},
+      {"data.answer_key", "solution", jobs, {"data.train=" + input_file("keys.jsonl")}},
+      {"data.chat_template",
+       "llama3",
+       [](const rl::Config& c) { return rl::read_prompts(c.data.train, c.data)[0].prompt; },
+       {"data.train=" + input_file("chat.jsonl"), "data.chat_template=chatml"}},
+      {"data.shuffle", "false", jobs, {}},
+      {"rollout.prompts_per_step", "3", worker_side, {}},
+      {"rollout.group_size", "2", worker_side, {}},
+      {"rollout.max_prompt_tokens", "2", jobs, {"data.on_overlong=drop"}},
+      {"rollout.max_completion_tokens", "3", sampled, {}},
+      {"rollout.temperature", "0.2", sampled, {}},
+      {"rollout.top_p", "0.1", sampled, {}},
+      {"rollout.top_k", "1", sampled, {}},
+      {"rollout.stop", "d", sampled, {}},
+      {"rollout.reward", "length", scored, {}},
+      {"rollout.reward_separator", "=", scored, {}},
+      {"rollout.reward_options.tolerance", "0.1", scored, {"rollout.reward=math_answer"}},
+      {"rollout.reward_options.regex",
+       "a.*",
+       scored,
+       {"rollout.reward=regex", "rollout.reward_options.regex=5.*"}},
+      {"rollout.reward_options.json_schema", input_file("schema.json"), scored, json},
+      {"rollout.reward_options.repetition_ngram", "1", scored, {"rollout.reward=repetition"}},
+      {"rollout.reward_options.code_command", "sh", scored, code},
+      {"rollout.reward_options.code_timeout_s", "0.4", scored, code},
+      {"rollout.reward_options.code_memory_mb", "200", scored, code},
+      {"rollout.reward_options.http_url",
+       "ftp://x",
+       scored,
+       {"rollout.reward=http", "rollout.reward_options.http_url=http://127.0.0.1:1"}},
+      {"rollout.reward_options.http_timeout_s",
+       "1e7",
+       scored,
+       {"rollout.reward=http", "rollout.reward_options.http_url=http://127.0.0.1:1"}},
+      {"rollout.server", "llama_cpp", server_client, server},
+      {"rollout.server_options.url", "http://127.0.0.1:9", server_client, server},
+      {"rollout.server_options.api_key_file", input_file("key"), server_client, server},
+      {"rollout.server_options.request_timeout_s", "5", server_client, server},
+      {"rollout.server_options.load_timeout_s", "5", server_client, server},
+      {"bridge.rollout_address", "tcp://127.0.0.1:7001", endpoint, {}},
+      {"bridge.weights_address", "tcp://127.0.0.1:7001", endpoint, {}},
+      {"bridge.heartbeat_s", "2", endpoint, {}},
+      {"bridge.worker_timeout_s", "20", endpoint, {}},
+      {"bridge.pause_timeout_s", "20", endpoint, {}},
+      {"bridge.assignment_timeout_s", "20", endpoint, {}},
+      {"bridge.max_queued_mb", "20", endpoint, {}},
+      {"bridge.journal_fsync", "always", endpoint, {}},
+      {"bridge.journal_max_mb", "20", endpoint, {}},
+      {"bridge.curve.trainer_secret",
+       "/no/trainer.key",
+       endpoint,
+       {"bridge.curve.allowed_workers=/no/allowed", "bridge.curve.trainer_secret=/no/other.key"}},
+      {"bridge.curve.worker_secret",
+       "/no/worker.key",
+       worker_side,
+       {"bridge.curve.trainer_public=/no/t.pub", "bridge.curve.worker_secret=/no/other.key"}},
+      {"weights.directory", input_file("versions"),
+       [](const rl::Config& c) {
+         std::error_code ignored;
+         fs::remove_all(input_file("versions"), ignored);
+         live(c, {});
+         return std::string(fs::exists(input_file("versions")) ? "written" : "not");
+       },
+       live_run},
+      {"weights.keep", "1",
+       [](const rl::Config& c) {
+         fs::remove_all(input_file("kept"));
+         live(c, {});
+         return std::to_string(std::distance(fs::directory_iterator(input_file("kept")), {}));
+       },
+       with(live_run,
+            {"weights.directory=" + input_file("kept"), "weights.keep=0", "train.steps=3"})},
+      {"weights.encoding", "dense", weights_sent,
+       with(live_run,
+            {"weights.shared_memory=false", "train.steps=3", "optimizer.learning_rate=1e-7"})},
+      {"weights.full_every", "1", weights_sent,
+       with(live_run,
+            {"weights.shared_memory=false", "train.steps=3", "optimizer.learning_rate=1e-7"})},
+      {"weights.shared_memory", "false", weights_sent, live_run},
+      {"algorithm.dynamic_sampling", "refill", refilled, {}},
+      {"algorithm.dynamic_sampling_rounds",
+       "2",
+       refilled,
+       {"algorithm.dynamic_sampling=refill", "algorithm.dynamic_sampling_rounds=4"}},
+      {"sp.async_ulysses", "true", sequence_plan, {"parallel.ulysses_parallel_size=2"}},
+      {"sp.heads_k_stride",
+       "1",
+       sequence_plan,
+       {"parallel.ringattn_parallel_size=2", "sp.ring_impl=all_gather"}},
+      {"weights.publish_dtype",
+       "bfloat16",
+       [](const rl::Config& c) { return std::string(rl::to_string(rl::published_dtype(c))); },
+       {}},
+  };
+}
+
+}  // namespace
+
+const std::vector<Refused>& refused() {
+  static const std::vector<Refused> all{{"parallel.cp_fsdp_mode", "none"}};
+  return all;
+}
+
+const std::vector<Elsewhere>& elsewhere() {
+  static const std::vector<Elsewhere> all{
+      {"rollout.num_workers", "tests/tools/preflight_test.py",
+       "test_num_workers_decides_how_many_workers_are_started"},
+      {"rollout.worker_threads", "tools/cmd_rollout.cpp",
+       "at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads))"},
+      {"rollout.server_options.model", "rl/worker/make_server.cpp",
+       "from.model.empty() ? config.model.path : from.model"},
+      {"rollout.server_options.concurrency", "tests/rl/server_worker_test.cpp",
+       "server_options.concurrency = 1"},
+      {"rollout.server_options.weights", "tests/rl/child_server_test.cpp",
+       "restart route: a command that ends"},
+      {"rollout.server_options.weights_directory", "rl/worker/served_directories.cpp",
+       "weights_directory"},
+      {"rollout.server_options.pause", "tests/rl/server_worker_test.cpp",
+       "abort ends what runs at once and samples it anew"},
+      {"rollout.server_options.start_command", "tests/rl/child_server_test.cpp",
+       "restart route: a command that ends"},
+      {"checkpoint.every_minutes", "tests/tools/run_lifecycle_test.py",
+       "checkpoint.every_minutes=0.005"},
+      {"eval.before_training", "rl/trainer/evaluation.cpp", "eval.before_training"},
+      {"rollout.server_options.probe_tokens", "rl/worker/served_weights.cpp", "probe_tokens"},
+      {"rollout.server_options.probe_tolerance", "rl/worker/served_weights.cpp", "probe_tolerance"},
+      {"train.threads", "tools/distributed.cpp", "return static_cast<int>(config.train.threads)"},
+      {"parallel.group_scope", "tools/distributed.cpp", "group_scope(config.parallel.group_scope)"},
+      {"parallel.collective_timeout_s", "tools/distributed.cpp",
+       "config.parallel.collective_timeout_s * 1000"},
+      {"sp.reproducible", "tests/oracle/reproducible.py", "sp.reproducible={VIRTUAL}"},
+      {"bridge.curve.allowed_workers", "rl/rollouts/trainer_options.cpp",
+       "bridge::read_allowed_keys(curve.allowed_workers)"},
+      {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",
+       "bridge::read_public_key(curve.trainer_public)"},
+      {"log.level", "tests/tools/preflight_test.py", "test_log_level_decides_what_is_logged"},
+      {"log.progress", "rl/trainer/step_report.cpp", "progress_output(config.log.progress)"},
+  };
+  return all;
+}
+
+std::vector<Effect> all_effects() {
+  std::vector<Effect> all = training_effects();
+  for (const auto& more : {algorithm_effects(), rollout_effects()}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+}  // namespace ringside::test

@@ -1,0 +1,308 @@
+#include "tests/rl/config_outcomes.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "rl/config/batch_arithmetic.h"
+#include "rl/config/load.h"
+#include "rl/config/schema.h"
+#include "rl/data/prompt_set.h"
+#include "rl/rewards/reward_set.h"
+#include "rl/rollouts/live_source.h"
+#include "rl/rollouts/rollout_source.h"
+#include "rl/rollouts/trainer_options.h"
+#include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/trainer/sft.h"
+#include "rl/trainer/trainer.h"
+#include "rl/worker/embedded_worker.h"
+#include "rl/worker/make_server.h"
+#include "rl/worker/worker_link.h"
+#include "sp/plan/method_choice.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_directory.h"
+
+namespace fs = std::filesystem;
+
+namespace ringside::test {
+namespace {
+
+const fs::path kGoldens = fs::path(RINGSIDE_SOURCE_DIR) / "tests/goldens/regression";
+
+// A tokenizer of one token a character, for the 32 ids of the recorded models.
+std::string tokenizer_json() {
+  std::string vocabulary = R"("<unk>": 0, ";": 1)";
+  for (int id = 2; id < 32; ++id) {
+    const char c = static_cast<char>(id < 28 ? 'a' + id - 2 : '0' + id - 28);
+    vocabulary += std::string(", \"") + c + "\": " + std::to_string(id);
+  }
+  return R"({"added_tokens": [{"id": 1, "content": ";", "special": true, "normalized": false}], "normalizer": null,
+             "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+             "model": {"type": "BPE", "unk_token": "<unk>", "merges": [], "vocab": {)" +
+         vocabulary + "}}}";
+}
+
+// The files that configurations name.
+class Files {
+ public:
+  Files() {
+    fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
+    write("model/tokenizer.json", tokenizer_json());
+    fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
+    fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
+    write("train.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "answer"));
+    write("other.jsonl", lines({"xy", "yz", "zx"}, "prompt", "answer"));
+    write("keys.jsonl", R"({"prompt": "ab", "answer": "b", "question": "zz", "solution": "z"})"
+                        "\n");
+    write("chat.jsonl", R"({"prompt": [{"role": "user", "content": "ab"}], "answer": "b"})"
+                        "\n");
+    write("sft.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "completion"));
+    write("sft2.jsonl", lines({"xy", "zz"}, "prompt", "completion"));
+    write("schema.json", R"({"type": "integer"})");
+    write("key", "secret\n");
+  }
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+
+ private:
+  void write(const std::string& name, const std::string& text) {
+    test::write_file(directory_.path() / name, text);
+  }
+  static std::string lines(const Words& texts, const std::string& from, const std::string& to) {
+    std::string all;
+    for (const std::string& text : texts) {
+      all += R"({")" + from + R"(": ")" + text + R"(", ")" + to + R"(": "b"})" + "\n";
+    }
+    return all;
+  }
+  test::TemporaryDirectory directory_;
+};
+
+bool is_clock(const std::string& name) {
+  for (const char* part : {"time", "seconds", "timestamp", "wall"}) {
+    if (name.find(part) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Metrics without clocks, names of files, and the bytes of weights and moments.
+std::string outcome_of(const fs::path& run_dir) {
+  std::ostringstream text;
+  std::ifstream metrics(run_dir / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const auto json = nlohmann::json::parse(line);
+    for (const auto& [name, value] : json.items()) {
+      if (!is_clock(name)) {
+        text << name << "=" << value.dump() << "\n";
+      }
+    }
+  }
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(run_dir)) {
+    const std::string name = fs::relative(entry.path(), run_dir).string();
+    if (name.find("tfevents") == std::string::npos && name.find("bridge") == std::string::npos) {
+      names.insert(name);
+    }
+  }
+  for (const std::string& name : names) {
+    const bool weights = name.ends_with(".safetensors");
+    text << name
+         << (weights ? " " + std::to_string(std::hash<std::string>()(bytes_of(run_dir / name)))
+                     : "")
+         << "\n";
+  }
+  return text.str();
+}
+
+sp::MeshShape shape_of(const rl::Config& config) {
+  return {config.parallel.data_parallel_replicate_size, config.parallel.ringattn_parallel_size,
+          config.parallel.ulysses_parallel_size};
+}
+
+std::string trained(const rl::Config& config, const fs::path& run_dir,
+                    const std::function<void(rl::TrainingRun&)>& loop) {
+  rl::Config factored = config;
+  rl::factor_context_parallel(factored);
+  test::run_ranks(shape_of(factored), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
+    loop(run);
+  });
+  return outcome_of(run_dir);
+}
+
+}  // namespace
+
+std::string input_file(const std::string& name) {
+  static const Files all;
+  return all.path(name);
+}
+
+std::string recorded(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  return trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
+    const auto source =
+        run.is_main_rank() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
+    rl::train_rl(run, source.get());
+  });
+}
+
+std::string fine_tuned(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  return trained(config, run_dir.path(), [](rl::TrainingRun& run) { rl::train_sft(run); });
+}
+
+std::string live(const rl::Config& config, const std::vector<std::string>& names) {
+  const test::TemporaryDirectory run_dir;
+  const fs::path endpoint = run_dir.path() / "bridge/endpoint.json";
+  std::string error;
+  {
+    std::jthread worker([&](const std::stop_token& stop) {
+      try {
+        rl::run_embedded_worker(config,
+                                {"worker", endpoint, [stop] { return stop.stop_requested(); }});
+      } catch (const std::exception& e) {
+        error = e.what();
+      }
+    });
+    trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
+      const auto source =
+          rl::make_live_source(config, run.state().run_id, run_dir.path(), 0, config.train.steps);
+      rl::train_rl(run, source.get());
+    });
+  }
+  REQUIRE(error == "");
+  std::string last;
+  std::ifstream metrics(run_dir.path() / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    last = line;
+  }
+  const auto values = nlohmann::json::parse(last);
+  std::string text;
+  for (const std::string& name : names) {
+    text += name + "=" + values.at(name).dump() + "\n";
+  }
+  return text;
+}
+
+std::string refilled(const rl::Config& config) {
+  return live(config, {"rollouts/refilled_groups"});
+}
+std::string weights_sent(const rl::Config& config) {
+  return live(config, {"weights/shared_staged", "weights/delta_staged"});
+}
+
+std::string jobs(const rl::Config& config) {
+  rl::SampleJobs all(config);
+  std::string text;
+  for (int64_t group = 0; group < 6; ++group) {
+    const rl::SampleJob job = all.of({.group_id = group, .group_size = 1, .sample_index = 0});
+    text += job.prompt.id + " " + job.prompt.prompt + " " + job.prompt.answer + " " +
+            std::to_string(job.seed) + "\n";
+  }
+  return text;
+}
+
+std::string sampled(const rl::Config& config) {
+  const auto decoder = rl::load_starting_model(config, config.model.path, c10::Device(c10::kCPU));
+  const rl::PromptSampler sampler(config, decoder->config());
+  std::vector<rl::Prompt> prompts;
+  std::vector<uint64_t> seeds;
+  for (uint64_t i = 0; i < 8; ++i) {
+    prompts.push_back({std::to_string(i), "abc", "b"});
+    seeds.push_back(i);
+  }
+  std::ostringstream text;
+  for (const auto& scored : sampler.sample(*decoder, prompts, seeds, config.rollout.temperature)) {
+    text << scored.text << " " << nlohmann::json(scored.completion.logprobs).dump() << " "
+         << scored.scores.total << " " << scored.scores.failure << "\n";
+  }
+  return text.str();
+}
+
+std::string scored(const rl::Config& config) {
+  std::string text;
+  try {
+    const rl::RewardSet rewards(config.rollout.reward, rl::reward_options(config.rollout, ""));
+    for (const char* completion :
+         {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.6)\nprint(2)",
+          "x = ' ' * (300 << 20)\nprint(2)", "echo 2"}) {
+      const auto scores = rewards.score(
+          {"", completion,
+           config.rollout.reward == "code_tests" ? R"([{"input": "", "output": "2"}])" : "5", 5,
+           10});
+      text += std::to_string(scores.total) + " " + scores.failure + "\n";
+    }
+  } catch (const std::invalid_argument& error) {
+    text += error.what();
+  }
+  return text;
+}
+
+std::string endpoint(const rl::Config& config) {
+  try {
+    const auto o = rl::trainer_options(config.bridge, "run", 1, "/journal");
+    std::ostringstream text;
+    text << o.rollout_address << o.weights_address << o.heartbeat_interval.count() << " "
+         << o.worker_timeout.count() << " " << o.pause_timeout.count() << " "
+         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal_max_bytes
+         << " " << static_cast<int>(o.fsync);
+    return text.str();
+  } catch (const std::exception& error) {  // the key files that are not there
+    return error.what();
+  }
+}
+
+std::string worker_side(const rl::Config& config) {
+  try {
+    const auto o = rl::worker_options(config, {"w", {}, [] { return false; }}, {});
+    return o.rollout_address + " " + o.weights_address + " " + std::to_string(o.capacity_samples);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string server_client(const rl::Config& config) {
+  const auto o = rl::server_options(config, 32);
+  return o.url + o.api_key + " " + std::to_string(o.generate_deadline.count()) + " " +
+         std::to_string(o.load_deadline.count()) + " " +
+         std::string(typeid(*rl::make_server(config, 32)).name());
+}
+
+std::string layout(const rl::Config& config) {
+  rl::Config factored = config;
+  rl::factor_context_parallel(factored);
+  std::string text;
+  for (const std::string& line : rl::describe_sequence_parallel(config)) {
+    text += line + "\n";
+  }
+  return text + std::to_string(factored.parallel.ulysses_parallel_size) + " " +
+         std::to_string(factored.parallel.ringattn_parallel_size);
+}
+
+std::string sequence_plan(const rl::Config& config) {
+  const sp::SequenceOptions options = rl::sequence_options(config.sp);
+  return std::to_string(options.async_ulysses) + " " + std::to_string(options.plan.heads_k_stride);
+}
+
+std::string recomputes(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  bool on = false;
+  trained(config, run_dir.path(),
+          [&](rl::TrainingRun& run) { on = run.decoder().recompute_activations(); });
+  return on ? "yes" : "no";
+}
+
+}  // namespace ringside::test
