@@ -80,7 +80,7 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
                                                 at::ScalarType dtype) {
   std::vector<engine::ModelInput> inputs = model_inputs(local, columns, dtype);
   for (engine::ModelInput& input : inputs) {
-    input.columns_n = take_entries(columns, *input.batch, local.first_token, dtype).list();
+    input.columns_n = read_entries(columns, *input.batch, local.first_token, dtype).list();
   }
   return inputs;
 }
