@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
 
@@ -135,7 +136,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   const RopeTables rope = rope_tables(
       rope_inverse_frequencies_d_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
       context_.compute);
-  at::Tensor hidden_sE = at::embedding(embedding().materialize(context_.compute)[0], ids_s);
+  at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention);
   }
@@ -158,13 +159,13 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
 DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
-  weights.embedding_VE = embedding().materialize(context_.compute)[0];
+  weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     weights.layers.push_back(materialize_layer(config_, layer(i), context_.compute));
   }
-  weights.final_norm_E = final_norm().materialize(context_.compute)[0];
-  weights.head_VE =
-      config_.tie_word_embeddings ? weights.embedding_VE : head().materialize(context_.compute)[0];
+  weights.final_norm_E = final_norm().materialize(context_.compute)[0].value;
+  weights.head_VE = config_.tie_word_embeddings ? weights.embedding_VE
+                                                : head().materialize(context_.compute)[0].value;
   return weights;
 }
 
@@ -176,7 +177,7 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0]);
+  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
   return context_.compute == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
 }
 

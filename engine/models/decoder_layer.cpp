@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/nn/linear.h"
 #include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/swiglu.h"
@@ -13,8 +14,8 @@
 namespace ringside::engine {
 namespace {
 
-std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
-  return bias.defined() ? std::make_optional(bias) : std::nullopt;
+std::optional<at::Tensor> if_defined(const Weight& bias) {
+  return bias.defined() ? std::make_optional(bias.differentiable_value()) : std::nullopt;
 }
 
 HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
@@ -28,9 +29,10 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
                                      OverlappedAttention& attention) {
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
-  const auto weight = weights.qkv_weight.split_with_sizes(sizes);
-  const auto bias = weights.qkv_bias.defined() ? weights.qkv_bias.split_with_sizes(sizes)
-                                               : std::vector<at::Tensor>{};
+  const auto weight = weights.qkv_weight.differentiable_value().split_with_sizes(sizes);
+  const auto bias = weights.qkv_bias.defined()
+                        ? weights.qkv_bias.differentiable_value().split_with_sizes(sizes)
+                        : std::vector<at::Tensor>{};
   const auto projection = [&](std::size_t i) {
     return OverlappedAttention::Projection{
         weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
@@ -41,8 +43,9 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
                                                head_norms(config, weights), rope);
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
-  return attention.project_out(attention.attend_heads(heads),
-                               {weights.o_weight, if_defined(weights.o_bias)});
+  return attention.project_out(
+      attention.attend_heads(heads),
+      {weights.o_weight.differentiable_value(), if_defined(weights.o_bias)});
 }
 
 at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -53,17 +56,16 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   }
   const int64_t s = normed_sE.size(0), d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
-  const at::Tensor qkv = at::linear(normed_sE, weights.qkv_weight, if_defined(weights.qkv_bias));
+  const at::Tensor qkv = apply_linear(normed_sE, weights.qkv_weight, weights.qkv_bias);
   const RotatedHeads heads =
       norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k}, head_norms(config, weights), rope);
   const at::Tensor out_sHD = attention.attend(layer, heads.q_sHD, heads.k_sKD, heads.v);
-  return at::linear(out_sHD.reshape({s, h * d}), weights.o_weight, if_defined(weights.o_bias));
+  return apply_linear(out_sHD.reshape({s, h * d}), weights.o_weight, weights.o_bias);
 }
 
 at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE) {
-  const at::Tensor gate_up =
-      at::linear(normed_sE, weights.gate_up_weight, if_defined(weights.gate_up_bias));
-  return at::linear(swiglu(gate_up), weights.down_weight, if_defined(weights.down_bias));
+  const at::Tensor gate_up = apply_linear(normed_sE, weights.gate_up_weight, weights.gate_up_bias);
+  return apply_linear(swiglu(gate_up), weights.down_weight, weights.down_bias);
 }
 
 }  // namespace
@@ -112,8 +114,8 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   LayerWeights weights;
   std::vector<std::vector<int64_t>> shapes;
-  std::vector<at::Tensor*> targets;
-  const auto cut = [&](at::Tensor& target, std::vector<int64_t> shape, bool present = true) {
+  std::vector<Weight*> targets;
+  const auto cut = [&](Weight& target, std::vector<int64_t> shape, bool present = true) {
     if (present) {
       targets.push_back(&target);
       shapes.push_back(std::move(shape));
@@ -132,9 +134,9 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
   cut(weights.down_bias, {e}, config.mlp_bias);
   cut(weights.input_norm, {e});
   cut(weights.post_attention_norm, {e});
-  const std::vector<at::Tensor> tensors = unit.materialize(compute_dtype, shapes);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    *targets[i] = tensors[i];
+  std::vector<Weight> parts = unit.materialize(compute_dtype, shapes);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    *targets[i] = std::move(parts[i]);
   }
   return weights;
 }

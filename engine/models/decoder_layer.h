@@ -21,21 +21,21 @@ namespace ringside::engine {
 // are adjacent.
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
 
-// A layer's parameters in compute dtype, with q, k, v and gate, up fused. Absent ones are undefined
-// tensors.
+// A layer's parameters for use in compute dtype, with q, k, v and gate, up fused. Absent ones are
+// undefined.
 struct LayerWeights {
-  at::Tensor qkv_weight;  // [(H + 2K) D, E]
-  at::Tensor qkv_bias;
-  at::Tensor o_weight;  // [E, H D]
-  at::Tensor o_bias;
-  at::Tensor q_norm;  // [D]
-  at::Tensor k_norm;
-  at::Tensor gate_up_weight;  // [2F, E]
-  at::Tensor gate_up_bias;
-  at::Tensor down_weight;  // [E, F]
-  at::Tensor down_bias;
-  at::Tensor input_norm;  // [E]
-  at::Tensor post_attention_norm;
+  Weight qkv_weight;  // [(H + 2K) D, E]
+  Weight qkv_bias;
+  Weight o_weight;  // [E, H D]
+  Weight o_bias;
+  Weight q_norm;  // [D]
+  Weight k_norm;
+  Weight gate_up_weight;  // [2F, E]
+  Weight gate_up_bias;
+  Weight down_weight;  // [E, F]
+  Weight down_bias;
+  Weight input_norm;  // [E]
+  Weight post_attention_norm;
 };
 
 // Splits a unit made from decoder_layer_specs(). Differentiable towards unit.flat().

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "engine/nn/linear.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -29,7 +31,7 @@ at::Tensor ValueModel::values(const at::Tensor& hidden_nE) const {
               hidden_nE.sizes());
   const at::ScalarType master = head_->flat().scalar_type();
   const auto parameters = head_->materialize(master);  // weight, bias
-  return at::linear(hidden_nE.to(master), parameters[0], parameters[1]).squeeze(1);
+  return apply_linear(hidden_nE.to(master), parameters[0], parameters[1]).squeeze(1);
 }
 
 std::vector<ParamUnit*> ValueModel::units() {

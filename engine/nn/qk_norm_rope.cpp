@@ -22,6 +22,7 @@ OptionalTensor optional_of(const at::Tensor& tensor) {
 struct QkNormRope : torch::autograd::Function<QkNormRope> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& heads_sND,
                                const OptionalTensor& q_norm, const OptionalTensor& k_norm,
+                               const OptionalTensor& /*q_leaf*/, const OptionalTensor& /*k_leaf*/,
                                const at::Tensor& cos, const at::Tensor& sin, int64_t h, int64_t k,
                                double eps, bool in_fp32) {
     const auto [qk, rstd] =
@@ -41,6 +42,8 @@ struct QkNormRope : torch::autograd::Function<QkNormRope> {
         saved[3], saved[4], saved[5]);
     const bool normed = saved[1].defined();
     return {d_heads,
+            at::Tensor(),
+            at::Tensor(),
             normed ? d_norms.select(0, 0) : at::Tensor(),
             normed ? d_norms.select(0, 1) : at::Tensor(),
             at::Tensor(),
@@ -69,16 +72,17 @@ RotatedHeads norm_and_rotate(const at::Tensor& heads_sND, HeadCounts counts, con
               d / 2, "], got ", cos.sizes(), " and ", sin.sizes());
   TORCH_CHECK(norms.query.defined() == norms.key.defined(),
               "norm_and_rotate: the norms of query and key heads come together");
-  TORCH_CHECK(!norms.query.defined() || (norms.query.sizes() == at::IntArrayRef({d}) &&
-                                         norms.key.sizes() == at::IntArrayRef({d})),
+  TORCH_CHECK(!norms.query.defined() || (norms.query.value.sizes() == at::IntArrayRef({d}) &&
+                                         norms.key.value.sizes() == at::IntArrayRef({d})),
               "norm_and_rotate: norms of heads ", heads_sND.sizes(), " have weights [", d, "]");
   check_alike("norm_and_rotate", {{"heads", heads_sND},
-                                  {"the query norm", norms.query},
-                                  {"the key norm", norms.key},
+                                  {"the query norm", norms.query.value},
+                                  {"the key norm", norms.key.value},
                                   {"cos", cos},
                                   {"sin", sin}});
   const variable_list parts =
-      QkNormRope::apply(heads_sND, optional_of(norms.query), optional_of(norms.key), cos, sin, h, k,
+      QkNormRope::apply(heads_sND, optional_of(norms.query.value), optional_of(norms.key.value),
+                        optional_of(norms.query.leaf), optional_of(norms.key.leaf), cos, sin, h, k,
                         norms.eps, norms.in_fp32);
   return {parts[0], parts[1], parts[2]};
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "engine/nn/rope.h"
+#include "engine/params/weight.h"
 
 namespace ringside::engine {
 
@@ -19,8 +20,8 @@ struct HeadCounts {
 
 // RMSNorm of each head over D before the rotation. Undefined weights: no norm.
 struct HeadNorms {
-  at::Tensor query;  // [D]
-  at::Tensor key;
+  Weight query;  // [D]
+  Weight key;
   double eps = 0.0;
   bool in_fp32 = false;  // as in rms_norm.h
 };

@@ -32,7 +32,7 @@ NormGradient norm_gradient(const AutogradContext& ctx, const at::Tensor& d_resid
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            double eps, bool in_fp32) {
+                            const at::Tensor& /*leaf*/, double eps, bool in_fp32) {
     const auto [normed, rstd] = operators::rms_norm(x, weight, eps, in_fp32);
     ctx->save_for_backward({x, weight, rstd});
     return normed;
@@ -40,13 +40,13 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, at::Tensor(), grads[0]);
-    return {d.x, d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
   }
 };
 
 struct ResidualRmsNorm : torch::autograd::Function<ResidualRmsNorm> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                               double eps, bool in_fp32) {
+                               const at::Tensor& /*leaf*/, double eps, bool in_fp32) {
     const auto [normed, rstd] = operators::rms_norm(x, weight, eps, in_fp32);
     ctx->save_for_backward({x, weight, rstd});
     ctx->set_materialize_grads(false);
@@ -55,13 +55,14 @@ struct ResidualRmsNorm : torch::autograd::Function<ResidualRmsNorm> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, grads[0], grads[1]);
-    return {d.x, d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
   }
 };
 
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& branch,
-                               const at::Tensor& weight, double eps, bool in_fp32) {
+                               const at::Tensor& weight, const at::Tensor& /*leaf*/, double eps,
+                               bool in_fp32) {
     const auto [sum, normed, rstd] = operators::add_rms_norm(x, branch, weight, eps, in_fp32);
     ctx->save_for_backward({sum, weight, rstd});
     ctx->set_materialize_grads(false);
@@ -70,11 +71,12 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, grads[0], grads[1]);
-    return {d.x, d.x, d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
   }
 };
 
-void check_norm(const char* function, const at::Tensor& x, const at::Tensor& weight) {
+void check_norm(const char* function, const at::Tensor& x, const Weight& norm) {
+  const at::Tensor& weight = norm.value;
   TORCH_CHECK(weight.dim() == 1 && x.dim() >= 1 && x.size(-1) == weight.size(0), function,
               ": the weight's shape ", weight.sizes(), " is not the tail of x's ", x.sizes());
   check_alike(function, {{"x", x}, {"weight", weight}});
@@ -82,25 +84,25 @@ void check_norm(const char* function, const at::Tensor& x, const at::Tensor& wei
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, bool in_fp32) {
+at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps, bool in_fp32) {
   check_norm("rms_norm", x, weight);
-  return RmsNorm::apply(x, weight, eps, in_fp32);
+  return RmsNorm::apply(x, weight.value, weight.leaf, eps, in_fp32);
 }
 
-ResidualNorm residual_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight, double eps,
                                bool in_fp32) {
   check_norm("residual_rms_norm", x, weight);
-  const variable_list both = ResidualRmsNorm::apply(x, weight, eps, in_fp32);
+  const variable_list both = ResidualRmsNorm::apply(x, weight.value, weight.leaf, eps, in_fp32);
   return {both[0], both[1]};
 }
 
-ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& weight,
+ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const Weight& weight,
                           double eps, bool in_fp32) {
   check_norm("add_rms_norm", x, weight);
   TORCH_CHECK(branch.sizes() == x.sizes(), "add_rms_norm: branch ", branch.sizes(), " and x ",
               x.sizes());
   check_alike("add_rms_norm", {{"x", x}, {"branch", branch}});
-  const variable_list both = AddRmsNorm::apply(x, branch, weight, eps, in_fp32);
+  const variable_list both = AddRmsNorm::apply(x, branch, weight.value, weight.leaf, eps, in_fp32);
   return {both[0], both[1]};
 }
 

@@ -6,18 +6,19 @@
 // are normed in fp32 and rounded before the weight is applied, as in transformers. in_fp32 norms
 // fp64 in fp32 too, operation for operation as transformers, for comparisons with it.
 //
-// Shapes: x is [..., D], the weight [D], both of one dtype and on one device.
+// Shapes: x is [..., D], the weight [D], its value of x's dtype and on its device.
 // Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match.
 // Source: Zhang and Sennrich 2019.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/params/weight.h"
+
 namespace ringside::engine {
 
 // Differentiable in x and weight.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
-                    bool in_fp32 = false);
+at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps, bool in_fp32 = false);
 
 struct ResidualNorm {
   at::Tensor residual;  // the residual stream behind this point
@@ -26,11 +27,11 @@ struct ResidualNorm {
 
 // x itself and its norm. Use this residual, not x, behind the norm: the backward then adds the
 // gradients of both in the same kernel.
-ResidualNorm residual_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight, double eps,
                                bool in_fp32 = false);
 
 // x + branch and its norm.
-ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& weight,
+ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const Weight& weight,
                           double eps, bool in_fp32 = false);
 
 }  // namespace ringside::engine

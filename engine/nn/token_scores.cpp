@@ -40,8 +40,9 @@ at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) 
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_nE,
-                               const at::Tensor& head_VE, const at::Tensor& targets_n,
-                               const at::Tensor& temperature_n, int64_t chunk_rows) {
+                               const at::Tensor& head_VE, const at::Tensor& /*head_leaf*/,
+                               const at::Tensor& targets_n, const at::Tensor& temperature_n,
+                               int64_t chunk_rows) {
     const int64_t n = hidden_nE.size(0);
     const auto options = hidden_nE.options().dtype(score_dtype(hidden_nE.scalar_type()));
     const at::Tensor temperature = temperature_n.to(options);
@@ -86,8 +87,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       at::mm_out(d_hidden_cE, d_logits_cV.to(hidden_nE.scalar_type()), head_VE);
       operators::add_transposed_mm(d_head_VE, d_logits_cV, hidden_cE);
     }
-    return {d_hidden_nE, d_head_VE.to(head_VE.scalar_type()), at::Tensor(), at::Tensor(),
-            at::Tensor()};
+    return {d_hidden_nE, at::Tensor(), d_head_VE, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -100,9 +100,10 @@ int64_t token_score_rows(const at::Tensor& hidden_nE, int64_t vocab_size) {
   return std::max<int64_t>(1, bytes / (vocab_size * std::min<int64_t>(width, 4)));
 }
 
-TokenScores token_scores(const at::Tensor& hidden_nE, const at::Tensor& head_VE,
+TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
                          int64_t chunk_rows) {
+  const at::Tensor& head_VE = head.value;
   TORCH_CHECK(hidden_nE.dim() == 2 && head_VE.dim() == 2 && hidden_nE.size(1) == head_VE.size(1) &&
                   hidden_nE.is_floating_point(),
               "token_scores: hidden ", hidden_nE.sizes(), " ", hidden_nE.scalar_type(),
@@ -119,8 +120,8 @@ TokenScores token_scores(const at::Tensor& hidden_nE, const at::Tensor& head_VE,
   TORCH_CHECK(temperature_n.dim() == 1 && temperature_n.size(0) == n, "token_scores: ", n,
               " rows need temperatures [", n, "], got ", temperature_n.sizes());
   TORCH_CHECK(chunk_rows > 0, "token_scores: chunk_rows must be positive, got ", chunk_rows);
-  const variable_list scores =
-      TokenScoresFunction::apply(hidden_nE, head_VE, targets_n, temperature_n, chunk_rows);
+  const variable_list scores = TokenScoresFunction::apply(hidden_nE, head_VE, head.leaf, targets_n,
+                                                          temperature_n, chunk_rows);
   return {scores[0], scores[1]};
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "engine/params/weight.h"
+
 namespace ringside::engine {
 
 struct TokenScores {
@@ -21,7 +23,7 @@ int64_t token_score_rows(const at::Tensor& hidden_nE, int64_t vocab_size);
 // chunk_rows > 0: most rows whose logits exist at once. Gradients flow to hidden_nE and head_VE.
 // Shapes: hidden_nE, head_VE: same dtype; targets_n: int64; temperature_n: fp32 or fp64, > 0.
 // Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match.
-TokenScores token_scores(const at::Tensor& hidden_nE, const at::Tensor& head_VE,
+TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head_VE,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
                          int64_t chunk_rows);
 

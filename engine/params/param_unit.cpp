@@ -39,7 +39,7 @@ at::Tensor ParamUnit::grad() const {
 
 void ParamUnit::zero_grad() { flat_.mutable_grad().reset(); }
 
-std::vector<at::Tensor> ParamUnit::materialize(at::ScalarType compute_dtype) const {
+std::vector<Weight> ParamUnit::materialize(at::ScalarType compute_dtype) const {
   std::vector<std::vector<int64_t>> shapes;
   shapes.reserve(specs_.size());
   for (const ParamSpec& spec : specs_) {
@@ -48,8 +48,8 @@ std::vector<at::Tensor> ParamUnit::materialize(at::ScalarType compute_dtype) con
   return materialize(compute_dtype, shapes);
 }
 
-std::vector<at::Tensor> ParamUnit::materialize(
-    at::ScalarType compute_dtype, const std::vector<std::vector<int64_t>>& shapes) const {
+std::vector<Weight> ParamUnit::materialize(at::ScalarType compute_dtype,
+                                           const std::vector<std::vector<int64_t>>& shapes) const {
   std::vector<int64_t> sizes;
   sizes.reserve(shapes.size());
   int64_t numel = 0;
@@ -59,11 +59,16 @@ std::vector<at::Tensor> ParamUnit::materialize(
   }
   TORCH_CHECK(numel == flat_.numel(), "unit ", name_, " holds ", flat_.numel(),
               " elements, the shapes asked for take ", numel);
-  std::vector<at::Tensor> tensors = flat_.to(compute_dtype).split_with_sizes(sizes);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i] = tensors[i].view(shapes[i]);
+  const std::vector<at::Tensor> leaves = flat_.split_with_sizes(sizes);
+  const bool casts = compute_dtype != flat_.scalar_type();
+  const std::vector<at::Tensor> values =
+      casts ? flat_.detach().to(compute_dtype).split_with_sizes(sizes) : leaves;
+  std::vector<Weight> weights;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const at::Tensor leaf = leaves[i].view(shapes[i]);
+    weights.push_back(casts ? Weight(values[i].view(shapes[i]), leaf) : Weight(leaf));
   }
-  return tensors;
+  return weights;
 }
 
 void ParamUnit::await_readers(const c10::Stream& stream) const {

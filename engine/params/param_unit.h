@@ -13,6 +13,7 @@
 
 #include "engine/device/compute_context.h"
 #include "engine/device/device_event.h"
+#include "engine/params/weight.h"
 
 namespace ringside::engine {
 
@@ -44,14 +45,14 @@ class ParamUnit {
   // Drops the gradient buffer, so the next backward stores its result instead of adding to zeros.
   void zero_grad();
 
-  // The tensors of specs() in order, cast to compute_dtype; differentiable towards flat().
-  std::vector<at::Tensor> materialize(at::ScalarType compute_dtype) const;
+  // The parameters of specs() in order, for use in compute_dtype; differentiable towards flat().
+  std::vector<Weight> materialize(at::ScalarType compute_dtype) const;
 
   // materialize() with other shapes, in order. Adjacent parameters of equal row length (q, k and v;
   // gate and up) become one matrix for a single GEMM.
   // Throws: c10::Error when the shapes do not add up to the buffer.
-  std::vector<at::Tensor> materialize(at::ScalarType compute_dtype,
-                                      const std::vector<std::vector<int64_t>>& shapes) const;
+  std::vector<Weight> materialize(at::ScalarType compute_dtype,
+                                  const std::vector<std::vector<int64_t>>& shapes) const;
 
   // Range of parameter i in flat(), in elements.
   // Throws: std::out_of_range as view.

@@ -153,12 +153,13 @@ TEST_CASE("norm_and_rotate norms each head and turns pairs (i, i + D/2) by posit
                             eps, false};
       const RotatedHeads out = norm_and_rotate(heads, {h, k}, norms, tables);
       const at::Tensor x = heads.detach();
-      CHECK(max_abs_diff(out.q_sHD, turned(x.narrow(1, 0, h), norms.query, eps, angle)) < 1e-14);
-      CHECK(max_abs_diff(out.k_sKD, turned(x.narrow(1, h, k), norms.key, eps, angle)) < 1e-14);
+      CHECK(max_abs_diff(out.q_sHD, turned(x.narrow(1, 0, h), norms.query.leaf, eps, angle)) <
+            1e-14);
+      CHECK(max_abs_diff(out.k_sKD, turned(x.narrow(1, h, k), norms.key.leaf, eps, angle)) < 1e-14);
       CHECK(max_abs_diff(out.v, x.narrow(1, h + k, v)) == 0);
       std::vector<at::Tensor> leaves{heads};
       if (normed) {
-        leaves.insert(leaves.end(), {norms.query, norms.key});
+        leaves.insert(leaves.end(), {norms.query.leaf, norms.key.leaf});
       }
       const auto loss = [&, h = h, k = k] {
         const RotatedHeads again = norm_and_rotate(heads, {h, k}, norms, tables);
@@ -178,8 +179,8 @@ TEST_CASE("norm_and_rotate of no tokens has gradients of zero") {
   const RotatedHeads out = norm_and_rotate(heads, {2, 1}, norms, tables);
   CHECK(out.q_sHD.sizes() == at::IntArrayRef({0, 2, 4}));
   (out.q_sHD.sum() + out.k_sKD.sum() + out.v.sum()).backward();
-  CHECK(norms.query.grad().abs().sum().item<double>() == 0);
-  CHECK(norms.key.grad().abs().sum().item<double>() == 0);
+  CHECK(norms.query.leaf.grad().abs().sum().item<double>() == 0);
+  CHECK(norms.key.leaf.grad().abs().sum().item<double>() == 0);
 }
 
 TEST_CASE("llama3 scaling equals transformers on short, interpolated and long waves") {
