@@ -36,7 +36,8 @@ NormGrads norm_grads(const at::Tensor& dy_any, const at::Tensor& x, const at::Te
   const at::Tensor w = weight.to(acc);
   const at::Tensor normed = x.to(acc) * rstd;
   at::Tensor product = dy * normed;
-  const at::Tensor d_weight = product.sum_to_size(weight.sizes()).to(weight.scalar_type());
+  const at::Tensor d_weight =
+      product.sum_to_size(weight.sizes()).to(c10::promoteTypes(weight.scalar_type(), acc));
   const at::Tensor mean = product.mul_(w).mean(-1, /*keepdim=*/true);
   return {(dy * w).addcmul_(normed, mean, -1), d_weight};
 }
@@ -129,7 +130,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
   const NormGrads grads = norm_grads(turned_back, heads_sND.narrow(1, 0, h + k),
                                      weight_of_heads(*q_norm, *k_norm, h, k), rstd);
   at::mul_out(d_qk, grads.d_normed, rstd);
-  const at::Tensor d_norms = at::empty({2, d}, q_norm->options());
+  const at::Tensor d_norms = at::empty({2, d}, grads.d_weight.options());
   d_norms.select(0, 0).copy_(grads.d_weight.narrow(0, 0, h).sum(0));
   d_norms.select(0, 1).copy_(grads.d_weight.narrow(0, h, k).sum(0));
   return {d_heads, d_norms};

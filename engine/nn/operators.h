@@ -27,8 +27,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& weight, double eps,
                                                             bool in_fp32);
 
-// Gradients of a norm's input and weight. d_sum, the gradient that reaches the input directly, is
-// added to the first.
+// Gradients of a norm's input and weight, the latter in the wider of acc and the weight's dtype.
+// d_sum, the gradient that reaches the input directly, is added to the first.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
@@ -46,7 +46,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
 
 // Gradients of the heads and the norms. The heads behind H + K are values: dv is copied to them.
 // Shapes: dq [s, H, D], dk [s, K, D], dv [s, N - H - K, D]; returns d_heads [s, N, D] and d_norms
-// [2, D] (query, key), or [0] without norms.
+// [2, D] (query, key) in the wider of acc and the norms' dtype, or [0] without norms.
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& heads_sND,
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,

@@ -99,7 +99,7 @@ void check_norm(int64_t num_rows, int64_t size, bool in_fp32) {
       CHECK((got_y == y).to(at::kFloat).mean().item<float>() > 0.98f);
     }
     check_close<T>(got_dx, dx);
-    check_close<T>(got_d_weight.to(weight.scalar_type()), d_weight);
+    check_close<T>(got_d_weight.to(d_weight.scalar_type()), d_weight);
   }
 }
 
@@ -173,7 +173,7 @@ void check_heads(const HeadCase& c, bool normed) {
   check_close<T>(got, qk);
   check_close<T>(got_d, d_heads.narrow(1, 0, n));
   if (normed) {
-    check_close<T>(got_norms.to(kDtype<T>), d_norms);
+    check_close<T>(got_norms.to(d_norms.scalar_type()), d_norms);
   }
 }
 

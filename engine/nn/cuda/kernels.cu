@@ -340,11 +340,13 @@ unsigned threads_for(int64_t size, int width) {
   return static_cast<unsigned>(std::clamp<int64_t>((loads + kWarp - 1) / kWarp, 1, 16) * kWarp);
 }
 
+// The result is in the wider of T and Acc: a weight's gradient is not rounded below its sums.
 template <class T, class Acc>
 cudaError_t add_columns(const void* partial, void* out, int64_t num_rows, int64_t columns,
                         cudaStream_t stream) {
+  using Wider = std::conditional_t<(sizeof(T) > sizeof(Acc)), T, Acc>;
   column_sum_kernel<<<grid(columns, kWarp), dim3(kWarp, kWarps), 0, stream>>>(
-      static_cast<const Acc*>(partial), static_cast<T*>(out), num_rows, columns);
+      static_cast<const Acc*>(partial), static_cast<Wider*>(out), num_rows, columns);
   return cudaGetLastError();
 }
 

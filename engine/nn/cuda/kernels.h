@@ -48,7 +48,7 @@ struct NormGradArgs {
   const void* d_sum = nullptr;  // nullptr: none
   void* dx = nullptr;
   void* partial = nullptr;   // [norm_grad_blocks(rows), size] in acc
-  void* d_weight = nullptr;  // [size]
+  void* d_weight = nullptr;  // [size], in the wider of the two types
   int64_t rows = 0;
   int64_t size = 0;
 };
@@ -91,7 +91,7 @@ struct HeadGradArgs {
   HeadTensor heads;
   HeadTensor d_heads;
   void* partial = nullptr;  // [norm_grad_blocks(tokens * heads), 2 * head_dim] in acc
-  void* d_norms = nullptr;  // [2, head_dim]
+  void* d_norms = nullptr;  // [2, head_dim], in the wider of the two types
 };
 // Two kernels, or one without norms.
 cudaError_t qk_norm_rope_backward_cuda(const Types& types, const RotationArgs& args,

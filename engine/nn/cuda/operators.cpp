@@ -101,6 +101,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
   return norm(x, branch, weight, eps, in_fp32);
 }
 
+// Of a weight's gradient: the wider of the weight's dtype and that of the sums.
+at::TensorOptions gradient_of(const at::Tensor& weight, const at::Tensor& rstd) {
+  return weight.options().dtype(c10::promoteTypes(weight.scalar_type(), rstd.scalar_type()));
+}
+
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
                                                      const at::Tensor& x_any,
                                                      const at::Tensor& weight_any,
@@ -116,7 +121,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
   TORCH_CHECK(size * rstd.element_size() <= 48 << 10, "rms_norm_backward on CUDA: rows of ", size,
               " elements with sums in ", rstd.scalar_type(), " do not fit into shared memory");
   const at::Tensor dx = at::empty(x.sizes(), x.options());
-  const at::Tensor d_weight = at::empty({size}, weight.options());
+  const at::Tensor d_weight = at::empty({size}, gradient_of(weight, rstd));
   const at::Tensor partial = at::empty({norm_grad_blocks(rows), size}, rstd.options());
   const NormGradArgs args{.dy = dy.const_data_ptr(),
                           .x = x.const_data_ptr(),
@@ -190,7 +195,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
               rstd.scalar_type(), " does not fit into shared memory");
   const at::Tensor d_heads = at::empty(heads.sizes(), heads.options());
   const at::Tensor d_norms =
-      q_norm ? at::empty({2, d}, q_norm->options()) : at::empty({0}, heads.options());
+      q_norm ? at::empty({2, d}, gradient_of(*q_norm, rstd)) : at::empty({0}, heads.options());
   const int64_t partial_rows = q_norm ? norm_grad_blocks(s * heads.size(1)) : 0;
   const at::Tensor partial = at::empty({partial_rows, 2 * d}, sums_of(heads, types));
   const RotationArgs args{.shape = {s, d, dq.size(1), dk.size(1)},
