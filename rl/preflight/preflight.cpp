@@ -3,8 +3,23 @@
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_settings.h"
+#include "rl/setup/memory_of_rank.h"
+#include "rl/setup/sequence_parallel.h"
 
 namespace ringside::rl {
+
+namespace {
+
+// What a rank will need, once the model is known.
+void note_memory(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  if (files.model && report.ok()) {
+    Config factored = config;
+    factor_context_parallel(factored);
+    report.notes.push_back(describe(memory_of_rank(factored, *files.model)));
+  }
+}
+
+}  // namespace
 
 PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
@@ -12,6 +27,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_file(config, files, report);
+    note_memory(config, files, report);
     return report;
   }
   PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
@@ -30,6 +46,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
     check_server(config, report);
   }
   check_rollout_file(config, scope, files, report);
+  note_memory(config, files, report);
   return report;
 }
 

@@ -21,7 +21,7 @@ struct PreflightScope {
 
 struct PreflightReport {
   std::vector<Mistake> mistakes;  // key and sentence; the sentence names file and line
-  // Content of the files: numbers of prompts and of dropped prompts.
+  // Content of the files: numbers of prompts and of dropped prompts. Memory that a rank will need.
   std::vector<std::string> notes;
 
   bool ok() const { return mistakes.empty(); }

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -114,6 +115,19 @@ class Preflight(unittest.TestCase):
     def test_a_good_recipe_is_accepted_and_runs(self):
         self.assertIn("4 prompts", self.accepted())
         self.assertEqual(self.ringside("run", self.recipe, "--run-dir", self.folder / "run")[0], 0)
+
+    def test_the_memory_of_a_rank_follows_the_recipe(self):
+        def gib(*words):
+            found = re.search(r"memory of a rank: about ([0-9.]+) GiB", self.accepted(*words))
+            self.assertIsNotNone(found, words)
+            return float(found.group(1))
+
+        whole = gib("train.tokens_per_micro_batch=1000000")
+        self.assertGreater(whole, 0.1)
+        halved = gib("train.tokens_per_micro_batch=1000000", "parallel.ringattn_parallel_size=2")
+        self.assertAlmostEqual(halved / whole, 0.5, delta=0.05)
+        doubled = gib("train.tokens_per_micro_batch=1000000", "model.dtype=float64")
+        self.assertAlmostEqual(doubled / whole, 2, delta=0.1)
 
     def test_every_mistake_is_printed_at_once(self):
         self.lines("train.jsonl", [PROMPTS[0], {"question": "1"}, "{", {"prompt": "1" * 30, "answer": "1"}])

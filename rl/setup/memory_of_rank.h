@@ -1,0 +1,27 @@
+// Memory that a rank needs for training, predicted from the configuration.
+#pragma once
+
+#include <string>
+
+#include "engine/models/model_config.h"
+#include "engine/runner/memory_estimate.h"
+#include "rl/config/config.h"
+
+namespace ringside::rl {
+
+struct RankMemory {
+  engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
+  int64_t reference = 0;          // bytes of the reference's weights; 0 without one
+  int64_t critic = 0;             // weights, moments and gradients of the critic; 0 without one
+
+  int64_t total() const { return policy.peak() + reference + critic; }
+};
+
+// Of the rank with the most tokens, when every token of a micro-batch is a loss token.
+// `config` has its context-parallel size factored.
+RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model);
+
+// One line, in GiB.
+std::string describe(const RankMemory& memory);
+
+}  // namespace ringside::rl
