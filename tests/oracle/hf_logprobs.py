@@ -87,13 +87,8 @@ def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> tuple[
     return both.max().item(), both.mean().item()
 
 
-def our_logprobs(
-    folder: pathlib.Path, model_dir: pathlib.Path, expected: list[torch.Tensor], words: list[str]
-) -> list[torch.Tensor]:
-    """Those of `ringside logprobs`, in the shapes of `expected`."""
-    output = folder / "out.jsonl"
-    files = ["--model", model_dir, "--input", folder / "in.jsonl", "--output", output]
-    ringside_cli.run("logprobs", *files, *words)
+def read_logprobs(output: pathlib.Path, expected: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What `ringside logprobs` wrote, in the shapes of `expected`."""
     found = [torch.tensor(line["logprobs"], dtype=torch.float64) for line in ringside_cli.read_lines(output)]
     if [len(values) for values in found] != [len(values) for values in expected]:
         raise ValueError(
@@ -101,6 +96,15 @@ def our_logprobs(
             f"{[len(values) for values in expected]}"
         )
     return found
+
+
+def our_logprobs(
+    folder: pathlib.Path, model_dir: pathlib.Path, expected: list[torch.Tensor], words: list[str]
+) -> list[torch.Tensor]:
+    output = folder / "out.jsonl"
+    files = ["--model", model_dir, "--input", folder / "in.jsonl", "--output", output]
+    ringside_cli.run("logprobs", *files, *words)
+    return read_logprobs(output, expected)
 
 
 def check_model(
