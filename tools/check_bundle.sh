@@ -36,6 +36,7 @@ make_root() {
   say "making a minimal root in $1"
   debootstrap --variant=minbase --include=python3 bookworm "$1" >"$1.log" 2>&1 ||
     die "debootstrap failed; see $1.log"
+  chmod 755 "$1"  # mktemp's folder is closed to the ordinary user
 }
 
 # put_torch ROOT WHEEL: the wheel's folders where python3 finds them; as hard links where possible.
