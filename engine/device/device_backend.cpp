@@ -19,13 +19,6 @@ class CpuBackend final : public DeviceBackend {
   std::vector<std::string> describe() const override {
     return {"groups: Gloo", "vector instructions: " + at::get_cpu_capability()};
   }
-  void set_current(c10::Device /*device*/) const override {}
-  c10::Stream side_stream(c10::Device device, bool /*high_priority*/) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
-  at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const override {
-    return at::empty(shape, at::TensorOptions().dtype(dtype));
-  }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                            const sp::GroupRendezvous& rendezvous,
                                            c10::Device /*device*/) const override {

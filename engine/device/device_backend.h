@@ -37,16 +37,6 @@ class DeviceBackend {
   // What the backend was built with and what it found on this machine, one fact a line.
   virtual std::vector<std::string> describe() const = 0;
 
-  // Makes `device` the current device of the calling thread. Nothing on the CPU.
-  virtual void set_current(c10::Device device) const = 0;
-  // A stream beside the default one, from a pool that lasts as long as the process. On the CPU, its
-  // only stream.
-  virtual c10::Stream side_stream(c10::Device device, bool high_priority) const = 0;
-  // Uninitialised host memory that the device reads and writes without staging. On the CPU,
-  // ordinary memory.
-  // Shapes: returns [shape...], contiguous, on the CPU.
-  virtual at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const = 0;
-
   // Connects the groups for tensors on `device`. The function that it returns is called for the
   // groups in ProcessGroups' order, the world first.
   // Collective over: the world, both calls.

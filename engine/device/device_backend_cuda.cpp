@@ -1,7 +1,5 @@
 // The CUDA backend. Only in programs that are linked for CUDA, which it registers itself in.
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -91,13 +89,6 @@ class CudaBackend final : public DeviceBackend {
     return lines;
   }
 
-  void set_current(c10::Device device) const override { c10::cuda::set_device(device.index()); }
-  c10::Stream side_stream(c10::Device device, bool high_priority) const override {
-    return c10::cuda::getStreamFromPool(high_priority, device.index()).unwrap();
-  }
-  at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const override {
-    return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(true));
-  }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                            const sp::GroupRendezvous& rendezvous,
                                            c10::Device device) const override {

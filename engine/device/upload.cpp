@@ -53,7 +53,8 @@ std::vector<at::Tensor> unpack(const at::Tensor& block, std::span<const at::Tens
 }  // namespace
 
 Upload::Upload(std::span<const at::Tensor> host, c10::Device device,
-               const std::optional<c10::Stream>& stream) {
+               const std::optional<c10::Stream>& stream)
+    : arrived_(device.type()) {
   for (const at::Tensor& tensor : host) {
     TORCH_CHECK(!tensor.defined() || (tensor.is_cpu() && tensor.is_contiguous()),
                 "upload: takes contiguous CPU tensors, got ", tensor.sizes(), " on ",
@@ -69,15 +70,14 @@ Upload::Upload(std::span<const at::Tensor> host, c10::Device device,
   block_ = at::empty({pinned.numel()}, at::TensorOptions().dtype(at::kByte).device(device));
   block_.copy_(pinned, /*non_blocking=*/true);
   tensors_ = unpack(block_, host);
-  arrived_.emplace(device.type());
-  arrived_->record(*stream);
+  arrived_.record(*stream);
 }
 
 std::vector<at::Tensor> Upload::take() {
-  if (arrived_) {
+  if (block_.defined()) {
     const c10::impl::VirtualGuardImpl guard(block_.device().type());
     const c10::Stream current = guard.getStream(block_.device());
-    arrived_->block(current);
+    arrived_.make_wait(current);
     // The block belongs to the upload stream's pool; it may be reused there once this stream is
     // done with it.
     guard.recordDataPtrOnStream(block_.storage().data_ptr(), current);

@@ -3,12 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "engine/device/device_event.h"
 
 namespace ringside::engine {
 
@@ -30,7 +31,7 @@ class Upload {
  private:
   std::vector<at::Tensor> tensors_;
   at::Tensor block_;  // on the device; the memory of tensors_
-  std::optional<c10::Event> arrived_;
+  DeviceEvent arrived_;
 };
 
 }  // namespace ringside::engine

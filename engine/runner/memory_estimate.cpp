@@ -73,11 +73,6 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& 
   MemoryEstimate estimate;
   estimate.weights = parameters * w.master;
   const int64_t rope = shape.tokens * config.head_dim * w.compute;
-  if (!shape.trains) {
-    estimate.activations = rope + s * (2 * e + 3 * config.intermediate_size) * w.compute;
-    estimate.transient = head_transient(config, w, shape);
-    return estimate;
-  }
   estimate.optimizer = 2 * parameters * w.master;
   estimate.gradients = shape.accumulates ? parameters * w.master : 0;
   const int64_t layer = layer_activations(config, w, shape);

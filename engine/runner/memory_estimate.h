@@ -18,7 +18,6 @@ struct PassShape {
   int64_t logit_rows = 0;  // rows whose logits exist at once
   bool recompute_activations = false;
   bool accumulates = false;  // more than one micro-batch an optimizer step
-  bool trains = true;        // false: forward passes only, without optimizer
 };
 
 // Bytes. Allocations below a few KiB, and scratch memory inside kernels, are left out.

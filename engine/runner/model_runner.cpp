@@ -13,7 +13,6 @@
 #include "engine/runner/sequence_parallel_attention.h"
 
 namespace ringside::engine {
-
 namespace {
 
 // Names among the figures of an optimizer step.

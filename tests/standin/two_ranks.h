@@ -37,7 +37,7 @@ inline std::array<std::string, 2> run_two_ranks(
     threads.emplace_back([&, rank] {
       errors[rank] = error_of([&] {
         at::set_num_threads(1);
-        const RankThread thread(device(rank));
+        const engine::RankThread thread(device(rank));
         body({rank, connect_backend(fabric, store, "first", rank, {0, 1}),
               connect_backend(fabric, store, "second", rank, {0, 1})});
       });

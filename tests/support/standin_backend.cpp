@@ -1,6 +1,5 @@
 // Device backend of the stand-in accelerator: registers itself with the product, as CUDA's does.
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "engine/device/device_backend.h"
 #include "tests/support/standin/kernel_view.h"
@@ -73,13 +72,6 @@ class StandinBackend final : public engine::DeviceBackend {
   int64_t device_count() const override { return 0; }
   std::string reason_none() const override { return "tests hand out its devices themselves"; }
   std::vector<std::string> describe() const override { return {}; }
-  void set_current(c10::Device device) const override { guard().setDevice(device); }
-  c10::Stream side_stream(c10::Device device, bool high_priority) const override {
-    return guard().getStreamFromGlobalPool(device, high_priority);
-  }
-  at::Tensor pinned_empty(at::IntArrayRef shape, at::ScalarType dtype) const override {
-    return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(true));
-  }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& /*mesh*/,
                                            const sp::GroupRendezvous& /*rendezvous*/,
                                            c10::Device /*device*/) const override {
@@ -87,11 +79,6 @@ class StandinBackend final : public engine::DeviceBackend {
   }
   std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
     return std::make_shared<StandinKernels>();
-  }
-
- private:
-  static c10::impl::VirtualGuardImpl guard() {
-    return c10::impl::VirtualGuardImpl(at::kPrivateUse1);
   }
 };
 

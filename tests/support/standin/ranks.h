@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
+#include "engine/device/rank_thread.h"
 #include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/process_groups.h"
 #include "tests/support/ranks.h"
@@ -20,17 +21,6 @@
 #include "tests/support/standin/standin.h"
 
 namespace ringside::standin {
-
-// Makes `device` current, and backward run in the calling thread, as the product's ranks do.
-class RankThread {
- public:
-  explicit RankThread(c10::Device device) : guard_(device) {
-    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-  }
-
- private:
-  c10::DeviceGuard guard_;
-};
 
 // Joins a group of `size` ranks whose i-th rank has device devices[i].
 // Blocks: until all ranks have called with the same store and name.
@@ -55,7 +45,7 @@ inline void run_standin_ranks(sp::MeshShape shape, const RankBody& body,
   const auto store = c10::make_intrusive<c10d::HashStore>();
   test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& control) {
     const c10::Device here = device(static_cast<int>(mesh.rank()));
-    const RankThread thread(here);
+    const engine::RankThread thread(here);
     int made = 0;
     const sp::ProcessGroups groups(
         [&](sp::Axes axes) -> std::shared_ptr<sp::Communicator> {
