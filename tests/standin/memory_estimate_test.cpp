@@ -10,6 +10,7 @@
 #include "sp/batch/collator.h"
 #include "tests/support/catch.h"
 #include "tests/support/standin/ranks.h"
+#include "tests/support/tiny_model.h"
 
 using namespace ringside;
 
@@ -17,16 +18,11 @@ namespace {
 
 // Activations outweigh weights, as they do in training.
 engine::ModelConfig model_config() {
-  engine::ModelConfig config;
-  config.vocab_size = 256;
+  engine::ModelConfig config = test::tiny_config(/*vocab_size=*/256);
   config.hidden_size = 48;
   config.intermediate_size = 128;
   config.num_hidden_layers = 6;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
   config.head_dim = 12;
-  config.max_position_embeddings = 4096;
-  config.qk_norm = true;
   config.tie_word_embeddings = true;
   return config;
 }
