@@ -29,11 +29,6 @@
 namespace ringside::tools {
 namespace {
 
-sp::MeshShape mesh_shape(const rl::ParallelConfig& parallel) {
-  return {parallel.data_parallel_replicate_size, parallel.ringattn_parallel_size,
-          parallel.ulysses_parallel_size};
-}
-
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.");
 }
@@ -84,7 +79,7 @@ int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
 
 Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64_t rank) {
   at::set_num_threads(threads_of_a_rank(config, rendezvous));
-  const sp::MeshShape shape = mesh_shape(config.parallel);
+  const sp::MeshShape shape = rl::mesh_shape(config.parallel);
   const sp::Mesh mesh(shape, rank);
   // Virtual ranks of a process share its device.
   const c10::Device device = rl::model_device(config, rendezvous.environment.local_rank);

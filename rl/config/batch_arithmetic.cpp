@@ -1,5 +1,7 @@
 #include "rl/config/batch_arithmetic.h"
 
+#include <algorithm>
+
 namespace ringside::rl {
 namespace {
 
@@ -63,8 +65,12 @@ std::vector<std::string> describe_batch(const Config& config) {
           ? std::to_string(parallel.context_parallel_size) + " context parallel"
           : "ring " + std::to_string(parallel.ringattn_parallel_size) + " x ulysses " +
                 std::to_string(parallel.ulysses_parallel_size);
-  lines.push_back("ranks: " + count(parallel.data_parallel_replicate_size, "replica") + " x " +
-                  axes + " = " + count(batch.world_size, "rank"));
+  const std::string shards = parallel.data_parallel_shard_size > 1
+                                 ? std::to_string(parallel.data_parallel_shard_size) + " shards x "
+                                 : "";
+  lines.push_back(
+      "ranks: " + count(std::max<int64_t>(1, parallel.data_parallel_replicate_size), "replica") +
+      " x " + shards + axes + " = " + count(batch.world_size, "rank"));
   return lines;
 }
 

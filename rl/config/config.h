@@ -7,6 +7,7 @@
 // Thread safety: plain values; copies are independent and concurrent reads are safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -21,7 +22,11 @@ struct ModelConfig {
   std::string reference_path;
   ModelInit init = ModelInit::kPretrained;
   double init_std = 0.02;
-  bool recompute_activations = false;
+  Recompute recompute = Recompute::kNone;
+  bool offload_activations = false;
+  bool offload_parameters = false;
+  std::int64_t mlp_tile_tokens = 0;
+  std::int64_t logit_chunk_mb = 256;
   bool fp32_norms = false;
 };
 
@@ -29,6 +34,8 @@ struct DataConfig {
   std::string train;
   std::string eval;
   std::string sft;
+  std::string sft_eval;
+  std::int64_t max_length = 0;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
   ChatTemplate chat_template = ChatTemplate::kNone;
@@ -154,6 +161,16 @@ struct AlgorithmConfig {
   bool mask_truncated = false;
 };
 
+// Low-rank adapters. rank 0 = all weights are trained.
+struct LoraConfig {
+  std::int64_t rank = 0;
+  double alpha = 32.0;
+  std::string target_modules = "all-linear";
+  std::string path;
+  LoraBase base = LoraBase::kModel;
+  LoraPublish publish = LoraPublish::kMerged;
+};
+
 struct OptimizerConfig {
   double learning_rate = 1e-6;
   LrSchedule lr_schedule = LrSchedule::kConstant;
@@ -164,10 +181,12 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.0;
   double max_grad_norm = 1.0;
+  OptimizerOffload offload = OptimizerOffload::kNone;
 };
 
 struct TrainConfig {
   std::int64_t steps = 100;
+  std::int64_t epochs = 0;
   std::int64_t tokens_per_micro_batch = 16384;
   std::int64_t num_mini_batches = 1;
   std::int64_t batch_size = 32;
@@ -175,11 +194,15 @@ struct TrainConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t data_parallel_replicate_size = 1;
+  // 0 = what the world leaves; set when the world is known.
+  std::int64_t data_parallel_replicate_size = 0;
+  std::int64_t data_parallel_shard_size = 1;
   std::int64_t ringattn_parallel_size = 1;
   std::int64_t ulysses_parallel_size = 1;
   std::int64_t context_parallel_size = 0;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
+  std::int64_t zero_stage = 3;
+  ReduceDType reduce_dtype = ReduceDType::kFloat32;
   GroupScope group_scope = GroupScope::kLocalNode;
   double collective_timeout_s = 600.0;
 
@@ -188,15 +211,18 @@ struct ParallelConfig {
     return context_parallel_size > 0 ? context_parallel_size
                                      : ringattn_parallel_size * ulysses_parallel_size;
   }
-  // Number of ranks of the mesh.
+  // Number of ranks of one replica.
+  std::int64_t replica_size() const { return data_parallel_shard_size * sequence_parallel_size(); }
+  // Number of ranks of the mesh; of one replica while the number of replicas is open.
   std::int64_t world_size() const {
-    return data_parallel_replicate_size * sequence_parallel_size();
+    return std::max<std::int64_t>(1, data_parallel_replicate_size) * replica_size();
   }
 };
 
 struct SpConfig {
   SpMethod method = SpMethod::kAuto;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
+  RingBackward ring_backward = RingBackward::kP2p;
   bool async_ulysses = false;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
@@ -238,6 +264,7 @@ struct CheckpointConfig {
   std::int64_t every = 0;
   double every_minutes = 10.0;
   std::int64_t keep = 2;
+  bool keep_best = false;
 };
 
 struct LogConfig {
@@ -260,6 +287,7 @@ struct Config {
   RolloutConfig rollout;
   AlgorithmConfig algorithm;
   OptimizerConfig optimizer;
+  LoraConfig lora;
   TrainConfig train;
   ParallelConfig parallel;
   SpConfig sp;

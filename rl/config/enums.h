@@ -13,10 +13,17 @@ namespace ringside::rl {
 // auto: cuda where this program and this machine have it, else cpu.
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
-enum class DType { kFloat32, kBFloat16, kFloat64 };
+enum class DType { kFloat32, kBFloat16, kFloat64, kFloat16 };
 // kModel: the same as model.dtype.
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
+// What the backward computes again: nothing, each layer whole, or each layer without its attention.
+enum class Recompute { kNone, kFull, kSelective };
+enum class OptimizerOffload { kNone, kMoments, kFull };
+enum class ReduceDType { kFloat32, kBFloat16 };
+enum class RingBackward { kP2p, kAllGather };
+enum class LoraBase { kModel, kNf4, kInt8 };
+enum class LoraPublish { kMerged, kAdapter };
 enum class AlgorithmName { kGrpo, kSft };
 enum class KlEstimator {
   kK1,
@@ -73,7 +80,32 @@ struct EnumNames<DeviceKind> {
 };
 template <>
 struct EnumNames<DType> {
-  static constexpr std::array<std::string_view, 3> kNames = {"float32", "bfloat16", "float64"};
+  static constexpr std::array<std::string_view, 4> kNames = {"float32", "bfloat16", "float64",
+                                                             "float16"};
+};
+template <>
+struct EnumNames<Recompute> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "full", "selective"};
+};
+template <>
+struct EnumNames<OptimizerOffload> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "moments", "full"};
+};
+template <>
+struct EnumNames<ReduceDType> {
+  static constexpr std::array<std::string_view, 2> kNames = {"float32", "bfloat16"};
+};
+template <>
+struct EnumNames<RingBackward> {
+  static constexpr std::array<std::string_view, 2> kNames = {"p2p", "all_gather"};
+};
+template <>
+struct EnumNames<LoraBase> {
+  static constexpr std::array<std::string_view, 3> kNames = {"model", "nf4", "int8"};
+};
+template <>
+struct EnumNames<LoraPublish> {
+  static constexpr std::array<std::string_view, 2> kNames = {"merged", "adapter"};
 };
 template <>
 struct EnumNames<PublishDType> {

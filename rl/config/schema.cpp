@@ -67,7 +67,11 @@ void add_model(FieldList& fields, ModelConfig& model) {
   fields.path("model.reference_path", model.reference_path);
   fields.choice("model.init", model.init);
   fields.real("model.init_std", model.init_std, above(0));
-  fields.flag("model.recompute_activations", model.recompute_activations);
+  fields.choice("model.recompute", model.recompute);
+  fields.flag("model.offload_activations", model.offload_activations);
+  fields.flag("model.offload_parameters", model.offload_parameters);
+  fields.integer("model.mlp_tile_tokens", model.mlp_tile_tokens, at_least(0));
+  fields.integer("model.logit_chunk_mb", model.logit_chunk_mb, between(1, 1e6));
   fields.flag("model.fp32_norms", model.fp32_norms);
 }
 
@@ -75,6 +79,8 @@ void add_data(FieldList& fields, DataConfig& data) {
   fields.path("data.train", data.train);
   fields.path("data.eval", data.eval);
   fields.path("data.sft", data.sft);
+  fields.path("data.sft_eval", data.sft_eval);
+  fields.integer("data.max_length", data.max_length, at_least(0));
   fields.text("data.prompt_key", data.prompt_key);
   fields.text("data.answer_key", data.answer_key);
   fields.choice("data.chat_template", data.chat_template);
@@ -187,6 +193,15 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.flag("algorithm.mask_truncated", algorithm.mask_truncated);
 }
 
+void add_lora(FieldList& fields, LoraConfig& lora) {
+  fields.integer("lora.rank", lora.rank, between(0, 65536));
+  fields.real("lora.alpha", lora.alpha, above(0));
+  fields.text("lora.target_modules", lora.target_modules);
+  fields.path("lora.path", lora.path);
+  fields.choice("lora.base", lora.base);
+  fields.choice("lora.publish", lora.publish);
+}
+
 void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   const Range decay{.low = 0, .high = 1, .below = true};
   fields.real("optimizer.learning_rate", optimizer.learning_rate, at_least(0));
@@ -198,22 +213,27 @@ void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   fields.real("optimizer.eps", optimizer.eps, above(0));
   fields.real("optimizer.weight_decay", optimizer.weight_decay, at_least(0));
   fields.real("optimizer.max_grad_norm", optimizer.max_grad_norm, at_least(0));
+  fields.choice("optimizer.offload", optimizer.offload);
 }
 
 void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) {
   fields.integer("train.steps", train.steps, at_least(1));
+  fields.integer("train.epochs", train.epochs, at_least(0));
   fields.integer("train.tokens_per_micro_batch", train.tokens_per_micro_batch, at_least(1));
   fields.integer("train.num_mini_batches", train.num_mini_batches, at_least(1));
   fields.integer("train.batch_size", train.batch_size, at_least(1));
   fields.integer("train.threads", train.threads, between(0, 1024));
   const Range size = between(1, 65536);
   fields.integer("parallel.data_parallel_replicate_size", parallel.data_parallel_replicate_size,
-                 size);
+                 between(0, 65536));
+  fields.integer("parallel.data_parallel_shard_size", parallel.data_parallel_shard_size, size);
   fields.integer("parallel.ringattn_parallel_size", parallel.ringattn_parallel_size, size);
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
   fields.integer("parallel.context_parallel_size", parallel.context_parallel_size,
                  between(0, 65536));
   fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
+  fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3));
+  fields.choice("parallel.reduce_dtype", parallel.reduce_dtype);
   fields.choice("parallel.group_scope", parallel.group_scope);
   fields.real("parallel.collective_timeout_s", parallel.collective_timeout_s, above(0));
 }
@@ -221,6 +241,7 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
 void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.method", sp.method);
   fields.choice("sp.ring_impl", sp.ring_impl);
+  fields.choice("sp.ring_backward", sp.ring_backward);
   fields.flag("sp.async_ulysses", sp.async_ulysses);
   fields.flag("sp.shared_prefix", sp.shared_prefix);
   fields.choice("sp.placement", sp.placement);
@@ -256,6 +277,7 @@ void add_outputs(FieldList& fields, Config& config) {
   fields.integer("checkpoint.every", config.checkpoint.every, at_least(0));
   fields.real("checkpoint.every_minutes", config.checkpoint.every_minutes, at_least(0));
   fields.integer("checkpoint.keep", config.checkpoint.keep, at_least(0));
+  fields.flag("checkpoint.keep_best", config.checkpoint.keep_best);
   fields.choice("log.level", config.log.level);
   fields.choice("log.progress", config.log.progress);
   fields.flag("log.rollouts", config.log.rollouts);
@@ -293,6 +315,7 @@ std::vector<Field> fields_of(Config& config) {
   add_data(fields, config.data);
   add_rollout(fields, config.rollout);
   add_algorithm(fields, config.algorithm);
+  add_lora(fields, config.lora);
   add_optimizer(fields, config.optimizer);
   add_train(fields, config.train, config.parallel);
   add_sp(fields, config.sp);

@@ -33,8 +33,8 @@ constexpr std::array kTranslations = {
     Translation{"actor_rollout_ref.model.path", "model.path"},
     Translation{"torch_dtype", "model.dtype"},
     Translation{"bf16", "model.dtype: bfloat16"},
-    Translation{"gradient_checkpointing", "model.recompute_activations"},
-    Translation{"enable_gradient_checkpointing", "model.recompute_activations"},
+    Translation{"gradient_checkpointing", "model.recompute"},
+    Translation{"enable_gradient_checkpointing", "model.recompute"},
     Translation{"lr", "optimizer.learning_rate"},
     Translation{"lr_scheduler_type", "optimizer.lr_schedule"},
     Translation{"lr_scheduler", "optimizer.lr_schedule"},
@@ -165,7 +165,7 @@ struct Absent {
 constexpr std::string_view kLora =
     "LoRA and other adapters are not supported; all parameters are trained";
 constexpr std::string_view kSharding =
-    "parameters are not sharded: every rank holds the whole model; model.recompute_activations and "
+    "parameters are not sharded: every rank holds the whole model; model.recompute and "
     "parallel.* save memory "
     "of activations";
 constexpr std::string_view kLogging =

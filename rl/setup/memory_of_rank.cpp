@@ -32,7 +32,7 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
   shape.logit_rows = engine::token_score_rows(
       at::empty({0, model.hidden_size}, context.compute_options()), model.vocab_size);
-  shape.recompute_activations = config.model.recompute_activations;
+  shape.recompute_activations = config.model.recompute != Recompute::kNone;
   shape.accumulates = true;
   const AlgorithmConfig& algorithm = config.algorithm;
   RankMemory memory;

@@ -14,6 +14,8 @@ at::ScalarType scalar_type(DType dtype) {
       return at::kBFloat16;
     case DType::kFloat64:
       return at::kDouble;
+    case DType::kFloat16:
+      return at::kHalf;
   }
   throw std::invalid_argument("unknown dtype");
 }

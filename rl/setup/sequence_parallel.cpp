@@ -29,6 +29,13 @@ sp::MethodQuery typical_micro_batch(const Config& config) {
 
 }  // namespace
 
+sp::MeshShape mesh_shape(const ParallelConfig& config) {
+  return {.dp_replicate = std::max<int64_t>(1, config.data_parallel_replicate_size),
+          .ring = config.ringattn_parallel_size,
+          .ulysses = config.ulysses_parallel_size,
+          .dp_shard = config.data_parallel_shard_size};
+}
+
 sp::SequenceOptions sequence_options(const SpConfig& config) {
   sp::SequenceOptions options;
   options.plan.ring_impl = config.ring_impl;

@@ -6,8 +6,12 @@
 
 #include "rl/config/config.h"
 #include "sp/batch/collator.h"
+#include "sp/mesh/mesh.h"
 
 namespace ringside::rl {
+
+// The mesh of parallel.*, with one replica while their number is open.
+sp::MeshShape mesh_shape(const ParallelConfig& config);
 
 // Layout options of micro-batches: sp.ring_impl, heads_k_stride, placement, shared_prefix.
 sp::SequenceOptions sequence_options(const SpConfig& config);

@@ -92,7 +92,7 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config, c
   } else {
     engine::load_value_weights(path, *model);
   }
-  model->trunk().set_recompute_activations(config.model.recompute_activations);
+  model->trunk().set_recompute_activations(config.model.recompute != Recompute::kNone);
   return model;
 }
 

@@ -86,7 +86,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
     lock_.emplace(run_dir());
   }
   auto decoder = load_starting_model(config(), config().model.path, comms_.device());
-  decoder->set_recompute_activations(config().model.recompute_activations);
+  decoder->set_recompute_activations(config().model.recompute != Recompute::kNone);
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
       adamw_options(config().optimizer));
@@ -132,8 +132,8 @@ void TrainingRun::on_main_rank(const std::function<void()>& work) const {
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
   const auto& model = decoder().config();
   const int64_t budget = config().train.tokens_per_micro_batch;
-  const auto packing = sp::plan_micro_batches(documents, mesh_.shape().dp_replicate, budget,
-                                              config().sp.shared_prefix);
+  const auto packing =
+      sp::plan_micro_batches(documents, mesh_.shape().dp_size(), budget, config().sp.shared_prefix);
   sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
   return sp::collate(documents, packing, mesh_,
                      {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},

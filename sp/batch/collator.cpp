@@ -197,7 +197,7 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
 std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh,
                                 const CollatorOptions& options) {
   const auto packing =
-      plan_micro_batches(documents, mesh.shape().dp_replicate, options.tokens_per_micro_batch,
+      plan_micro_batches(documents, mesh.shape().dp_size(), options.tokens_per_micro_batch,
                          options.sequence.shared_prefix);
   return collate(documents, packing, mesh, options);
 }

@@ -60,7 +60,7 @@ std::string check_group_scope(GroupScope scope, const MeshShape& shape,
     throw std::invalid_argument("group scope: " + std::to_string(nodes.size()) +
                                 " node names for a world of " + std::to_string(shape.world_size()));
   }
-  for (int64_t dp = 0; dp < shape.dp_replicate; ++dp) {
+  for (int64_t dp = 0; dp < shape.dp_size(); ++dp) {
     const auto ranks = Mesh(shape, dp * shape.sp_size()).ranks(axes::kSp);
     const std::string spread = describe_if_spread(ranks, nodes);
     if (spread.empty()) {

@@ -13,8 +13,9 @@ struct AxisSize {
 };
 
 // Axes with their sizes, outermost first.
-std::array<AxisSize, 3> axis_sizes(const MeshShape& shape) {
+std::array<AxisSize, 4> axis_sizes(const MeshShape& shape) {
   return {{{Axis::kDpReplicate, shape.dp_replicate},
+           {Axis::kDpShard, shape.dp_shard},
            {Axis::kRing, shape.ring},
            {Axis::kUlysses, shape.ulysses}}};
 }
@@ -54,11 +55,11 @@ Axes sp_without_fsdp(CpFsdpMode mode) {
 }  // namespace axes
 
 Mesh::Mesh(MeshShape shape, int64_t rank) : shape_(shape), rank_(rank) {
-  if (shape.dp_replicate < 1 || shape.ring < 1 || shape.ulysses < 1) {
-    throw std::invalid_argument("mesh: every axis must be at least 1, got dp_replicate " +
-                                std::to_string(shape.dp_replicate) + ", ring " +
-                                std::to_string(shape.ring) + ", ulysses " +
-                                std::to_string(shape.ulysses));
+  if (shape.dp_replicate < 1 || shape.dp_shard < 1 || shape.ring < 1 || shape.ulysses < 1) {
+    throw std::invalid_argument(
+        "mesh: every axis must be at least 1, got dp_replicate " +
+        std::to_string(shape.dp_replicate) + ", dp_shard " + std::to_string(shape.dp_shard) +
+        ", ring " + std::to_string(shape.ring) + ", ulysses " + std::to_string(shape.ulysses));
   }
   if (rank < 0 || rank >= shape.world_size()) {
     throw std::invalid_argument("mesh: rank " + std::to_string(rank) + " of a world of " +

@@ -1,5 +1,5 @@
-// Mesh of ranks with axes [dp_replicate, ring, ulysses], outermost first, so the ranks of a Ulysses
-// group are neighbours. The only place that maps ranks to axes.
+// Mesh of ranks with axes [dp_replicate, dp_shard, ring, ulysses], outermost first, so the ranks of
+// a Ulysses group are neighbours. The only place that maps ranks to axes.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,14 @@ struct MeshShape {
   int64_t dp_replicate = 1;
   int64_t ring = 1;
   int64_t ulysses = 1;
+  int64_t dp_shard = 1;  // outside ring, inside dp_replicate
 
   int64_t sp_size() const { return ring * ulysses; }
-  int64_t world_size() const { return dp_replicate * sp_size(); }
+  int64_t dp_size() const { return dp_replicate * dp_shard; }
+  int64_t world_size() const { return dp_size() * sp_size(); }
 };
 
-enum class Axis { kDpReplicate, kRing, kUlysses };  // outermost first
+enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses };  // outermost first
 
 // A set of axes. It names a sub-mesh: the ranks that differ from this one only in these
 // coordinates.
@@ -45,10 +47,12 @@ namespace axes {
 inline constexpr Axes kNone{};  // this rank alone
 inline constexpr Axes kRing{Axis::kRing};
 inline constexpr Axes kUlysses{Axis::kUlysses};
-inline constexpr Axes kBatch{Axis::kDpReplicate};        // ranks with different documents
-inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};  // ranks that share documents
-inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kRing,
-                            Axis::kUlysses};  // losses and gradients are summed over it
+// Ranks with different documents.
+inline constexpr Axes kBatch{Axis::kDpReplicate, Axis::kDpShard};
+// Ranks that share documents.
+inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};
+// All ranks: losses and gradients are summed over it.
+inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kDpShard, Axis::kRing, Axis::kUlysses};
 
 // fsdp: the ranks that share one sharded parameter. sp_without_fsdp: the remaining sp axes, over
 // which its gradients must still be summed.

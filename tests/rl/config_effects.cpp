@@ -127,7 +127,7 @@ std::vector<Effect> training_effects() {
       {"model.reference_path", input_file("reference"), recorded, kKl},
       {"model.init", "random", recorded, {}},
       {"model.init_std", "0.5", recorded, {"model.init=random"}},
-      {"model.recompute_activations", "true", recomputes, {}},
+      {"model.recompute", "full", recomputes, {}},
       {"model.fp32_norms", "true", recorded, {"model.dtype=float64"}},
       {"optimizer.learning_rate", "0.02", recorded, {}},
       {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},

@@ -127,19 +127,15 @@ std::string outcome_of(const fs::path& run_dir) {
   return text.str();
 }
 
-sp::MeshShape shape_of(const rl::Config& config) {
-  return {config.parallel.data_parallel_replicate_size, config.parallel.ringattn_parallel_size,
-          config.parallel.ulysses_parallel_size};
-}
-
 std::string trained(const rl::Config& config, const fs::path& run_dir,
                     const std::function<void(rl::TrainingRun&)>& loop) {
   rl::Config factored = config;
   rl::factor_context_parallel(factored);
-  test::run_ranks(shape_of(factored), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
-    loop(run);
-  });
+  test::run_ranks(rl::mesh_shape(factored.parallel),
+                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+                    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
+                    loop(run);
+                  });
   return outcome_of(run_dir);
 }
 

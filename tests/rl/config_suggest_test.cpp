@@ -37,7 +37,7 @@ TEST_CASE("words of neighbouring systems are translated") {
   CHECK(translate("algorithm.epsilon") == "algorithm.clip_low and algorithm.clip_high");
   CHECK(translate("epsilon_high") == "algorithm.clip_high");
   CHECK(translate("actor.optim.lr") == "optimizer.learning_rate");
-  CHECK(translate("enable_gradient_checkpointing") == "model.recompute_activations");
+  CHECK(translate("enable_gradient_checkpointing") == "model.recompute");
   // Only whole words: "lr" must not match inside another one.
   CHECK(translate("xlr") == "");
   CHECK(translate("my_beta") == "");

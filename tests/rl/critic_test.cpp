@@ -187,7 +187,7 @@ TEST_CASE(
     const auto& [shape, sequence] = layouts[i];
     CAPTURE(i, shape.dp_replicate, shape.ring, shape.ulysses);
     auto config = directory.config();
-    config.model.recompute_activations = i % 2 == 1;
+    config.model.recompute = i % 2 == 1 ? rl::Recompute::kFull : rl::Recompute::kNone;
     std::vector<Training> results(shape.world_size());
     test::run_ranks(
         shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {

@@ -71,7 +71,7 @@ const std::vector<Part> kAlgorithms{
     {"gspo", {"algorithm.preset=gspo", "train.num_mini_batches=2"}}};
 const std::vector<Part> kDtypes{{"fp32", {}}, {"bf16", {"model.dtype=bfloat16"}}};
 const std::vector<Part> kRecomputations{{"keeps activations", {}},
-                                        {"recomputes", {"model.recompute_activations=true"}}};
+                                        {"recomputes", {"model.recompute=full"}}};
 
 rl::Config config_of(const std::vector<Part>& parts) {
   Words words;
@@ -86,11 +86,6 @@ rl::Config config_of(const std::vector<Part>& parts) {
   rl::Config config = rl::load_config_or_throw({}, words);
   rl::factor_context_parallel(config);
   return config;
-}
-
-sp::MeshShape shape_of(const rl::Config& config) {
-  return {config.parallel.data_parallel_replicate_size, config.parallel.ringattn_parallel_size,
-          config.parallel.ulysses_parallel_size};
 }
 
 void train(const rl::Config& config, const fs::path& run_dir, const sp::Mesh& mesh,
@@ -145,14 +140,14 @@ std::vector<std::string> tensor_files(const fs::path& run_dir) {
 
 void check_same_bits(const rl::Config& config) {
   const test::TemporaryDirectory cpu, device;
-  test::run_ranks(shape_of(config), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    train(config, cpu.path(), mesh, comms);
-  });
+  test::run_ranks(rl::mesh_shape(config.parallel),
+                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+                    train(config, cpu.path(), mesh, comms);
+                  });
   const standin::Scope scope;
-  standin::run_standin_ranks(
-      shape_of(config), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
-        train(config, device.path(), mesh, comms);
-      });
+  standin::run_standin_ranks(rl::mesh_shape(config.parallel),
+                             [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms,
+                                 c10::Device) { train(config, device.path(), mesh, comms); });
   CHECK(scope.text() == "");
   const auto expected = metrics_of(cpu.path());
   REQUIRE(expected.size() == 3);
@@ -199,7 +194,8 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
   const test::TemporaryDirectory directory;
   standin::Scope scope;
   standin::run_standin_ranks(
-      shape_of(config), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
+      rl::mesh_shape(config.parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
         rl::TrainingRun run({config, directory.path(), 1, {}}, mesh, comms);
         rl::Learner learner(run);
         auto batch = rl::make_step_batch(
