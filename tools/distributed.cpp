@@ -19,6 +19,7 @@
 #include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/training_run.h"
 #include "sp/mesh/c10d_communicator.h"
@@ -93,7 +94,8 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                                               static_cast<uint16_t>(environment.master_port), rank,
                                               shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  const Ranks ranks{mesh, engine::connect_groups(mesh, {store, host, rendezvous.timeout}, device)};
+  const Ranks ranks{mesh, engine::connect_groups(mesh, {store, host, rendezvous.timeout}, device,
+                                                  rl::sharding_axes(config.parallel))};
   const auto nodes =
       sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
   const std::string warning =
@@ -149,7 +151,9 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
 }  // namespace
 
 int trainer_processes(const rl::Config& config, int nproc) {
-  const auto ranks = static_cast<int>(config.parallel.world_size());
+  rl::ParallelConfig parallel = config.parallel;
+  rl::fix_replicas(parallel, config.sp.reproducible > 0 ? 0 : nproc);
+  const auto ranks = static_cast<int>(parallel.world_size());
   const int processes = nproc == 0 ? ranks : nproc;
   const bool virtual_ranks =
       config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
@@ -164,9 +168,14 @@ int trainer_processes(const rl::Config& config, int nproc) {
 
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
                  const std::function<void(const Ranks&)>& body) {
-  if (trainer_processes(config, nproc) > 1 && !rank_environment()) {
+  if (nproc == 0 && rank_environment()) {
+    nproc = rank_environment()->world_size;
+  }
+  const int processes = trainer_processes(config, nproc);
+  rl::fix_replicas(config.parallel, config.sp.reproducible > 0 ? 0 : processes);
+  if (processes > 1 && !rank_environment()) {
     LaunchOptions options;
-    options.num_trainers = trainer_processes(config, nproc);
+    options.num_trainers = processes;
     options.trainer_args = arguments;
     return report_launch(launch(options));
   }

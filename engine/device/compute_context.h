@@ -5,13 +5,19 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <memory>
+
 namespace ringside::engine {
+
+struct Sharding;  // engine/params/sharding.h
 
 struct ComputeContext {
   c10::Device device = c10::Device(c10::kCPU);
   at::ScalarType compute = at::kFloat;  // of activations and of the weights cast for use
   at::ScalarType master = at::kFloat;   // of stored parameters, optimizer moments and gradients
-  at::ScalarType reduce = at::kFloat;   // in which gradients are summed
+  at::ScalarType reduce = at::kFloat;   // in which gradients are sent and summed
+  // How parameters are cut over ranks; null = every rank holds all of them.
+  std::shared_ptr<const Sharding> sharding = nullptr;
 
   ComputeContext() = default;
   // Derives the dtypes from a compute dtype: fp64 keeps masters and sums in fp64, all others in

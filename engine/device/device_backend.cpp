@@ -106,14 +106,14 @@ DeviceChoice choose_device(std::string_view wanted, int64_t local_rank) {
 }
 
 sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous& rendezvous,
-                                 c10::Device device) {
+                                 c10::Device device, const std::vector<sp::Axes>& more) {
   sp::await_ranks(rendezvous, "world", mesh.rank(), mesh.size(sp::axes::kLoss));
   const auto control = sp::gloo_groups(mesh, rendezvous);
   if (device.is_cpu()) {
-    return sp::ProcessGroups(control);
+    return sp::ProcessGroups(control, nullptr, device, more);
   }
   return sp::ProcessGroups(device_backend(device.type()).tensor_groups(mesh, rendezvous, device),
-                           control, device);
+                           control, device, more);
 }
 
 }  // namespace ringside::engine

@@ -70,11 +70,12 @@ struct DeviceChoice {
 // "auto": the first backend beside the CPU's that has a device, else the CPU.
 DeviceChoice choose_device(std::string_view wanted, int64_t local_rank);
 
-// Groups of a mesh whose tensors are on `device`. Control data goes over Gloo.
+// Groups of a mesh whose tensors are on `device`, those of `more` included. Control data goes over
+// Gloo.
 // Collective over: the world.
 // Blocks: until every rank has joined.
 // Throws: when a rank does not join within the timeout.
 sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous& rendezvous,
-                                 c10::Device device);
+                                 c10::Device device, const std::vector<sp::Axes>& more = {});
 
 }  // namespace ringside::engine

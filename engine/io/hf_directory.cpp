@@ -153,8 +153,9 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
       if (name == kEmbedding && decoder.config().tie_word_embeddings && files.contains(name)) {
         embedding = files.read(name);
       }
-      files.fill(unit->view(i), name);
+      files.fill(*unit, i, name);
     }
+    unit->changed();
   }
   refuse_unexpected(files, embedding.defined() ? &embedding : nullptr);
 }
@@ -191,8 +192,9 @@ void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType st
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {
   std::vector<TensorToWrite> tensors;
   for (const ParamUnit* unit : decoder.units()) {
+    const at::Tensor flat = unit->gather_flat();
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back({unit->specs()[i].name, unit->view(i), storage_dtype});
+      tensors.push_back({unit->specs()[i].name, unit->view_of(flat, i), storage_dtype});
     }
   }
   return tensors;

@@ -16,7 +16,7 @@ namespace ringside::engine {
 // Throws: std::runtime_error as load_model_config and load_weights do.
 Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype);
 
-// Fills every parameter of `decoder` from model.safetensors, or from the shards named in
+// Fills this rank's range of every parameter of `decoder` from model.safetensors, or from the shards named in
 // model.safetensors.index.json, cast to the master dtype. Skips only rotary_emb.inv_freq and, for
 // tied embeddings, an lm_head.weight equal to the embedding. Reads through a mapping, so there is
 // no second copy of the model.
@@ -45,6 +45,7 @@ struct SaveOptions {
 // durable: write into an AtomicDirectory's path. Not collective.
 // Throws: std::runtime_error on a write failure; c10::Error on another dtype or a max_shard_bytes
 // below 1.
+// Collective over: the shard of a sharded decoder.
 void save_decoder(const Decoder& decoder, const std::filesystem::path& dir,
                   at::ScalarType storage_dtype, const SaveOptions& options = {});
 
@@ -54,7 +55,9 @@ void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& ten
                 const std::filesystem::path& dir, at::ScalarType storage_dtype,
                 const SaveOptions& options = {});
 
-// The parameters in order, each with storage_dtype as its target: views, not copies.
+// The parameters in order, each with storage_dtype as its target: views, not copies. Those of a
+// sharded decoder are gathered, whole on every rank.
+// Collective over: the shard.
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype);
 
 }  // namespace ringside::engine

@@ -37,9 +37,9 @@ void load_head(WeightFiles& files, const ParamUnit& head) {
     if (!files.contains(prefix + ".weight")) {
       continue;
     }
-    files.fill(head.view(0), prefix + ".weight");
+    files.fill(head, 0, prefix + ".weight");
     if (files.contains(prefix + ".bias")) {
-      files.fill(head.view(1), prefix + ".bias");
+      files.fill(head, 1, prefix + ".bias");
     }
     return;  // a second head is left over and refused
   }
@@ -70,10 +70,12 @@ void load_value_weights(const fs::path& dir, ValueModel& model) {
   WeightFiles files(dir);
   for (const ParamUnit* unit : model.trunk().units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      files.fill(unit->view(i), unit->specs()[i].name);
+      files.fill(*unit, i, unit->specs()[i].name);
     }
+    unit->changed();
   }
   load_head(files, model.head());
+  model.head().changed();
   refuse_the_rest(files);
 }
 
@@ -81,8 +83,9 @@ void save_value_model(const ValueModel& model, const fs::path& dir) {
   write_text(dir / "config.json", value_config_json(model.trunk()));
   std::vector<TensorToWrite> tensors;
   for (const ParamUnit* unit : model.units()) {
+    const at::Tensor flat = unit->gather_flat();
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back({unit->specs()[i].name, unit->view(i), unit->flat().scalar_type()});
+      tensors.push_back({unit->specs()[i].name, unit->view_of(flat, i), flat.scalar_type()});
     }
   }
   fs::remove(dir / kWeightIndexFile);  // of an older, sharded model: the single file is what loads,

@@ -72,19 +72,23 @@ std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef
   return "";
 }
 
-void WeightFiles::fill(const at::Tensor& parameter, const std::string& name) {
+void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& name) {
   if (!contains(name)) {
     throw std::runtime_error(dir_.string() + ": tensor '" + name +
                              "' is in none of the weight files");
   }
-  if (const std::string wrong = header_problem(name, parameter.sizes()); !wrong.empty()) {
+  if (const std::string wrong = header_problem(name, unit.specs().at(i).shape);
+      !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
-  parameter.copy_(read(name));
-  if (!at::isfinite(parameter).all().item<bool>()) {
-    throw std::runtime_error(
-        describe(name) +
-        " holds values that are not finite (NaN or infinite); these weights are broken");
+  if (const auto slice = unit.slice(i)) {  // else other ranks have it
+    const at::Tensor stored = read(name).view({-1});
+    slice->values.copy_(stored.narrow(0, slice->begin, slice->values.numel()));
+    if (!at::isfinite(slice->values).all().item<bool>()) {
+      throw std::runtime_error(
+          describe(name) +
+          " holds values that are not finite (NaN or infinite); these weights are broken");
+    }
   }
   places_.erase(name);
 }

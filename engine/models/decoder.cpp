@@ -90,14 +90,15 @@ void Decoder::init_random(uint64_t seed, double std) {
   for (ParamUnit* unit : units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       const ParamSpec& spec = unit->specs()[i];
-      at::Tensor values = unit->view(i);
       if (spec.shape.size() > 1) {
-        // Drawn in fp64, so that decoders of either master dtype start from the same model.
-        values.copy_(at::normal(0.0, std, spec.shape, generator, at::kDouble));
+        // Drawn in fp64, so that decoders of either master dtype start from the same model, and
+        // whole on every rank, so that shards do too.
+        unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
-        values.fill_(spec.name.ends_with("bias") ? 0.0 : 1.0);
+        unit->assign(i, at::full(spec.shape, spec.name.ends_with("bias") ? 0.0 : 1.0, at::kDouble));
       }
     }
+    unit->changed();
   }
 }
 
@@ -112,21 +113,40 @@ void Decoder::copy_parameters_from(const Decoder& other) {
   }
   const at::NoGradGuard no_grad;
   for (std::size_t u = 0; u < mine.size(); ++u) {
+    TORCH_CHECK(mine[u]->flat().sizes() == theirs[u]->flat().sizes(), "copy_parameters_from: unit ",
+                mine[u]->name(), " is sharded differently");
     mine[u]->flat().copy_(theirs[u]->flat());
+    mine[u]->changed();
+  }
+}
+
+void Decoder::prefetch_layer(int64_t index) const {
+  if (index >= 0 && index < config_.num_hidden_layers) {
+    layer(index).prefetch(context_.compute);
   }
 }
 
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                              AttentionBackend& attention) const {
+                              AttentionBackend& attention, ScopeChain& chain) const {
   const ParamUnit& unit = layer(index);
-  const auto run = [this, index, rope, &unit, &attention](const at::Tensor& hidden) {
-    return decoder_layer(config_, materialize_layer(config_, unit, context_.compute), index, hidden,
-                         rope, attention);
+  const UnitShapes cut = layer_shapes(config_, context_.compute);
+  const auto run = [this, index, rope, &attention](const std::vector<Weight>& matrices,
+                                                   const at::Tensor& hidden) {
+    return decoder_layer(config_, layer_weights(config_, matrices), index, hidden, rope, attention);
   };
   if (recompute_activations_ && at::GradMode::is_enabled()) {
-    return recompute_in_backward(hidden_sE, unit.flat(), run);
+    return recompute_in_backward(hidden_sE, unit.flat(), [=, this, &unit](const at::Tensor& h) {
+      const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
+      // In the backward, where autograd is on, the layers come in the opposite order.
+      prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
+      return run(matrices, h);
+    });
   }
-  return run(hidden_sE);
+  const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
+    prefetch_layer(index + 1);
+    return std::vector<at::Tensor>{run(matrices, h)};
+  };
+  return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain).front();
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
@@ -137,8 +157,10 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
       rope_inverse_frequencies_d_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
       context_.compute);
   at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
+  prefetch_layer(0);
+  ScopeChain chain;
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, rope, attention);
+    hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
   }
   return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
                   config_.fp32_norms);
@@ -171,8 +193,15 @@ DecoderWeights Decoder::materialize() const {
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
-  return token_scores(hidden_nE, head().materialize(context_.compute)[0], targets_n, temperature_n,
-                      token_score_rows(hidden_nE, config_.vocab_size));
+  const UnitShapes cut{context_.compute, {head().specs().front().shape}};
+  const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
+    TokenScores scores = token_scores(hidden, weights[0], targets_n, temperature_n,
+                                      token_score_rows(hidden, config_.vocab_size));
+    return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
+  };
+  ScopeChain chain;
+  const auto scores = run_with_weights(head(), cut, hidden_nE, run, chain);
+  return {scores[0], scores[1]};
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {

@@ -16,6 +16,7 @@
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
+#include "engine/params/unit_scope.h"
 
 namespace ringside::engine {
 
@@ -35,7 +36,8 @@ std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
-  // Creates the parameters in the context's master dtype on its device.
+  // Creates the parameters in the context's master dtype on its device, sharded as it says. All
+  // functions that use weights are then collective over the shard.
   // Throws: c10::Error on an impossible shape (heads not a multiple of key/value heads, zero
   // sizes).
   Decoder(ModelConfig config, const ComputeContext& context);
@@ -97,7 +99,9 @@ class Decoder {
     return config_.tie_word_embeddings ? embedding() : *units_.back();
   }
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                       AttentionBackend& attention) const;
+                       AttentionBackend& attention, ScopeChain& chain) const;
+  // Starts gathering a layer's weights, if there is such a layer.
+  void prefetch_layer(int64_t index) const;
 
   ModelConfig config_;
   ComputeContext context_;

@@ -108,37 +108,64 @@ std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t la
   return specs;
 }
 
-LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
-                               at::ScalarType compute_dtype) {
+namespace {
+
+// Each matrix of a layer with the place it goes to, in the order of decoder_layer_specs().
+struct LayerPart {
+  Weight LayerWeights::*target;
+  std::vector<int64_t> shape;
+};
+
+std::vector<LayerPart> layer_parts(const ModelConfig& config) {
   const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
-  LayerWeights weights;
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<Weight*> targets;
-  const auto cut = [&](Weight& target, std::vector<int64_t> shape, bool present = true) {
+  std::vector<LayerPart> parts;
+  const auto cut = [&](Weight LayerWeights::*target, std::vector<int64_t> shape,
+                       bool present = true) {
     if (present) {
-      targets.push_back(&target);
-      shapes.push_back(std::move(shape));
+      parts.push_back({target, std::move(shape)});
     }
   };
-  // In the order of decoder_layer_specs().
-  cut(weights.qkv_weight, {(h + 2 * k) * d, e});
-  cut(weights.qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
-  cut(weights.o_weight, {e, h * d});
-  cut(weights.o_bias, {e}, config.o_bias);
-  cut(weights.q_norm, {d}, config.qk_norm);
-  cut(weights.k_norm, {d}, config.qk_norm);
-  cut(weights.gate_up_weight, {2 * f, e});
-  cut(weights.gate_up_bias, {2 * f}, config.mlp_bias);
-  cut(weights.down_weight, {e, f});
-  cut(weights.down_bias, {e}, config.mlp_bias);
-  cut(weights.input_norm, {e});
-  cut(weights.post_attention_norm, {e});
-  std::vector<Weight> parts = unit.materialize(compute_dtype, shapes);
+  cut(&LayerWeights::qkv_weight, {(h + 2 * k) * d, e});
+  cut(&LayerWeights::qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
+  cut(&LayerWeights::o_weight, {e, h * d});
+  cut(&LayerWeights::o_bias, {e}, config.o_bias);
+  cut(&LayerWeights::q_norm, {d}, config.qk_norm);
+  cut(&LayerWeights::k_norm, {d}, config.qk_norm);
+  cut(&LayerWeights::gate_up_weight, {2 * f, e});
+  cut(&LayerWeights::gate_up_bias, {2 * f}, config.mlp_bias);
+  cut(&LayerWeights::down_weight, {e, f});
+  cut(&LayerWeights::down_bias, {e}, config.mlp_bias);
+  cut(&LayerWeights::input_norm, {e});
+  cut(&LayerWeights::post_attention_norm, {e});
+  return parts;
+}
+
+}  // namespace
+
+UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype) {
+  UnitShapes cut{compute_dtype, {}};
+  for (LayerPart& part : layer_parts(config)) {
+    cut.shapes.push_back(std::move(part.shape));
+  }
+  return cut;
+}
+
+LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices) {
+  LayerWeights weights;
+  const std::vector<LayerPart> parts = layer_parts(config);
+  TORCH_CHECK(matrices.size() == parts.size(), "a layer of ", parts.size(), " matrices, got ",
+              matrices.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    *targets[i] = std::move(parts[i]);
+    weights.*parts[i].target = matrices[i];
   }
   return weights;
+}
+
+LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
+                               at::ScalarType compute_dtype) {
+  const UnitShapes cut = layer_shapes(config, compute_dtype);
+  return layer_weights(config, unit.materialize(cut.dtype, cut.shapes));
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,

@@ -14,6 +14,7 @@
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/rope.h"
 #include "engine/params/param_unit.h"
+#include "engine/params/unit_scope.h"
 
 namespace ringside::engine {
 
@@ -38,7 +39,12 @@ struct LayerWeights {
   Weight post_attention_norm;
 };
 
-// Splits a unit made from decoder_layer_specs(). Differentiable towards unit.flat().
+// The matrices that a unit made from decoder_layer_specs() is cut into.
+UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype);
+// Those matrices as the layer's weights.
+LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices);
+
+// Both together. Differentiable towards unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
                                at::ScalarType compute_dtype);
 

@@ -19,11 +19,14 @@ AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options)
     const ParamUnit& unit = *units_[u];
     exp_avg_.push_back(at::zeros_like(unit.flat().detach()));
     exp_avg_sq_.push_back(at::zeros_like(unit.flat().detach()));
-    for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-      Group& group = unit.specs()[i].shape.size() > 1 ? decayed_ : undecayed_;
-      group.params.push_back(unit.view(i));
-      group.exp_avgs.push_back(unit.view_of(exp_avg_[u], i));
-      group.exp_avg_sqs.push_back(unit.view_of(exp_avg_sq_[u], i));
+    const auto params = unit.slices();
+    const auto exp_avgs = unit.slices_of(exp_avg_[u]);
+    const auto exp_avg_sqs = unit.slices_of(exp_avg_sq_[u]);
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      Group& group = params[i].shape.size() > 1 ? decayed_ : undecayed_;
+      group.params.push_back(params[i].values);
+      group.exp_avgs.push_back(exp_avgs[i].values);
+      group.exp_avg_sqs.push_back(exp_avg_sqs[i].values);
       group.sources.emplace_back(u, i);
     }
   }
@@ -49,6 +52,9 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
   ++step_count_;
   update(decayed_, flat_grads, learning_rate, in_kernel);
   update(undecayed_, flat_grads, learning_rate, in_kernel);
+  for (const ParamUnit* unit : units_) {
+    unit->changed();
+  }
 }
 
 // Runs LibTorch's fused kernel, which reads parameter, gradient and moments once. It takes the step
@@ -58,10 +64,14 @@ void AdamW::update(Group& group, const std::vector<at::Tensor>& flat_grads, doub
   if (group.params.empty()) {
     return;
   }
+  std::vector<std::vector<NamedSlice>> slices;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    slices.push_back(units_[u]->slices_of(flat_grads[u]));
+  }
   std::vector<at::Tensor> grads;
   grads.reserve(group.sources.size());
-  for (const auto& [unit, parameter] : group.sources) {
-    grads.push_back(units_[unit]->view_of(flat_grads[unit], parameter));
+  for (const auto& [unit, slice] : group.sources) {
+    grads.push_back(slices[unit][slice].values);
   }
   const at::Tensor step =
       at::full({}, static_cast<double>(step_count_), group.params[0].options().dtype(at::kFloat));
@@ -82,14 +92,17 @@ void AdamW::set_step_count(int64_t count) {
   step_count_ = count;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> AdamW::named_state() const {
-  std::vector<std::pair<std::string, at::Tensor>> state;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    for (std::size_t i = 0; i < units_[u]->specs().size(); ++i) {
-      const std::string& name = units_[u]->specs()[i].name;
-      state.emplace_back("exp_avg." + name, units_[u]->view_of(exp_avg_[u], i));
-      state.emplace_back("exp_avg_sq." + name, units_[u]->view_of(exp_avg_sq_[u], i));
+std::vector<NamedSlice> AdamW::named_state() const {
+  std::vector<NamedSlice> state;
+  const auto add = [&](const std::string& prefix, std::vector<NamedSlice> slices) {
+    for (NamedSlice& slice : slices) {
+      slice.name = prefix + slice.name;
+      state.push_back(std::move(slice));
     }
+  };
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    add("exp_avg.", units_[u]->slices_of(exp_avg_[u]));
+    add("exp_avg_sq.", units_[u]->slices_of(exp_avg_sq_[u]));
   }
   return state;
 }

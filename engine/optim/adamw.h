@@ -47,16 +47,16 @@ class AdamW {
   int64_t step_count() const { return step_count_; }
   void set_step_count(int64_t count);
 
-  // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for every parameter, as views with the
-  // parameter's shape. Reading them saves the state; copying into them restores it.
-  std::vector<std::pair<std::string, at::Tensor>> named_state() const;
+  // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for this rank's range of every parameter, as
+  // views. Reading them saves the state; copying into them restores it.
+  std::vector<NamedSlice> named_state() const;
 
  private:
-  // Views of one class of parameters, in the order of the units.
+  // Slices of one class of parameters, in the order of the units.
   struct Group {
     double weight_decay;
     std::vector<at::Tensor> params, exp_avgs, exp_avg_sqs;
-    std::vector<std::pair<std::size_t, std::size_t>> sources;  // unit, parameter
+    std::vector<std::pair<std::size_t, std::size_t>> sources;  // unit, slice
   };
   void update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate,
               const GradientScale& gradients);

@@ -21,13 +21,19 @@ bool is_finite(const at::Tensor& values) {
 at::Tensor finite_marks(std::span<ParamUnit* const> units) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> marks;
+  sp::Communicator* shard = nullptr;
   for (const ParamUnit* unit : units) {
     if (unit->flat().numel() > 0) {
       const auto [low, high] = at::aminmax(unit->flat());
       marks.push_back(low * 0 + high * 0);  // NaN for a NaN or an infinity, else 0
     }
+    shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;
   }
-  return at::stack(marks).to(at::kDouble);
+  at::Tensor of_units = at::stack(marks).to(at::kDouble);
+  if (shard != nullptr) {
+    shard->all_reduce_sum(of_units, "finite marks");
+  }
+  return of_units;
 }
 
 std::string first_non_finite(std::span<ParamUnit* const> units) {
@@ -35,9 +41,9 @@ std::string first_non_finite(std::span<ParamUnit* const> units) {
     if (unit->flat().numel() == 0 || is_finite(unit->flat())) {
       continue;
     }
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      if (!is_finite(unit->view(i))) {
-        return unit->specs()[i].name;
+    for (const NamedSlice& slice : unit->slices()) {
+      if (!is_finite(slice.values)) {
+        return slice.name;
       }
     }
   }

@@ -18,12 +18,14 @@ class Diverged : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Per unit 0 if all its weights are finite, else NaN; computed on the device without a host sync.
+// Per unit 0 if all its weights are finite, on all ranks, else NaN; computed on the device without a
+// host sync.
 // Shapes: fp64 [units].
+// Collective over: the shard of sharded units.
 at::Tensor finite_marks(std::span<ParamUnit* const> units);
 
-// Name of the first parameter that holds a NaN or an infinity; "" when all are finite. Not
-// collective.
+// Name of the first parameter that holds a NaN or an infinity on this rank; "" when all are finite.
+// Not collective.
 // Blocks: one host sync a unit at least.
 std::string first_non_finite(std::span<ParamUnit* const> units);
 

@@ -8,13 +8,20 @@ namespace ringside::engine {
 at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
   TORCH_CHECK(!units.empty(), "global_grad_norm of no parameter unit");
   const at::NoGradGuard no_grad;
-  at::Tensor sum_of_squares;
+  at::Tensor of_whole, of_shards;
+  sp::Communicator* shard = nullptr;
   for (const ParamUnit* unit : units) {
     const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
                                                    /*keepdim=*/false, at::kDouble);
-    sum_of_squares = sum_of_squares.defined() ? sum_of_squares + norm * norm : norm * norm;
+    at::Tensor& sum = unit->is_sharded() ? of_shards : of_whole;
+    sum = sum.defined() ? sum + norm * norm : norm * norm;
+    shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;
   }
-  return sum_of_squares.sqrt();
+  if (shard == nullptr) {
+    return of_whole.sqrt();
+  }
+  shard->all_reduce_sum(of_shards, "gradient norm");
+  return (of_whole.defined() ? of_whole + of_shards : of_shards).sqrt();
 }
 
 at::Tensor clip_scale(const at::Tensor& norm, double max_norm) {

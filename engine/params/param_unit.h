@@ -1,4 +1,4 @@
-// Parameter unit: a layer's parameters in one flat buffer. Model, optimizer, gradient sync,
+// Parameter unit: a layer's parameters in one flat buffer, or this rank's shard of it. Model, optimizer, gradient sync,
 // checkpoint and weight publisher work on these units. The flat master buffer is the only autograd
 // leaf. materialize() casts and splits it, so the gradient of the whole unit is one flat buffer,
 // summed in master precision.
@@ -6,13 +6,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/device/compute_context.h"
 #include "engine/device/device_event.h"
+#include "engine/params/named_slice.h"
+#include "engine/params/shard_gather.h"
 #include "engine/params/weight.h"
 
 namespace ringside::engine {
@@ -27,25 +31,32 @@ struct ParamSpec {
 
 class ParamUnit {
  public:
-  // Allocates a zero buffer in the context's master dtype, on its device. Loading or initialisation
-  // fills it through view().
+  // Allocates a zero buffer in the context's master dtype, on its device: this rank's shard if the
+  // context shards over more than one rank. Loading or initialisation fills it through slices().
   ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context);
 
   const std::string& name() const { return name_; }
   const std::vector<ParamSpec>& specs() const { return specs_; }
 
-  // [numel] master buffer, the autograd leaf (requires_grad is set).
+  // Elements of all parameters together, on all ranks.
+  int64_t numel() const { return numel_; }
+  bool is_sharded() const { return gather_ != nullptr; }
+
+  // This rank's master buffer, the autograd leaf (requires_grad is set): [numel], or a shard with
+  // padding at its end, which stays 0.
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
-  // [numel] accumulated gradient in master dtype. This is the buffer itself: writing to it changes
-  // the gradient. Zeros, allocated on the first call, when no backward has reached this unit.
+  // Accumulated gradient of flat(), in master dtype. This is the buffer itself: writing to it
+  // changes the gradient. Zeros, allocated on the first call, when no backward has reached this
+  // unit. A sharded unit's gradient is complete after GradientSync::finish().
   at::Tensor grad() const;
 
   // Drops the gradient buffer, so the next backward stores its result instead of adding to zeros.
   void zero_grad();
 
   // The parameters of specs() in order, for use in compute_dtype; differentiable towards flat().
+  // Collective over: the shard, unless its values are kept or prefetched.
   std::vector<Weight> materialize(at::ScalarType compute_dtype) const;
 
   // materialize() with other shapes, in order. Adjacent parameters of equal row length (q, k and v;
@@ -54,7 +65,43 @@ class ParamUnit {
   std::vector<Weight> materialize(at::ScalarType compute_dtype,
                                   const std::vector<std::vector<int64_t>>& shapes) const;
 
-  // Range of parameter i in flat(), in elements.
+  // Starts gathering the shards for the next materialize() in compute_dtype. Nothing happens for a
+  // whole unit.
+  // Collective over: the shard.
+  void prefetch(at::ScalarType compute_dtype) const;
+
+  // The whole master buffer [numel], outside autograd: a view of flat() where that is whole.
+  // Collective over: the shard.
+  at::Tensor gather_flat() const;
+
+  // Call after every change of flat(): drops gathered copies.
+  void changed() const;
+
+  // The gathers behind materialize(); null for a whole unit.
+  ShardGather* gather() const { return gather_.get(); }
+
+  // Called in a backward of a sharded unit with a gradient of the whole unit [numel], in master
+  // dtype, in place of what autograd does for a leaf. There is one call for each materialize() of
+  // the forward; `last` says that none is open any more.
+  using OnGradient = std::function<void(at::Tensor gradient, bool last)>;
+  void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
+  // For the backward.
+  void receive_gradient(at::Tensor gradient) const;
+
+  // This rank's ranges of the parameters, in order, as views of flat() outside autograd, for load,
+  // save and the optimizer. A whole unit has one slice a parameter.
+  std::vector<NamedSlice> slices() const { return slices_of(flat_.detach()); }
+  // This rank's range of parameter i; nullopt when all of it is on other ranks.
+  std::optional<NamedSlice> slice(std::size_t i) const { return slice_of(flat_.detach(), i); }
+  // slices() of another buffer of flat()'s layout: an optimizer moment, a gradient.
+  // Throws: c10::Error on another shape.
+  std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
+  std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
+
+  // Sets parameter i to `whole`, of its shape; each rank copies its range.
+  void assign(std::size_t i, const at::Tensor& whole) const;
+
+  // Range of parameter i in the whole flat buffer, in elements.
   // Throws: std::out_of_range as view.
   struct Range {
     int64_t offset;
@@ -62,9 +109,8 @@ class ParamUnit {
   };
   Range range(std::size_t i) const { return {offsets_.at(i), specs_[i].numel()}; }
 
-  // View of parameter i's master values with its shape, outside autograd, for load, save and
-  // publish.
-  // Throws: std::out_of_range when i is not below specs().size().
+  // View of parameter i's master values with its shape, outside autograd. Whole units only.
+  // Throws: std::out_of_range when i is not below specs().size(); c10::Error for a sharded unit.
   at::Tensor view(std::size_t i) const;
 
   // Makes the next change of the weights wait for a copy that still reads them.
@@ -72,14 +118,21 @@ class ParamUnit {
   // Call before changing the weights: later work of `stream` waits for such a copy. Blocks: never.
   void await_readers(const c10::Stream& stream) const;
 
-  // view() of another flat buffer of this layout: an optimizer moment, a gradient.
+  // Parameter i in another whole flat buffer: what gather_flat() returned, a whole moment.
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:
+  at::Tensor whole_leaf() const;
+  at::Tensor whole_values(at::ScalarType dtype) const;
+
   std::string name_;
   std::vector<ParamSpec> specs_;
-  std::vector<int64_t> offsets_;  // of each parameter in flat_, in elements
+  std::vector<int64_t> offsets_;  // of each parameter in the whole flat buffer, in elements
+  int64_t numel_ = 0;
   at::Tensor flat_;
+  std::unique_ptr<ShardGather> gather_;
+  OnGradient on_gradient_;
+  mutable int64_t open_gradients_ = 0;  // materialize() calls whose gradient has not come yet
   mutable std::shared_ptr<const DeviceEvent> being_read_;
 };
 

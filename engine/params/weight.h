@@ -23,7 +23,7 @@ struct Weight {
   bool defined() const { return value.defined(); }
   // In the compute dtype and differentiable, for code that knows no leaf: its gradient is rounded
   // to the compute dtype.
-  at::Tensor differentiable_value() const { return leaf.to(value.scalar_type()); }
+  at::Tensor differentiable_value() const;
 };
 
 }  // namespace ringside::engine

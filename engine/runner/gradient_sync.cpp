@@ -1,25 +1,21 @@
 #include "engine/runner/gradient_sync.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <functional>
+#include <optional>
 #include <utility>
 
+#include "engine/params/sharding.h"
+#include "engine/runner/scattered_sum.h"
+
 namespace ringside::engine {
-
-struct GradientSync::State {
-  std::vector<ParamUnit*> units;
-  std::shared_ptr<sp::Communicator> group;
-  std::vector<std::unique_ptr<sp::Transfer>> sums;  // one a unit; null: not started
-  bool last_backward = false;
-
-  void start(std::size_t unit) {
-    at::Tensor gradient = units[unit]->grad();
-    sums[unit] = group->start_all_reduce_sum(gradient, "gradients");
-  }
-};
-
 namespace {
+
+constexpr const char* kTag = "gradients";
 
 // Calls a function when a leaf's gradient has been accumulated.
 class AfterGradient final : public torch::autograd::PostAccumulateGradHook {
@@ -33,16 +29,105 @@ class AfterGradient final : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
+class GradientSync::State {
+ public:
+  State(const std::vector<ParamUnit*>& units, std::shared_ptr<sp::Communicator> world,
+        const ComputeContext& context)
+      : units_(units), world_(std::move(world)), wire_(context.reduce), parts_(units.size()) {}
+
+  bool is_last_backward() const { return last_backward_; }
+  void set_last_backward(bool last) { last_backward_ = last; }
+
+  // The local gradient of a whole unit is complete.
+  void start_sum(std::size_t unit) {
+    sp::Communicator& ranks = units_[unit]->is_sharded()
+                                  ? *units_[unit]->gather()->sharding().replicas
+                                  : *world_;
+    at::Tensor gradient = units_[unit]->grad();
+    parts_[unit].sum = ranks.start_all_reduce_sum(gradient, kTag);
+  }
+
+  // A gradient [n] of a sharded unit. last: of this backward; a tied embedding has two.
+  void add_gradient(std::size_t unit, at::Tensor gradient_n, bool last) {
+    const at::NoGradGuard no_grad;
+    at::Tensor& whole = parts_[unit].whole;
+    if (units_[unit]->gather()->sharding().stage == 1) {
+      whole = whole.defined() ? whole.add_(gradient_n) : std::move(gradient_n);
+      if (!last_backward_ || !last) {
+        return;
+      }
+      gradient_n = std::exchange(whole, at::Tensor());
+    }
+    finish_scatter();  // at most one whole gradient is on its way
+    scattered_unit_ = unit;
+    completes_ = last_backward_ && last;
+    scattered_.emplace(*units_[unit]->gather(), gradient_n, wire_);
+  }
+
+  void finish_scatter() {
+    if (!scattered_) {
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    const std::size_t unit = scattered_unit_;
+    const at::Tensor sum = scattered_->wait();
+    scattered_.reset();
+    units_[unit]->grad().narrow(0, 0, sum.numel()).add_(sum);
+    if (completes_) {
+      start_sum(unit);
+    }
+  }
+
+  void finish() {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (parts_[u].whole.defined()) {
+        add_gradient(u, at::zeros_like(parts_[u].whole), /*last=*/true);
+      }
+    }
+    finish_scatter();
+    last_backward_ = false;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (parts_[u].sum == nullptr) {
+        start_sum(u);
+      }
+    }
+    for (Part& part : parts_) {
+      std::exchange(part.sum, nullptr)->wait();
+    }
+  }
+
+ private:
+  struct Part {
+    at::Tensor whole;  // stage 1: the gradient so far
+    std::unique_ptr<sp::Transfer> sum;
+  };
+
+  std::vector<ParamUnit*> units_;
+  std::shared_ptr<sp::Communicator> world_;
+  at::ScalarType wire_;
+  std::vector<Part> parts_;
+  std::optional<ScatteredSum> scattered_;
+  std::size_t scattered_unit_ = 0;
+  bool completes_ = false;  // no later gradient of that unit follows
+  bool last_backward_ = false;
+};
+
 GradientSync::GradientSync(const std::vector<ParamUnit*>& units,
-                           std::shared_ptr<sp::Communicator> group)
-    : state_(std::make_shared<State>()) {
-  state_->units = units;
-  state_->group = std::move(group);
-  state_->sums.resize(units.size());
+                           std::shared_ptr<sp::Communicator> world, const ComputeContext& context)
+    : state_(std::make_shared<State>(units, std::move(world), context)) {
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u]->is_sharded()) {
+      units[u]->on_gradient([state = std::weak_ptr<State>(state_), u](at::Tensor gradient,
+                                                                         bool last) {
+        if (const auto alive = state.lock()) {
+          alive->add_gradient(u, std::move(gradient), last);
+        }
+      });
+      continue;
+    }
     auto start = [state = std::weak_ptr<State>(state_), u] {
-      if (const auto alive = state.lock(); alive && alive->last_backward) {
-        alive->start(u);
+      if (const auto alive = state.lock(); alive && alive->is_last_backward()) {
+        alive->start_sum(u);
       }
     };
     torch::autograd::impl::set_post_acc_grad_hooks(
@@ -52,18 +137,10 @@ GradientSync::GradientSync(const std::vector<ParamUnit*>& units,
 
 GradientSync::~GradientSync() = default;
 
-void GradientSync::expect_last_backward() { state_->last_backward = true; }
+void GradientSync::expect_last_backward() { state_->set_last_backward(true); }
 
-void GradientSync::finish() {
-  state_->last_backward = false;
-  for (std::size_t u = 0; u < state_->units.size(); ++u) {
-    if (state_->sums[u] == nullptr) {
-      state_->start(u);
-    }
-  }
-  for (auto& sum : state_->sums) {
-    std::exchange(sum, nullptr)->wait();
-  }
-}
+void GradientSync::end_backward() { state_->finish_scatter(); }
+
+void GradientSync::finish() { state_->finish(); }
 
 }  // namespace ringside::engine

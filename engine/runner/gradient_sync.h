@@ -1,21 +1,28 @@
 // Gradient sync: sums every unit's gradient over the ranks, starting when its backward has ended.
+//
+// A whole unit's gradient is summed over all ranks. A sharded unit's is summed over the shard, where
+// each rank receives its own range, and the range then over the replicas. Each sum is exact to its
+// order: ranks are added in the order of their numbers, so that its bits depend on nothing else.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "engine/device/compute_context.h"
 #include "engine/params/param_unit.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::engine {
 
 // Sums start in the order of the backward, which is the same on every rank. One object a model.
-// Collective over: the group.
+// Collective over: the world.
 // Thread safety: none; backward passes must run in the calling thread (RankThread).
 class GradientSync {
  public:
-  // The units must outlive the object. It hooks into their gradients.
-  GradientSync(const std::vector<ParamUnit*>& units, std::shared_ptr<sp::Communicator> group);
+  // The units must outlive the object. It hooks into their gradients. world: all ranks whose losses
+  // are summed. context: of the model.
+  GradientSync(const std::vector<ParamUnit*>& units, std::shared_ptr<sp::Communicator> world,
+               const ComputeContext& context);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
@@ -24,12 +31,15 @@ class GradientSync {
   // complete.
   void expect_last_backward();
 
+  // Ends a backward that is not the last one: waits for sums that it started.
+  void end_backward();
+
   // Starts the sums that no backward started, in the order of the units, and waits for all of them.
   // Blocks: until the sums are there; on CUDA only the current stream waits.
   void finish();
 
  private:
-  struct State;
+  class State;
   std::shared_ptr<State> state_;
 };
 

@@ -34,6 +34,11 @@ std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
   return std::make_unique<SequenceParallelAttention>(std::move(context));
 }
 
+std::string name_of_non_finite(std::span<ParamUnit* const> units) {
+  const std::string name = first_non_finite(units);
+  return name.empty() ? "another rank's shard" : name;
+}
+
 void add_work(SequenceWork& work, const sp::MicroBatch& batch) {
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
@@ -56,7 +61,8 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
     : ModelRunner(std::move(model), groups) {
   optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
   gradient_sync_ =
-      std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss));
+      std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
+                                     model_->trunk().context());
 }
 
 AdamW& ModelRunner::optimizer() {
@@ -127,6 +133,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
       gradient_sync_->expect_last_backward();
     }
     sum.backward();
+    gradient_sync_->end_backward();
     add_work(work, *inputs[i].batch);
   }
   gradient_sync_->finish();
@@ -151,7 +158,7 @@ StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceS
   for (const double mark : result.sums.at(kFiniteMarks)) {
     if (!std::isfinite(mark)) {
       throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
-                     " made weights of " + first_non_finite(units) + " not finite");
+                     " made weights of " + name_of_non_finite(units) + " not finite");
     }
   }
   return result;
@@ -161,7 +168,7 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<std::pair<std::string, at::Tensor>> ModelRunner::named_state() const {
+std::vector<NamedSlice> ModelRunner::named_state() const {
   return optimizer().named_state();
 }
 
@@ -172,7 +179,10 @@ void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {
   TORCH_CHECK(ours.size() == theirs.size(), "model runner: ", ours.size(),
               " parameter units against ", theirs.size());
   for (std::size_t u = 0; u < ours.size(); ++u) {
+    TORCH_CHECK(ours[u]->flat().sizes() == theirs[u]->flat().sizes(), "model runner: unit ",
+                ours[u]->name(), " is sharded differently in the other model");
     ours[u]->flat().lerp_(theirs[u]->flat(), mixup);
+    ours[u]->changed();
   }
 }
 

@@ -77,8 +77,8 @@ class ModelRunner {
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
   // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one AdamW step, and
-  // brings the step's figures to the host, `sums` among them. Not collective: every rank has the
-  // same gradients.
+  // brings the step's figures to the host, `sums` among them.
+  // Collective over: the shard of a sharded model.
   // Blocks: until the device is done. The one host sync of an optimizer step.
   // Throws: Diverged on every rank when the norm or a weight is not finite; with such a norm the
   // weights stay as they were. c10::Error for a frozen model.
@@ -88,9 +88,9 @@ class ModelRunner {
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // The optimizer's moments by parameter name, as views. Reading them saves the state; copying into
+  // This rank's ranges of the optimizer's moments, by parameter name, as views. Reading them saves the state; copying into
   // them restores it.
-  std::vector<std::pair<std::string, at::Tensor>> named_state() const;
+  std::vector<NamedSlice> named_state() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
   // parameters. Not collective.

@@ -33,12 +33,10 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
                         "is true, but there is no Ulysses exchange: parallel.ulysses_parallel_size "
                         "is 1; expected false"});
   }
-  if (c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
-    mistakes.push_back(
-        {"parallel.cp_fsdp_mode",
-         "is " + std::string(to_string(c.parallel.cp_fsdp_mode)) +
-             ", but parameters are not sharded yet: every rank holds the whole model, its "
-             "gradient and the optimizer's state; expected all"});
+  if (!ring && !ulysses && c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
+    mistakes.push_back({"parallel.cp_fsdp_mode",
+                        "is " + std::string(to_string(c.parallel.cp_fsdp_mode)) +
+                            ", but there is one sequence-parallel rank; expected all"});
   }
 }
 

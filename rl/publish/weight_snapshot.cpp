@@ -59,7 +59,7 @@ class Converted {
     auto& flat = flats_[dtype];
     if (!flat) {
       flat = std::make_shared<const at::Tensor>(
-          unit_.flat().detach().to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
+          unit_.gather_flat().to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
     return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
@@ -139,7 +139,7 @@ std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
   for (const engine::ParamUnit* unit : decoder.units()) {
-    const at::Tensor values = unit->flat().detach();
+    const at::Tensor values = unit->gather_flat();
     const at::Tensor copy =
         at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
     copy.copy_(values);
@@ -163,8 +163,8 @@ WeightCopy::WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
   engine::Download download(stream);
   for (const engine::ParamUnit* unit : decoder.units()) {
     const auto copy = std::make_shared<const at::Tensor>(
-        at::empty({unit->flat().numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
-    download.add(unit->flat().detach(), *copy);
+        at::empty({unit->numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
+    download.add(unit->gather_flat(), *copy);
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       const engine::ParamSpec& spec = unit->specs()[i];
       buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(*unit, copy, i)});
@@ -204,7 +204,7 @@ std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuf
 std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
   std::size_t elements = 0;
   for (const engine::ParamUnit* unit : decoder.units()) {
-    elements += static_cast<std::size_t>(unit->flat().numel());
+    elements += static_cast<std::size_t>(unit->numel());
   }
   return elements * at::elementSize(dtype);
 }
@@ -233,6 +233,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   std::size_t first = 0;
   for (engine::ParamUnit* unit : decoder.units()) {
     install_unit(*unit, snapshot, first);
+    unit->changed();
     first += unit->specs().size();
   }
 }

@@ -196,8 +196,8 @@ class LiveSource final : public RolloutSource {
   }
 
   void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
-    if (next_step > last_step_) {
-      return;  // no step will sample under these weights
+    if (!reads_weights(next_step)) {
+      return;
     }
     const auto begin = Clock::now();
     auto block = shared_block(weight_bytes(decoder, dtype_));
@@ -215,6 +215,9 @@ class LiveSource final : public RolloutSource {
     });
     stalls_.add(Clock::now() - begin);
   }
+
+  // After the last step nothing is sampled.
+  bool reads_weights(int64_t next_step) const override { return next_step <= last_step_; }
 
   // Does not wait for a version that is being encoded: rollouts already received are returned.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {

@@ -53,9 +53,13 @@ class PrimeRlSource final : public RolloutSource {
 
   void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
     version_ = version;
-    if (broadcast_ && next_step <= last_step_) {
+    if (reads_weights(next_step)) {
       broadcast_->publish(decoder, version);
     }
+  }
+
+  bool reads_weights(int64_t next_step) const override {
+    return broadcast_ && next_step <= last_step_;
   }
 
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {

@@ -28,6 +28,9 @@ class RolloutSource {
   // next. Does not wait for workers.
   virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
 
+  // Whether publish() for this step reads the decoder.
+  virtual bool reads_weights(int64_t next_step) const = 0;
+
   // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
   // `timeout`.
   // Blocks: up to `timeout`.

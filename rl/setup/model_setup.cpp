@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "engine/io/hf_directory.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::rl {
 
@@ -24,6 +25,15 @@ engine::ComputeContext compute_context(const Config& config, c10::Device device)
   return {scalar_type(config.model.dtype), device};
 }
 
+engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups) {
+  engine::ComputeContext context = compute_context(config, groups.device());
+  context.sharding = make_sharding(config.parallel, groups);
+  if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
+    context.reduce = at::kBFloat16;
+  }
+  return context;
+}
+
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
@@ -31,9 +41,8 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
 }
 
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
-                                                     c10::Device device) {
-  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path),
-                                                   compute_context(config, device));
+                                                     const engine::ComputeContext& context) {
+  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), context);
   if (config.model.init == ModelInit::kRandom) {
     decoder->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
   } else {

@@ -82,11 +82,11 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
           {"critic/lr", updates.back().learning_rate}};
 }
 
-std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config, c10::Device device) {
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
+                                                         const engine::ComputeContext& context) {
   const bool own_path = !config.algorithm.critic.model_path.empty();
   const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
-  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path),
-                                                    compute_context(config, device));
+  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), context);
   if (config.model.init == ModelInit::kRandom && !own_path) {
     model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
   } else {
@@ -97,7 +97,7 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config, c
 }
 
 Critic::Critic(const Config& config, const sp::ProcessGroups& comms)
-    : Critic(config, load_starting_critic(config, comms.device()), comms) {}
+    : Critic(config, load_starting_critic(config, compute_context(config, comms)), comms) {}
 
 Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model,
                const sp::ProcessGroups& comms)
@@ -139,8 +139,8 @@ void Critic::save(const fs::path& dir) const {
   fs::create_directories(directory.path() / "trainer");
   const at::Tensor step_count = at::tensor({runner_.step_count()}, at::kLong);
   std::vector<engine::TensorToWrite> tensors{{kStepCount, step_count, at::kLong}};
-  for (const auto& [name, moment] : runner_.named_state()) {
-    tensors.push_back({name, moment, moment.scalar_type()});
+  for (const engine::NamedSlice& slice : runner_.named_state()) {
+    tensors.push_back({slice.name, slice.values.view(slice.shape), slice.values.scalar_type()});
   }
   engine::write_safetensors(directory.path() / kOptimizerFile, std::move(tensors));
   directory.commit();
@@ -154,8 +154,10 @@ void Critic::load(const fs::path& dir) {
     stored[file.entries()[i].name] = file.tensor(i);
   }
   const at::Tensor step_count = at::empty({1}, at::kLong);
-  auto wanted = runner_.named_state();
-  wanted.emplace_back(kStepCount, step_count);
+  std::vector<std::pair<std::string, at::Tensor>> wanted{{kStepCount, step_count}};
+  for (const engine::NamedSlice& slice : runner_.named_state()) {
+    wanted.emplace_back(slice.name, slice.values.view(slice.shape));
+  }
   for (const auto& [name, target] : wanted) {
     const auto found = stored.find(name);
     if (found == stored.end() || found->second.sizes() != target.sizes()) {

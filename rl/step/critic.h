@@ -39,7 +39,8 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates);
 // Loads algorithm.critic.model_path, or model.path if that is empty, in model.dtype. If it is empty
 // and model.init is random, the weights are drawn at random instead. Not collective.
 // Throws: std::runtime_error as load_value_weights.
-std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config, c10::Device device);
+std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
+                                                         const engine::ComputeContext& context);
 
 // All ranks call the collective methods in the same order.
 // Thread safety: none.

@@ -14,7 +14,7 @@ ReferencePolicy::ReferencePolicy(const Config& config, const sp::ProcessGroups& 
           std::make_unique<engine::LanguageModel>(load_starting_model(
               config,
               config.model.reference_path.empty() ? config.model.path : config.model.reference_path,
-              comms.device())),
+              compute_context(config, comms))),
           comms) {}
 
 void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {

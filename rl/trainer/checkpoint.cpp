@@ -23,7 +23,10 @@ constexpr const char* kTensorFile = "trainer/optimizer.safetensors";
 
 // Optimizer moments, and the master weights if the model's files hold them in lower precision.
 std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::ModelRunner& policy) {
-  auto tensors = policy.named_state();
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const engine::NamedSlice& slice : policy.named_state()) {
+    tensors.emplace_back(slice.name, slice.values.view(slice.shape));
+  }
   if (policy.decoder().compute_dtype() == at::kBFloat16) {
     for (const engine::ParamUnit* unit : policy.decoder().units()) {
       for (std::size_t i = 0; i < unit->specs().size(); ++i) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "engine/models/whole_weights.h"
 #include "rl/data/data_order.h"
 #include "rl/report/log.h"
 #include "rl/sampling/prompt_sampler.h"
@@ -84,7 +85,13 @@ bool Evaluation::is_due(int64_t step) const {
 
 double Evaluation::mean_reward() const {
   double reward = 0.0;
-  run_.on_main_rank([&] { reward = prompts_->mean_reward(run_.decoder()); });
+  run_.on_main_rank_with_weights(true, [&] {
+    if (engine::is_sharded(run_.decoder())) {
+      reward = prompts_->mean_reward(*engine::whole_copy(run_.decoder()));
+    } else {
+      reward = prompts_->mean_reward(run_.decoder());
+    }
+  });
   return reward;
 }
 

@@ -65,8 +65,10 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
 
 // Collective.
 void publish(TrainingRun& run, RolloutSource* source, bool saved) {
-  run.on_main_rank([&] {
-    source->publish(run.decoder(), run.state().weight_version, run.state().step + 1);
+  const int64_t next_step = run.state().step + 1;
+  const bool reads = source != nullptr && source->reads_weights(next_step);
+  run.on_main_rank_with_weights(reads, [&] {
+    source->publish(run.decoder(), run.state().weight_version, next_step);
     if (saved) {
       source->checkpointed(run.state().step);
     }

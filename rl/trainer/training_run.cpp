@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "engine/io/hf_directory.h"
+#include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
 #include "rl/report/log.h"
 #include "rl/setup/optimizer_options.h"
@@ -85,7 +86,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  auto decoder = load_starting_model(config(), config().model.path, comms_.device());
+  auto decoder = load_starting_model(config(), config().model.path,
+                                     compute_context(config(), comms_));
   decoder->set_recompute_activations(config().model.recompute != Recompute::kNone);
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
@@ -127,6 +129,19 @@ void TrainingRun::on_every_rank(const std::function<void()>& work) const {
 
 void TrainingRun::on_main_rank(const std::function<void()>& work) const {
   on_every_rank(is_main_rank() ? work : std::function<void()>());
+}
+
+void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void()>& work) const {
+  bool joins = false;
+  if (engine::is_sharded(decoder())) {
+    const auto world = comms_.control(sp::axes::kLoss);
+    joins = sp::max_scalars({is_main_rank() && reads ? 1.0 : 0.0}, *world).front() > 0.0;
+  }
+  if (is_main_rank() || !joins) {
+    on_main_rank(work);
+  } else {
+    on_every_rank([&] { engine::join_reading(decoder()); });
+  }
 }
 
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
@@ -204,7 +219,7 @@ bool TrainingRun::agree_on_step_end() {
 }
 
 void TrainingRun::save(const std::filesystem::path& dir) {
-  on_main_rank([&] { checkpoints_.write(dir, *policy_, state_); });
+  on_main_rank_with_weights(true, [&] { checkpoints_.write(dir, *policy_, state_); });
   checkpoints_.set_newest(dir, state_.step);
 }
 

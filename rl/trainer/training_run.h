@@ -56,6 +56,9 @@ class TrainingRun {
   // Collective over: the world.
   void on_every_rank(const std::function<void()>& work) const;
   void on_main_rank(const std::function<void()>& work) const;
+  // on_main_rank() for work that reads all parameters once, in order, if rank 0 passes `reads`: the
+  // other ranks of a sharded model take part in gathering them.
+  void on_main_rank_with_weights(bool reads, const std::function<void()>& work) const;
 
   // True when all steps are done or the ranks have agreed to stop. The same on every rank.
   bool is_over() const { return state_.step >= steps() || stop_signal_ != 0; }

@@ -70,11 +70,13 @@ class C10dCommunicator final : public Communicator {
                                           std::vector<at::Tensor>{send, receive});
   }
 
-  void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
-    at::Tensor input = tensor;
+  std::unique_ptr<Transfer> do_start_all_gather(at::Tensor& gathered,
+                                                const at::Tensor& tensor) override {
     at::Tensor flat = gathered.view({-1});
-    at::Tensor flat_input = input.view({-1});
-    backend_->_allgather_base(flat, flat_input)->wait();
+    at::Tensor flat_input = tensor.view({-1});
+    auto work = backend_->_allgather_base(flat, flat_input);
+    return std::make_unique<C10dTransfer>(nullptr, std::move(work),
+                                          std::vector<at::Tensor>{flat, flat_input});
   }
 
   void do_broadcast(at::Tensor& tensor, int64_t root) override {

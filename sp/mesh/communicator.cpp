@@ -34,7 +34,9 @@ class SingleRankCommunicator final : public Communicator {
                                                 const std::vector<int64_t>&) override {
     return std::make_unique<FinishedTransfer>();
   }
-  void do_all_gather(at::Tensor&, const at::Tensor&) override {}
+  std::unique_ptr<Transfer> do_start_all_gather(at::Tensor&, const at::Tensor&) override {
+    return std::make_unique<FinishedTransfer>();
+  }
   void do_broadcast(at::Tensor&, int64_t) override {}
   std::unique_ptr<Transfer> do_send_recv(const at::Tensor&, int64_t, at::Tensor&,
                                          int64_t) override {
@@ -177,11 +179,27 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor, const std::string&
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape.insert(shape.begin(), size());
   at::Tensor gathered = at::empty(shape, tensor.options());
-  if (tensor.numel() > 0) {
-    sent_bytes_[tag] += (size() - 1) * bytes_of(tensor);
-    do_all_gather(gathered, tensor.contiguous());
-  }
+  start_all_gather(tensor.contiguous(), gathered, tag)->wait();
   return gathered;
+}
+
+std::unique_ptr<Transfer> Communicator::start_all_gather(const at::Tensor& tensor,
+                                                         at::Tensor& gathered,
+                                                         const std::string& tag) {
+  TORCH_CHECK(tensor.is_contiguous() && gathered.is_contiguous() &&
+                  gathered.numel() == size() * tensor.numel() &&
+                  gathered.scalar_type() == tensor.scalar_type(),
+              "all_gather of ", size(), " ranks: ", tensor.scalar_type(), " ", tensor.sizes(),
+              " does not fit ", gathered.scalar_type(), " ", gathered.sizes());
+  if (size() == 1) {
+    gathered.copy_(tensor.view(gathered.sizes()));
+    return std::make_unique<FinishedTransfer>();
+  }
+  if (tensor.numel() == 0) {
+    return std::make_unique<FinishedTransfer>();
+  }
+  sent_bytes_[tag] += (size() - 1) * bytes_of(tensor);
+  return do_start_all_gather(gathered, tensor);
 }
 
 void Communicator::broadcast(at::Tensor& tensor, int64_t root, const std::string& tag) {

@@ -79,6 +79,12 @@ class Communicator {
   // Shapes: tensor has the same shape on every rank; returns [P, ...shape].
   at::Tensor all_gather(const at::Tensor& tensor, const std::string& tag);
 
+  // Starts all_gather and returns at once. Both tensors must stay untouched until wait().
+  // Shapes: tensor and gathered are contiguous; gathered has P times the elements, in rank order.
+  // Throws: c10::Error, before anything is sent, on other shapes.
+  std::unique_ptr<Transfer> start_all_gather(const at::Tensor& tensor, at::Tensor& gathered,
+                                             const std::string& tag);
+
   // Broadcasts in place from rank `root` of this group.
   void broadcast(at::Tensor& tensor, int64_t root, const std::string& tag);
 
@@ -97,7 +103,8 @@ class Communicator {
   virtual std::unique_ptr<Transfer> do_start_all_to_all(
       at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
       const std::vector<int64_t>& send_counts) = 0;
-  virtual void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) = 0;
+  virtual std::unique_ptr<Transfer> do_start_all_gather(at::Tensor& gathered,
+                                                        const at::Tensor& tensor) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int64_t root) = 0;
   virtual std::unique_ptr<Transfer> do_send_recv(const at::Tensor& send, int64_t to,
                                                  at::Tensor& receive, int64_t from) = 0;

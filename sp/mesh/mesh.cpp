@@ -27,13 +27,13 @@ namespace axes {
 Axes fsdp(CpFsdpMode mode) {
   switch (mode) {
     case CpFsdpMode::kAll:
-      return kSp;
+      return {Axis::kDpShard, Axis::kRing, Axis::kUlysses};
     case CpFsdpMode::kUlyssesOnly:
-      return kUlysses;
+      return {Axis::kDpShard, Axis::kUlysses};
     case CpFsdpMode::kRingOnly:
-      return kRing;
+      return {Axis::kDpShard, Axis::kRing};
     case CpFsdpMode::kNone:
-      return kNone;
+      return {Axis::kDpShard};
   }
   throw std::invalid_argument("unknown cp_fsdp_mode");
 }
@@ -50,6 +50,15 @@ Axes sp_without_fsdp(CpFsdpMode mode) {
       return kSp;
   }
   throw std::invalid_argument("unknown cp_fsdp_mode");
+}
+
+Axes without_fsdp(CpFsdpMode mode) {
+  const Axes sp = sp_without_fsdp(mode);
+  Axes rest{Axis::kDpReplicate};
+  for (const Axis axis : {Axis::kRing, Axis::kUlysses}) {
+    rest = sp.contains(axis) ? rest.with(axis) : rest;
+  }
+  return rest;
 }
 
 }  // namespace axes

@@ -32,6 +32,12 @@ class Axes {
     }
   }
   constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  // This set and one more axis.
+  constexpr Axes with(Axis axis) const {
+    Axes more = *this;
+    more.bits_ |= bit(axis);
+    return more;
+  }
   constexpr auto operator<=>(const Axes&) const = default;
 
  private:
@@ -39,8 +45,7 @@ class Axes {
   uint32_t bits_ = 0;
 };
 
-// Sequence-parallel axes that parameter sharding includes, and over which it therefore reduces
-// gradients itself.
+// Sequence-parallel axes whose ranks share one copy of the model, besides kDpShard.
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 
 namespace axes {
@@ -54,9 +59,11 @@ inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};
 // All ranks: losses and gradients are summed over it.
 inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kDpShard, Axis::kRing, Axis::kUlysses};
 
-// fsdp: the ranks that share one sharded parameter. sp_without_fsdp: the remaining sp axes, over
-// which its gradients must still be summed.
+// fsdp: the ranks that share one sharded copy of the model. without_fsdp: all other axes, over
+// which the gradients of a shard must still be summed.
 Axes fsdp(CpFsdpMode mode);
+Axes without_fsdp(CpFsdpMode mode);
+// The sequence-parallel axes of without_fsdp().
 Axes sp_without_fsdp(CpFsdpMode mode);
 }  // namespace axes
 

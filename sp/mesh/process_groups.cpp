@@ -9,25 +9,14 @@
 namespace ringside::sp {
 namespace {
 
-struct NamedAxes {
-  const char* name;
-  Axes axes;
-};
+constexpr std::array<Axes, 5> kGroups = {axes::kLoss, axes::kSp, axes::kBatch, axes::kRing,
+                                         axes::kUlysses};
 
-constexpr std::array<NamedAxes, 5> kGroups = {{{"world", axes::kLoss},
-                                               {"sp", axes::kSp},
-                                               {"dp", axes::kBatch},
-                                               {"ring", axes::kRing},
-                                               {"ulysses", axes::kUlysses}}};
-
-const char* axes_name(Axes axes) {
-  for (const NamedAxes& group : kGroups) {
-    if (group.axes == axes) {
-      return group.name;
-    }
-  }
-  throw std::invalid_argument("no process group of these axes");
-}
+constexpr std::array<std::pair<Axis, const char*>, 4> kAxisNames = {
+    {{Axis::kDpReplicate, "dp_replicate"},
+     {Axis::kDpShard, "dp_shard"},
+     {Axis::kRing, "ring"},
+     {Axis::kUlysses, "ulysses"}}};
 
 const std::shared_ptr<Communicator>& find(
     const std::map<Axes, std::shared_ptr<Communicator>>& groups, Axes axes) {
@@ -40,13 +29,19 @@ const std::shared_ptr<Communicator>& find(
 
 }  // namespace
 
-ProcessGroups::ProcessGroups(const Connect& tensors, const Connect& control, c10::Device device)
+ProcessGroups::ProcessGroups(const Connect& tensors, const Connect& control, c10::Device device,
+                             const std::vector<Axes>& more)
     : device_(device) {
   tensors_[axes::kNone] = make_single_rank_communicator();
   control_[axes::kNone] = tensors_[axes::kNone];
-  for (const NamedAxes& group : kGroups) {
-    tensors_[group.axes] = tensors(group.axes);
-    control_[group.axes] = control ? control(group.axes) : tensors_[group.axes];
+  for (const Axes axes : kGroups) {
+    tensors_[axes] = tensors(axes);
+    control_[axes] = control ? control(axes) : tensors_[axes];
+  }
+  for (const Axes axes : more) {
+    if (!tensors_.contains(axes)) {
+      tensors_[axes] = tensors(axes);
+    }
   }
 }
 
@@ -64,7 +59,13 @@ ProcessGroups single_rank_groups(c10::Device device) {
 }
 
 std::string group_name(const Mesh& mesh, Axes axes) {
-  return std::string(axes_name(axes)) + "/" + std::to_string(mesh.ranks(axes).front()) + "/";
+  std::string name;
+  for (const auto& [axis, text] : kAxisNames) {
+    if (axes.contains(axis)) {
+      name += (name.empty() ? "" : "+") + std::string(text);
+    }
+  }
+  return name + "/" + std::to_string(mesh.ranks(axes).front()) + "/";
 }
 
 ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rendezvous) {
@@ -75,10 +76,11 @@ ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rend
 }
 
 ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
-                             const std::string& host, std::chrono::milliseconds timeout) {
+                             const std::string& host, std::chrono::milliseconds timeout,
+                             const std::vector<Axes>& more) {
   const GroupRendezvous rendezvous{store, host, timeout};
   await_ranks(rendezvous, "world", mesh.rank(), mesh.size(axes::kLoss));
-  return ProcessGroups(gloo_groups(mesh, rendezvous));
+  return ProcessGroups(gloo_groups(mesh, rendezvous), nullptr, c10::Device(c10::kCPU), more);
 }
 
 }  // namespace ringside::sp

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sp/mesh/communicator.h"
 #include "sp/mesh/mesh.h"
@@ -16,8 +17,9 @@
 
 namespace ringside::sp {
 
-// Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone). Communicators
-// are shared, so work in flight keeps its communicator alive.
+// Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone), and for the
+// sets of axes that a connection asks for besides. Communicators are shared, so work in flight
+// keeps its communicator alive.
 // Thread safety: const functions from any thread; one thread a rank launches collectives.
 class ProcessGroups {
  public:
@@ -25,9 +27,11 @@ class ProcessGroups {
 
   // Calls `tensors` for each of kLoss, kSp, kBatch, kRing, kUlysses, in this order. Calls `control`
   // as well when control data uses another backend. An empty `control` shares the tensors' groups,
-  // which must then have a CPU backend. device: of this rank's tensors.
+  // which must then have a CPU backend. device: of this rank's tensors. more: sets of axes that get
+  // a group for tensors too, in this order, after the others.
   explicit ProcessGroups(const Connect& tensors, const Connect& control = nullptr,
-                         c10::Device device = c10::Device(c10::kCPU));
+                         c10::Device device = c10::Device(c10::kCPU),
+                         const std::vector<Axes>& more = {});
 
   // The device of this rank, which `tensors` groups serve.
   c10::Device device() const { return device_; }
@@ -50,17 +54,17 @@ class ProcessGroups {
 ProcessGroups single_rank_groups(c10::Device device = c10::Device(c10::kCPU));
 
 // Name of this rank's group of these axes, unlike that of every other group of the mesh.
-// Throws: std::invalid_argument for axes without a group.
 std::string group_name(const Mesh& mesh, Axes axes);
 
 // Connects groups over Gloo when it is called.
 ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rendezvous);
 
-// Connects every group over Gloo, for tensors and control.
+// Connects every group over Gloo, for tensors and control, those of `more` included.
 // Collective over: the world.
 // Blocks: until every rank has joined.
 // Throws: when a rank does not join within `timeout`.
 ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
-                             const std::string& host, std::chrono::milliseconds timeout);
+                             const std::string& host, std::chrono::milliseconds timeout,
+                             const std::vector<Axes>& more = {});
 
 }  // namespace ringside::sp

@@ -177,8 +177,9 @@ class LoggingCommunicator final : public sp::Communicator {
       const std::vector<int64_t>& send_counts) override {
     return logged(inner_->start_all_to_all(send, send_counts, receive, receive_counts, "inner"));
   }
-  void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
-    gathered.copy_(inner_->all_gather(tensor, "inner"));
+  std::unique_ptr<sp::Transfer> do_start_all_gather(at::Tensor& gathered,
+                                                    const at::Tensor& tensor) override {
+    return logged(inner_->start_all_gather(tensor, gathered, "inner"));
   }
   void do_broadcast(at::Tensor& tensor, int64_t root) override {
     inner_->broadcast(tensor, root, "inner");

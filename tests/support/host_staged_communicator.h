@@ -42,8 +42,11 @@ class HostStagedCommunicator final : public sp::Communicator {
     return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
   }
 
-  void do_all_gather(at::Tensor& gathered, const at::Tensor& tensor) override {
-    gathered.copy_(host_->all_gather(tensor.cpu(), kTag));
+  std::unique_ptr<sp::Transfer> do_start_all_gather(at::Tensor& gathered,
+                                                    const at::Tensor& tensor) override {
+    at::Tensor staged = at::empty(gathered.sizes(), gathered.options().device(at::kCPU));
+    auto transfer = host_->start_all_gather(tensor.cpu(), staged, kTag);
+    return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), gathered);
   }
 
   void do_broadcast(at::Tensor& tensor, int64_t root) override {

@@ -1,5 +1,6 @@
 // Runs a function once per rank, each rank a thread with its own Gloo groups over one shared
-// in-memory store: the fast form of a multi-process test. An exception of any rank is rethrown in
+// in-memory store: the fast form of a multi-process test. more: axes of further groups; by default
+// those of a model that is sharded over all ranks of a replica. An exception of any rank is rethrown in
 // the caller after all have ended.
 #pragma once
 
@@ -24,7 +25,10 @@ inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*over
 
 inline void run_ranks(sp::MeshShape shape,
                       const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body,
-                      std::chrono::milliseconds collective_timeout = std::chrono::seconds(30)) {
+                      std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
+                      const std::vector<sp::Axes>& more = {
+                          sp::axes::fsdp(sp::CpFsdpMode::kAll),
+                          sp::axes::without_fsdp(sp::CpFsdpMode::kAll)}) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int64_t world_size = shape.world_size();
   std::vector<std::exception_ptr> errors(world_size);
@@ -34,7 +38,7 @@ inline void run_ranks(sp::MeshShape shape,
       try {
         at::set_num_threads(1);
         const sp::Mesh mesh(shape, rank);
-        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout);
+        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout, more);
         body(mesh, comms);
       } catch (...) {
         errors[rank] = std::current_exception();

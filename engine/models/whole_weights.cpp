@@ -1,0 +1,29 @@
+#include "engine/models/whole_weights.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace ringside::engine {
+
+bool is_sharded(const Decoder& decoder) { return decoder.units().front()->is_sharded(); }
+
+std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
+  const at::NoGradGuard no_grad;
+  ComputeContext context = decoder.context();
+  context.sharding.reset();
+  auto whole = std::make_unique<Decoder>(decoder.config(), context);
+  const auto from = decoder.units();
+  const auto to = whole->units();
+  for (std::size_t u = 0; u < to.size(); ++u) {
+    to[u]->flat().copy_(from[u]->gather_flat());
+  }
+  return whole;
+}
+
+void join_reading(const Decoder& decoder) {
+  for (const ParamUnit* unit : decoder.units()) {
+    unit->gather_flat();
+  }
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,21 @@
+// Whole weights of a sharded decoder, gathered unit by unit.
+#pragma once
+
+#include <memory>
+
+#include "engine/models/decoder.h"
+
+namespace ringside::engine {
+
+bool is_sharded(const Decoder& decoder);
+
+// A decoder of its own with all parameters, outside any sharding.
+// Collective over: the shard, when the decoder is sharded.
+std::unique_ptr<Decoder> whole_copy(const Decoder& decoder);
+
+// Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit, in
+// order) and keeps nothing.
+// Collective over: the shard, when the decoder is sharded.
+void join_reading(const Decoder& decoder);
+
+}  // namespace ringside::engine

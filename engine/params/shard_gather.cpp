@@ -1,0 +1,100 @@
+#include "engine/params/shard_gather.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ringside::engine {
+namespace {
+
+constexpr const char* kGatherTag = "parameters";
+
+// The tensor's memory under a version counter of its own, so that writing to it is no change of
+// what autograd has saved.
+at::Tensor unversioned_alias(const at::Tensor& tensor) {
+  at::Tensor alias = tensor.detach();
+  alias.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+  return alias;
+}
+
+}  // namespace
+
+ShardGather::ShardGather(std::shared_ptr<const Sharding> sharding, int64_t numel)
+    : sharding_(std::move(sharding)),
+      numel_(numel),
+      shard_numel_((numel + sharding_->shard->size() - 1) / sharding_->shard->size()) {}
+
+int64_t ShardGather::begin() const {
+  return std::min(numel_, sharding_->shard->rank() * shard_numel_);
+}
+
+int64_t ShardGather::size() const { return std::min(numel_, begin() + shard_numel_) - begin(); }
+
+ShardGather::Gathering ShardGather::start(const at::Tensor& shard_c, at::ScalarType dtype) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sent = shard_c.detach().to(dtype);
+  Gathering gathering;
+  gathering.padded = at::empty({sharding_->shard->size() * shard_numel_}, sent.options());
+  gathering.transfer = sharding_->shard->start_all_gather(sent, gathering.padded, kGatherTag);
+  return gathering;
+}
+
+at::Tensor ShardGather::finish(Gathering gathering) const {
+  gathering.transfer->wait();
+  return gathering.padded.narrow(0, 0, numel_);
+}
+
+void ShardGather::prefetch(const at::Tensor& shard_c, at::ScalarType dtype) {
+  if (!kept_.defined() && !prefetched_.transfer) {
+    prefetched_ = start(shard_c, dtype);
+  }
+}
+
+at::Tensor ShardGather::whole(const at::Tensor& shard_c, at::ScalarType dtype) {
+  if (kept_.defined() && kept_.scalar_type() == dtype) {
+    return kept_;
+  }
+  Gathering gathering = std::exchange(prefetched_, {});
+  if (!gathering.transfer || gathering.padded.scalar_type() != dtype) {
+    gathering = start(shard_c, dtype);
+  }
+  at::Tensor whole = finish(std::move(gathering));
+  if (keeps_whole()) {
+    kept_ = whole;
+  }
+  return whole;
+}
+
+at::Tensor ShardGather::gather_once(const at::Tensor& shard_c) const {
+  return finish(start(shard_c, shard_c.scalar_type()));
+}
+
+std::unique_ptr<sp::Transfer> ShardGather::start_refill(const at::Tensor& shard_c,
+                                                        const at::Tensor& whole) {
+  const at::NoGradGuard no_grad;
+  c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<std::size_t>(sharding_->shard->size() * shard_numel_) *
+                     whole.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+  at::Tensor padded = unversioned_alias(whole).as_strided(
+      {sharding_->shard->size() * shard_numel_}, {1}, /*storage_offset=*/0);
+  return sharding_->shard->start_all_gather(shard_c.detach().to(whole.scalar_type()), padded,
+                                            kGatherTag);
+}
+
+void ShardGather::invalidate() {
+  prefetched_ = {};
+  kept_.reset();
+}
+
+void release_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+}
+
+}  // namespace ringside::engine

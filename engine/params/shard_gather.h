@@ -1,0 +1,65 @@
+// Gathering of one unit's shards into a whole buffer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/params/sharding.h"
+
+namespace ringside::engine {
+
+// Shapes: n = elements of the unit, W = ranks of the shard, c = ceil(n / W). Rank r keeps elements
+// [r c, (r + 1) c) of the flat buffer; what lies beyond n is padding with zeros.
+// Thread safety: none; one thread of a rank launches its collectives.
+class ShardGather {
+ public:
+  ShardGather(std::shared_ptr<const Sharding> sharding, int64_t numel);
+
+  const Sharding& sharding() const { return *sharding_; }
+  int64_t shard_numel() const { return shard_numel_; }             // c
+  int64_t begin() const;                                           // first element of this rank
+  int64_t size() const;                                            // its elements without padding
+  bool keeps_whole() const { return sharding_->stage < 3; }        // until invalidate()
+
+  // Starts gathering `shard_c` in `dtype`; the next whole() of this dtype returns it. Does nothing
+  // while a whole buffer is kept or on its way.
+  // Collective over: the shard.
+  void prefetch(const at::Tensor& shard_c, at::ScalarType dtype);
+
+  // The whole buffer [n] in `dtype`. The caller's tensor is the only owner, unless keeps_whole().
+  // Collective over: the shard, unless it is kept or prefetched.
+  // Blocks: until it is there; on CUDA only the current stream waits.
+  at::Tensor whole(const at::Tensor& shard_c, at::ScalarType dtype);
+
+  // The whole buffer [n] in the shard's own dtype, whatever is kept or prefetched.
+  // Collective over: the shard.
+  at::Tensor gather_once(const at::Tensor& shard_c) const;
+
+  // Starts filling the storage of a buffer that whole() returned, after release_storage().
+  // Autograd takes no notice, because the values are the same as before.
+  std::unique_ptr<sp::Transfer> start_refill(const at::Tensor& shard_c, const at::Tensor& whole);
+
+  // Drops kept and prefetched buffers. Call it when the shard changes.
+  void invalidate();
+
+ private:
+  struct Gathering {
+    at::Tensor padded;  // [W c]
+    std::unique_ptr<sp::Transfer> transfer;
+  };
+  Gathering start(const at::Tensor& shard_c, at::ScalarType dtype) const;
+  at::Tensor finish(Gathering gathering) const;
+
+  std::shared_ptr<const Sharding> sharding_;
+  int64_t numel_;
+  int64_t shard_numel_;
+  Gathering prefetched_;
+  at::Tensor kept_;
+};
+
+// Frees the memory of a tensor whose metadata is still in use, such as one saved for the backward.
+void release_storage(const at::Tensor& tensor);
+
+}  // namespace ringside::engine

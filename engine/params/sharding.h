@@ -1,0 +1,26 @@
+// Sharding of a model's parameters over ranks (ZeRO, FSDP).
+//
+// Source: Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (PyTorch FSDP).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "sp/mesh/communicator.h"
+
+namespace ringside::engine {
+
+struct Sharding {
+  // The ranks that hold one copy of the model together. Each keeps an equal range of every unit's
+  // flat buffer.
+  std::shared_ptr<sp::Communicator> shard;
+  // The ranks that hold the same range.
+  std::shared_ptr<sp::Communicator> replicas;
+  // 1: master weights and optimizer state are sharded. A gathered copy in the compute dtype is kept
+  // until the weights change, and gradients are summed once, after the last backward.
+  // 2: also gradients: they are summed after each backward.
+  // 3: also the weights that compute: they are gathered for each layer and released after it.
+  int64_t stage = 3;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,48 @@
+// Scope of a unit's gathered weights: they exist while a segment of the model runs, and again
+// while its backward runs.
+//
+// Source: PyTorch FSDP2, which frees and refills the storage of gathered parameters in the same way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+// What a scope runs: the unit's weights and the input to the outputs. Everything that it saves for
+// its backward may refer to the weights.
+using WeightSegment = std::function<std::vector<at::Tensor>(const std::vector<Weight>& weights,
+                                                            const at::Tensor& input)>;
+
+// Cuts a unit into matrices, as ParamUnit::materialize.
+struct UnitShapes {
+  at::ScalarType dtype;
+  std::vector<std::vector<int64_t>> shapes;
+};
+
+// The scopes of one forward, in order. Each one's backward starts the gather of the one before it.
+class ScopeChain {
+ public:
+  class Buffer;
+
+ private:
+  friend std::vector<at::Tensor> run_with_weights(const ParamUnit&, const UnitShapes&,
+                                                  const at::Tensor&, const WeightSegment&,
+                                                  ScopeChain&);
+  std::weak_ptr<Buffer> last_;
+};
+
+// Returns segment(unit's weights, input). Where the unit releases its weights after use (ZeRO stage
+// 3) and autograd is on, the weights are gathered again when the backward reaches the segment, and
+// those of the scope before it start to travel. Otherwise it only calls the segment.
+// Collective over: the unit's shard, in the forward and in the backward.
+std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes& cut,
+                                         const at::Tensor& input, const WeightSegment& segment,
+                                         ScopeChain& chain);
+
+}  // namespace ringside::engine

@@ -1,0 +1,228 @@
+// Guards: a sharded model that trains differently from a whole one; a shard cut where it should not
+// be; memory and messages that the plan does not know of.
+#include <ATen/ATen.h>
+
+#include <map>
+#include <mutex>
+
+#include "engine/models/value_model.h"
+#include "engine/models/whole_weights.h"
+#include "engine/runner/model_runner.h"
+#include "rl/data/training_batch.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
+#include "rl/step/column_tensors.h"
+#include "rl/step/policy_update.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tiny_model.h"
+
+using namespace ringside;
+
+namespace {
+
+constexpr int64_t kSteps = 5;
+
+struct Layout {
+  int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
+  rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
+  int64_t stage = 3;
+  bool recompute = false;
+
+  rl::ParallelConfig config() const {
+    rl::ParallelConfig parallel;
+    parallel.data_parallel_replicate_size = replicate;
+    parallel.data_parallel_shard_size = shard;
+    parallel.ringattn_parallel_size = ring;
+    parallel.ulysses_parallel_size = ulysses;
+    parallel.cp_fsdp_mode = mode;
+    parallel.zero_stage = stage;
+    return parallel;
+  }
+  std::string name() const {
+    return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
+           std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
+           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
+           (recompute ? " recompute" : "");
+  }
+};
+
+struct Outcome {
+  std::vector<at::Tensor> weights;  // of every unit, whole
+  std::vector<double> losses, norms;
+  std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
+};
+
+// Documents of unequal lengths. With a budget of 24 tokens they take several micro-batches, and
+// with four batch ranks some of these are empty.
+std::vector<sp::Document> documents() {
+  std::vector<sp::Document> all;
+  for (int64_t d = 0; d < 5; ++d) {
+    std::vector<int64_t> ids{1, 2};
+    for (int64_t i = 0; i < 4 + 3 * d; ++i) {
+      ids.push_back((7 * i + 3 * d) % 19);
+    }
+    all.push_back(rl::make_scored_document(std::move(ids), 2));
+  }
+  return all;
+}
+
+at::Tensor loss_of(const engine::HeadOutput& output, std::span<const at::Tensor>) {
+  // Entropies take part, so that both outputs of the head have a gradient.
+  return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
+}
+
+Outcome train(const Layout& layout, const engine::ModelConfig& model, at::ScalarType dtype,
+              at::ScalarType wire) {
+  Outcome outcome;
+  const rl::ParallelConfig parallel = layout.config();
+  test::run_ranks(
+      rl::mesh_shape(parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+        engine::ComputeContext context(dtype);
+        context.reduce = wire;
+        context.sharding = rl::make_sharding(parallel, groups);
+        auto decoder = std::make_unique<engine::Decoder>(model, context);
+        decoder->init_random(3, 0.3);
+        decoder->set_recompute_activations(layout.recompute);
+        engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)),
+                                   groups, engine::AdamWOptions{.weight_decay = 0.1});
+        const rl::LocalBatch local{
+            sp::collate(documents(), mesh,
+                        {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
+                         24,
+                         {}}),
+            0};
+        const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
+        std::vector<double> losses, norms;
+        for (int64_t step = 0; step < kSteps; ++step) {
+          at::Tensor loss = at::zeros({1}, at::kDouble);
+          runner.train(inputs, [&](const engine::HeadOutput& output, auto columns_n) {
+            at::Tensor sum = loss_of(output, columns_n);
+            loss += sum.detach().to(at::kDouble);
+            return sum;
+          });
+          groups.control(sp::axes::kLoss)->all_reduce_sum(loss, "test");
+          losses.push_back(loss.item<double>());
+          norms.push_back(runner.step(1e-2, 0.5).grad_norm);
+        }
+        std::map<std::string, int64_t> sent;
+        if (context.sharding) {
+          sent = context.sharding->shard->sent_bytes();
+        }
+        std::vector<at::Tensor> weights;
+        for (const engine::ParamUnit* unit : runner.model().units()) {
+          weights.push_back(unit->gather_flat().clone());
+        }
+        if (mesh.rank() == 0) {
+          outcome = {std::move(weights), std::move(losses), std::move(norms), std::move(sent)};
+        }
+      },
+      std::chrono::seconds(30), rl::sharding_axes(parallel));
+  return outcome;
+}
+
+engine::ModelConfig tied() {
+  engine::ModelConfig config = test::tiny_config();
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+engine::ModelConfig untied() {
+  engine::ModelConfig config = test::tiny_config();
+  config.tie_word_embeddings = false;
+  return config;
+}
+
+void require_equal(const Outcome& found, const Outcome& expected, double tolerance) {
+  REQUIRE(found.weights.size() == expected.weights.size());
+  for (std::size_t u = 0; u < expected.weights.size(); ++u) {
+    const auto difference = (found.weights[u] - expected.weights[u]).abs().max().item<double>();
+    CAPTURE(u, difference);
+    REQUIRE(difference < tolerance);
+  }
+  for (int64_t step = 0; step < kSteps; ++step) {
+    CAPTURE(step);
+    REQUIRE(found.losses[step] == Approx(expected.losses[step]).epsilon(tolerance).margin(1e-12));
+    REQUIRE(found.norms[step] == Approx(expected.norms[step]).epsilon(tolerance));
+  }
+}
+
+// Meshes of the grid: {replicate, shard, ring, ulysses}.
+const std::vector<std::array<int64_t, 4>> kMeshes{{1, 2, 1, 1}, {1, 3, 1, 1}, {1, 4, 1, 1},
+                                                  {1, 1, 2, 1}, {1, 1, 1, 2}, {1, 1, 2, 2},
+                                                  {1, 2, 2, 1}, {1, 2, 1, 2}, {2, 2, 1, 1}};
+constexpr std::array kModes{rl::CpFsdpMode::kAll, rl::CpFsdpMode::kUlyssesOnly,
+                            rl::CpFsdpMode::kRingOnly, rl::CpFsdpMode::kNone};
+
+std::vector<Layout> grid() {
+  std::vector<Layout> all;
+  for (const auto& [replicate, shard, ring, ulysses] : kMeshes) {
+    for (const rl::CpFsdpMode mode : kModes) {
+      if (ring * ulysses == 1 && mode != rl::CpFsdpMode::kAll) {
+        continue;
+      }
+      for (const int64_t stage : {1, 2, 3}) {
+        for (const bool recompute : {false, true}) {
+          all.push_back({replicate, shard, ring, ulysses, mode, stage, recompute});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// Every `stride`-th layout of the grid, from `first` on.
+void check_grid(std::size_t first, std::size_t stride) {
+  const Outcome whole_tied = train({}, tied(), at::kDouble, at::kDouble);
+  const Outcome whole_untied = train({}, untied(), at::kDouble, at::kDouble);
+  CHECK(whole_tied.norms[0] > 0.01);
+  const std::vector<Layout> all = grid();
+  for (std::size_t i = first; i < all.size(); i += stride) {
+    const bool is_tied = i % 2 == 0;
+    CAPTURE(all[i].name(), is_tied);
+    require_equal(train(all[i], is_tied ? tied() : untied(), at::kDouble, at::kDouble),
+                  is_tied ? whole_tied : whole_untied, 1e-10);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a sharded model trains as a whole one: every fifth layout") { check_grid(0, 5); }
+
+TEST_CASE("a sharded model trains as a whole one: all layouts", "[.][grid]") { check_grid(0, 1); }
+
+TEST_CASE("a bf16 model keeps its digits when it is sharded, and sends bf16 gradients by name") {
+  const Outcome whole = train({}, tied(), at::kBFloat16, at::kFloat);
+  const Layout sharded{.shard = 3};
+  require_equal(train(sharded, tied(), at::kBFloat16, at::kFloat), whole, 2e-2);
+  const Outcome exact = train(sharded, tied(), at::kBFloat16, at::kFloat);
+  const Outcome rounded = train(sharded, tied(), at::kBFloat16, at::kBFloat16);
+  CHECK(exact.norms[0] != rounded.norms[0]);
+  CHECK(rounded.norms[0] == Approx(exact.norms[0]).epsilon(1e-2));
+  CHECK(2 * rounded.sent.at("gradients") == exact.sent.at("gradients"));
+}
+
+TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
+  const Layout layout{.shard = 4};
+  test::run_ranks(
+      rl::mesh_shape(layout.config()),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+        engine::ComputeContext context(at::kFloat);
+        context.sharding = rl::make_sharding(layout.config(), groups);
+        engine::ParamUnit unit("u", {{"a", {3}}, {"b", {2, 2}}}, context);
+        TORCH_CHECK(unit.flat().numel() == 2 && unit.numel() == 7);
+        unit.assign(0, at::tensor({1.f, 2.f, 3.f}));
+        unit.assign(1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
+        TORCH_CHECK(at::equal(unit.gather_flat(), at::arange(1, 8).to(at::kFloat)));
+        std::string text;
+        for (const engine::NamedSlice& slice : unit.slices()) {
+          text += slice.name + std::to_string(slice.begin) + "+" +
+                  std::to_string(slice.values.numel()) + " ";
+        }
+        const std::vector<std::string> expected{"a0+2 ", "a2+1 b0+1 ", "b1+2 ", "b3+1 "};
+        TORCH_CHECK(text == expected[mesh.rank()], text);
+        TORCH_CHECK(unit.flat().detach()[1].item<float>() == (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
+      },
+      std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+}
