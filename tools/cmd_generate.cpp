@@ -50,9 +50,8 @@ nlohmann::ordered_json output_line(const rl::Prompt& prompt, const rl::ScoredCom
 }
 
 void generate_file(const GenerateOptions& options, const rl::Config& config) {
-  const auto decoder =
-      rl::load_starting_model(config, config.model.path,
-                              rl::compute_context(config, rl::model_device(config, 0)));
+  const auto decoder = rl::load_starting_model(
+      config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
   const rl::PromptSampler sampler(config, decoder->config());
   const rl::PromptSet set = rl::load_prompt_set(options.input, config, sampler.tokenizer());
   const std::vector<rl::Prompt>& prompts = set.prompts;

@@ -70,9 +70,10 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
 }
 
 void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
-  const engine::ModelRunner model(std::make_unique<engine::LanguageModel>(rl::load_starting_model(
-                                      config, config.model.path, rl::compute_context(config, ranks.comms))),
-                                  ranks.comms);
+  const engine::ModelRunner model(
+      std::make_unique<engine::LanguageModel>(rl::load_starting_model(
+          config, config.model.path, rl::compute_context(config, ranks.comms))),
+      ranks.comms);
   std::ifstream input(options.input);
   if (!input) {
     throw std::runtime_error("cannot read " + options.input.string());

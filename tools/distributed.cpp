@@ -95,7 +95,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                                               shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
   const Ranks ranks{mesh, engine::connect_groups(mesh, {store, host, rendezvous.timeout}, device,
-                                                  rl::sharding_axes(config.parallel))};
+                                                 rl::sharding_axes(config.parallel))};
   const auto nodes =
       sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
   const std::string warning =

@@ -77,8 +77,7 @@ void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& 
     throw std::runtime_error(dir_.string() + ": tensor '" + name +
                              "' is in none of the weight files");
   }
-  if (const std::string wrong = header_problem(name, unit.specs().at(i).shape);
-      !wrong.empty()) {
+  if (const std::string wrong = header_problem(name, unit.specs().at(i).shape); !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
   if (const auto slice = unit.slice(i)) {  // else other ranks have it

@@ -39,9 +39,9 @@ class WeightFiles {
   // fits.
   std::string header_problem(const std::string& name, at::IntArrayRef shape) const;
 
-  // Copies this rank's range of the stored tensor, cast, into parameter i of the unit, and takes the
-  // name: a stored tensor serves one parameter. Reads nothing else of the tensor.
-  // Throws: std::runtime_error naming file and tensor when it is absent, of another shape, of no
+  // Copies this rank's range of the stored tensor, cast, into parameter i of the unit, and takes
+  // the name: a stored tensor serves one parameter. Reads nothing else of the tensor. Throws:
+  // std::runtime_error naming file and tensor when it is absent, of another shape, of no
   // floating-point dtype, or holds a NaN or an infinity in that range.
   void fill(const ParamUnit& unit, std::size_t i, const std::string& name);
 

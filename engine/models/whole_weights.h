@@ -13,9 +13,8 @@ bool is_sharded(const Decoder& decoder);
 // Collective over: the shard, when the decoder is sharded.
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder);
 
-// Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit, in
-// order) and keeps nothing.
-// Collective over: the shard, when the decoder is sharded.
+// Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit,
+// in order) and keeps nothing. Collective over: the shard, when the decoder is sharded.
 void join_reading(const Decoder& decoder);
 
 }  // namespace ringside::engine

@@ -1,7 +1,7 @@
-// Parameter unit: a layer's parameters in one flat buffer, or this rank's shard of it. Model, optimizer, gradient sync,
-// checkpoint and weight publisher work on these units. The flat master buffer is the only autograd
-// leaf. materialize() casts and splits it, so the gradient of the whole unit is one flat buffer,
-// summed in master precision.
+// Parameter unit: a layer's parameters in one flat buffer, or this rank's shard of it. Model,
+// optimizer, gradient sync, checkpoint and weight publisher work on these units. The flat master
+// buffer is the only autograd leaf. materialize() casts and splits it, so the gradient of the whole
+// unit is one flat buffer, summed in master precision.
 #pragma once
 
 #include <ATen/core/Tensor.h>

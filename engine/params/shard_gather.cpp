@@ -76,12 +76,12 @@ std::unique_ptr<sp::Transfer> ShardGather::start_refill(const at::Tensor& shard_
                                                         const at::Tensor& whole) {
   const at::NoGradGuard no_grad;
   c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<std::size_t>(sharding_->shard->size() * shard_numel_) *
-                     whole.element_size();
+  const auto bytes =
+      static_cast<std::size_t>(sharding_->shard->size() * shard_numel_) * whole.element_size();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
-  at::Tensor padded = unversioned_alias(whole).as_strided(
-      {sharding_->shard->size() * shard_numel_}, {1}, /*storage_offset=*/0);
+  at::Tensor padded = unversioned_alias(whole).as_strided({sharding_->shard->size() * shard_numel_},
+                                                          {1}, /*storage_offset=*/0);
   return sharding_->shard->start_all_gather(shard_c.detach().to(whole.scalar_type()), padded,
                                             kGatherTag);
 }

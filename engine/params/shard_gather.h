@@ -18,10 +18,10 @@ class ShardGather {
   ShardGather(std::shared_ptr<const Sharding> sharding, int64_t numel);
 
   const Sharding& sharding() const { return *sharding_; }
-  int64_t shard_numel() const { return shard_numel_; }             // c
-  int64_t begin() const;                                           // first element of this rank
-  int64_t size() const;                                            // its elements without padding
-  bool keeps_whole() const { return sharding_->stage < 3; }        // until invalidate()
+  int64_t shard_numel() const { return shard_numel_; }       // c
+  int64_t begin() const;                                     // first element of this rank
+  int64_t size() const;                                      // its elements without padding
+  bool keeps_whole() const { return sharding_->stage < 3; }  // until invalidate()
 
   // Starts gathering `shard_c` in `dtype`; the next whole() of this dtype returns it. Does nothing
   // while a whole buffer is kept or on its way.

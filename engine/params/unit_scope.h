@@ -1,7 +1,8 @@
 // Scope of a unit's gathered weights: they exist while a segment of the model runs, and again
 // while its backward runs.
 //
-// Source: PyTorch FSDP2, which frees and refills the storage of gathered parameters in the same way.
+// Source: PyTorch FSDP2, which frees and refills the storage of gathered parameters in the same
+// way.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -40,9 +40,8 @@ class GradientSync::State {
 
   // The local gradient of a whole unit is complete.
   void start_sum(std::size_t unit) {
-    sp::Communicator& ranks = units_[unit]->is_sharded()
-                                  ? *units_[unit]->gather()->sharding().replicas
-                                  : *world_;
+    sp::Communicator& ranks =
+        units_[unit]->is_sharded() ? *units_[unit]->gather()->sharding().replicas : *world_;
     at::Tensor gradient = units_[unit]->grad();
     parts_[unit].sum = ranks.start_all_reduce_sum(gradient, kTag);
   }
@@ -117,12 +116,12 @@ GradientSync::GradientSync(const std::vector<ParamUnit*>& units,
     : state_(std::make_shared<State>(units, std::move(world), context)) {
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (units[u]->is_sharded()) {
-      units[u]->on_gradient([state = std::weak_ptr<State>(state_), u](at::Tensor gradient,
-                                                                         bool last) {
-        if (const auto alive = state.lock()) {
-          alive->add_gradient(u, std::move(gradient), last);
-        }
-      });
+      units[u]->on_gradient(
+          [state = std::weak_ptr<State>(state_), u](at::Tensor gradient, bool last) {
+            if (const auto alive = state.lock()) {
+              alive->add_gradient(u, std::move(gradient), last);
+            }
+          });
       continue;
     }
     auto start = [state = std::weak_ptr<State>(state_), u] {

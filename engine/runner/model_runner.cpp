@@ -60,9 +60,8 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
                          const AdamWOptions& optimizer)
     : ModelRunner(std::move(model), groups) {
   optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
-  gradient_sync_ =
-      std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
-                                     model_->trunk().context());
+  gradient_sync_ = std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
+                                                  model_->trunk().context());
 }
 
 AdamW& ModelRunner::optimizer() {
@@ -168,9 +167,7 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<NamedSlice> ModelRunner::named_state() const {
-  return optimizer().named_state();
-}
+std::vector<NamedSlice> ModelRunner::named_state() const { return optimizer().named_state(); }
 
 void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {
   const at::NoGradGuard no_grad;

@@ -88,8 +88,8 @@ class ModelRunner {
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // This rank's ranges of the optimizer's moments, by parameter name, as views. Reading them saves the state; copying into
-  // them restores it.
+  // This rank's ranges of the optimizer's moments, by parameter name, as views. Reading them saves
+  // the state; copying into them restores it.
   std::vector<NamedSlice> named_state() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same

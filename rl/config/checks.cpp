@@ -34,9 +34,9 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
                         "is 1; expected false"});
   }
   if (!ring && !ulysses && c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
-    mistakes.push_back({"parallel.cp_fsdp_mode",
-                        "is " + std::string(to_string(c.parallel.cp_fsdp_mode)) +
-                            ", but there is one sequence-parallel rank; expected all"});
+    mistakes.push_back(
+        {"parallel.cp_fsdp_mode", "is " + std::string(to_string(c.parallel.cp_fsdp_mode)) +
+                                      ", but there is one sequence-parallel rank; expected all"});
   }
 }
 

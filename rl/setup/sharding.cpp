@@ -40,8 +40,8 @@ std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& conf
   if (axes.empty()) {
     return nullptr;
   }
-  return std::make_shared<const engine::Sharding>(engine::Sharding{
-      groups.tensors(axes[0]), groups.tensors(axes[1]), config.zero_stage});
+  return std::make_shared<const engine::Sharding>(
+      engine::Sharding{groups.tensors(axes[0]), groups.tensors(axes[1]), config.zero_stage});
 }
 
 void fix_replicas(ParallelConfig& config, int64_t world) {
@@ -50,12 +50,12 @@ void fix_replicas(ParallelConfig& config, int64_t world) {
   }
   const int64_t one = config.replica_size();
   if (world % one != 0) {
-    throw std::invalid_argument(
-        std::to_string(world) + " ranks do not divide into copies of " + std::to_string(one) +
-        " ranks (parallel.data_parallel_shard_size " +
-        std::to_string(config.data_parallel_shard_size) + " x " +
-        std::to_string(config.sequence_parallel_size()) + " sequence-parallel ranks): " +
-        std::to_string(world % one) + " would be left over");
+    throw std::invalid_argument(std::to_string(world) + " ranks do not divide into copies of " +
+                                std::to_string(one) + " ranks (parallel.data_parallel_shard_size " +
+                                std::to_string(config.data_parallel_shard_size) + " x " +
+                                std::to_string(config.sequence_parallel_size()) +
+                                " sequence-parallel ranks): " + std::to_string(world % one) +
+                                " would be left over");
   }
   config.data_parallel_replicate_size = std::max<int64_t>(1, world / one);
 }

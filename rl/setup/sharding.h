@@ -19,9 +19,9 @@ std::vector<sp::Axes> sharding_axes(const ParallelConfig& config);
 std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& config,
                                                       const sp::ProcessGroups& groups);
 
-// Sets parallel.data_parallel_replicate_size, if it is 0, to the number of copies that `world` ranks
-// hold. `world` 0: as many ranks as one copy needs.
-// Throws: std::invalid_argument that names the remainder when a copy's ranks do not divide the world.
+// Sets parallel.data_parallel_replicate_size, if it is 0, to the number of copies that `world`
+// ranks hold. `world` 0: as many ranks as one copy needs. Throws: std::invalid_argument that names
+// the remainder when a copy's ranks do not divide the world.
 void fix_replicas(ParallelConfig& config, int64_t world);
 
 }  // namespace ringside::rl

@@ -86,8 +86,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  auto decoder = load_starting_model(config(), config().model.path,
-                                     compute_context(config(), comms_));
+  auto decoder =
+      load_starting_model(config(), config().model.path, compute_context(config(), comms_));
   decoder->set_recompute_activations(config().model.recompute != Recompute::kNone);
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,

@@ -212,8 +212,8 @@ std::string jobs(const rl::Config& config) {
 }
 
 std::string sampled(const rl::Config& config) {
-  const auto decoder = rl::load_starting_model(
-      config, config.model.path, rl::compute_context(config, c10::Device(c10::kCPU)));
+  const auto decoder = rl::load_starting_model(config, config.model.path,
+                                               rl::compute_context(config, c10::Device(c10::kCPU)));
   const rl::PromptSampler sampler(config, decoder->config());
   std::vector<rl::Prompt> prompts;
   std::vector<uint64_t> seeds;

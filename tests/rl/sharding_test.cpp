@@ -2,76 +2,23 @@
 // be; memory and messages that the plan does not know of.
 #include <ATen/ATen.h>
 
-#include <map>
-#include <mutex>
+#include <array>
 
-#include "engine/models/value_model.h"
-#include "engine/models/whole_weights.h"
-#include "engine/runner/model_runner.h"
-#include "rl/data/training_batch.h"
-#include "rl/setup/sequence_parallel.h"
-#include "rl/setup/sharding.h"
-#include "rl/step/column_tensors.h"
-#include "rl/step/policy_update.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sharded_training.h"
 #include "tests/support/tiny_model.h"
 
 using namespace ringside;
 
 namespace {
 
+using Layout = test::ShardLayout;
+using Outcome = test::ShardOutcome;
+
 constexpr int64_t kSteps = 5;
 
-struct Layout {
-  int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
-  rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
-  int64_t stage = 3;
-  bool recompute = false;
-
-  rl::ParallelConfig config() const {
-    rl::ParallelConfig parallel;
-    parallel.data_parallel_replicate_size = replicate;
-    parallel.data_parallel_shard_size = shard;
-    parallel.ringattn_parallel_size = ring;
-    parallel.ulysses_parallel_size = ulysses;
-    parallel.cp_fsdp_mode = mode;
-    parallel.zero_stage = stage;
-    return parallel;
-  }
-  std::string name() const {
-    return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
-           std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
-           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
-           (recompute ? " recompute" : "");
-  }
-};
-
-struct Outcome {
-  std::vector<at::Tensor> weights;  // of every unit, whole
-  std::vector<double> losses, norms;
-  std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
-};
-
-// Documents of unequal lengths. With a budget of 24 tokens they take several micro-batches, and
-// with four batch ranks some of these are empty.
-std::vector<sp::Document> documents() {
-  std::vector<sp::Document> all;
-  for (int64_t d = 0; d < 5; ++d) {
-    std::vector<int64_t> ids{1, 2};
-    for (int64_t i = 0; i < 4 + 3 * d; ++i) {
-      ids.push_back((7 * i + 3 * d) % 19);
-    }
-    all.push_back(rl::make_scored_document(std::move(ids), 2));
-  }
-  return all;
-}
-
-at::Tensor loss_of(const engine::HeadOutput& output, std::span<const at::Tensor>) {
-  // Entropies take part, so that both outputs of the head have a gradient.
-  return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
-}
-
+// Of rank 0.
 Outcome train(const Layout& layout, const engine::ModelConfig& model, at::ScalarType dtype,
               at::ScalarType wire) {
   Outcome outcome;
@@ -79,43 +26,9 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
   test::run_ranks(
       rl::mesh_shape(parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-        engine::ComputeContext context(dtype);
-        context.reduce = wire;
-        context.sharding = rl::make_sharding(parallel, groups);
-        auto decoder = std::make_unique<engine::Decoder>(model, context);
-        decoder->init_random(3, 0.3);
-        decoder->set_recompute_activations(layout.recompute);
-        engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)),
-                                   groups, engine::AdamWOptions{.weight_decay = 0.1});
-        const rl::LocalBatch local{
-            sp::collate(documents(), mesh,
-                        {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
-                         24,
-                         {}}),
-            0};
-        const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
-        std::vector<double> losses, norms;
-        for (int64_t step = 0; step < kSteps; ++step) {
-          at::Tensor loss = at::zeros({1}, at::kDouble);
-          runner.train(inputs, [&](const engine::HeadOutput& output, auto columns_n) {
-            at::Tensor sum = loss_of(output, columns_n);
-            loss += sum.detach().to(at::kDouble);
-            return sum;
-          });
-          groups.control(sp::axes::kLoss)->all_reduce_sum(loss, "test");
-          losses.push_back(loss.item<double>());
-          norms.push_back(runner.step(1e-2, 0.5).grad_norm);
-        }
-        std::map<std::string, int64_t> sent;
-        if (context.sharding) {
-          sent = context.sharding->shard->sent_bytes();
-        }
-        std::vector<at::Tensor> weights;
-        for (const engine::ParamUnit* unit : runner.model().units()) {
-          weights.push_back(unit->gather_flat().clone());
-        }
+        Outcome own = test::train_sharded(layout, model, dtype, wire, kSteps, mesh, groups);
         if (mesh.rank() == 0) {
-          outcome = {std::move(weights), std::move(losses), std::move(norms), std::move(sent)};
+          outcome = std::move(own);
         }
       },
       std::chrono::seconds(30), rl::sharding_axes(parallel));
@@ -222,7 +135,8 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         }
         const std::vector<std::string> expected{"a0+2 ", "a2+1 b0+1 ", "b1+2 ", "b3+1 "};
         TORCH_CHECK(text == expected[mesh.rank()], text);
-        TORCH_CHECK(unit.flat().detach()[1].item<float>() == (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
+        TORCH_CHECK(unit.flat().detach()[1].item<float>() ==
+                    (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
       },
       std::chrono::seconds(30), rl::sharding_axes(layout.config()));
 }

@@ -1,6 +1,6 @@
 // Runs a function once per rank, each rank a thread with its own Gloo groups over one shared
 // in-memory store: the fast form of a multi-process test. more: axes of further groups; by default
-// those of a model that is sharded over all ranks of a replica. An exception of any rank is rethrown in
+// fully_sharded_axes(). An exception of any rank is rethrown in
 // the caller after all have ended.
 #pragma once
 
@@ -23,12 +23,15 @@ namespace ringside::test {
 // threads corrupt it. It reads this variable when the first group is made.
 inline const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
+// Axes of the groups of a model that is sharded over all ranks of a replica.
+inline std::vector<sp::Axes> fully_sharded_axes() {
+  return {sp::axes::fsdp(sp::CpFsdpMode::kAll), sp::axes::without_fsdp(sp::CpFsdpMode::kAll)};
+}
+
 inline void run_ranks(sp::MeshShape shape,
                       const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body,
                       std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
-                      const std::vector<sp::Axes>& more = {
-                          sp::axes::fsdp(sp::CpFsdpMode::kAll),
-                          sp::axes::without_fsdp(sp::CpFsdpMode::kAll)}) {
+                      const std::vector<sp::Axes>& more = fully_sharded_axes()) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int64_t world_size = shape.world_size();
   std::vector<std::exception_ptr> errors(world_size);

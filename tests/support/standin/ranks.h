@@ -40,7 +40,8 @@ using RankBody = std::function<void(const sp::Mesh&, const sp::ProcessGroups&, c
 // Runs `body` once per rank, as test::run_ranks does. Rank r has device standin:r; `tensors` of its
 // groups are stand-in communicators, `control` is Gloo. deadline: of collectives that do not match.
 inline void run_standin_ranks(sp::MeshShape shape, const RankBody& body,
-                              std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
+                              std::chrono::milliseconds deadline = std::chrono::seconds(20),
+                              const std::vector<sp::Axes>& more = test::fully_sharded_axes()) {
   const auto fabric = make_fabric(deadline);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& control) {
@@ -59,7 +60,7 @@ inline void run_standin_ranks(sp::MeshShape shape, const RankBody& body,
                                                             static_cast<int>(mesh.coordinate(axes)),
                                                             {ranks.begin(), ranks.end()}));
         },
-        [&](sp::Axes axes) { return control.control(axes); }, here);
+        [&](sp::Axes axes) { return control.control(axes); }, here, more);
     body(mesh, groups, here);
   });
 }

@@ -1,0 +1,112 @@
+// Training of a tiny model by one rank of a layout, for tests that compare layouts and devices.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runner/model_runner.h"
+#include "rl/data/training_batch.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
+#include "rl/step/column_tensors.h"
+#include "sp/mesh/process_groups.h"
+
+namespace ringside::test {
+
+// A mesh and how models are sharded over it.
+struct ShardLayout {
+  int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
+  rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
+  int64_t stage = 3;
+  bool recompute = false;
+
+  rl::ParallelConfig config() const {
+    rl::ParallelConfig parallel;
+    parallel.data_parallel_replicate_size = replicate;
+    parallel.data_parallel_shard_size = shard;
+    parallel.ringattn_parallel_size = ring;
+    parallel.ulysses_parallel_size = ulysses;
+    parallel.cp_fsdp_mode = mode;
+    parallel.zero_stage = stage;
+    return parallel;
+  }
+  std::string name() const {
+    return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
+           std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
+           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
+           (recompute ? " recompute" : "");
+  }
+};
+
+struct ShardOutcome {
+  std::vector<at::Tensor> weights;  // of every unit, whole
+  std::vector<double> losses, norms;
+  std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
+};
+
+// Documents of unequal lengths. With a budget of 24 tokens they take several micro-batches, and
+// with four batch ranks some of these are empty.
+inline std::vector<sp::Document> uneven_documents() {
+  std::vector<sp::Document> all;
+  for (int64_t d = 0; d < 5; ++d) {
+    std::vector<int64_t> ids{1, 2};
+    for (int64_t i = 0; i < 4 + 3 * d; ++i) {
+      ids.push_back((7 * i + 3 * d) % 19);
+    }
+    all.push_back(rl::make_scored_document(std::move(ids), 2));
+  }
+  return all;
+}
+
+inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const at::Tensor>) {
+  // Entropies take part, so that both outputs of the head have a gradient.
+  return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
+}
+
+// `steps` optimizer steps of the model on this rank. wire: dtype in which gradients are sent.
+// Groups need those of rl::sharding_axes(). Collective over: the world.
+inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::ModelConfig& model,
+                                  at::ScalarType dtype, at::ScalarType wire, int64_t steps,
+                                  const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+  const rl::ParallelConfig parallel = layout.config();
+  engine::ComputeContext context(dtype, groups.device());
+  context.reduce = wire;
+  context.sharding = rl::make_sharding(parallel, groups);
+  auto decoder = std::make_unique<engine::Decoder>(model, context);
+  decoder->init_random(3, 0.3);
+  decoder->set_recompute_activations(layout.recompute);
+  engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
+                             engine::AdamWOptions{.weight_decay = 0.1});
+  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
+  const rl::LocalBatch local{sp::collate(uneven_documents(), mesh, {heads, 24, {}}), 0};
+  const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
+  ShardOutcome outcome;
+  for (int64_t step = 0; step < steps; ++step) {
+    at::Tensor loss =
+        at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(groups.device()));
+    runner.train(inputs, [&](const engine::HeadOutput& output, auto columns_n) {
+      at::Tensor sum = entropy_loss(output, columns_n);
+      loss += sum.detach().to(at::kDouble);
+      return sum;
+    });
+    at::Tensor total = loss.cpu();
+    groups.control(sp::axes::kLoss)->all_reduce_sum(total, "test");
+    outcome.losses.push_back(total.item<double>());
+    outcome.norms.push_back(runner.step(1e-2, 0.5).grad_norm);
+  }
+  if (context.sharding) {
+    outcome.sent = context.sharding->shard->sent_bytes();
+  }
+  for (const engine::ParamUnit* unit : runner.model().units()) {
+    outcome.weights.push_back(unit->gather_flat().cpu().clone());
+  }
+  return outcome;
+}
+
+}  // namespace ringside::test
