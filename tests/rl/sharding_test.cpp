@@ -105,6 +105,16 @@ TEST_CASE("a sharded model trains as a whole one: every fifth layout") { check_g
 
 TEST_CASE("a sharded model trains as a whole one: all layouts", "[.][grid]") { check_grid(0, 1); }
 
+TEST_CASE("ranks of a shard that have no document take part") {
+  const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
+  for (const int64_t stage : {1, 2, 3}) {
+    const Layout layout{.shard = 4, .stage = stage, .recompute = stage == 2, .documents = 3};
+    const Outcome found = train(layout, tied(), at::kDouble, at::kDouble);
+    CHECK(found.empty_micro_batches > 0);
+    require_equal(found, whole, 1e-10);
+  }
+}
+
 TEST_CASE("a bf16 model keeps its digits when it is sharded, and sends bf16 gradients by name") {
   const Outcome whole = train({}, tied(), at::kBFloat16, at::kFloat);
   const Layout sharded{.shard = 3};
@@ -139,4 +149,50 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
                     (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
       },
       std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+}
+
+// Bytes that rank 0 sends in the shard's group in kSteps steps, by the closed formulas. A gather
+// sends a rank's range to all others; a gradient's sum sends the ranges of all others.
+struct Bytes {
+  int64_t parameters = 0, gradients = 0;
+};
+
+Bytes expected_bytes(const Layout& layout, const engine::ModelConfig& model, int64_t element,
+                     int64_t micro_batches) {
+  const engine::Decoder decoder(model, at::kFloat);  // for the sizes of its units
+  const auto units = decoder.units();
+  Bytes bytes;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const bool is_layer = u > 0 && u <= static_cast<std::size_t>(model.num_hidden_layers);
+    const bool is_embedding = u == 0;
+    const bool is_head = model.tie_word_embeddings ? is_embedding : u + 1 == units.size();
+    // Layers and the head are gathered again for the backward. A tied embedding serves twice.
+    const int64_t gathers = layout.stage < 3 ? 1
+                            : is_layer       ? 2 * micro_batches
+                                             : (is_head ? 2 : 0) * micro_batches +
+                                             (is_embedding || !is_head ? micro_batches : 0);
+    const int64_t uses = is_embedding && is_head ? 2 : 1;
+    const int64_t sums = layout.stage == 1 ? 1 : uses * micro_batches;
+    const int64_t n = units[u]->numel(), c = (n + layout.shard - 1) / layout.shard;
+    bytes.parameters += kSteps * gathers * (layout.shard - 1) * c * element;
+    bytes.gradients += kSteps * sums * (n - c) * 4;
+  }
+  return bytes;
+}
+
+TEST_CASE("gathers and sums of gradients send the bytes of the formulas") {
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const int64_t stage = GENERATE(1, 2, 3);
+  for (const auto& model : {tied(), untied()}) {
+    for (const bool recompute : {false, true}) {
+      const Layout layout{.shard = 3, .stage = stage, .recompute = recompute};
+      CAPTURE(layout.name(), dtype, model.tie_word_embeddings);
+      const Outcome found = train(layout, model, dtype, at::kFloat);
+      REQUIRE(found.micro_batches > 1);
+      const Bytes expected = expected_bytes(
+          layout, model, static_cast<int64_t>(at::elementSize(dtype)), found.micro_batches);
+      CHECK(found.sent.at("parameters") == expected.parameters);
+      CHECK(found.sent.at("gradients") == expected.gradients);
+    }
+  }
 }

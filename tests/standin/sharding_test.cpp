@@ -67,3 +67,47 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
     }
   }
 }
+
+TEST_CASE("between steps a rank of a shard of W holds 16 bytes of W-th of the parameters") {
+  engine::ModelConfig model = test::tiny_config();
+  model.hidden_size = 96;
+  model.intermediate_size = 256;
+  model.vocab_size = 512;
+  int64_t parameters = 0;
+  for (const engine::ParamSpec& spec : engine::decoder_specs(model)) {
+    parameters += spec.numel();
+  }
+  for (const int64_t shard : {1, 2, 4}) {
+    for (const int64_t stage : {1, 3}) {
+      const Layout layout{.shard = shard, .stage = stage};
+      const auto parallel = layout.config();
+      int64_t bytes = 0;
+      standin::Scope scope;
+      standin::run_standin_ranks(
+          rl::mesh_shape(parallel),
+          [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups, c10::Device device) {
+            engine::ComputeContext context(at::kBFloat16, device);
+            context.sharding = rl::make_sharding(parallel, groups);
+            auto decoder = std::make_unique<engine::Decoder>(model, context);
+            decoder->init_random(3, 0.1);
+            engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)),
+                                       groups, engine::AdamWOptions{});
+            const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads,
+                                      model.head_dim};
+            const rl::LocalBatch local{sp::collate(test::uneven_documents(), mesh, {heads, 24, {}}),
+                                       0};
+            const auto inputs = rl::model_inputs(local, {}, at::kFloat);
+            runner.train(inputs, test::entropy_loss);
+            runner.step(1e-2, 1.0);
+            groups.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "all ranks are here");
+            if (mesh.rank() == 0) {
+              bytes = scope.current_bytes(0);
+            }
+            groups.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "measured");
+          },
+          std::chrono::seconds(20), rl::sharding_axes(parallel));
+      CAPTURE(shard, stage, parameters);
+      CHECK(static_cast<double>(bytes) == Approx(16.0 * parameters / shard).epsilon(0.05));
+    }
+  }
+}

@@ -25,6 +25,7 @@ struct ShardLayout {
   rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
   int64_t stage = 3;
   bool recompute = false;
+  int64_t documents = 9;
 
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
@@ -47,16 +48,17 @@ struct ShardLayout {
 struct ShardOutcome {
   std::vector<at::Tensor> weights;  // of every unit, whole
   std::vector<double> losses, norms;
+  int64_t micro_batches = 0;            // a step
+  int64_t empty_micro_batches = 0;      // of all ranks together
   std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
 };
 
-// Documents of unequal lengths. With a budget of 24 tokens they take several micro-batches, and
-// with four batch ranks some of these are empty.
-inline std::vector<sp::Document> uneven_documents() {
+// Documents of unequal lengths, of which a budget of 24 tokens makes several micro-batches.
+inline std::vector<sp::Document> uneven_documents(int64_t count = 9) {
   std::vector<sp::Document> all;
-  for (int64_t d = 0; d < 5; ++d) {
+  for (int64_t d = 0; d < count; ++d) {
     std::vector<int64_t> ids{1, 2};
-    for (int64_t i = 0; i < 4 + 3 * d; ++i) {
+    for (int64_t i = 0; i < 4 + 3 * (d % 5); ++i) {
       ids.push_back((7 * i + 3 * d) % 19);
     }
     all.push_back(rl::make_scored_document(std::move(ids), 2));
@@ -84,9 +86,17 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
   const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
-  const rl::LocalBatch local{sp::collate(uneven_documents(), mesh, {heads, 24, {}}), 0};
+  const rl::LocalBatch local{sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, {}}),
+                             0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
+  outcome.micro_batches = static_cast<int64_t>(inputs.size());
+  at::Tensor empty = at::zeros({1}, at::kLong);
+  for (const engine::ModelInput& input : inputs) {
+    empty += input.batch->ids_s.numel() == 0 ? 1 : 0;
+  }
+  groups.control(sp::axes::kLoss)->all_reduce_sum(empty, "test");
+  outcome.empty_micro_batches = empty.item<int64_t>();
   for (int64_t step = 0; step < steps; ++step) {
     at::Tensor loss =
         at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(groups.device()));
