@@ -18,6 +18,11 @@ struct ComputeContext {
   at::ScalarType reduce = at::kFloat;   // in which gradients are sent and summed
   // How parameters are cut over ranks; null = every rank holds all of them.
   std::shared_ptr<const Sharding> sharding = nullptr;
+  // What lives in host memory: the optimizer's moments; master weights, gradients and moments, with
+  // the optimizer on the host (needs `sharding`); besides these the copy in the compute dtype.
+  bool host_moments = false;
+  bool host_master = false;
+  bool host_values = false;
 
   ComputeContext() = default;
   // Derives the dtypes from a compute dtype: fp64 keeps masters and sums in fp64, all others in
@@ -29,8 +34,17 @@ struct ComputeContext {
   at::TensorOptions compute_options() const {
     return at::TensorOptions().device(device).dtype(compute);
   }
+  // Of master weights and gradients.
   at::TensorOptions master_options() const {
-    return at::TensorOptions().device(device).dtype(master);
+    return host_master ? host_options(master) : at::TensorOptions().device(device).dtype(master);
+  }
+  at::TensorOptions moment_options() const {
+    return host_moments || host_master ? host_options(master)
+                                       : at::TensorOptions().device(device).dtype(master);
+  }
+  // Of host memory that exchanges data with the device: pinned, unless the device is the CPU.
+  at::TensorOptions host_options(at::ScalarType dtype) const {
+    return at::TensorOptions().dtype(dtype).pinned_memory(!device.is_cpu());
   }
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/optim/moment_store.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {
@@ -28,7 +29,7 @@ struct GradientScale {
   at::Tensor skip;   // fp32 []: 1 leaves weights and moments as they are; undefined = 0
 };
 
-// Keeps two moments a parameter in master dtype.
+// Keeps two moments a parameter in master dtype. The update runs where the master weights are.
 // Thread safety: none.
 class AdamW {
  public:
@@ -38,7 +39,7 @@ class AdamW {
 
   // Updates every unit from its gradient times gradients.scale. A unit without a gradient counts as
   // gradient zero. The gradient buffers hold the scaled gradients afterwards. A skipped step counts
-  // as a step. No host sync.
+  // as a step. No host sync, unless the weights are in host memory.
   //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr wd p
   //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
   void step(double learning_rate, const GradientScale& gradients = {});
@@ -52,19 +53,18 @@ class AdamW {
   std::vector<NamedSlice> named_state() const;
 
  private:
-  // Slices of one class of parameters, in the order of the units.
-  struct Group {
-    double weight_decay;
-    std::vector<at::Tensor> params, exp_avgs, exp_avg_sqs;
-    std::vector<std::pair<std::size_t, std::size_t>> sources;  // unit, slice
+  // GradientScale as the kernel takes it.
+  struct Factors {
+    at::Tensor scale;    // multiplies the gradients before the kernel; undefined = 1
+    at::Tensor divisor;  // fp32; the kernel divides by it; undefined = 1
+    at::Tensor skip;
   };
-  void update(Group& group, const std::vector<at::Tensor>& flat_grads, double learning_rate,
-              const GradientScale& gradients);
+  void update(std::size_t unit, const Moments& moments, double learning_rate,
+              const Factors& factors);
 
   std::vector<ParamUnit*> units_;
   AdamWOptions options_;
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;  // flat, one a unit
-  Group decayed_, undecayed_;
+  MomentStore moments_;
   int64_t step_count_ = 0;
 };
 

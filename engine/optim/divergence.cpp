@@ -25,7 +25,8 @@ at::Tensor finite_marks(std::span<ParamUnit* const> units) {
   for (const ParamUnit* unit : units) {
     if (unit->flat().numel() > 0) {
       const auto [low, high] = at::aminmax(unit->flat());
-      marks.push_back(low * 0 + high * 0);  // NaN for a NaN or an infinity, else 0
+      // NaN for a NaN or an infinity, else 0.
+      marks.push_back((low * 0 + high * 0).to(unit->context().device));
     }
     shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;
   }

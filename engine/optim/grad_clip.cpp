@@ -12,7 +12,8 @@ at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
   sp::Communicator* shard = nullptr;
   for (const ParamUnit* unit : units) {
     const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
-                                                   /*keepdim=*/false, at::kDouble);
+                                                   /*keepdim=*/false, at::kDouble)
+                                .to(unit->context().device);
     at::Tensor& sum = unit->is_sharded() ? of_shards : of_whole;
     sum = sum.defined() ? sum + norm * norm : norm * norm;
     shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;

@@ -33,7 +33,9 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& shard_c,
                             const c10::intrusive_ptr<UnitHolder>& holder) {
     ctx->saved_data["unit"] = c10::IValue::make_capsule(holder);
-    return at::empty_strided({holder->unit.numel()}, {0}, shard_c.options());
+    return at::empty_strided(
+        {holder->unit.numel()}, {0},
+        at::TensorOptions().dtype(shard_c.scalar_type()).device(holder->unit.context().device));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -48,14 +50,16 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
 int64_t ParamSpec::numel() const { return product(shape); }
 
 ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context)
-    : name_(std::move(name)), specs_(std::move(specs)) {
+    : name_(std::move(name)), context_(context), specs_(std::move(specs)) {
   for (const ParamSpec& spec : specs_) {
     offsets_.push_back(numel_);
     numel_ += spec.numel();
   }
   int64_t local = numel_;
-  if (context.sharding && context.sharding->shard->size() > 1) {
-    gather_ = std::make_unique<ShardGather>(context.sharding, numel_);
+  TORCH_CHECK(context.sharding || !context.host_master,
+              "a unit with master weights in host memory needs a sharding, if only over one rank");
+  if (context.sharding && (context.sharding->shard->size() > 1 || context.host_master)) {
+    gather_ = std::make_unique<ShardGather>(context, numel_);
     local = gather_->shard_numel();
   }
   flat_ = at::zeros({local}, context.master_options()).set_requires_grad(true);
@@ -64,7 +68,7 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
 at::Tensor ParamUnit::grad() const {
   at::Tensor& grad = flat_.mutable_grad();
   if (!grad.defined()) {
-    grad = at::zeros_like(flat_.detach());
+    grad = at::zeros(flat_.sizes(), context_.master_options());
   }
   return grad;
 }
@@ -131,7 +135,8 @@ void ParamUnit::prefetch(at::ScalarType compute_dtype) const {
 }
 
 at::Tensor ParamUnit::gather_flat() const {
-  return is_sharded() ? gather_->gather_once(flat_) : flat_.detach();
+  return is_sharded() && gather_->sharding().shard->size() > 1 ? gather_->gather_once(flat_)
+                                                               : flat_.detach();
 }
 
 void ParamUnit::changed() const {

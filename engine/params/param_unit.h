@@ -38,8 +38,11 @@ class ParamUnit {
   const std::string& name() const { return name_; }
   const std::vector<ParamSpec>& specs() const { return specs_; }
 
+  const ComputeContext& context() const { return context_; }
+
   // Elements of all parameters together, on all ranks.
   int64_t numel() const { return numel_; }
+  // Whether materialize() gathers what this rank stores: a shard, or a buffer in host memory.
   bool is_sharded() const { return gather_ != nullptr; }
 
   // This rank's master buffer, the autograd leaf (requires_grad is set): [numel], or a shard with
@@ -126,6 +129,7 @@ class ParamUnit {
   at::Tensor whole_values(at::ScalarType dtype) const;
 
   std::string name_;
+  ComputeContext context_;
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;  // of each parameter in the whole flat buffer, in elements
   int64_t numel_ = 0;

@@ -22,23 +22,43 @@ at::Tensor unversioned_alias(const at::Tensor& tensor) {
 
 }  // namespace
 
-ShardGather::ShardGather(std::shared_ptr<const Sharding> sharding, int64_t numel)
-    : sharding_(std::move(sharding)),
+ShardGather::ShardGather(const ComputeContext& context, int64_t numel)
+    : context_(context),
       numel_(numel),
-      shard_numel_((numel + sharding_->shard->size() - 1) / sharding_->shard->size()) {}
+      shard_numel_((numel + sharding().shard->size() - 1) / sharding().shard->size()) {}
 
 int64_t ShardGather::begin() const {
-  return std::min(numel_, sharding_->shard->rank() * shard_numel_);
+  return std::min(numel_, sharding().shard->rank() * shard_numel_);
 }
 
 int64_t ShardGather::size() const { return std::min(numel_, begin() + shard_numel_) - begin(); }
 
-ShardGather::Gathering ShardGather::start(const at::Tensor& shard_c, at::ScalarType dtype) const {
-  const at::NoGradGuard no_grad;
-  const at::Tensor sent = shard_c.detach().to(dtype);
+at::Tensor ShardGather::on_device(const at::Tensor& shard_c, at::ScalarType dtype) {
+  const at::Tensor shard = shard_c.detach();
+  if (!context_.host_master || dtype != context_.compute) {
+    return shard.to(context_.device, dtype);
+  }
+  if (device_values_.defined()) {
+    return device_values_;
+  }
+  if (stale_) {
+    if (!host_values_.defined()) {
+      host_values_ = at::empty({shard_numel_}, context_.host_options(dtype));
+    }
+    host_values_.copy_(shard);
+    stale_ = false;
+  }
+  const at::Tensor values = host_values_.to(context_.device, dtype, /*non_blocking=*/true);
+  if (!context_.host_values) {
+    device_values_ = values;
+  }
+  return values;
+}
+
+ShardGather::Gathering ShardGather::start(const at::Tensor& sent) const {
   Gathering gathering;
-  gathering.padded = at::empty({sharding_->shard->size() * shard_numel_}, sent.options());
-  gathering.transfer = sharding_->shard->start_all_gather(sent, gathering.padded, kGatherTag);
+  gathering.padded = at::empty({sharding().shard->size() * shard_numel_}, sent.options());
+  gathering.transfer = sharding().shard->start_all_gather(sent, gathering.padded, kGatherTag);
   return gathering;
 }
 
@@ -49,7 +69,8 @@ at::Tensor ShardGather::finish(Gathering gathering) const {
 
 void ShardGather::prefetch(const at::Tensor& shard_c, at::ScalarType dtype) {
   if (!kept_.defined() && !prefetched_.transfer) {
-    prefetched_ = start(shard_c, dtype);
+    const at::NoGradGuard no_grad;
+    prefetched_ = start(on_device(shard_c, dtype));
   }
 }
 
@@ -59,7 +80,8 @@ at::Tensor ShardGather::whole(const at::Tensor& shard_c, at::ScalarType dtype) {
   }
   Gathering gathering = std::exchange(prefetched_, {});
   if (!gathering.transfer || gathering.padded.scalar_type() != dtype) {
-    gathering = start(shard_c, dtype);
+    const at::NoGradGuard no_grad;
+    gathering = start(on_device(shard_c, dtype));
   }
   at::Tensor whole = finish(std::move(gathering));
   if (keeps_whole()) {
@@ -69,7 +91,8 @@ at::Tensor ShardGather::whole(const at::Tensor& shard_c, at::ScalarType dtype) {
 }
 
 at::Tensor ShardGather::gather_once(const at::Tensor& shard_c) const {
-  return finish(start(shard_c, shard_c.scalar_type()));
+  const at::NoGradGuard no_grad;
+  return finish(start(shard_c.detach().to(context_.device)));
 }
 
 std::unique_ptr<sp::Transfer> ShardGather::start_refill(const at::Tensor& shard_c,
@@ -77,18 +100,20 @@ std::unique_ptr<sp::Transfer> ShardGather::start_refill(const at::Tensor& shard_
   const at::NoGradGuard no_grad;
   c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
   const auto bytes =
-      static_cast<std::size_t>(sharding_->shard->size() * shard_numel_) * whole.element_size();
+      static_cast<std::size_t>(sharding().shard->size() * shard_numel_) * whole.element_size();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
-  at::Tensor padded = unversioned_alias(whole).as_strided({sharding_->shard->size() * shard_numel_},
+  at::Tensor padded = unversioned_alias(whole).as_strided({sharding().shard->size() * shard_numel_},
                                                           {1}, /*storage_offset=*/0);
-  return sharding_->shard->start_all_gather(shard_c.detach().to(whole.scalar_type()), padded,
+  return sharding().shard->start_all_gather(on_device(shard_c, whole.scalar_type()), padded,
                                             kGatherTag);
 }
 
 void ShardGather::invalidate() {
   prefetched_ = {};
   kept_.reset();
+  device_values_.reset();
+  stale_ = true;
 }
 
 void release_storage(const at::Tensor& tensor) {

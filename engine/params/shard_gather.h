@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine/device/compute_context.h"
 #include "engine/params/sharding.h"
 
 namespace ringside::engine {
@@ -15,13 +16,13 @@ namespace ringside::engine {
 // Thread safety: none; one thread of a rank launches its collectives.
 class ShardGather {
  public:
-  ShardGather(std::shared_ptr<const Sharding> sharding, int64_t numel);
+  ShardGather(const ComputeContext& context, int64_t numel);
 
-  const Sharding& sharding() const { return *sharding_; }
+  const Sharding& sharding() const { return *context_.sharding; }
   int64_t shard_numel() const { return shard_numel_; }       // c
   int64_t begin() const;                                     // first element of this rank
   int64_t size() const;                                      // its elements without padding
-  bool keeps_whole() const { return sharding_->stage < 3; }  // until invalidate()
+  bool keeps_whole() const { return sharding().stage < 3; }  // until invalidate()
 
   // Starts gathering `shard_c` in `dtype`; the next whole() of this dtype returns it. Does nothing
   // while a whole buffer is kept or on its way.
@@ -39,6 +40,7 @@ class ShardGather {
 
   // Starts filling the storage of a buffer that whole() returned, after release_storage().
   // Autograd takes no notice, because the values are the same as before.
+  // Collective over: the shard.
   std::unique_ptr<sp::Transfer> start_refill(const at::Tensor& shard_c, const at::Tensor& whole);
 
   // Drops kept and prefetched buffers. Call it when the shard changes.
@@ -49,14 +51,19 @@ class ShardGather {
     at::Tensor padded;  // [W c]
     std::unique_ptr<sp::Transfer> transfer;
   };
-  Gathering start(const at::Tensor& shard_c, at::ScalarType dtype) const;
+  Gathering start(const at::Tensor& sent) const;
   at::Tensor finish(Gathering gathering) const;
+  // The shard on the device in `dtype`.
+  at::Tensor on_device(const at::Tensor& shard_c, at::ScalarType dtype);
 
-  std::shared_ptr<const Sharding> sharding_;
+  ComputeContext context_;
   int64_t numel_;
   int64_t shard_numel_;
   Gathering prefetched_;
   at::Tensor kept_;
+  at::Tensor host_values_;    // [c] of a shard in host memory: its values in the compute dtype
+  at::Tensor device_values_;  // the same on the device
+  bool stale_ = true;         // host_values_ is older than the shard
 };
 
 // Frees the memory of a tensor whose metadata is still in use, such as one saved for the backward.

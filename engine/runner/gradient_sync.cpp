@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/device/device_event.h"
 #include "engine/params/sharding.h"
 #include "engine/runner/scattered_sum.h"
 
@@ -42,7 +44,7 @@ class GradientSync::State {
   void start_sum(std::size_t unit) {
     sp::Communicator& ranks =
         units_[unit]->is_sharded() ? *units_[unit]->gather()->sharding().replicas : *world_;
-    at::Tensor gradient = units_[unit]->grad();
+    at::Tensor gradient = local_gradient(unit);
     parts_[unit].sum = ranks.start_all_reduce_sum(gradient, kTag);
   }
 
@@ -71,7 +73,7 @@ class GradientSync::State {
     const std::size_t unit = scattered_unit_;
     const at::Tensor sum = scattered_->wait();
     scattered_.reset();
-    units_[unit]->grad().narrow(0, 0, sum.numel()).add_(sum);
+    local_gradient(unit).narrow(0, 0, sum.numel()).add_(sum);
     if (completes_) {
       start_sum(unit);
     }
@@ -93,13 +95,49 @@ class GradientSync::State {
     for (Part& part : parts_) {
       std::exchange(part.sum, nullptr)->wait();
     }
+    move_to_host();
   }
 
  private:
   struct Part {
-    at::Tensor whole;  // stage 1: the gradient so far
+    at::Tensor whole;      // stage 1: the gradient so far
+    at::Tensor on_device;  // of a unit whose gradient lives in host memory
     std::unique_ptr<sp::Transfer> sum;
   };
+
+  // This rank's gradient of the unit, on the device.
+  at::Tensor local_gradient(std::size_t unit) {
+    if (!units_[unit]->context().host_master) {
+      return units_[unit]->grad();
+    }
+    at::Tensor& gradient = parts_[unit].on_device;
+    if (!gradient.defined()) {
+      const at::Tensor& flat = units_[unit]->flat();
+      gradient = at::zeros(
+          flat.sizes(),
+          at::TensorOptions().dtype(flat.scalar_type()).device(units_[unit]->context().device));
+    }
+    return gradient;
+  }
+
+  // Blocks: until the gradients are in host memory, if any live there.
+  void move_to_host() {
+    const at::NoGradGuard no_grad;
+    const c10::Device device = units_.front()->context().device;
+    bool moved = false;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (const at::Tensor from = std::exchange(parts_[u].on_device, at::Tensor());
+          from.defined()) {
+        units_[u]->grad().copy_(from, /*non_blocking=*/true);
+        moved = true;
+      }
+    }
+    if (moved && !device.is_cpu()) {
+      DeviceEvent arrived(device.type());
+      arrived.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+      arrived.synchronize();
+    }
+  }
 
   std::vector<ParamUnit*> units_;
   std::shared_ptr<sp::Communicator> world_;

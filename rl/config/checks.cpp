@@ -40,8 +40,29 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_sharding(const Config& c, std::vector<Mistake>& mistakes) {
+  const ParallelConfig& parallel = c.parallel;
+  const ParallelConfig plain;
+  const bool whole = parallel.replica_size() == 1 || (parallel.data_parallel_shard_size == 1 &&
+                                                      parallel.cp_fsdp_mode == CpFsdpMode::kNone);
+  if (whole && parallel.zero_stage != plain.zero_stage &&
+      c.optimizer.offload != OptimizerOffload::kFull) {
+    mistakes.push_back(
+        {"parallel.zero_stage", "is " + std::to_string(parallel.zero_stage) +
+                                    ", but every rank holds the whole model; expected " +
+                                    std::to_string(plain.zero_stage) +
+                                    ", or parallel.data_parallel_shard_size above 1"});
+  }
+  if (c.model.offload_parameters && c.optimizer.offload != OptimizerOffload::kFull) {
+    mistakes.push_back({"model.offload_parameters",
+                        "is true, but the master weights are on the device; expected "
+                        "optimizer.offload full, or false"});
+  }
+}
+
 void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
   check_axes(c, mistakes);
+  check_sharding(c, mistakes);
   const auto& parallel = c.parallel;
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 &&

@@ -31,6 +31,9 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
   if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
+  context.host_moments = config.optimizer.offload == OptimizerOffload::kMoments;
+  context.host_master = config.optimizer.offload == OptimizerOffload::kFull;
+  context.host_values = config.model.offload_parameters;
   return context;
 }
 

@@ -37,11 +37,10 @@ std::vector<sp::Axes> sharding_axes(const ParallelConfig& config) {
 std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& config,
                                                       const sp::ProcessGroups& groups) {
   const std::vector<sp::Axes> axes = sharding_axes(config);
-  if (axes.empty()) {
-    return nullptr;
-  }
+  const bool whole = axes.empty();
   return std::make_shared<const engine::Sharding>(
-      engine::Sharding{groups.tensors(axes[0]), groups.tensors(axes[1]), config.zero_stage});
+      engine::Sharding{groups.tensors(whole ? sp::axes::kNone : axes[0]),
+                       groups.tensors(whole ? sp::axes::kLoss : axes[1]), config.zero_stage});
 }
 
 void fix_replicas(ParallelConfig& config, int64_t world) {

@@ -14,7 +14,7 @@ namespace ringside::rl {
 // process groups need a group for each. Empty where every rank holds the whole model.
 std::vector<sp::Axes> sharding_axes(const ParallelConfig& config);
 
-// null where every rank holds the whole model.
+// How the models of this rank are cut; over one rank where every rank holds the whole model.
 // Throws: std::invalid_argument when `groups` was connected without sharding_axes().
 std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& config,
                                                       const sp::ProcessGroups& groups);

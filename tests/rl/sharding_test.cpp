@@ -69,7 +69,13 @@ constexpr std::array kModes{rl::CpFsdpMode::kAll, rl::CpFsdpMode::kUlyssesOnly,
                             rl::CpFsdpMode::kRingOnly, rl::CpFsdpMode::kNone};
 
 std::vector<Layout> grid() {
-  std::vector<Layout> all;
+  using Offload = rl::OptimizerOffload;
+  std::vector<Layout> all{
+      {.offload = Offload::kMoments},
+      {.offload = Offload::kFull},
+      {.offload = Offload::kFull, .offload_parameters = true},
+      {.replicate = 2, .offload = Offload::kFull},
+      {.ulysses = 2, .mode = rl::CpFsdpMode::kNone, .stage = 1, .offload = Offload::kFull}};
   for (const auto& [replicate, shard, ring, ulysses] : kMeshes) {
     for (const rl::CpFsdpMode mode : kModes) {
       if (ring * ulysses == 1 && mode != rl::CpFsdpMode::kAll) {
@@ -77,7 +83,10 @@ std::vector<Layout> grid() {
       }
       for (const int64_t stage : {1, 2, 3}) {
         for (const bool recompute : {false, true}) {
-          all.push_back({replicate, shard, ring, ulysses, mode, stage, recompute});
+          const auto offload = static_cast<rl::OptimizerOffload>(all.size() % 3);
+          const bool parameters = offload == rl::OptimizerOffload::kFull && all.size() % 2 == 0;
+          all.push_back(
+              {replicate, shard, ring, ulysses, mode, stage, recompute, offload, parameters});
         }
       }
     }

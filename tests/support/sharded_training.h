@@ -12,6 +12,7 @@
 
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
+#include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 #include "rl/step/column_tensors.h"
@@ -25,6 +26,8 @@ struct ShardLayout {
   rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
   int64_t stage = 3;
   bool recompute = false;
+  rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
+  bool offload_parameters = false;
   int64_t documents = 9;
 
   rl::ParallelConfig config() const {
@@ -41,7 +44,8 @@ struct ShardLayout {
     return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
            std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
-           (recompute ? " recompute" : "");
+           (recompute ? " recompute" : "") + " offload " + std::string(rl::to_string(offload)) +
+           (offload_parameters ? " and parameters" : "");
   }
 };
 
@@ -76,10 +80,15 @@ inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const
 inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::ModelConfig& model,
                                   at::ScalarType dtype, at::ScalarType wire, int64_t steps,
                                   const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-  const rl::ParallelConfig parallel = layout.config();
-  engine::ComputeContext context(dtype, groups.device());
+  rl::Config config;
+  config.parallel = layout.config();
+  config.model.dtype = dtype == at::kDouble     ? rl::DType::kFloat64
+                       : dtype == at::kBFloat16 ? rl::DType::kBFloat16
+                                                : rl::DType::kFloat32;
+  config.model.offload_parameters = layout.offload_parameters;
+  config.optimizer.offload = layout.offload;
+  engine::ComputeContext context = rl::compute_context(config, groups);
   context.reduce = wire;
-  context.sharding = rl::make_sharding(parallel, groups);
   auto decoder = std::make_unique<engine::Decoder>(model, context);
   decoder->init_random(3, 0.3);
   decoder->set_recompute_activations(layout.recompute);
@@ -110,9 +119,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     outcome.losses.push_back(total.item<double>());
     outcome.norms.push_back(runner.step(1e-2, 0.5).grad_norm);
   }
-  if (context.sharding) {
-    outcome.sent = context.sharding->shard->sent_bytes();
-  }
+  outcome.sent = context.sharding->shard->sent_bytes();
   for (const engine::ParamUnit* unit : runner.model().units()) {
     outcome.weights.push_back(unit->gather_flat().cpu().clone());
   }
