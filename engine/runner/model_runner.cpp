@@ -104,7 +104,8 @@ double ModelRunner::sent_bytes() const {
 double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const Decoder& decoder = model_->trunk();
   const int64_t element = at::elementSize(decoder.compute_dtype());
-  const int64_t forwards = decoder.recompute_activations() ? 2 : 1;
+  // Selective recomputation sends nothing of the forward again.
+  const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     bytes += decoder.config().num_hidden_layers *

@@ -97,14 +97,18 @@ TEST_CASE("bf16 inputs give fp32 scores near those of the same values in fp64") 
   CHECK(head.grad().isfinite().all().item<bool>());
 }
 
-TEST_CASE("rows of a chunk come from a budget of bytes, for every dtype the CPU keeps logits in") {
-  const auto rows = [](at::ScalarType dtype, int64_t vocab) {
-    return token_score_rows(at::empty({1, 4}, dtype), vocab);
+TEST_CASE("rows of a chunk come from a budget of bytes that holds all that a chunk makes") {
+  const auto rows = [](at::ScalarType dtype, int64_t vocab, int64_t mib) {
+    return token_score_rows(at::dtype(dtype), vocab, mib << 20);
   };
-  CHECK(rows(at::kFloat, 1 << 16) == 64);     // 16 MiB of fp32
-  CHECK(rows(at::kBFloat16, 1 << 16) == 64);  // kept in fp32
-  CHECK(rows(at::kDouble, 1 << 16) == 64);    // compared with fp32
-  CHECK(rows(at::kFloat, int64_t{1} << 40) == 1);
+  CHECK(rows(at::kFloat, 1 << 16, 48) == 64);     // logits, log-softmax, exponential: fp32 each
+  CHECK(rows(at::kBFloat16, 1 << 16, 48) == 64);  // kept in fp32
+  CHECK(rows(at::kHalf, 1 << 16, 48) == 64);
+  CHECK(rows(at::kDouble, 1 << 16, 48) == 64);  // compared with fp32
+  CHECK(rows(at::kFloat, 1 << 16, 96) == 128);
+  CHECK(rows(at::kFloat, int64_t{1} << 40, 48) == 1);
+  const auto on_cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  CHECK(token_score_rows(on_cuda, 1 << 16, 512 << 20) == 4096);  // bf16, in place
 }
 
 TEST_CASE("shapes that do not fit are refused") {
