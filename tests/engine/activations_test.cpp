@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -152,6 +154,106 @@ TEST_CASE("offload and tiles without recomputation are refused") {
                     Contains("only when layers are recomputed"));
   CHECK_THROWS_WITH(decoder.set_activation_options({Recompute::kFull, false, -1}),
                     Contains("MLP tiles of -1"));
+}
+
+// A runner of one rank, its micro-batches and their inputs.
+struct Training {
+  explicit Training(const sp::Mesh& mesh, const sp::ProcessGroups& groups, at::ScalarType dtype)
+      : batches(sp::collate(documents(), mesh, {{4, 2, 8}, 20, {}})) {
+    auto decoder = std::make_unique<Decoder>(test::tiny_config(), dtype);
+    decoder->init_random(7, 0.3);
+    runner = std::make_unique<ModelRunner>(std::make_unique<LanguageModel>(std::move(decoder)),
+                                           groups, AdamWOptions{});
+    for (const sp::MicroBatch& batch : batches) {
+      inputs.push_back({&batch, at::ones({batch.num_entries()})});
+    }
+  }
+  StepResult step(double weight) {
+    runner->train(
+        inputs, [&](const HeadOutput& output, auto) { return output.logprobs_n.sum() * -weight; });
+    return runner->step(1e-2, 1.0);
+  }
+  at::Tensor weights() const {
+    std::vector<at::Tensor> flats;
+    for (const ParamUnit* unit : runner->model().units()) {
+      flats.push_back(unit->flat().detach());
+    }
+    return at::cat(flats);
+  }
+  std::vector<sp::MicroBatch> batches;
+  std::unique_ptr<ModelRunner> runner;
+  std::vector<ModelInput> inputs;
+};
+
+void on_one_rank(const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body) {
+  test::run_ranks({1, 1, 1}, body);
+}
+
+TEST_CASE("float16 under a loss scale takes the steps of fp32, where it alone would lose them") {
+  on_one_rank([](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+    // Small enough that gradients of activations would be zero in float16.
+    const double weight = 1e-8;
+    Training half(mesh, groups, at::kHalf), single(mesh, groups, at::kFloat);
+    const at::Tensor start = single.weights().clone();
+    for (int step = 0; step < 3; ++step) {
+      const StepResult a = half.step(weight), b = single.step(weight);
+      CHECK(a.loss_scale == 65536);
+      CHECK(b.loss_scale == 0);
+      CHECK_FALSE(a.skipped);
+      CHECK(a.grad_norm == Approx(b.grad_norm).epsilon(0.02));
+    }
+    const double moved = (single.weights() - start).norm().item<double>();
+    CHECK(moved > 0.1);
+    CHECK((half.weights() - single.weights()).norm().item<double>() < 0.2 * moved);
+  });
+}
+
+TEST_CASE(
+    "float16: a step whose gradients overflow is skipped, the scale falls, training goes on") {
+  on_one_rank([](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+    Training training(mesh, groups, at::kHalf);
+    const at::Tensor start = training.weights().clone();
+    const StepResult first = training.step(3.0);
+    CHECK(first.skipped);
+    CHECK(first.grad_norm == 0);
+    CHECK(max_abs_diff(training.weights(), start) == 0);
+    CHECK(training.runner->step_count() == 0);
+    int64_t skipped = 1;
+    StepResult last = first;
+    while (last.skipped) {
+      last = training.step(3.0);
+      skipped += last.skipped ? 1 : 0;
+    }
+    CHECK(last.loss_scale == 65536 / std::pow(2.0, skipped));
+    CHECK(last.grad_norm > 0);
+    CHECK(training.runner->step_count() == 1);
+    CHECK(max_abs_diff(training.weights(), start) > 0);
+  });
+}
+
+TEST_CASE("float16: gradients that are not finite at the smallest scale end training") {
+  on_one_rank([](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+    Training training(mesh, groups, at::kHalf);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (int step = 0; step < 16; ++step) {
+      CHECK(training.step(nan).skipped);
+    }
+    CHECK_THROWS_WITH(training.step(nan), Catch::Contains("is nan at a loss scale of 1"));
+  });
+}
+
+TEST_CASE("float16: the loss scale is part of the saved state") {
+  on_one_rank([](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+    Training training(mesh, groups, at::kHalf), resumed(mesh, groups, at::kHalf);
+    training.step(std::numeric_limits<double>::infinity());
+    const auto saved = training.runner->named_state(), loaded = resumed.runner->named_state();
+    REQUIRE(saved.size() == loaded.size());
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      CHECK(saved[i].name == loaded[i].name);
+      at::Tensor(loaded[i].values).copy_(saved[i].values);
+    }
+    CHECK(resumed.step(1e-3).loss_scale == 32768);
+  });
 }
 
 // y = x w^2, a row at a time, with a leaf that needs no gradient beside it.

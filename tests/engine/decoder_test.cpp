@@ -199,7 +199,7 @@ TEST_CASE("impossible shapes and inputs are refused") {
   config = tiny_config(4, 2);
   config.vocab_size = 0;
   CHECK_THROWS_AS(Decoder(config, at::kFloat), c10::Error);
-  CHECK_THROWS_AS(Decoder(tiny_config(4, 2), at::kHalf), c10::Error);
+  CHECK_THROWS_AS(Decoder(tiny_config(4, 2), at::kInt), c10::Error);
   const Decoder decoder = random_decoder(tiny_config(4, 2));
   LocalAttention attention({2});
   const at::Tensor ids = at::tensor({1, 11}, at::kLong), positions = at::arange(2, at::kLong);

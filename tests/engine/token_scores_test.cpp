@@ -2,6 +2,10 @@
 // gradient would train the wrong objective without any error.
 #include "engine/nn/token_scores.h"
 
+#include <sys/resource.h>
+
+#include <iostream>
+
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 
@@ -123,6 +127,24 @@ TEST_CASE("shapes that do not fit are refused") {
                     Contains("token_scores: hidden is Double, head Float"));
   CHECK_THROWS_WITH(token_scores(p.hidden, p.head, p.targets.to(at::kMeta), p.temperature, 1),
                     Contains("hidden is on cpu, targets on meta"));
+}
+
+// Minutes. Run it by hand, alone: test_engine "[large]".
+TEST_CASE("a head of 151,936 words over 32,768 tokens stays under 2 GiB", "[.large]") {
+  const int64_t n = 32768, vocab = 151936, hidden_size = 256;
+  at::manual_seed(1);
+  const at::Tensor hidden = at::randn({n, hidden_size}).set_requires_grad(true);
+  const at::Tensor head = at::randn({vocab, hidden_size}).set_requires_grad(true);
+  const int64_t rows = token_score_rows(hidden.options(), vocab, int64_t{512} << 20);
+  const TokenScores scores =
+      token_scores(hidden, head, at::randint(vocab, {n}, at::kLong), at::ones({n}), rows);
+  scores.logprobs_n.sum().backward();
+  CHECK(head.grad().isfinite().all().item<bool>());
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::cout << "chunks of " << rows << " rows, peak of the process " << usage.ru_maxrss / 1024
+            << " MiB\n";
+  CHECK(usage.ru_maxrss < int64_t{2} << 20);  // KiB
 }
 
 }  // namespace

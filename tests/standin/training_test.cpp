@@ -69,7 +69,8 @@ const std::vector<Part> kAlgorithms{
     {"grpo with reference", {"algorithm.kl_coef=0.05", "train.num_mini_batches=2"}},
     {"ppo with critic", {"algorithm.preset=ppo", "algorithm.num_iterations=2"}},
     {"gspo", {"algorithm.preset=gspo", "train.num_mini_batches=2"}}};
-const std::vector<Part> kDtypes{{"fp32", {}}, {"bf16", {"model.dtype=bfloat16"}}};
+const std::vector<Part> kDtypes{
+    {"fp32", {}}, {"bf16", {"model.dtype=bfloat16"}}, {"fp16", {"model.dtype=float16"}}};
 const std::vector<Part> kRecomputations{
     {"keeps activations", {}},
     {"recomputes", {"model.recompute=full"}},
@@ -190,6 +191,7 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
   cases.push_back({qwen3, kLayouts[0], kAlgorithms[0], kDtypes[0], kRecomputations[3]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[1], kDtypes[0], kRecomputations[4]});
   cases.push_back({qwen3, kLayouts[3], kAlgorithms[0], kDtypes[1], kRecomputations[4]});
+  cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[2], kRecomputations[2]});
   for (const auto& parts : cases) {
     std::string name;
     for (const Part& part : parts) {
@@ -236,7 +238,7 @@ TEST_CASE("a step waits for the device once an optimizer step and once for its s
       cases.push_back({layout, algorithm});
     }
   }
-  cases.push_back({kLayouts[2], kAlgorithms[0], kRecomputations[3]});
+  cases.push_back({kLayouts[2], kAlgorithms[0], kDtypes[2], kRecomputations[3]});
   cases.push_back({kLayouts[2], kAlgorithms[0], kRecomputations[4]});
   for (const std::vector<Part>& parts : cases) {
     std::vector<Part> all{models.part("qwen3_tied")};
