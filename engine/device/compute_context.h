@@ -27,7 +27,7 @@ struct ComputeContext {
   ComputeContext() = default;
   // Derives the dtypes from a compute dtype: fp64 keeps masters and sums in fp64, all others in
   // fp32. Implicit: a dtype alone means a context on the CPU.
-  // Throws: c10::Error unless compute_dtype is kFloat, kBFloat16 or kDouble.
+  // Throws: c10::Error unless compute_dtype is kFloat, kBFloat16, kHalf or kDouble.
   ComputeContext(at::ScalarType compute_dtype,  // NOLINT(google-explicit-constructor)
                  c10::Device compute_device = c10::Device(c10::kCPU));
 

@@ -64,9 +64,9 @@ class Batch {
       uniform.push_back(streams_[i].uniform(completions_[i].ids.size()));
     }
     const at::Tensor logits_BV = at::linear(hidden_BE_, weights_.head_VE);
-    const Draw draw = draw_tokens(
-        decoder_.compute_dtype() == at::kBFloat16 ? logits_BV.to(at::kFloat) : logits_BV,
-        at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);
+    const Draw draw =
+        draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
+                    at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);
     const at::Tensor ids = draw.ids_B.to(at::kCPU);
     const at::Tensor logprobs = draw.logprobs_B.to(at::kCPU, at::kFloat);
     last_ids_.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + rows_.size());

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/device/side_stream.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
@@ -126,27 +127,52 @@ void Decoder::prefetch_layer(int64_t index) const {
   }
 }
 
+void Decoder::set_activation_options(const ActivationOptions& options) {
+  const bool recomputes = options.recompute != Recompute::kNone;
+  TORCH_CHECK(recomputes || (!options.offload && options.mlp_tile_tokens == 0),
+              "decoder: activations can be offloaded, or the MLP tiled, only when layers are "
+              "recomputed");
+  TORCH_CHECK(options.mlp_tile_tokens >= 0 && options.logit_chunk_bytes > 0,
+              "decoder: MLP tiles of ", options.mlp_tile_tokens, " tokens and logit chunks of ",
+              options.logit_chunk_bytes, " bytes; expected at least 0 and 1");
+  activations_ = options;
+  if (options.offload && !offload_stream_) {
+    offload_stream_ = make_side_stream(context_.device);
+  }
+}
+
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                              AttentionBackend& attention, ScopeChain& chain) const {
+                              AttentionBackend& attention, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
   const UnitShapes cut = layer_shapes(config_, context_.compute);
-  const auto run = [this, index, rope, &attention](const std::vector<Weight>& matrices,
-                                                   const at::Tensor& hidden) {
-    return decoder_layer(config_, layer_weights(config_, matrices), index, hidden, rope, attention);
+  const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
+  RecomputeOptions kept{nullptr, chain.offload};
+  std::shared_ptr<AttentionBackend> keeping;
+  if (recomputes && activations_.recompute == Recompute::kSelective) {
+    kept.results = std::make_shared<sp::KeptResults>();
+    keeping = attention.keeping(kept.results);
+  }
+  const auto run = [this, index, rope, &attention, keeping](const std::vector<Weight>& matrices,
+                                                            const at::Tensor& hidden) {
+    // With tiles there are two runs, and autograd is on in the second.
+    const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
+    return decoder_layer(config_, layer_weights(config_, matrices), index, hidden, rope,
+                         keeping ? *keeping : attention, tiles);
   };
-  if (recompute_activations_ && at::GradMode::is_enabled()) {
-    return recompute_in_backward(hidden_sE, unit.flat(), [=, this, &unit](const at::Tensor& h) {
+  if (recomputes) {
+    const auto segment = [=, this, &unit](const at::Tensor& hidden) {
       const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
       // In the backward, where autograd is on, the layers come in the opposite order.
       prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(matrices, h);
-    });
+      return run(matrices, hidden);
+    };
+    return recompute_in_backward(hidden_sE, unit.flat(), segment, kept);
   }
   const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
     prefetch_layer(index + 1);
     return std::vector<at::Tensor>{run(matrices, h)};
   };
-  return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain).front();
+  return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
@@ -158,7 +184,10 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
       context_.compute);
   at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
   prefetch_layer(0);
-  ScopeChain chain;
+  LayerChain chain;
+  if (activations_.offload) {
+    chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
+  }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
   }
@@ -196,7 +225,8 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   const UnitShapes cut{context_.compute, {head().specs().front().shape}};
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(hidden, weights[0], targets_n, temperature_n,
-                                      token_score_rows(hidden, config_.vocab_size));
+                                      token_score_rows(hidden.options(), config_.vocab_size,
+                                                       activations_.logit_chunk_bytes));
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
@@ -207,7 +237,7 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
   const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
-  return context_.compute == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
+  return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
 std::vector<ParamUnit*> Decoder::units() {

@@ -9,8 +9,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/device/activation_offload.h"
+#include "engine/models/activation_options.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
@@ -54,7 +57,7 @@ class Decoder {
   // backward.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
   // Collective over: the backend's group, if it has one: num_hidden_layers calls of attend(), and
-  // once more per layer in the backward when activations are recomputed.
+  // once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                      AttentionBackend& attention) const;
@@ -77,9 +80,10 @@ class Decoder {
   // Shapes: returns [n, V] in fp32 (fp64 for doubles).
   at::Tensor logits(const at::Tensor& hidden_nE) const;
 
-  // Recomputes each layer's activations in the backward instead of keeping them.
-  void set_recompute_activations(bool on) { recompute_activations_ = on; }
-  bool recompute_activations() const { return recompute_activations_; }
+  // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
+  // range.
+  void set_activation_options(const ActivationOptions& options);
+  const ActivationOptions& activation_options() const { return activations_; }
 
   const ModelConfig& config() const { return config_; }
   const ComputeContext& context() const { return context_; }
@@ -98,14 +102,20 @@ class Decoder {
   const ParamUnit& head() const {
     return config_.tie_word_embeddings ? embedding() : *units_.back();
   }
+  // What the layers of one forward share.
+  struct LayerChain {
+    ScopeChain scopes;
+    std::shared_ptr<ActivationOffload> offload;  // null without
+  };
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                       AttentionBackend& attention, ScopeChain& chain) const;
+                       AttentionBackend& attention, LayerChain& chain) const;
   // Starts gathering a layer's weights, if there is such a layer.
   void prefetch_layer(int64_t index) const;
 
   ModelConfig config_;
   ComputeContext context_;
-  bool recompute_activations_ = false;
+  ActivationOptions activations_;
+  std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   at::Tensor rope_inverse_frequencies_d_;
   std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()
 };

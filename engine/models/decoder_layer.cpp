@@ -10,6 +10,7 @@
 #include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/swiglu.h"
+#include "engine/nn/tiles.h"
 
 namespace ringside::engine {
 namespace {
@@ -63,9 +64,20 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   return apply_linear(out_sHD.reshape({s, h * d}), weights.o_weight, weights.o_bias);
 }
 
-at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE) {
-  const at::Tensor gate_up = apply_linear(normed_sE, weights.gate_up_weight, weights.gate_up_bias);
-  return apply_linear(swiglu(gate_up), weights.down_weight, weights.down_bias);
+at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTiles tiles) {
+  const auto rows = [weights](const at::Tensor& x) {
+    const at::Tensor gate_up = apply_linear(x, weights.gate_up_weight, weights.gate_up_bias);
+    return apply_linear(swiglu(gate_up), weights.down_weight, weights.down_bias);
+  };
+  if (tiles.rows == 0) {
+    return rows(normed_sE);
+  }
+  return tiles.value_read
+             ? apply_in_tiles(normed_sE, tiles.rows, rows)
+             : gradient_path_in_tiles(normed_sE, tiles.rows,
+                                      {weights.gate_up_weight.leaf, weights.gate_up_bias.leaf,
+                                       weights.down_weight.leaf, weights.down_bias.leaf},
+                                      rows);
 }
 
 }  // namespace
@@ -170,13 +182,13 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
-                         AttentionBackend& attention) {
+                         AttentionBackend& attention, MlpTiles tiles) {
   const double eps = config.rms_norm_eps;
   const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
   const ResidualNorm attended =
       add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
                    weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + mlp(weights, attended.normed);
+  return attended.residual + mlp(weights, attended.normed, tiles);
 }
 
 }  // namespace ringside::engine

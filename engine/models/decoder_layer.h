@@ -48,11 +48,17 @@ LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>&
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
                                at::ScalarType compute_dtype);
 
+// How the MLP of a layer is computed.
+struct MlpTiles {
+  int64_t rows = 0;        // at a time; 0 = all at once
+  bool value_read = true;  // false: a recomputation, of which only the gradient path is used
+};
+
 // The hidden states after layer `layer`. Calls attention.attend() once; its tensors may be strided
 // views.
 // Shapes: hidden_sE -> hidden_sE; s may be 0.
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
-                         AttentionBackend& attention);
+                         AttentionBackend& attention, MlpTiles tiles = {});
 
 }  // namespace ringside::engine

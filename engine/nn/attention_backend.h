@@ -6,8 +6,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
+#include <memory>
 #include <optional>
+
+#include "sp/mesh/kept_results.h"
 
 namespace ringside::engine {
 
@@ -28,6 +32,15 @@ class AttentionBackend {
   // for the same layers in the same order.
   virtual at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                             const at::Tensor& v_sKD) = 0;
+
+  // This attention for one layer that runs twice, in the forward and again in the backward. The
+  // first run puts its results into `kept`. The second takes them from there: it computes no
+  // attention and sends nothing.
+  // Throws: c10::Error in backends that keep no results.
+  virtual std::unique_ptr<AttentionBackend> keeping(
+      const std::shared_ptr<sp::KeptResults>& /*kept*/) const {
+    TORCH_CHECK(false, "attention backend: it keeps no results for a recomputation");
+  }
 };
 
 // Projections around attention, overlapped with the exchange of heads (asynchronous Ulysses).

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <iterator>
 #include <utility>
 
 namespace ringside::engine {
@@ -13,32 +14,62 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Segment = std::function<at::Tensor(const at::Tensor&)>;
 
-// Holder of a std::function, because an IValue stores intrusive pointers but no std::function.
+// A segment, and the tensors that its second run starts from.
 struct SegmentHolder : torch::CustomClassHolder {
-  explicit SegmentHolder(Segment s) : segment(std::move(s)) {}
+  SegmentHolder(Segment s, RecomputeOptions o) : segment(std::move(s)), options(std::move(o)) {}
+
+  // After the first run.
+  void keep(const at::Tensor& input) {
+    tensors = {input.detach()};
+    if (options.results) {
+      auto results = options.results->release();
+      tensors.insert(tensors.end(), std::make_move_iterator(results.begin()),
+                     std::make_move_iterator(results.end()));
+    }
+    if (options.offload) {
+      ticket = options.offload->put(std::exchange(tensors, {}));
+    }
+  }
+  // Before the second run: its input.
+  at::Tensor fetch() {
+    std::vector<at::Tensor> all =
+        options.offload ? options.offload->take(ticket) : std::exchange(tensors, {});
+    TORCH_CHECK(!all.empty(), "recompute: a second backward through a recomputed segment");
+    if (options.results) {
+      options.results->restore(
+          {std::make_move_iterator(all.begin() + 1), std::make_move_iterator(all.end())});
+    }
+    return all.front();
+  }
+
   Segment segment;
+  RecomputeOptions options;
+  std::vector<at::Tensor> tensors;  // input, kept results; empty with an offload
+  std::size_t ticket = 0;
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& leaf,
                             const c10::intrusive_ptr<SegmentHolder>& holder) {
-    ctx->save_for_backward({input, leaf});
+    ctx->save_for_backward({leaf});
     ctx->saved_data["segment"] = c10::IValue::make_capsule(holder);
-    return holder->segment(input);
+    const at::Tensor output = holder->segment(input);
+    holder->keep(input);
+    return output;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const auto capsule = ctx->saved_data["segment"].toCapsule();
-    const auto& segment = static_cast<const SegmentHolder&>(*capsule).segment;
-    const at::Tensor input = saved[0].detach().set_requires_grad(true);
+    const at::Tensor leaf = ctx->get_saved_variables()[0];
+    const auto holder =
+        c10::static_intrusive_pointer_cast<SegmentHolder>(ctx->saved_data["segment"].toCapsule());
+    const at::Tensor input = holder->fetch().set_requires_grad(true);
     at::Tensor output;
     {
       const at::AutoGradMode enable_grad(true);
-      output = segment(input);
+      output = holder->segment(input);
     }
     const variable_list d =
-        torch::autograd::grad({output}, {input, saved[1]}, grads, /*retain_graph=*/std::nullopt,
+        torch::autograd::grad({output}, {input, leaf}, grads, /*retain_graph=*/std::nullopt,
                               /*create_graph=*/false, /*allow_unused=*/true);
     return {d[0], d[1], at::Tensor()};
   }
@@ -46,8 +77,10 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf, Segment segment) {
-  return Recompute::apply(input, leaf, c10::make_intrusive<SegmentHolder>(std::move(segment)));
+at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf, Segment segment,
+                                 RecomputeOptions options) {
+  return Recompute::apply(
+      input, leaf, c10::make_intrusive<SegmentHolder>(std::move(segment), std::move(options)));
 }
 
 }  // namespace ringside::engine

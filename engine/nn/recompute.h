@@ -7,14 +7,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
+
+#include "engine/device/activation_offload.h"
+#include "sp/mesh/kept_results.h"
 
 namespace ringside::engine {
 
-// Returns segment(input). Keeps only `input` for the backward, where the segment runs again. The
+// What is kept beside a segment's input, and where it waits for the backward.
+struct RecomputeOptions {
+  std::shared_ptr<sp::KeptResults> results;    // that the segment keeps; null: none
+  std::shared_ptr<ActivationOffload> offload;  // holds input and results; null: they stay
+};
+
+// Returns segment(input). Keeps only `input` and the kept results for the backward, where the
+// segment runs again. Only the gradient path of that second run is used; its value is not read. The
 // segment reads `leaf` itself (a unit's flat buffer, which requires grad) and must give the same
 // result twice. Objects that it captures by reference must outlive the backward. Gradients flow to
-// `input` and `leaf`.
+// `input` and `leaf`. With an offload the input must not be changed before the backward.
 at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf,
-                                 std::function<at::Tensor(const at::Tensor&)> segment);
+                                 std::function<at::Tensor(const at::Tensor&)> segment,
+                                 RecomputeOptions options = {});
 
 }  // namespace ringside::engine

@@ -15,14 +15,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Most bytes of logits that exist at once. The first is small compared with the activations of a
-// few thousand tokens. On CUDA the head's GEMMs need more rows than fit into it: each chunk reads
-// the head twice and its fp32 gradient once, and writes it. Below about 1200 rows (H100: 300 FLOPs
-// in the time of one byte) that takes longer than the products. The second holds 1766 rows of
-// 152k logits in bf16.
-constexpr int64_t kLogitBytes = int64_t{16} << 20;
-constexpr int64_t kCudaLogitBytes = int64_t{512} << 20;
-
 at::ScalarType score_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -30,12 +22,13 @@ at::ScalarType score_dtype(at::ScalarType dtype) {
 // The dtype in which a chunk's logits and their gradient are kept. GEMMs of bf16 with an fp32
 // result exist on CUDA only. Elsewhere the logits are cast once, so that the head's gradient is
 // summed from parts that were not rounded.
-at::ScalarType logits_dtype(const at::Tensor& hidden) {
-  return hidden.is_cuda() ? hidden.scalar_type() : score_dtype(hidden.scalar_type());
+at::ScalarType logits_dtype(c10::Device device, at::ScalarType hidden) {
+  return device.is_cuda() ? hidden : score_dtype(hidden);
 }
 
 at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) {
-  return at::mm(hidden_cE, head_VE.t()).to(logits_dtype(hidden_cE));
+  return at::mm(hidden_cE, head_VE.t())
+      .to(logits_dtype(hidden_cE.device(), hidden_cE.scalar_type()));
 }
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
@@ -93,11 +86,22 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
 
 }  // namespace
 
-int64_t token_score_rows(const at::Tensor& hidden_nE, int64_t vocab_size) {
-  const int64_t bytes = hidden_nE.is_cuda() ? kCudaLogitBytes : kLogitBytes;
-  // fp64 is for comparisons, so it gets the chunks of fp32.
-  const auto width = static_cast<int64_t>(c10::elementSize(logits_dtype(hidden_nE)));
-  return std::max<int64_t>(1, bytes / (vocab_size * std::min<int64_t>(width, 4)));
+int64_t bytes_per_logit(const at::TensorOptions& hidden) {
+  const at::ScalarType dtype = c10::typeMetaToScalarType(hidden.dtype());
+  const auto kept = static_cast<int64_t>(c10::elementSize(logits_dtype(hidden.device(), dtype)));
+  // The CPU's operators hold the logits, their log-softmax and its exponential at once. A kernel of
+  // our own works in place.
+  if (hidden.device().is_cpu()) {
+    return 3 * kept;
+  }
+  const auto product = static_cast<int64_t>(c10::elementSize(dtype));
+  return product == kept ? kept : kept + product;
+}
+
+int64_t token_score_rows(const at::TensorOptions& hidden, int64_t vocab_size, int64_t chunk_bytes) {
+  const bool doubles = hidden.dtype() == at::kDouble;
+  const int64_t bytes = bytes_per_logit(doubles ? hidden.dtype(at::kFloat) : hidden);
+  return std::max<int64_t>(1, chunk_bytes / (vocab_size * bytes));
 }
 
 TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,

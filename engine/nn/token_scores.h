@@ -17,8 +17,13 @@ struct TokenScores {
   at::Tensor entropy_n;   // same dtype, nats, of the tempered distribution; differentiable
 };
 
-// Rows whose logits exist at once within the budget of bytes of hidden_nE's device; at least 1.
-int64_t token_score_rows(const at::Tensor& hidden_nE, int64_t vocab_size);
+// Most bytes that exist at once for one logit: the logit itself and what is computed from it.
+// hidden: dtype and device of the hidden states.
+int64_t bytes_per_logit(const at::TensorOptions& hidden);
+
+// Rows of a chunk whose logits, with all that is computed from them, take at most chunk_bytes; at
+// least 1. Doubles, which are for comparisons, get the rows of fp32.
+int64_t token_score_rows(const at::TensorOptions& hidden, int64_t vocab_size, int64_t chunk_bytes);
 
 // chunk_rows > 0: most rows whose logits exist at once. Gradients flow to hidden_nE and head_VE.
 // Shapes: hidden_nE, head_VE: same dtype; targets_n: int64; temperature_n: fp32 or fp64, > 0.

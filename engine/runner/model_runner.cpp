@@ -18,6 +18,7 @@ namespace {
 // Names among the figures of an optimizer step.
 constexpr const char* kGradNorm = "grad_norm";
 constexpr const char* kFiniteMarks = "finite_marks";
+constexpr const char* kLossScale = "loss_scale";
 
 // Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
 // and dtype of q, k and v.
@@ -62,6 +63,9 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
   optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
   gradient_sync_ = std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
                                                   model_->trunk().context());
+  if (model_->trunk().compute_dtype() == at::kHalf) {
+    loss_scale_.emplace(device());
+  }
 }
 
 AdamW& ModelRunner::optimizer() {
@@ -104,7 +108,8 @@ double ModelRunner::sent_bytes() const {
 double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const Decoder& decoder = model_->trunk();
   const int64_t element = at::elementSize(decoder.compute_dtype());
-  const int64_t forwards = decoder.recompute_activations() ? 2 : 1;
+  // Selective recomputation sends nothing of the forward again.
+  const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     bytes += decoder.config().num_hidden_layers *
@@ -131,7 +136,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();
     }
-    sum.backward();
+    (loss_scale_ ? sum * loss_scale_->value() : sum).backward();
     gradient_sync_->end_backward();
     add_work(work, *inputs[i].batch);
   }
@@ -141,17 +146,41 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   return work;
 }
 
-StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceSums sums) {
+StepResult ModelRunner::take_step(double learning_rate, double max_grad_norm, DeviceSums& sums) {
   const auto units = model_->units();
-  const at::Tensor norm = global_grad_norm(units);
-  optimizer().step(learning_rate,
-                   {clip_scale(norm, max_grad_norm), norm.isfinite().logical_not().to(at::kFloat)});
+  const at::Tensor unscale =
+      loss_scale_ ? loss_scale_->value().to(at::kDouble).reciprocal() : at::Tensor();
+  const at::Tensor scaled_norm = global_grad_norm(units);
+  const at::Tensor norm = loss_scale_ ? scaled_norm * unscale : scaled_norm;
+  const at::Tensor clip = clip_scale(norm, max_grad_norm);
+  const at::Tensor skip = norm.isfinite().logical_not().to(at::kFloat);
+  optimizer().step(learning_rate, {loss_scale_ ? clip * unscale : clip, skip});
   sums.add(kGradNorm, norm);
   sums.add(kFiniteMarks, finite_marks(units));
-  StepResult result{0.0, sums.fetch()};
+  if (loss_scale_) {
+    sums.add(kLossScale, loss_scale_->value());
+    loss_scale_->update(skip);
+  }
+  StepResult result;
+  result.sums = sums.fetch();
   result.grad_norm = result.sums.at(kGradNorm).front();
+  if (loss_scale_) {
+    result.loss_scale = result.sums.at(kLossScale).front();
+    result.skipped = !std::isfinite(result.grad_norm) && result.loss_scale > kSmallestLossScale;
+  }
+  return result;
+}
+
+StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceSums sums) {
+  const auto units = model_->units();
+  StepResult result = take_step(learning_rate, max_grad_norm, sums);
+  if (result.skipped) {
+    result.grad_norm = 0.0;
+    optimizer().set_step_count(optimizer().step_count() - 1);
+  }
   if (!std::isfinite(result.grad_norm)) {
     throw Diverged("the gradient norm is " + std::to_string(result.grad_norm) +
+                   (loss_scale_ ? " at a loss scale of " + std::to_string(result.loss_scale) : "") +
                    "; the weights were left as they were before this optimizer step");
   }
   for (const double mark : result.sums.at(kFiniteMarks)) {
@@ -167,7 +196,15 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<NamedSlice> ModelRunner::named_state() const { return optimizer().named_state(); }
+std::vector<NamedSlice> ModelRunner::named_state() const {
+  std::vector<NamedSlice> state = optimizer().named_state();
+  if (loss_scale_) {
+    for (const auto& [name, value] : loss_scale_->named_state()) {
+      state.push_back({name, {1}, 0, value.view({1})});
+    }
+  }
+  return state;
+}
 
 void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {
   const at::NoGradGuard no_grad;

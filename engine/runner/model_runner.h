@@ -20,6 +20,7 @@
 #include "engine/models/headed_model.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
+#include "engine/optim/loss_scale.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
 #include "sp/mesh/process_groups.h"
@@ -39,10 +40,12 @@ struct SequenceWork {
   double balance_pairs_max = 1.0;
 };
 
-// Result of an optimizer step.
+// Result of an optimizer step; the same on every rank, but for the sums.
 struct StepResult {
-  double grad_norm = 0.0;  // of the summed gradient, before the clip; the same on every rank
-  HostSums sums;           // those passed to step(), of this rank
+  double grad_norm = 0.0;   // of the summed gradient, before the clip; 0 for a skipped step
+  double loss_scale = 0.0;  // that the gradients were computed with; 0 without loss scaling
+  bool skipped = false;     // the gradients were not finite under a loss scale
+  HostSums sums;            // those passed to step(), of this rank
 };
 
 // Collective methods are called by all ranks of the group, with the same number of inputs of the
@@ -80,16 +83,19 @@ class ModelRunner {
   // brings the step's figures to the host, `sums` among them.
   // Collective over: the shard of a sharded model.
   // Blocks: until the device is done. The one host sync of an optimizer step.
+  // Float16 is trained with a loss scale: a norm that is not finite then skips the step and lowers
+  // the scale. A skipped step does not count.
   // Throws: Diverged on every rank when the norm or a weight is not finite; with such a norm the
-  // weights stay as they were. c10::Error for a frozen model.
+  // weights stay as they were. With a loss scale only if the norm is not finite at the smallest
+  // scale. c10::Error for a frozen model.
   StepResult step(double learning_rate, double max_grad_norm, DeviceSums sums = {});
 
   // Number of optimizer steps; set_step_count() restores it from a checkpoint.
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // This rank's ranges of the optimizer's moments, by parameter name, as views. Reading them saves
-  // the state; copying into them restores it.
+  // This rank's ranges of the optimizer's moments, by parameter name, and the loss scale's state,
+  // which every rank has, as views. Reading them saves the state; copying into them restores it.
   std::vector<NamedSlice> named_state() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
@@ -101,6 +107,7 @@ class ModelRunner {
   const AdamW& optimizer() const;
   HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention) const;
   c10::Device device() const { return model_->trunk().context().device; }
+  StepResult take_step(double learning_rate, double max_grad_norm, DeviceSums& sums);
   double predicted_bytes(std::span<const ModelInput> inputs) const;
   double sent_bytes() const;
 
@@ -110,6 +117,7 @@ class ModelRunner {
   // Both null: frozen.
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<GradientSync> gradient_sync_;
+  std::optional<LossScale> loss_scale_;  // for float16
 };
 
 }  // namespace ringside::engine

@@ -9,12 +9,19 @@
 
 namespace ringside::engine {
 
-OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S)
+OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S,
+                                     std::shared_ptr<sp::KeptResults> kept)
     : context_(std::move(context)), positions_S_(std::move(positions_S)) {
   TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == context_.plan().share_rows,
               "overlapped Ulysses: positions of ", positions_S_.sizes(), ", the plan's share has ",
               context_.plan().share_rows, " rows");
   options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan().heads.head_dim));
+  options_.kept = std::move(kept);
+}
+
+std::unique_ptr<AttentionBackend> OverlappedUlysses::keeping(
+    const std::shared_ptr<sp::KeptResults>& kept) const {
+  return std::make_unique<OverlappedUlysses>(context_, positions_S_, kept);
 }
 
 at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
@@ -28,7 +35,7 @@ OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_s
   const sp::AttentionPlan& plan = context_.plan();
   auto [q_ShD, k_SkD, v_SkD] = sp::async_ulysses_qkv_projection(
       hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, plan.heads.head_dim,
-      context_.ulysses, plan.ulysses_rows);
+      context_.ulysses, plan.ulysses_rows, options_.kept.get());
   return {q_ShD, k_SkD, v_SkD};
 }
 
@@ -38,7 +45,7 @@ at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
   return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses,
-                                             context_.plan().ulysses_rows);
+                                             context_.plan().ulysses_rows, options_.kept.get());
 }
 
 }  // namespace ringside::engine

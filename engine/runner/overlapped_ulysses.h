@@ -2,7 +2,7 @@
 // the one before it.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "engine/nn/attention_backend.h"
 #include "sp/attention/attention.h"
@@ -16,13 +16,16 @@ class OverlappedUlysses final : public AttentionBackend, public OverlappedAttent
   // positions_S: of the whole ring share.
   // Shapes: int64 [share rows of the plan].
   // Throws: c10::Error on another shape or dtype.
-  OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S);
+  OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S,
+                    std::shared_ptr<sp::KeptResults> kept = nullptr);
 
   OverlappedAttention* overlapped() override { return this; }
 
   // For tensors that are projected already; layers call the functions below instead.
   at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
+  std::unique_ptr<AttentionBackend> keeping(
+      const std::shared_ptr<sp::KeptResults>& kept) const override;
 
   const at::Tensor& positions_S() const override { return positions_S_; }
   Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,

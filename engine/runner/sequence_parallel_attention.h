@@ -2,6 +2,8 @@
 // the micro-batch's plan.
 #pragma once
 
+#include <memory>
+
 #include "engine/nn/attention_backend.h"
 #include "sp/attention/attention.h"
 
@@ -11,14 +13,17 @@ namespace ringside::engine {
 // Collective over: the context's groups.
 class SequenceParallelAttention final : public AttentionBackend {
  public:
-  explicit SequenceParallelAttention(sp::AttentionContext context);
+  explicit SequenceParallelAttention(sp::AttentionContext context,
+                                     std::shared_ptr<sp::KeptResults> kept = nullptr);
 
   at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
+  std::unique_ptr<AttentionBackend> keeping(
+      const std::shared_ptr<sp::KeptResults>& kept) const override;
 
  private:
   sp::AttentionContext context_;
-  double softmax_scale_;
+  sp::AttentionOptions options_;
 };
 
 }  // namespace ringside::engine

@@ -98,6 +98,26 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
 
 namespace {
 
+// Keys that act on what recomputation keeps or computes.
+void check_activations(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.model.recompute != Recompute::kNone) {
+    return;
+  }
+  const std::string why = ", but model.recompute is none; expected ";
+  if (c.model.offload_activations) {
+    mistakes.push_back(
+        {"model.offload_activations", "is true" + why +
+                                          "model.recompute full or selective, whose kept tensors "
+                                          "can wait in host memory, or false"});
+  }
+  if (c.model.mlp_tile_tokens > 0) {
+    mistakes.push_back({"model.mlp_tile_tokens",
+                        "is " + std::to_string(c.model.mlp_tile_tokens) + why +
+                            "model.recompute full or selective, in which the MLP can be tiled, "
+                            "or 0"});
+  }
+}
+
 void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
   if (curve.trainer_secret.empty() != curve.allowed_workers.empty()) {
     mistakes.push_back({"bridge.curve.allowed_workers",
@@ -117,6 +137,7 @@ std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
+  check_activations(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
   if (c.algorithm.name == AlgorithmName::kSft) {
     const std::string why =

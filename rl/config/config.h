@@ -26,7 +26,7 @@ struct ModelConfig {
   bool offload_activations = false;
   bool offload_parameters = false;
   std::int64_t mlp_tile_tokens = 0;
-  std::int64_t logit_chunk_mb = 256;
+  std::int64_t logit_chunk_mb = 512;
   bool fp32_norms = false;
 };
 

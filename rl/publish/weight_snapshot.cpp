@@ -16,7 +16,7 @@ namespace {
 
 const std::map<std::string, at::ScalarType>& dtypes() {
   static const std::map<std::string, at::ScalarType> kDtypes{
-      {"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F64", at::kDouble}};
+      {"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}, {"F64", at::kDouble}};
   return kDtypes;
 }
 
@@ -26,7 +26,7 @@ std::string dtype_name(at::ScalarType dtype) {
       return name;
     }
   }
-  TORCH_CHECK(false, "weights are published in F32, BF16 or F64, got ", dtype);
+  TORCH_CHECK(false, "weights are published in F32, BF16, F16 or F64, got ", dtype);
 }
 
 // The dtype of a TensorEntry or a NamedBuffer.
@@ -34,7 +34,7 @@ template <class Named>
 at::ScalarType dtype_of(const Named& tensor) {
   const auto found = dtypes().find(tensor.dtype);
   TORCH_CHECK(found != dtypes().end(), "weights: tensor ", tensor.name, " has dtype ", tensor.dtype,
-              ", expected F32, BF16 or F64");
+              ", expected F32, BF16, F16 or F64");
   return found->second;
 }
 

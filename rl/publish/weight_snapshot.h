@@ -17,9 +17,9 @@
 
 namespace ringside::rl {
 
-// A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order.
-// The copy is independent of the decoder, so training may continue at once.
-// Throws: c10::Error on another dtype.
+// A copy of every parameter in `dtype` (kFloat, kBFloat16, kHalf, kDouble), in the decoder's unit
+// order. The copy is independent of the decoder, so training may continue at once. Throws:
+// c10::Error on another dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
 
 // The same, copied into memory that workers on this machine can read.

@@ -30,8 +30,8 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
   shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
   shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
-  shape.logit_rows = engine::token_score_rows(
-      at::empty({0, model.hidden_size}, context.compute_options()), model.vocab_size);
+  shape.logit_rows = engine::token_score_rows(context.compute_options(), model.vocab_size,
+                                              config.model.logit_chunk_mb << 20);
   shape.recompute_activations = config.model.recompute != Recompute::kNone;
   shape.accumulates = true;
   const AlgorithmConfig& algorithm = config.algorithm;

@@ -37,6 +37,22 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
   return context;
 }
 
+engine::ActivationOptions activation_options(const Config& config) {
+  const auto recompute = [&] {
+    switch (config.model.recompute) {
+      case Recompute::kNone:
+        return engine::Recompute::kNone;
+      case Recompute::kFull:
+        return engine::Recompute::kFull;
+      case Recompute::kSelective:
+        return engine::Recompute::kSelective;
+    }
+    throw std::invalid_argument("unknown recompute");
+  };
+  return {recompute(), config.model.offload_activations, config.model.mlp_tile_tokens,
+          config.model.logit_chunk_mb << 20};
+}
+
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;

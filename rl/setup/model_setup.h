@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/device/compute_context.h"
+#include "engine/models/activation_options.h"
 #include "engine/models/decoder.h"
 #include "rl/config/config.h"
 #include "sp/mesh/process_groups.h"
@@ -19,6 +20,9 @@ at::ScalarType scalar_type(DType dtype);
 engine::ComputeContext compute_context(const Config& config, c10::Device device);
 // The same for models of a trainer's rank, which may be sharded.
 engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups);
+
+// The choices of config.model about activations.
+engine::ActivationOptions activation_options(const Config& config);
 
 // The model configuration at `path`, extended by the settings of config.model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);

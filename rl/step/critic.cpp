@@ -92,7 +92,7 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
   } else {
     engine::load_value_weights(path, *model);
   }
-  model->trunk().set_recompute_activations(config.model.recompute != Recompute::kNone);
+  model->trunk().set_activation_options(activation_options(config));
   return model;
 }
 

@@ -61,6 +61,8 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
                      : LossSums::from(step.sums.at(kAdditive), step.sums.at(kHighest).front());
   UpdateResult result = reduce(sums, work, control);
   result.grad_norm = step.grad_norm;
+  result.loss_scale = step.loss_scale;
+  result.skipped = step.skipped;
   return result;
 }
 

@@ -30,7 +30,9 @@ struct SequenceFigures {
 struct UpdateResult {
   LossSums sums;  // over all ranks
   SequenceFigures sequence;
-  double grad_norm = 0.0;  // of the summed gradient, before the clip
+  double grad_norm = 0.0;   // of the summed gradient, before the clip; 0 for a skipped step
+  double loss_scale = 0.0;  // of float16; 0 without
+  bool skipped = false;     // because the gradients overflowed under that scale
 };
 
 // Mean over the loss tokens of all updates together; 0 without one.

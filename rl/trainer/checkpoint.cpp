@@ -27,7 +27,7 @@ std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::Mo
   for (const engine::NamedSlice& slice : policy.named_state()) {
     tensors.emplace_back(slice.name, slice.values.view(slice.shape));
   }
-  if (policy.decoder().compute_dtype() == at::kBFloat16) {
+  if (policy.decoder().compute_dtype() != policy.decoder().context().master) {
     for (const engine::ParamUnit* unit : policy.decoder().units()) {
       for (std::size_t i = 0; i < unit->specs().size(); ++i) {
         tensors.emplace_back("master." + unit->specs()[i].name, unit->view(i));

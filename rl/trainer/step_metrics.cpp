@@ -154,12 +154,19 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
-  return {
+  Metrics metrics{
       {"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
       {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
       {"kl", token_mean(updates, &LossSums::kl)},
       {"entropy", token_mean(updates, &LossSums::entropy)},
       {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
+  if (!updates.empty() && updates.back().loss_scale > 0.0) {
+    metrics.emplace_back("loss_scale", updates.back().loss_scale);
+    metrics.emplace_back("skipped_steps",
+                         std::count_if(updates.begin(), updates.end(),
+                                       [](const UpdateResult& u) { return u.skipped; }));
+  }
+  return metrics;
 }
 
 Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,

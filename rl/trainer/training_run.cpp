@@ -88,7 +88,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   }
   auto decoder =
       load_starting_model(config(), config().model.path, compute_context(config(), comms_));
-  decoder->set_recompute_activations(config().model.recompute != Recompute::kNone);
+  decoder->set_activation_options(activation_options(config()));
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
       adamw_options(config().optimizer));

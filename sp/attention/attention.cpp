@@ -34,22 +34,26 @@ c10::intrusive_ptr<ContextHolder> held(AutogradContext* ctx) {
 
 // Runs the forward and saves for the backward: the query side and key side of this rank's heads,
 // and their sinks.
-PartialAttention forward_share(AutogradContext* ctx, const at::Tensor& q_ShD,
-                               const at::Tensor& kv_S2kD, const std::optional<at::Tensor>& sinks_H,
-                               const AttentionContext& context, double softmax_scale) {
+at::Tensor forward_share(AutogradContext* ctx, const at::Tensor& q_ShD, const at::Tensor& kv_S2kD,
+                         const std::optional<at::Tensor>& sinks_H, const AttentionContext& context,
+                         double softmax_scale, KeptResults* kept) {
   const AttentionPlan& plan = context.plan();
-  PartialAttention result =
-      run_forward(q_ShD, kv_S2kD, *context.prepared, *context.ring, softmax_scale);
   at::Tensor sinks_h;
   if (sinks_H) {
     const Range own = plan.head_split.query_heads_of[plan.ulysses_rank];
     sinks_h = sinks_H->narrow(0, own.begin, own.size());
-    result = apply_sinks(result, sinks_h);
   }
-  result.out = result.out.to(q_ShD.scalar_type());
-  ctx->save_for_backward({q_ShD, kv_S2kD, result.out, result.lse, sinks_h});
+  const variable_list result = compute_once(kept, [&]() -> variable_list {
+    PartialAttention partial =
+        run_forward(q_ShD, kv_S2kD, *context.prepared, *context.ring, softmax_scale);
+    if (sinks_h.defined()) {
+      partial = apply_sinks(partial, sinks_h);
+    }
+    return {partial.out.to(q_ShD.scalar_type()), partial.lse};
+  });
+  ctx->save_for_backward({q_ShD, kv_S2kD, result[0], result[1], sinks_h});
   ctx->saved_data["context"] = hold(context, softmax_scale);
-  return result;
+  return result[0];
 }
 
 struct ShareBackward {
@@ -79,11 +83,20 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& q_sHD, const Variable& k_sKD,
                           const Variable& v_sKD, const std::optional<at::Tensor>& sinks_H,
-                          const AttentionContext& context, double softmax_scale) {
+                          const AttentionContext& context, double softmax_scale,
+                          KeptResults* kept) {
     const AttentionPlan& plan = context.plan();
-    const auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
-    const auto result = forward_share(ctx, q_ShD, kv_S2kD, sinks_H, context, softmax_scale);
-    return heads_to_sequence(result.out, plan, *context.ulysses);
+    // Without an exchange these are this rank's own tensors, which the caller has in both runs.
+    KeptResults* const exchanged = plan.ulysses_size() > 1 ? kept : nullptr;
+    const variable_list heads = compute_once(exchanged, [&]() -> variable_list {
+      auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
+      return {q_ShD, kv_S2kD};
+    });
+    const at::Tensor out_ShD =
+        forward_share(ctx, heads[0], heads[1], sinks_H, context, softmax_scale, kept);
+    return compute_once(exchanged, [&]() -> variable_list {
+      return {heads_to_sequence(out_ShD, plan, *context.ulysses)};
+    })[0];
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -97,7 +110,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const auto kv_wire = plan.head_split.kv_heads_shared ? accumulation_dtype(wire) : wire;
     const auto [dq, dk, dv] =
         gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
-    return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable()};
+    return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable(), Variable()};
   }
 };
 
@@ -105,9 +118,10 @@ class ShareAttentionFunction : public torch::autograd::Function<ShareAttentionFu
  public:
   static Variable forward(AutogradContext* ctx, const Variable& q_ShD, const Variable& k_SkD,
                           const Variable& v_SkD, const std::optional<at::Tensor>& sinks_H,
-                          const AttentionContext& context, double softmax_scale) {
-    return forward_share(ctx, q_ShD, at::cat({k_SkD, v_SkD}, 1), sinks_H, context, softmax_scale)
-        .out;
+                          const AttentionContext& context, double softmax_scale,
+                          KeptResults* kept) {
+    return forward_share(ctx, q_ShD, at::cat({k_SkD, v_SkD}, 1), sinks_H, context, softmax_scale,
+                         kept);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -120,6 +134,7 @@ class ShareAttentionFunction : public torch::autograd::Function<ShareAttentionFu
             dkv.narrow(1, 0, k),
             dkv.narrow(1, k, k),
             dsinks,
+            Variable(),
             Variable(),
             Variable()};
   }
@@ -193,7 +208,7 @@ at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at:
   check_call(q_sHD, k_sKD, v_sKD, context, options,
              {plan.local_rows(), plan.heads.num_query_heads, plan.heads.num_kv_heads});
   return AttentionFunction::apply(q_sHD, k_sKD, v_sKD, sinks_of(options), context,
-                                  options.softmax_scale);
+                                  options.softmax_scale, options.kept.get());
 }
 
 at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
@@ -204,7 +219,7 @@ at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
   check_call(q_ShD, k_SkD, v_SkD, context, options,
              {plan.share_rows, plan.local_query_heads(), plan.local_kv_heads()});
   return ShareAttentionFunction::apply(q_ShD, k_SkD, v_SkD, sinks_of(options), context,
-                                       options.softmax_scale);
+                                       options.softmax_scale, options.kept.get());
 }
 
 }  // namespace ringside::sp

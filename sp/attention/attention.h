@@ -11,6 +11,7 @@
 
 #include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/communicator.h"
+#include "sp/mesh/kept_results.h"
 
 namespace ringside::sp {
 
@@ -32,6 +33,10 @@ struct AttentionOptions {
   at::Tensor sinks_H;
   double logit_softcap = 0.0;  // refused unless 0: the flash kernels have no soft-cap
   double dropout = 0.0;        // refused unless 0: it would differ between splits
+  // For a call that runs again in the backward: output and log-sum-exp are kept, and with more than
+  // one Ulysses rank all exchanged tensors, so that the second call is local. q, k and v must be
+  // the same in both calls. Null: nothing is kept.
+  std::shared_ptr<KeptResults> kept;
 };
 
 // Causal attention within each document of the plan's layout. Partial results are kept in fp32

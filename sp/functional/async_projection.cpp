@@ -34,22 +34,25 @@ class QkvProjection : public torch::autograd::Function<QkvProjection> {
  public:
   static variable_list forward(AutogradContext* ctx, const Variable& x_sE, const Variable& q_weight,
                                const Bias& q_bias, const Variable& k_weight, const Bias& k_bias,
-                               const Variable& v_weight, const Bias& v_bias, const QkvCall& call) {
+                               const Variable& v_weight, const Bias& v_bias, const QkvCall& call,
+                               KeptResults* kept) {
     hold(ctx, call);
     ctx->save_for_backward({x_sE, q_weight, k_weight, v_weight});
     const std::array<const Variable*, 3> weights{&q_weight, &k_weight, &v_weight};
     const std::array<const Bias*, 3> biases{&q_bias, &k_bias, &v_bias};
-    std::array<StartedExchange, 3> started;
-    for (std::size_t i = 0; i < 3; ++i) {
-      const at::Tensor y_sHD =
-          at::linear(x_sE, *weights[i], *biases[i]).unflatten(1, {-1, call.head_dim});
-      started[i] = start_to_heads({y_sHD}, call.exchange[i], *call.comm, kTags[i]);
-    }
-    variable_list out;
-    for (std::size_t i = 0; i < 3; ++i) {
-      out.push_back(finish_to_heads(std::move(started[i]), call.exchange[i], *call.comm)[0]);
-    }
-    return out;
+    return compute_once(kept, [&] {
+      std::array<StartedExchange, 3> started;
+      for (std::size_t i = 0; i < 3; ++i) {
+        const at::Tensor y_sHD =
+            at::linear(x_sE, *weights[i], *biases[i]).unflatten(1, {-1, call.head_dim});
+        started[i] = start_to_heads({y_sHD}, call.exchange[i], *call.comm, kTags[i]);
+      }
+      variable_list out;
+      for (std::size_t i = 0; i < 3; ++i) {
+        out.push_back(finish_to_heads(std::move(started[i]), call.exchange[i], *call.comm)[0]);
+      }
+      return out;
+    });
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -60,7 +63,7 @@ class QkvProjection : public torch::autograd::Function<QkvProjection> {
     for (std::size_t i = 0; i < 3; ++i) {
       started[i] = start_to_sequence({grads[i]}, call.exchange[i], *call.comm, kGradTags[i]);
     }
-    variable_list result(8);
+    variable_list result(9);
     // Index among needs_input_grad, which counts defined tensors only; hidden is 0.
     std::size_t edge = 0;
     for (std::size_t i = 0; i < 3; ++i) {
@@ -95,25 +98,28 @@ at::Tensor columns(const at::Tensor& weight, Range heads, int64_t head_dim) {
 class OutputProjection : public torch::autograd::Function<OutputProjection> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& out_ShD, const Variable& weight,
-                          const Bias& bias, const OutputCall& call) {
+                          const Bias& bias, const OutputCall& call, KeptResults* kept) {
     Communicator& comm = *call.comm;
     const auto& rows_of = call.exchange.rows_of;
     const auto& heads_of = call.exchange.heads_of[0];
     const int64_t P = comm.size(), me = comm.rank(), d = out_ShD.size(2);
     const auto sends = out_ShD.contiguous().split_with_sizes(rows_of);
-    variable_list pieces(P);  // [s, heads of p, D]
     std::vector<std::unique_ptr<Transfer>> transfers;
-    for (int64_t step = 1; step < P; ++step) {
-      const int64_t to = (me + step) % P, from = (me + P - step) % P;
-      pieces[from] = at::empty({rows_of[me], heads_of[from].size(), d}, out_ShD.options());
-      transfers.push_back(comm.send_recv(sends[to], to, pieces[from], from, "async_output"));
-    }
+    variable_list pieces = compute_once(kept, [&] {  // [s, heads of p, D]
+      variable_list received(P);
+      for (int64_t step = 1; step < P; ++step) {
+        const int64_t to = (me + step) % P, from = (me + P - step) % P;
+        received[from] = at::empty({rows_of[me], heads_of[from].size(), d}, out_ShD.options());
+        transfers.push_back(comm.send_recv(sends[to], to, received[from], from, "async_output"));
+      }
+      return received;
+    });
     pieces[me] = sends[me];
     const auto dtype = out_ShD.scalar_type();
     at::Tensor y_sE;
     for (int64_t step = 0; step < P; ++step) {
       const int64_t from = (me + P - step) % P;
-      if (step > 0) {
+      if (step > 0 && !transfers.empty()) {
         transfers[step - 1]->wait();
       }
       const at::Tensor product = pieces[from].flatten(1).mm(columns(weight, heads_of[from], d).t());
@@ -135,7 +141,7 @@ class OutputProjection : public torch::autograd::Function<OutputProjection> {
     const int64_t d = saved.front().size(2);
     auto started = start_to_heads({dy_sE.mm(weight).unflatten(1, {-1, d})}, call.exchange,
                                   *call.comm, "async_output_grad");
-    variable_list result(4);
+    variable_list result(5);
     if (ctx->needs_input_grad(1)) {
       result[1] = at::empty_like(weight, at::MemoryFormat::Contiguous);
       for (int64_t p = 0; p < call.comm->size(); ++p) {
@@ -165,7 +171,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
     const at::Tensor& hidden_sE, const at::Tensor& q_weight, const Bias& q_bias,
     const at::Tensor& k_weight, const Bias& k_bias, const at::Tensor& v_weight, const Bias& v_bias,
     int64_t head_dim, const std::shared_ptr<Communicator>& comm,
-    const std::vector<int64_t>& seq_lengths) {
+    const std::vector<int64_t>& seq_lengths, KeptResults* kept) {
   constexpr const char* kWhat = "async_ulysses_qkv_projection";
   TORCH_CHECK(hidden_sE.dim() == 2, kWhat, ": hidden states [tokens, hidden] are needed, got ",
               hidden_sE.sizes());
@@ -196,15 +202,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
                      {q_bias.has_value(), k_bias.has_value(), v_bias.has_value()},
                      head_dim,
                      comm};
-  const auto out =
-      QkvProjection::apply(hidden_sE, q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, call);
+  const auto out = QkvProjection::apply(hidden_sE, q_weight, q_bias, k_weight, k_bias, v_weight,
+                                        v_bias, call, kept);
   return {out[0], out[1], out[2]};
 }
 
 at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::Tensor& weight,
                                            const Bias& bias,
                                            const std::shared_ptr<Communicator>& comm,
-                                           const std::vector<int64_t>& seq_lengths) {
+                                           const std::vector<int64_t>& seq_lengths,
+                                           KeptResults* kept) {
   constexpr const char* kWhat = "async_ulysses_output_projection";
   TORCH_CHECK(
       out_ShD.dim() == 3 && out_ShD.size(2) > 0 && weight.dim() == 2 &&
@@ -220,7 +227,7 @@ at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::
   const auto rows_of = cut_lengths(seq_lengths, out_ShD.size(0), *comm, kWhat);
   const OutputCall call{{rows_of, {heads_of}}, bias.has_value(), comm};
   return comm->size() == 1 ? at::linear(out_ShD.flatten(1), weight, bias)
-                           : OutputProjection::apply(out_ShD, weight, bias, call);
+                           : OutputProjection::apply(out_ShD, weight, bias, call, kept);
 }
 
 }  // namespace ringside::sp

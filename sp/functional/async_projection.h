@@ -19,30 +19,35 @@
 #include <vector>
 
 #include "sp/mesh/communicator.h"
+#include "sp/mesh/kept_results.h"
 
 namespace ringside::sp {
 
 // One exchange each for q, k and v, started as soon as its projection is done. The backward starts
 // all three and computes the gradients of one projection while the next exchange is in flight.
 // seq_lengths: tokens of each rank; empty = gathered from the ranks.
-// Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E] -> q_ShD, k_SkD, v_SkD,
-// heads by head_share.
+// kept: for a call that runs again in the backward: the exchanged heads are kept, so that the
+// second call sends nothing. Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E]
+// -> q_ShD, k_SkD, v_SkD, heads by head_share.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
     const at::Tensor& hidden_sE, const at::Tensor& q_weight,
     const std::optional<at::Tensor>& q_bias, const at::Tensor& k_weight,
     const std::optional<at::Tensor>& k_bias, const at::Tensor& v_weight,
     const std::optional<at::Tensor>& v_bias, int64_t head_dim,
-    const std::shared_ptr<Communicator>& comm, const std::vector<int64_t>& seq_lengths = {});
+    const std::shared_ptr<Communicator>& comm, const std::vector<int64_t>& seq_lengths = {},
+    KeptResults* kept = nullptr);
 
 // Each received piece is multiplied with its slice of the weight while the rest is in flight: the
 // own piece first, then those of ranks me-1, me-2, ... The order does not depend on arrival, so the
 // bits are the same on every run. Partial products are added in fp32 for narrower floats. The
 // backward computes the weight's gradient while the exchange of out's gradient is in flight.
 // seq_lengths: tokens that each rank gets; empty = even_lengths of S.
+// kept: as above; the received pieces are kept.
 // Shapes: out_ShD (heads cut by even_lengths), weight [E, H D] -> hidden_sE.
 at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::Tensor& weight,
                                            const std::optional<at::Tensor>& bias,
                                            const std::shared_ptr<Communicator>& comm,
-                                           const std::vector<int64_t>& seq_lengths = {});
+                                           const std::vector<int64_t>& seq_lengths = {},
+                                           KeptResults* kept = nullptr);
 
 }  // namespace ringside::sp

@@ -4,6 +4,7 @@
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
 #include "engine/optim/grad_clip.h"
+#include "engine/optim/loss_scale.h"
 #include "engine/optim/lr_schedule.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
@@ -159,6 +160,30 @@ TEST_CASE("a skipped step leaves weights and moments as they were") {
     optimizer.step(1e-2, {{}, at::zeros({}, at::kFloat)});
     CHECK_FALSE(unit.flat().isfinite().all().item<bool>());
   }
+}
+
+// x = a step whose gradients are not finite. The scales are torch.amp.GradScaler's.
+TEST_CASE("the loss scale has torch.amp.GradScaler's history, across a save and restore") {
+  const std::vector<double> expected{1024.0, 1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0,
+                                     1024.0, 512.0,  256.0,  256.0, 256.0, 512.0};
+  const LossScaleOptions options{.initial = 1024.0, .growth_interval = 3};
+  LossScale first(at::kCPU, options), second(at::kCPU, options);
+  std::vector<double> scales;
+  const std::string steps = "..x....xx...";
+  for (std::size_t t = 0; t < steps.size(); ++t) {
+    if (t == 5) {  // two finite steps into an interval
+      for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(first.named_state()[i].first == second.named_state()[i].first);
+        second.named_state()[i].second.copy_(first.named_state()[i].second);
+      }
+    }
+    LossScale& scale = t < 5 ? first : second;
+    scales.push_back(scale.value().item<double>());
+    scale.update(at::full({}, steps[t] == 'x' ? 1.0 : 0.0, at::kFloat));
+  }
+  scales.push_back(second.value().item<double>());
+  CHECK(scales == expected);
+  CHECK_THROWS_AS(LossScale(at::kCPU, {.backoff = 1.0}), c10::Error);
 }
 
 TEST_CASE("finite marks tell the units with a weight that is not finite") {

@@ -2,6 +2,10 @@
 // gradient would train the wrong objective without any error.
 #include "engine/nn/token_scores.h"
 
+#include <sys/resource.h>
+
+#include <iostream>
+
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 
@@ -97,14 +101,18 @@ TEST_CASE("bf16 inputs give fp32 scores near those of the same values in fp64") 
   CHECK(head.grad().isfinite().all().item<bool>());
 }
 
-TEST_CASE("rows of a chunk come from a budget of bytes, for every dtype the CPU keeps logits in") {
-  const auto rows = [](at::ScalarType dtype, int64_t vocab) {
-    return token_score_rows(at::empty({1, 4}, dtype), vocab);
+TEST_CASE("rows of a chunk come from a budget of bytes that holds all that a chunk makes") {
+  const auto rows = [](at::ScalarType dtype, int64_t vocab, int64_t mib) {
+    return token_score_rows(at::dtype(dtype), vocab, mib << 20);
   };
-  CHECK(rows(at::kFloat, 1 << 16) == 64);     // 16 MiB of fp32
-  CHECK(rows(at::kBFloat16, 1 << 16) == 64);  // kept in fp32
-  CHECK(rows(at::kDouble, 1 << 16) == 64);    // compared with fp32
-  CHECK(rows(at::kFloat, int64_t{1} << 40) == 1);
+  CHECK(rows(at::kFloat, 1 << 16, 48) == 64);     // logits, log-softmax, exponential: fp32 each
+  CHECK(rows(at::kBFloat16, 1 << 16, 48) == 64);  // kept in fp32
+  CHECK(rows(at::kHalf, 1 << 16, 48) == 64);
+  CHECK(rows(at::kDouble, 1 << 16, 48) == 64);  // compared with fp32
+  CHECK(rows(at::kFloat, 1 << 16, 96) == 128);
+  CHECK(rows(at::kFloat, int64_t{1} << 40, 48) == 1);
+  const auto on_cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
+  CHECK(token_score_rows(on_cuda, 1 << 16, 512 << 20) == 4096);  // bf16, in place
 }
 
 TEST_CASE("shapes that do not fit are refused") {
@@ -119,6 +127,24 @@ TEST_CASE("shapes that do not fit are refused") {
                     Contains("token_scores: hidden is Double, head Float"));
   CHECK_THROWS_WITH(token_scores(p.hidden, p.head, p.targets.to(at::kMeta), p.temperature, 1),
                     Contains("hidden is on cpu, targets on meta"));
+}
+
+// Minutes. Run it by hand, alone: test_engine "[large]".
+TEST_CASE("a head of 151,936 words over 32,768 tokens stays under 2 GiB", "[.large]") {
+  const int64_t n = 32768, vocab = 151936, hidden_size = 256;
+  at::manual_seed(1);
+  const at::Tensor hidden = at::randn({n, hidden_size}).set_requires_grad(true);
+  const at::Tensor head = at::randn({vocab, hidden_size}).set_requires_grad(true);
+  const int64_t rows = token_score_rows(hidden.options(), vocab, int64_t{512} << 20);
+  const TokenScores scores =
+      token_scores(hidden, head, at::randint(vocab, {n}, at::kLong), at::ones({n}), rows);
+  scores.logprobs_n.sum().backward();
+  CHECK(head.grad().isfinite().all().item<bool>());
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::cout << "chunks of " << rows << " rows, peak of the process " << usage.ru_maxrss / 1024
+            << " MiB\n";
+  CHECK(usage.ru_maxrss < int64_t{2} << 20);  // KiB
 }
 
 }  // namespace

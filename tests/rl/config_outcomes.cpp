@@ -294,12 +294,14 @@ std::string sequence_plan(const rl::Config& config) {
   return std::to_string(options.async_ulysses) + " " + std::to_string(options.plan.heads_k_stride);
 }
 
-std::string recomputes(const rl::Config& config) {
+std::string activations(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
-  bool on = false;
+  engine::ActivationOptions options;
   trained(config, run_dir.path(),
-          [&](rl::TrainingRun& run) { on = run.decoder().recompute_activations(); });
-  return on ? "yes" : "no";
+          [&](rl::TrainingRun& run) { options = run.decoder().activation_options(); });
+  return std::to_string(static_cast<int>(options.recompute)) + " " +
+         std::to_string(options.offload) + " " + std::to_string(options.mlp_tile_tokens) + " " +
+         std::to_string(options.logit_chunk_bytes);
 }
 
 }  // namespace ringside::test

@@ -43,7 +43,7 @@ std::string server_client(const rl::Config& config);
 std::string layout(const rl::Config& config);
 // What collate() makes its plans with.
 std::string sequence_plan(const rl::Config& config);
-// Whether the model recomputes activations in its backward.
-std::string recomputes(const rl::Config& config);
+// The choices about activations that the model has taken.
+std::string activations(const rl::Config& config);
 
 }  // namespace ringside::test

@@ -271,6 +271,18 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
 }
 
+TEST_CASE("offloaded activations and MLP tiles need recomputation") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word : {"model.offload_activations=true", "model.mlp_tile_tokens=64"}) {
+    CHECK_THAT(error({word}), Contains("but model.recompute is none; expected"));
+    for (const char* recompute : {"model.recompute=full", "model.recompute=selective"}) {
+      CHECK(load_config({}, {word, recompute}).ok());
+    }
+  }
+}
+
 TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, are refused") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

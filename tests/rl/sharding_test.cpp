@@ -68,6 +68,11 @@ const std::vector<std::array<int64_t, 4>> kMeshes{{1, 2, 1, 1}, {1, 3, 1, 1}, {1
 constexpr std::array kModes{rl::CpFsdpMode::kAll, rl::CpFsdpMode::kUlyssesOnly,
                             rl::CpFsdpMode::kRingOnly, rl::CpFsdpMode::kNone};
 
+const std::vector<engine::ActivationOptions> kActivations{
+    {},
+    {engine::Recompute::kFull},
+    {engine::Recompute::kSelective, /*offload=*/true, /*mlp_tile_tokens=*/5}};
+
 std::vector<Layout> grid() {
   using Offload = rl::OptimizerOffload;
   std::vector<Layout> all{
@@ -82,11 +87,11 @@ std::vector<Layout> grid() {
         continue;
       }
       for (const int64_t stage : {1, 2, 3}) {
-        for (const bool recompute : {false, true}) {
+        for (const engine::ActivationOptions& activations : kActivations) {
           const auto offload = static_cast<rl::OptimizerOffload>(all.size() % 3);
           const bool parameters = offload == rl::OptimizerOffload::kFull && all.size() % 2 == 0;
           all.push_back(
-              {replicate, shard, ring, ulysses, mode, stage, recompute, offload, parameters});
+              {replicate, shard, ring, ulysses, mode, stage, activations, offload, parameters});
         }
       }
     }
@@ -110,14 +115,14 @@ void check_grid(std::size_t first, std::size_t stride) {
 
 }  // namespace
 
-TEST_CASE("a sharded model trains as a whole one: every fifth layout") { check_grid(0, 5); }
+TEST_CASE("a sharded model trains as a whole one: every seventh layout") { check_grid(0, 7); }
 
 TEST_CASE("a sharded model trains as a whole one: all layouts", "[.][grid]") { check_grid(0, 1); }
 
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {
-    const Layout layout{.shard = 4, .stage = stage, .recompute = stage == 2, .documents = 3};
+    const Layout layout{.shard = 4, .stage = stage, .activations = kActivations[stage - 1], .documents = 3};
     const Outcome found = train(layout, tied(), at::kDouble, at::kDouble);
     CHECK(found.empty_micro_batches > 0);
     require_equal(found, whole, 1e-10);
@@ -193,8 +198,8 @@ TEST_CASE("gathers and sums of gradients send the bytes of the formulas") {
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kBFloat16);
   const int64_t stage = GENERATE(1, 2, 3);
   for (const auto& model : {tied(), untied()}) {
-    for (const bool recompute : {false, true}) {
-      const Layout layout{.shard = 3, .stage = stage, .recompute = recompute};
+    for (const engine::ActivationOptions& activations : kActivations) {
+      const Layout layout{.shard = 3, .stage = stage, .activations = activations};
       CAPTURE(layout.name(), dtype, model.tie_word_embeddings);
       const Outcome found = train(layout, model, dtype, at::kFloat);
       REQUIRE(found.micro_batches > 1);

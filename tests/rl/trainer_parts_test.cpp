@@ -217,7 +217,8 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
     std::vector<rl::UpdateResult> results(shape.world_size());
     test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       auto policy = make_runner(3, at::kDouble, comms);
-      policy.decoder().set_recompute_activations(recompute);
+      policy.decoder().set_activation_options(
+          {recompute ? engine::Recompute::kFull : engine::Recompute::kNone});
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 16, {}}), 0};
       const auto inputs = rl::model_inputs(local, {}, at::kDouble);
       const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>) {

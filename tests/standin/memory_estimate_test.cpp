@@ -17,11 +17,11 @@ using namespace ringside;
 namespace {
 
 // Activations outweigh weights, as they do in training.
-engine::ModelConfig model_config() {
+engine::ModelConfig model_config(int64_t layers) {
   engine::ModelConfig config = test::tiny_config(/*vocab_size=*/256);
   config.hidden_size = 48;
   config.intermediate_size = 128;
-  config.num_hidden_layers = 6;
+  config.num_hidden_layers = layers;
   config.head_dim = 12;
   config.tie_word_embeddings = true;
   return config;
@@ -39,53 +39,69 @@ std::vector<sp::Document> documents() {
   return all;
 }
 
+struct Layout {
+  const char* name;
+  sp::MeshShape mesh;
+  engine::ActivationOptions activations;
+  sp::RingImpl ring_impl = sp::RingImpl::kP2p;
+  int64_t layers = 6;
+};
+
+// Device bytes of rank 0.
 struct Peaks {
-  int64_t measured = 0;
+  int64_t before = 0;    // the pass begins: weights and moments
+  int64_t held = 0;      // at the end of the forward
+  int64_t measured = 0;  // at the peak
   engine::MemoryEstimate predicted;
 };
 
 engine::PassShape shape_of(const sp::MicroBatch& batch, const engine::ModelConfig& config,
-                           bool recompute) {
+                           const engine::ActivationOptions& activations) {
   engine::PassShape shape;
   shape.tokens = batch.ids_s.size(0);
   shape.share_tokens = batch.plan->share_rows;
   shape.entries = batch.num_entries();
   shape.query_heads = batch.plan->local_query_heads();
   shape.kv_heads = batch.plan->local_kv_heads();
-  shape.logit_rows =
-      engine::token_score_rows(at::empty({0, config.hidden_size}), config.vocab_size);
-  shape.recompute_activations = recompute;
+  shape.logit_rows = engine::token_score_rows(at::dtype(at::kFloat), config.vocab_size,
+                                              activations.logit_chunk_bytes);
+  shape.recompute_activations = activations.recompute != engine::Recompute::kNone;
   return shape;
 }
 
-// Of rank 0 in one pass over one micro-batch of all documents.
-Peaks train(sp::MeshShape mesh_shape, sp::RingImpl ring_impl, bool recompute) {
+// One pass over one micro-batch of all documents.
+Peaks train(const Layout& layout) {
   Peaks peaks;
   standin::Scope scope;
   standin::run_standin_ranks(
-      mesh_shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device device) {
+      layout.mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device device) {
         const engine::ComputeContext context(at::kFloat, device);
-        auto decoder = std::make_unique<engine::Decoder>(model_config(), context);
+        const engine::ModelConfig config = model_config(layout.layers);
+        auto decoder = std::make_unique<engine::Decoder>(config, context);
         decoder->init_random(1, 0.1);
-        decoder->set_recompute_activations(recompute);
+        decoder->set_activation_options(layout.activations);
         engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)),
                                    comms, engine::AdamWOptions{});
         sp::SequenceOptions options;
-        options.plan.ring_impl = ring_impl;
+        options.plan.ring_impl = layout.ring_impl;
         const auto batches = sp::collate(documents(), mesh, {{4, 2, 12}, 4096, options});
         TORCH_CHECK(batches.size() == 1, batches.size(), " micro-batches");
         const std::vector<engine::ModelInput> inputs{
             {&batches[0], at::ones({batches[0].num_entries()})}};
         if (mesh.rank() == 0) {
           scope.reset_peak(0);
+          peaks.before = scope.current_bytes(0);
         }
-        runner.train(inputs, [](const engine::HeadOutput& output, auto) {
+        runner.train(inputs, [&](const engine::HeadOutput& output, auto) {
+          if (mesh.rank() == 0) {
+            peaks.held = scope.current_bytes(0);
+          }
           return output.logprobs_n.sum() * -1e-3;
         });
         if (mesh.rank() == 0) {
           peaks.measured = scope.peak_bytes(0);
           peaks.predicted = engine::estimate_memory(
-              model_config(), context, shape_of(batches[0], model_config(), recompute));
+              config, context, shape_of(batches[0], config, layout.activations));
         }
       });
   CHECK(scope.text() == "");
@@ -95,24 +111,42 @@ Peaks train(sp::MeshShape mesh_shape, sp::RingImpl ring_impl, bool recompute) {
 }  // namespace
 
 TEST_CASE("the peak of device memory is within 5 % of what shapes predict, on six layouts") {
-  struct Layout {
-    const char* name;
-    sp::MeshShape mesh;
-    sp::RingImpl ring_impl = sp::RingImpl::kP2p;
-    bool recompute = false;
-  };
-  for (const Layout& layout :
-       {Layout{"1", {1, 1, 1}}, Layout{"ulysses 2", {1, 1, 2}},
-        Layout{"ring 2 x ulysses 2", {1, 2, 2}},
-        Layout{"all-gather 2", {1, 2, 1}, sp::RingImpl::kAllGather}, Layout{"dp 2", {2, 1, 1}},
-        Layout{"1, recomputed", {1, 1, 1}, sp::RingImpl::kP2p, true}}) {
+  for (const Layout& layout : {Layout{"1", {1, 1, 1}, {}}, Layout{"ulysses 2", {1, 1, 2}, {}},
+                               Layout{"ring 2 x ulysses 2", {1, 2, 2}, {}},
+                               Layout{"all-gather 2", {1, 2, 1}, {}, sp::RingImpl::kAllGather},
+                               Layout{"dp 2", {2, 1, 1}, {}},
+                               Layout{"1, recomputed", {1, 1, 1}, {engine::Recompute::kFull}}}) {
     CAPTURE(layout.name);
-    const Peaks peaks = train(layout.mesh, layout.ring_impl, layout.recompute);
+    const Peaks peaks = train(layout);
     const double ratio =
         static_cast<double>(peaks.predicted.peak()) / static_cast<double>(peaks.measured);
     std::cout << layout.name << ": peak " << peaks.measured << " bytes, predicted / measured "
               << ratio << "\n";
     CHECK(ratio > 0.95);
     CHECK(ratio < 1.05);
+  }
+}
+
+TEST_CASE(
+    "with recomputation and offload the device part of activations does not grow with depth") {
+  using engine::Recompute;
+  for (const Recompute recompute : {Recompute::kFull, Recompute::kSelective}) {
+    for (const sp::MeshShape mesh : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 2}}) {
+      const auto grown = [&](bool offload) {
+        const Peaks shallow = train({"", mesh, {recompute, offload}, sp::RingImpl::kP2p, 3});
+        const Peaks deep = train({"", mesh, {recompute, offload}, sp::RingImpl::kP2p, 9});
+        // A third of the moments and weights beside them is a gradient's share.
+        const int64_t gradients = (deep.before - shallow.before) / 3;
+        return std::pair{
+            (deep.held - deep.before) - (shallow.held - shallow.before),
+            (deep.measured - deep.before) - (shallow.measured - shallow.before) - gradients};
+      };
+      const int64_t input = 2400 / mesh.sp_size() * 48 * 4;  // bytes of a layer's input
+      CHECK(grown(false).first >= 6 * input * 0.9);
+      const auto [held_off, peak_off] = grown(true);
+      CAPTURE(static_cast<int>(recompute), mesh.sp_size(), input, held_off, peak_off);
+      CHECK(held_off == 0);
+      CHECK(peak_off <= input / 10);
+    }
   }
 }

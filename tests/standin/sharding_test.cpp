@@ -46,13 +46,13 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
   using Offload = rl::OptimizerOffload;
   const std::vector<Layout> layouts{
       {.shard = 2},
-      {.shard = 3, .recompute = true},
+      {.shard = 3, .activations = {engine::Recompute::kFull, true}},
       {.shard = 4, .stage = 2},
       {.ulysses = 2},
-      {.ring = 2, .recompute = true},
+      {.ring = 2, .activations = {engine::Recompute::kSelective, true, 3}},
       {.ring = 2, .ulysses = 2, .mode = Mode::kUlyssesOnly},
       {.shard = 2, .ring = 2, .mode = Mode::kNone, .stage = 1},
-      {.replicate = 2, .shard = 2, .stage = 1, .recompute = true},
+      {.replicate = 2, .shard = 2, .stage = 1, .activations = {engine::Recompute::kSelective}},
       {.replicate = 2, .shard = 2, .stage = 3},
       {.offload = Offload::kMoments},
       {.offload = Offload::kFull},

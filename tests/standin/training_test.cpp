@@ -69,9 +69,16 @@ const std::vector<Part> kAlgorithms{
     {"grpo with reference", {"algorithm.kl_coef=0.05", "train.num_mini_batches=2"}},
     {"ppo with critic", {"algorithm.preset=ppo", "algorithm.num_iterations=2"}},
     {"gspo", {"algorithm.preset=gspo", "train.num_mini_batches=2"}}};
-const std::vector<Part> kDtypes{{"fp32", {}}, {"bf16", {"model.dtype=bfloat16"}}};
-const std::vector<Part> kRecomputations{{"keeps activations", {}},
-                                        {"recomputes", {"model.recompute=full"}}};
+const std::vector<Part> kDtypes{
+    {"fp32", {}}, {"bf16", {"model.dtype=bfloat16"}}, {"fp16", {"model.dtype=float16"}}};
+const std::vector<Part> kRecomputations{
+    {"keeps activations", {}},
+    {"recomputes", {"model.recompute=full"}},
+    {"recomputes without attention", {"model.recompute=selective"}},
+    {"recomputes in tiles, offloaded",
+     {"model.recompute=full", "model.mlp_tile_tokens=5", "model.offload_activations=true"}},
+    {"recomputes without attention in tiles, offloaded",
+     {"model.recompute=selective", "model.mlp_tile_tokens=64", "model.offload_activations=true"}}};
 
 rl::Config config_of(const std::vector<Part>& parts) {
   Words words;
@@ -180,6 +187,11 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
   cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[2], kDtypes[1], kRecomputations[0]});
   cases.push_back({qwen3, kLayouts[3], kAlgorithms[2], kDtypes[0], kRecomputations[1]});
+  cases.push_back({qwen3, kLayouts[2], kAlgorithms[0], kDtypes[1], kRecomputations[2]});
+  cases.push_back({qwen3, kLayouts[0], kAlgorithms[0], kDtypes[0], kRecomputations[3]});
+  cases.push_back({qwen3, kLayouts[1], kAlgorithms[1], kDtypes[0], kRecomputations[4]});
+  cases.push_back({qwen3, kLayouts[3], kAlgorithms[0], kDtypes[1], kRecomputations[4]});
+  cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[2], kRecomputations[2]});
   for (const auto& parts : cases) {
     std::string name;
     for (const Part& part : parts) {
@@ -220,12 +232,24 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
 
 TEST_CASE("a step waits for the device once an optimizer step and once for its scores") {
   const Models models;
+  std::vector<std::vector<Part>> cases;
   for (const Part& layout : {kLayouts[0], kLayouts[2], kLayouts[4]}) {
     for (const Part& algorithm : kAlgorithms) {
-      CAPTURE(layout.name, algorithm.name);
+      cases.push_back({layout, algorithm});
+    }
+  }
+  cases.push_back({kLayouts[2], kAlgorithms[0], kDtypes[2], kRecomputations[3]});
+  cases.push_back({kLayouts[2], kAlgorithms[0], kRecomputations[4]});
+  for (const std::vector<Part>& parts : cases) {
+    std::vector<Part> all{models.part("qwen3_tied")};
+    std::string name;
+    for (const Part& part : parts) {
+      all.push_back(part);
+      name += part.name + ", ";
+    }
+    DYNAMIC_SECTION(name) {
       int64_t optimizer_steps = 0;
-      const auto counts =
-          step_counts(config_of({models.part("qwen3_tied"), layout, algorithm}), optimizer_steps);
+      const auto counts = step_counts(config_of(all), optimizer_steps);
       CAPTURE(counts.host_syncs, counts.blocking_uploads);
       REQUIRE(optimizer_steps >= 2);
       CHECK(standin::Counts::sum(counts.host_syncs) == optimizer_steps + 1);

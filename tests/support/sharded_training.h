@@ -25,7 +25,7 @@ struct ShardLayout {
   int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
   rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
   int64_t stage = 3;
-  bool recompute = false;
+  engine::ActivationOptions activations;
   rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
   bool offload_parameters = false;
   int64_t documents = 9;
@@ -44,7 +44,8 @@ struct ShardLayout {
     return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
            std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
-           (recompute ? " recompute" : "") + " offload " + std::string(rl::to_string(offload)) +
+           " recompute " + std::to_string(static_cast<int>(activations.recompute)) +
+           " offload " + std::string(rl::to_string(offload)) +
            (offload_parameters ? " and parameters" : "");
   }
 };
@@ -91,7 +92,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   context.reduce = wire;
   auto decoder = std::make_unique<engine::Decoder>(model, context);
   decoder->init_random(3, 0.3);
-  decoder->set_recompute_activations(layout.recompute);
+  decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
   const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
