@@ -161,8 +161,19 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<std::pair<std::string, at::Tensor>> ModelRunner::named_state() const {
-  return optimizer().named_state();
+std::vector<NamedSlice> ModelRunner::state_slices() const {
+  std::vector<NamedSlice> slices;
+  for (const ParamUnit* unit : model_->units()) {
+    for (NamedSlice& slice : slices_of(*unit)) {
+      slices.push_back(std::move(slice));
+    }
+  }
+  if (optimizer_ != nullptr) {
+    for (auto& [name, moment] : optimizer_->named_state()) {
+      slices.push_back(whole_slice(std::move(name), moment));
+    }
+  }
+  return slices;
 }
 
 void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {

@@ -20,6 +20,7 @@
 #include "engine/models/headed_model.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
+#include "engine/params/named_slice.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
 #include "sp/mesh/process_groups.h"
@@ -84,13 +85,16 @@ class ModelRunner {
   // weights stay as they were. c10::Error for a frozen model.
   StepResult step(double learning_rate, double max_grad_norm, DeviceSums sums = {});
 
+  // Whether it has an optimizer.
+  bool is_trained() const { return optimizer_ != nullptr; }
   // Number of optimizer steps; set_step_count() restores it from a checkpoint.
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // The optimizer's moments by parameter name, as views. Reading them saves the state; copying into
-  // them restores it.
-  std::vector<std::pair<std::string, at::Tensor>> named_state() const;
+  // What this rank holds of the master weights and, if the model is trained, of the optimizer's
+  // moments ("exp_avg.<parameter>", "exp_avg_sq.<parameter>"), as views. Reading them saves the
+  // state; copying into them restores it.
+  std::vector<NamedSlice> state_slices() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
   // parameters. Not collective.

@@ -103,16 +103,16 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
   test::run_ranks(
       {1, 1, 2},
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-        rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
-        run.add_checkpoint_part([saves = 0](const fs::path&) mutable {
-          if (saves++ == 0) std::this_thread::sleep_for(kLonger);
-        });
+        const auto slowly = [](int64_t step) {
+          if (step == 1) std::this_thread::sleep_for(kLonger);
+        };
+        rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
         rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
         CHECK(run.state().step == 2);
       },
       kTimeout);
   CHECK(source.published == std::vector<int64_t>{0, 1, 2});
-  CHECK(rl::checkpoint_step(dir.path() / "checkpoint-final") == 2);
+  CHECK(rl::checkpoint_step(rl::checkpoint_path(dir.path(), 2)) == 2);
 }
 
 TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it") {
