@@ -30,6 +30,8 @@
 namespace ringside::tools {
 namespace {
 
+constexpr std::chrono::seconds kFailedRankEndsFirst{2};
+
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.");
 }
@@ -139,6 +141,9 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
     run_body(connect_rank(config, rendezvous, rendezvous.first_rank()), body);
     return kExitOk;
   } catch (const rl::RankFailed&) {
+    // The rank that failed ends first, with its reason. Whoever started the ranks then ends this
+    // one.
+    std::this_thread::sleep_for(kFailedRankEndsFirst);
     return kExitFailure;
   } catch (const rl::TrainingFailed&) {
     if (rendezvous.first_rank() == 0) {

@@ -35,6 +35,20 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
+void replace_in_two_steps(const fs::path& temporary, const fs::path& target) {
+  const fs::path aside = with_suffix(target, ".old-");
+  fs::remove_all(aside);
+  fs::rename(target, aside);
+  try {
+    fs::rename(temporary, target);
+  } catch (...) {
+    fs::rename(aside, target);
+    throw;
+  }
+  std::error_code ignored;  // as in commit_directory()
+  fs::remove_all(aside, ignored);
+}
+
 }  // namespace
 
 AtomicDirectory::AtomicDirectory(fs::path target)
@@ -53,37 +67,26 @@ AtomicDirectory::~AtomicDirectory() {
 
 void AtomicDirectory::commit() {
   sync_tree(temporary_);
-  if (!fs::exists(fs::symlink_status(target_))) {
-    fs::rename(temporary_, target_);
-  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(),
-                         RENAME_EXCHANGE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS) {
-      throw std::system_error(
-          errno, std::generic_category(),
-          "cannot exchange " + temporary_.string() + " and " + target_.string());
-    }
-    replace_in_two_steps();
-  }
+  commit_directory(temporary_, target_);
   committed_ = true;
-  sync_path(target_.parent_path());
+}
+
+void commit_directory(const fs::path& temporary, const fs::path& target) {
+  if (!fs::exists(fs::symlink_status(target))) {
+    fs::rename(temporary, target);
+  } else if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) !=
+             0) {
+    if (errno != EINVAL && errno != ENOSYS) {
+      throw std::system_error(errno, std::generic_category(),
+                              "cannot exchange " + temporary.string() + " and " + target.string());
+    }
+    replace_in_two_steps(temporary, target);
+  }
+  sync_path(target.parent_path());
   // The temporary name now holds the older directory. The new one is in place, so a failure to
   // remove the older one does not fail the commit.
   std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
-}
-
-void AtomicDirectory::replace_in_two_steps() {
-  const fs::path aside = with_suffix(target_, ".old-");
-  fs::remove_all(aside);
-  fs::rename(target_, aside);
-  try {
-    fs::rename(temporary_, target_);
-  } catch (...) {
-    fs::rename(aside, target_);
-    throw;
-  }
-  std::error_code ignored;  // as in commit()
-  fs::remove_all(aside, ignored);
+  fs::remove_all(temporary, ignored);
 }
 
 }  // namespace ringside::engine

@@ -6,6 +6,14 @@
 
 namespace ringside::engine {
 
+// Renames `temporary`, a sibling of `target` whose files are durable, to `target`, durably. An
+// existing directory of that name is exchanged in one step and removed afterwards, so a crash
+// leaves either the old or the new one complete. On filesystems without exchange the old one is
+// first renamed to `<target>.old-<pid>`; a crash between the two renames leaves it there.
+// Blocks: until the disk has the names.
+// Throws: std::system_error; the existing directory then stays.
+void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& target);
+
 class AtomicDirectory {
  public:
   // Creates `<target>.tmp-<pid>` and missing parents. Empties what an earlier process with the same
@@ -20,17 +28,12 @@ class AtomicDirectory {
   // The directory to write into until commit().
   const std::filesystem::path& path() const { return temporary_; }
 
-  // Makes every file durable, then renames the directory, durably. An existing directory of that
-  // name is exchanged in one step and removed afterwards, so a crash leaves either the old or the
-  // new one complete. On filesystems without exchange the old one is first renamed to
-  // `<target>.old-<pid>`; a crash between the two renames leaves it there.
+  // Makes every file durable, then commit_directory().
   // Blocks: until the disk has the data.
-  // Throws: std::system_error; the existing directory then stays.
+  // Throws: as commit_directory.
   void commit();
 
  private:
-  void replace_in_two_steps();
-
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   bool committed_ = false;

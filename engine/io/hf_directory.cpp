@@ -3,9 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <array>
-#include <cstdio>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -14,8 +11,10 @@
 #include <vector>
 
 #include "engine/io/disk_file.h"
+#include "engine/io/json_object.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
+#include "engine/io/weight_stream.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
@@ -62,77 +61,19 @@ void refuse_unexpected(const WeightFiles& files, const at::Tensor* tied_head) {
   }
 }
 
+constexpr std::array<std::pair<at::ScalarType, std::string_view>, 4> kStorageDtypes = {
+    {{at::kDouble, "float64"},
+     {at::kFloat, "float32"},
+     {at::kBFloat16, "bfloat16"},
+     {at::kHalf, "float16"}}};
+
 std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return "float64";
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      TORCH_CHECK(false, "storage dtype is ", dtype, ", expected Double, Float, BFloat16 or Half");
-  }
-}
-
-// Splits tensors, in order, into shards within the size limit.
-std::vector<std::vector<TensorToWrite>> make_shards(const std::vector<TensorToWrite>& tensors,
-                                                    int64_t max_bytes) {
-  std::vector<std::vector<TensorToWrite>> shards(1);
-  int64_t used = 0;
-  for (const TensorToWrite& t : tensors) {
-    const int64_t bytes = t.tensor.numel() * static_cast<int64_t>(c10::elementSize(t.dtype));
-    if (used > 0 && used + bytes > max_bytes) {
-      shards.emplace_back();
-      used = 0;
-    }
-    shards.back().push_back(t);
-    used += bytes;
-  }
-  return shards;
-}
-
-std::string shard_name(std::size_t i, std::size_t count) {
-  std::array<char, 64> name{};
-  std::snprintf(name.data(), name.size(), "model-%05zu-of-%05zu.safetensors", i + 1, count);
-  return name.data();
-}
-
-// Removes old weight files, which must not stay beside new ones of another number.
-void remove_weights(const fs::path& dir) {
-  std::vector<fs::path> old;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kWeightIndexFile || (name.starts_with("model") && name.ends_with(".safetensors"))) {
-      old.push_back(entry.path());
+  for (const auto& [value, name] : kStorageDtypes) {
+    if (value == dtype) {
+      return std::string(name);
     }
   }
-  for (const fs::path& path : old) {
-    fs::remove(path);
-  }
-}
-
-void write_weights(const fs::path& dir, std::vector<std::vector<TensorToWrite>> shards) {
-  remove_weights(dir);
-  if (shards.size() == 1) {
-    write_safetensors(dir / kSingleWeightFile, std::move(shards.front()));
-    return;
-  }
-  nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
-  int64_t total = 0;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shard_name(i, shards.size());
-    for (const TensorToWrite& t : shards[i]) {
-      weight_map[t.name] = name;
-      total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(t.dtype));
-    }
-    write_safetensors(dir / name, std::move(shards[i]));
-  }
-  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
-                                        {"weight_map", weight_map}};
-  write_text(dir / kWeightIndexFile, index.dump(2) + "\n");
+  TORCH_CHECK(false, "storage dtype is ", dtype, ", expected Double, Float, BFloat16 or Half");
 }
 
 }  // namespace
@@ -202,20 +143,43 @@ std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarTy
 
 void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,
                 const fs::path& dir, at::ScalarType storage_dtype, const SaveOptions& options) {
-  TORCH_CHECK(options.max_shard_bytes > 0, "max_shard_bytes is ", options.max_shard_bytes,
-              ", expected at least 1");
+  save_model_description(config, dir, storage_dtype, options.copy_tokenizer_from);
+  std::vector<SafetensorsEntry> entries;
+  for (const TensorToWrite& t : tensors) {
+    entries.push_back({t.name, t.dtype, t.tensor.sizes().vec()});
+  }
+  WeightStream stream(dir, std::move(entries), options.max_shard_bytes);
+  for (const TensorToWrite& t : tensors) {
+    stream.write(t.tensor);
+  }
+  stream.close();
+}
+
+at::ScalarType stored_dtype(const fs::path& dir) {
+  const JsonObject config = JsonObject::read(dir / "config.json");
+  const std::string text = config.require(config.text("dtype"), "dtype");
+  for (const auto& [value, name] : kStorageDtypes) {
+    if (name == text) {
+      return value;
+    }
+  }
+  config.fail("dtype", "is '" + text + "', expected float64, float32, bfloat16 or float16");
+}
+
+void save_model_description(const ModelConfig& config, const fs::path& dir,
+                            at::ScalarType storage_dtype, const fs::path& copy_tokenizer_from) {
   const std::string dtype = dtype_name(storage_dtype);
   write_text(dir / "config.json", model_config_json(config, dtype));
   write_text(dir / "generation_config.json", generation_config_json(config));
-  if (!options.copy_tokenizer_from.empty()) {
-    for (const std::string_view name : kTokenizerFiles) {
-      const fs::path from = options.copy_tokenizer_from / name;
-      if (fs::exists(from)) {
-        fs::copy_file(from, dir / name, fs::copy_options::overwrite_existing);
-      }
+  if (copy_tokenizer_from.empty()) {
+    return;
+  }
+  for (const std::string_view name : kTokenizerFiles) {
+    const fs::path from = copy_tokenizer_from / name;
+    if (fs::exists(from)) {
+      fs::copy_file(from, dir / name, fs::copy_options::overwrite_existing);
     }
   }
-  write_weights(dir, make_shards(tensors, options.max_shard_bytes));
 }
 
 }  // namespace ringside::engine

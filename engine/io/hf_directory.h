@@ -55,6 +55,17 @@ void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& ten
                 const std::filesystem::path& dir, at::ScalarType storage_dtype,
                 const SaveOptions& options = {});
 
+// The files of save_model() but the weights: config.json, generation_config.json and, from another
+// directory if it is not empty, the tokenizer's.
+void save_model_description(const ModelConfig& config, const std::filesystem::path& dir,
+                            at::ScalarType storage_dtype,
+                            const std::filesystem::path& copy_tokenizer_from);
+
+// The dtype that a directory's config.json names for its weights.
+// Throws: std::runtime_error naming file and key when it is missing or none of float64, float32,
+// bfloat16 and float16.
+at::ScalarType stored_dtype(const std::filesystem::path& dir);
+
 // The parameters in order, each with storage_dtype as its target: views, not copies. Those of a
 // sharded decoder are gathered, whole on every rank.
 // Collective over: the shard.

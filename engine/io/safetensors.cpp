@@ -141,19 +141,23 @@ void sort_and_check_cover(std::vector<SafetensorsEntry>& entries, uint64_t data_
   }
 }
 
-std::string header_text(const std::vector<TensorToWrite>& tensors) {
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
+// Fills in the entries' offsets.
+std::string header_text(std::vector<SafetensorsEntry>& entries,
+                        std::map<std::string, std::string> metadata) {
+  metadata["format"] = "pt";
+  Json header = {{"__metadata__", metadata}};
   uint64_t offset = 0;
-  for (const TensorToWrite& t : tensors) {
-    const uint64_t end =
-        offset + static_cast<uint64_t>(t.tensor.numel()) * c10::elementSize(t.dtype);
-    const Json entry = {{"dtype", dtype_name(t.dtype, t.name)},
-                        {"shape", t.tensor.sizes().vec()},
-                        {"data_offsets", {offset, end}}};
-    if (t.name == "__metadata__" || !header.emplace(t.name, entry).second) {
-      throw std::runtime_error("the name '" + t.name + "' comes twice or is reserved");
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin = offset;
+    entry.end = offset + static_cast<uint64_t>(c10::multiply_integers(entry.shape)) *
+                             c10::elementSize(entry.dtype);
+    const Json json = {{"dtype", dtype_name(entry.dtype, entry.name)},
+                       {"shape", entry.shape},
+                       {"data_offsets", {entry.begin, entry.end}}};
+    if (entry.name == "__metadata__" || !header.emplace(entry.name, json).second) {
+      throw std::runtime_error("the name '" + entry.name + "' comes twice or is reserved");
     }
-    offset = end;
+    offset = entry.end;
   }
   std::string text = header.dump();
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
@@ -223,25 +227,69 @@ at::Tensor SafetensorsFile::tensor(std::size_t i) const {
   return copy;
 }
 
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorToWrite> tensors) {
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path,
+                                     std::vector<SafetensorsEntry> entries,
+                                     SafetensorsOptions options)
+    : path_(std::move(path)),
+      entries_(std::move(entries)),
+      options_(std::move(options)),
+      file_(path_) {
+  std::string header;
+  try {
+    header = header_text(entries_, options_.metadata);
+  } catch (const std::runtime_error& e) {
+    throw std::runtime_error(path_.string() + ": " + e.what());
+  }
+  const uint64_t header_bytes = header.size();
+  write_bytes(&header_bytes, kLengthBytes);
+  write_bytes(header.data(), header.size());
+}
+
+void SafetensorsWriter::write_bytes(const void* data, std::size_t size) {
+  file_.write(data, size);
+  if (options_.on_bytes) {
+    options_.on_bytes({static_cast<const std::byte*>(data), size});
+  }
+}
+
+void SafetensorsWriter::write(const at::Tensor& tensor) {
+  if (next_ == entries_.size()) {
+    throw std::runtime_error(path_.string() + ": all " + std::to_string(next_) +
+                             " tensors are written, there is no place for another");
+  }
+  const SafetensorsEntry& entry = entries_[next_];
+  if (tensor.sizes() != at::IntArrayRef(entry.shape)) {
+    throw std::runtime_error(path_.string() + ": tensor '" + entry.name + "' has shape " +
+                             c10::str(tensor.sizes()) + ", expected " +
+                             c10::str(at::IntArrayRef(entry.shape)));
+  }
+  const at::Tensor stored = tensor.detach().to(at::kCPU).to(entry.dtype).contiguous();
+  write_bytes(stored.const_data_ptr(), stored.nbytes());
+  ++next_;
+}
+
+void SafetensorsWriter::close() {
+  if (next_ != entries_.size()) {
+    throw std::runtime_error(path_.string() + ": tensor '" + entries_[next_].name +
+                             "' was not written");
+  }
+  file_.close();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorToWrite> tensors,
+                       const SafetensorsOptions& options) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
   });
-  std::string header;
-  try {
-    header = header_text(tensors);
-  } catch (const std::runtime_error& e) {
-    throw std::runtime_error(path.string() + ": " + e.what());
-  }
-  OutputFile file(path);
-  const uint64_t header_bytes = header.size();
-  file.write(&header_bytes, kLengthBytes);
-  file.write(header.data(), header.size());
+  std::vector<SafetensorsEntry> entries;
   for (const TensorToWrite& t : tensors) {
-    const at::Tensor stored = t.tensor.detach().to(at::kCPU).to(t.dtype).contiguous();
-    file.write(stored.const_data_ptr(), stored.nbytes());
+    entries.push_back({t.name, t.dtype, t.tensor.sizes().vec()});
   }
-  file.close();
+  SafetensorsWriter writer(path, std::move(entries), options);
+  for (const TensorToWrite& t : tensors) {
+    writer.write(t.tensor);
+  }
+  writer.close();
 }
 
 }  // namespace ringside::engine

@@ -6,10 +6,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,10 +66,43 @@ struct TensorToWrite {
   at::ScalarType dtype = at::kFloat;
 };
 
-// Writes a file with metadata {"format": "pt"}. Tensors are ordered by falling element size, so
-// each is aligned. Neither atomic nor durable; AtomicDirectory provides both for a directory.
-// Throws: std::runtime_error on a repeated name or an unsupported dtype; std::system_error on a
-// write failure.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorToWrite> tensors);
+struct SafetensorsOptions {
+  std::map<std::string, std::string> metadata;  // besides {"format": "pt"}
+  // Called with all bytes of the file, in order, as they are written: for a checksum.
+  std::function<void(std::span<const std::byte>)> on_bytes;
+};
+
+// A file that is written tensor by tensor, so that only one of them need be in memory.
+class SafetensorsWriter {
+ public:
+  // Writes the header. entries: name, dtype and shape of the tensors that will come, in order;
+  // their offsets are computed here. Falling element sizes keep each tensor aligned.
+  // Throws: std::runtime_error on a repeated name or an unsupported dtype; std::system_error on a
+  // write failure.
+  SafetensorsWriter(std::filesystem::path path, std::vector<SafetensorsEntry> entries,
+                    SafetensorsOptions options = {});
+
+  // The next tensor, cast to its entry's dtype; any device, any strides.
+  // Throws: std::runtime_error when its shape is not the entry's or no entry is left;
+  // std::system_error on a write failure.
+  void write(const at::Tensor& tensor);
+  // Throws: std::runtime_error when a tensor has not come; std::system_error on a write failure.
+  void close();
+
+ private:
+  void write_bytes(const void* data, std::size_t size);
+
+  std::filesystem::path path_;
+  std::vector<SafetensorsEntry> entries_;
+  SafetensorsOptions options_;
+  OutputFile file_;
+  std::size_t next_ = 0;
+};
+
+// Writes a file with all tensors, ordered by falling element size. Neither atomic nor durable;
+// AtomicDirectory provides both for a directory.
+// Throws: as SafetensorsWriter.
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorToWrite> tensors,
+                       const SafetensorsOptions& options = {});
 
 }  // namespace ringside::engine

@@ -25,6 +25,19 @@ std::string other_form(const fs::path& dir) {
 
 }  // namespace
 
+void remove_weight_files(const fs::path& dir) {
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kWeightIndexFile || (name.starts_with("model") && name.ends_with(".safetensors"))) {
+      old.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : old) {
+    fs::remove(path);
+  }
+}
+
 WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
   if (fs::exists(dir / kSingleWeightFile)) {
     add_file(dir / kSingleWeightFile);

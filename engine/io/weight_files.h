@@ -17,6 +17,10 @@ namespace ringside::engine {
 inline constexpr std::string_view kSingleWeightFile = "model.safetensors";
 inline constexpr std::string_view kWeightIndexFile = "model.safetensors.index.json";
 
+// Removes weight files of a Hugging Face directory, which must not stay beside new ones of another
+// number.
+void remove_weight_files(const std::filesystem::path& dir);
+
 // Maps the files; reads no tensor before it is asked for. Not thread-safe.
 class WeightFiles {
  public:

@@ -20,8 +20,8 @@ std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
   return whole;
 }
 
-void join_reading(const Decoder& decoder) {
-  for (const ParamUnit* unit : decoder.units()) {
+void join_reading(const std::vector<ParamUnit*>& units) {
+  for (const ParamUnit* unit : units) {
     unit->gather_flat();
   }
 }

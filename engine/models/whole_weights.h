@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/models/decoder.h"
 
@@ -14,7 +15,8 @@ bool is_sharded(const Decoder& decoder);
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder);
 
 // Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit,
-// in order) and keeps nothing. Collective over: the shard, when the decoder is sharded.
-void join_reading(const Decoder& decoder);
+// in order) and keeps nothing.
+// Collective over: the shard, when the units are sharded.
+void join_reading(const std::vector<ParamUnit*>& units);
 
 }  // namespace ringside::engine

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -80,17 +82,23 @@ void AdamW::set_step_count(int64_t count) {
 
 std::vector<NamedSlice> AdamW::named_state() const {
   std::vector<NamedSlice> state;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    std::ranges::move(named_state(u), std::back_inserter(state));
+  }
+  return state;
+}
+
+std::vector<NamedSlice> AdamW::named_state(std::size_t unit) const {
+  std::vector<NamedSlice> state;
   const auto add = [&](const std::string& prefix, std::vector<NamedSlice> slices) {
     for (NamedSlice& slice : slices) {
       slice.name = prefix + slice.name;
       state.push_back(std::move(slice));
     }
   };
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const Moments& stored = moments_.stored(u);
-    add("exp_avg.", units_[u]->slices_of(stored.exp_avg));
-    add("exp_avg_sq.", units_[u]->slices_of(stored.exp_avg_sq));
-  }
+  const Moments& stored = moments_.stored(unit);
+  add("exp_avg.", units_.at(unit)->slices_of(stored.exp_avg));
+  add("exp_avg_sq.", units_[unit]->slices_of(stored.exp_avg_sq));
   return state;
 }
 

@@ -51,6 +51,8 @@ class AdamW {
   // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for this rank's range of every parameter, as
   // views. Reading them saves the state; copying into them restores it.
   std::vector<NamedSlice> named_state() const;
+  // Those of one unit.
+  std::vector<NamedSlice> named_state(std::size_t unit) const;
 
  private:
   // GradientScale as the kernel takes it.

@@ -196,14 +196,55 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
-std::vector<NamedSlice> ModelRunner::named_state() const {
-  std::vector<NamedSlice> state = optimizer().named_state();
+std::vector<NamedSlice> ModelRunner::state_of(std::size_t u) const {
+  std::vector<NamedSlice> slices = model_->units()[u]->slices();
+  if (optimizer_ != nullptr) {
+    std::ranges::move(optimizer_->named_state(u), std::back_inserter(slices));
+  }
+  return slices;
+}
+
+std::vector<NamedSlice> ModelRunner::loss_scale_state() const {
+  std::vector<NamedSlice> slices;
   if (loss_scale_) {
     for (const auto& [name, value] : loss_scale_->named_state()) {
-      state.push_back({name, {1}, 0, value.view({1})});
+      slices.push_back({name, {1}, 0, value.view({1})});
     }
   }
-  return state;
+  return slices;
+}
+
+std::vector<NamedSlice> ModelRunner::state_slices() const {
+  std::vector<NamedSlice> slices;
+  for (std::size_t u = 0; u < model_->units().size(); ++u) {
+    std::ranges::move(state_of(u), std::back_inserter(slices));
+  }
+  std::ranges::move(loss_scale_state(), std::back_inserter(slices));
+  return slices;
+}
+
+std::vector<NamedSlice> ModelRunner::state_to_write() const {
+  std::vector<NamedSlice> of_shard, of_all = loss_scale_state();
+  const sp::Communicator* holders = nullptr;
+  const auto units = model_->units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const bool sharded = units[u]->is_sharded();
+    std::ranges::move(state_of(u), std::back_inserter(sharded ? of_shard : of_all));
+    holders = sharded ? units[u]->gather()->sharding().replicas.get() : holders;
+  }
+  const auto& world = groups_.tensors(sp::axes::kLoss);
+  std::vector<NamedSlice> share = share_of(of_all, world->rank(), world->size());
+  if (holders != nullptr) {
+    std::ranges::move(share_of(of_shard, holders->rank(), holders->size()),
+                      std::back_inserter(share));
+  }
+  return share;
+}
+
+void ModelRunner::state_restored() {
+  for (const ParamUnit* unit : model_->units()) {
+    unit->changed();
+  }
 }
 
 void ModelRunner::interpolate_towards(const ModelRunner& other, double mixup) {

@@ -21,6 +21,7 @@
 #include "engine/optim/adamw.h"
 #include "engine/optim/divergence.h"
 #include "engine/optim/loss_scale.h"
+#include "engine/params/named_slice.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
 #include "sp/mesh/process_groups.h"
@@ -90,13 +91,21 @@ class ModelRunner {
   // scale. c10::Error for a frozen model.
   StepResult step(double learning_rate, double max_grad_norm, DeviceSums sums = {});
 
+  // Whether it has an optimizer.
+  bool is_trained() const { return optimizer_ != nullptr; }
   // Number of optimizer steps; set_step_count() restores it from a checkpoint.
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
-  // This rank's ranges of the optimizer's moments, by parameter name, and the loss scale's state,
-  // which every rank has, as views. Reading them saves the state; copying into them restores it.
-  std::vector<NamedSlice> named_state() const;
+  // What this rank holds of the master weights and, if the model is trained, of the optimizer's
+  // moments ("exp_avg.<parameter>", "exp_avg_sq.<parameter>") and the loss scale's state, as views.
+  // Reading them saves the state. Copying into them restores it; call state_restored() then.
+  std::vector<NamedSlice> state_slices() const;
+  void state_restored();
+
+  // The part of it that this rank writes to a checkpoint: the ranks that hold the same elements
+  // share them out. The parts of all ranks together are the whole state, each element once.
+  std::vector<NamedSlice> state_to_write() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
   // parameters. Not collective.
@@ -108,6 +117,9 @@ class ModelRunner {
   HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention) const;
   c10::Device device() const { return model_->trunk().context().device; }
   StepResult take_step(double learning_rate, double max_grad_norm, DeviceSums& sums);
+  // State of unit u, and of the loss scale.
+  std::vector<NamedSlice> state_of(std::size_t u) const;
+  std::vector<NamedSlice> loss_scale_state() const;
   double predicted_bytes(std::span<const ModelInput> inputs) const;
   double sent_bytes() const;
 

@@ -133,8 +133,21 @@ void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
 
 }  // namespace
 
+namespace {
+
+void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.checkpoint.keep_best && c.eval.every == 0) {
+    mistakes.push_back({"checkpoint.keep_best",
+                        "is true, but nothing is evaluated: eval.every is 0; expected eval.every "
+                        "above 0, or keep_best false"});
+  }
+}
+
+}  // namespace
+
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
+  check_checkpoints(c, mistakes);
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
   check_activations(c, mistakes);

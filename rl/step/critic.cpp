@@ -3,13 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "engine/io/atomic_directory.h"
-#include "engine/io/safetensors.h"
 #include "engine/io/value_model_files.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/optimizer_options.h"
@@ -20,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kOptimizerFile = "trainer/optimizer.safetensors";
-constexpr const char* kStepCount = "step_count";
 constexpr const char* kValueSums = "value_sums";  // among the figures of an optimizer step
 
 // Sums of this rank -> sums of the world. Ranks hold disjoint entries, so nothing is counted twice.
@@ -134,40 +129,8 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
 }
 
 void Critic::save(const fs::path& dir) const {
-  engine::AtomicDirectory directory(dir);
-  engine::save_value_model(*model_, directory.path());
-  fs::create_directories(directory.path() / "trainer");
-  const at::Tensor step_count = at::tensor({runner_.step_count()}, at::kLong);
-  std::vector<engine::TensorToWrite> tensors{{kStepCount, step_count, at::kLong}};
-  for (const engine::NamedSlice& slice : runner_.named_state()) {
-    tensors.push_back({slice.name, slice.values.view(slice.shape), slice.values.scalar_type()});
-  }
-  engine::write_safetensors(directory.path() / kOptimizerFile, std::move(tensors));
-  directory.commit();
-}
-
-void Critic::load(const fs::path& dir) {
-  const at::NoGradGuard no_grad;
-  const engine::SafetensorsFile file(dir / kOptimizerFile);
-  std::map<std::string, at::Tensor> stored;
-  for (std::size_t i = 0; i < file.entries().size(); ++i) {
-    stored[file.entries()[i].name] = file.tensor(i);
-  }
-  const at::Tensor step_count = at::empty({1}, at::kLong);
-  std::vector<std::pair<std::string, at::Tensor>> wanted{{kStepCount, step_count}};
-  for (const engine::NamedSlice& slice : runner_.named_state()) {
-    wanted.emplace_back(slice.name, slice.values.view(slice.shape));
-  }
-  for (const auto& [name, target] : wanted) {
-    const auto found = stored.find(name);
-    if (found == stored.end() || found->second.sizes() != target.sizes()) {
-      throw std::runtime_error(file.path().string() + " lacks tensor " + name +
-                               " of the value model's shape");
-    }
-    at::Tensor(target).copy_(found->second);
-  }
-  engine::load_value_weights(dir, *model_);
-  runner_.set_step_count(step_count.item<int64_t>());
+  fs::create_directories(dir);
+  engine::save_value_model(*model_, dir);
 }
 
 }  // namespace ringside::rl

@@ -50,6 +50,7 @@ class Critic {
   Critic(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
+  engine::ModelRunner& runner() { return runner_; }
 
   // One optimizer step on the mini-batch: gradients of the loss of values against columns.returns,
   // clipped around columns.value (value_loss.h), over all micro-batches; clip of the gradient norm
@@ -60,16 +61,10 @@ class Critic {
   CriticUpdate update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens,
                       double learning_rate);
 
-  // Writes the value model (save_value_model) and trainer/optimizer.safetensors: AdamW's moments by
-  // parameter name and its step count. Atomic and durable. `dir` may lie inside a checkpoint that
-  // is being written. Call on one rank.
-  // Throws: std::runtime_error or std::system_error on a write failure; an older directory of the
-  // same name is then left unchanged.
+  // Writes the value model (save_value_model) into a new directory, which may lie inside an
+  // AtomicDirectory. Call on one rank.
+  // Throws: std::runtime_error or std::system_error on a write failure.
   void save(const std::filesystem::path& dir) const;
-
-  // Loads what save() wrote.
-  // Throws: std::runtime_error naming file and tensor when it does not fit.
-  void load(const std::filesystem::path& dir);
 
   engine::ValueModel& model() { return *model_; }
   const engine::ValueModel& model() const { return *model_; }

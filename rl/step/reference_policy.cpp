@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/io/hf_directory.h"
 #include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
@@ -21,16 +20,6 @@ void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
   if (update_every_ > 0 && step % update_every_ == 0) {
     runner_.interpolate_towards(policy, mixup_);
   }
-}
-
-void ReferencePolicy::save(const std::filesystem::path& dir) const {
-  std::filesystem::create_directories(dir);
-  const bool fp64 = runner_.decoder().compute_dtype() == at::kDouble;
-  engine::save_decoder(runner_.decoder(), dir, fp64 ? at::kDouble : at::kFloat, {});
-}
-
-void ReferencePolicy::load(const std::filesystem::path& dir) {
-  engine::load_weights(dir, runner_.decoder());
 }
 
 std::unique_ptr<ReferencePolicy> make_reference(const Config& config,

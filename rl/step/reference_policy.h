@@ -17,6 +17,7 @@ class ReferencePolicy {
   ReferencePolicy(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
+  engine::ModelRunner& runner() { return runner_; }
 
   // Updates the reference after step `step` (counted from 1). Every
   // algorithm.reference_update_every steps, in master weights: reference = mixup x policy + (1 -
@@ -26,8 +27,6 @@ class ReferencePolicy {
 
   // Whether checkpoints must hold the reference. A frozen one is read from its own directory again.
   bool moves() const { return update_every_ > 0; }
-  void save(const std::filesystem::path& dir) const;
-  void load(const std::filesystem::path& dir);
 
  private:
   int64_t update_every_;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/models/whole_weights.h"
 #include "rl/algorithm/adaptive.h"
 
 namespace ringside::rl {
@@ -14,19 +15,14 @@ constexpr const char* kCriticPart = "critic";
 
 Learner::Learner(TrainingRun& run)
     : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
-  const auto& resumed = run.resumed_parts();
   if (reference_ && reference_->moves()) {
-    if (resumed) {
-      reference_->load(*resumed / kReferencePart);
-    }
-    run.add_checkpoint_part([this](const auto& dir) { reference_->save(dir / kReferencePart); });
+    run.add_checkpointed_model(kReferencePart, reference_->runner());
   }
   if (config_.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     critic_ = std::make_unique<Critic>(config_, run.comms());
-    if (resumed) {
-      critic_->load(*resumed / kCriticPart);
-    }
-    run.add_checkpoint_part([this](const auto& dir) { critic_->save(dir / kCriticPart); });
+    run.add_checkpointed_model(kCriticPart, critic_->runner());
+    run.add_final_part({[this](const auto& dir) { critic_->save(dir / kCriticPart); },
+                        [this] { engine::join_reading(critic_->runner().model().units()); }});
   }
 }
 

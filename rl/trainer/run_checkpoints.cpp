@@ -1,45 +1,164 @@
 #include "rl/trainer/run_checkpoints.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <random>
 #include <utility>
 
+#include "rl/checkpoint/checkpoint_reader.h"
+#include "rl/checkpoint/export.h"
+
 namespace ringside::rl {
+namespace {
 
-RunCheckpoints::RunCheckpoints(CheckpointConfig config, std::filesystem::path run_dir,
-                               std::filesystem::path tokenizer_from)
-    : config_(config), run_dir_(std::move(run_dir)), tokenizer_from_(std::move(tokenizer_from)) {}
+// Places of the word at a step's end.
+enum : std::size_t { kDue, kWorking, kFailed, kTag, kWordSize };
 
-std::optional<TrainingState> RunCheckpoints::resume(engine::ModelRunner& policy) {
-  const auto found = latest_checkpoint(run_dir_);
-  if (!found) {
+std::vector<std::pair<std::string, int64_t>> layout_of(const sp::MeshShape& shape) {
+  return {{"data_parallel_replicate_size", shape.dp_replicate},
+          {"data_parallel_shard_size", shape.dp_shard},
+          {"ringattn_parallel_size", shape.ring},
+          {"ulysses_parallel_size", shape.ulysses}};
+}
+
+int64_t new_tag() {
+  std::random_device entropy;
+  return (int64_t{entropy() >> 1} << 32) | int64_t{entropy()};
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(Options options, const sp::Mesh& mesh,
+                               std::shared_ptr<sp::Communicator> world)
+    : options_(std::move(options)),
+      mesh_(mesh),
+      save_(std::move(world), options_.round, options_.before_writing) {}
+
+std::optional<TrainingState> RunCheckpoints::resume() {
+  if (mesh_.rank() == 0) {
+    remove_unfinished_checkpoints(options_.run_dir);
+    if (const auto best = best_checkpoint(options_.run_dir)) {
+      best_score_ = best->evaluation.score();
+    }
+  }
+  resumed_ = latest_checkpoint(options_.run_dir);
+  if (!resumed_) {
     return std::nullopt;
   }
-  TrainingState state = load_checkpoint(*found, policy);
-  resumed_parts_ = *found / "trainer";
-  newest_ = *found;
-  newest_step_ = state.step;
-  return state;
+  const CheckpointReader reader(*resumed_);
+  reader.verify(mesh_.rank(), mesh_.shape().world_size());
+  newest_ = *resumed_;
+  newest_step_ = reader.manifest().state.step;
+  return reader.manifest().state;
 }
 
-void RunCheckpoints::write(const std::filesystem::path& dir, const engine::ModelRunner& policy,
-                           const TrainingState& state) const {
-  save_checkpoint(dir, policy, state, tokenizer_from_, parts_);
-  prune_checkpoints(run_dir_, config_.keep);
+void RunCheckpoints::add_model(const std::string& name, engine::ModelRunner& model) {
+  models_.push_back({name, &model});
+  if (!resumed_) {
+    return;
+  }
+  const CheckpointReader reader(*resumed_);
+  reader.fill(name, model.state_slices());
+  model.state_restored();
+  const auto& steps = reader.manifest().optimizer_steps;
+  if (const auto found = steps.find(name); found != steps.end()) {
+    model.set_step_count(found->second);
+  }
 }
 
-void RunCheckpoints::set_newest(const std::filesystem::path& dir, int64_t step) {
-  newest_ = dir;
-  newest_step_ = step;
+bool RunCheckpoints::is_due(int64_t step, const std::optional<EvaluationResult>& evaluation) {
+  const CheckpointConfig& config = options_.config;
+  if (config.every > 0 && step % config.every == 0) {
+    return true;
+  }
+  if (mesh_.rank() != 0) {
+    return false;
+  }
+  if (config.keep_best && evaluation && evaluation->score() > best_score_) {
+    return true;
+  }
+  const std::chrono::duration<double, std::ratio<60>> since =
+      std::chrono::steady_clock::now() - newest_at_;
+  return config.every_minutes > 0 && since.count() >= config.every_minutes && save_.is_idle();
+}
+
+RunCheckpoints::Word RunCheckpoints::word(int64_t step,
+                                          const std::optional<EvaluationResult>& evaluation) {
+  Word word(kWordSize);
+  const auto status = save_.status();
+  word[kDue] = is_due(step, evaluation) ? 1 : 0;
+  word[kWorking] = status.working;
+  word[kFailed] = status.failed;
+  word[kTag] = mesh_.rank() == 0 ? new_tag() : 0;
+  return word;
+}
+
+std::optional<int64_t> RunCheckpoints::step_end(const Word& of_all, const TrainingState& state,
+                                                const std::optional<EvaluationResult>& evaluation) {
+  bool completed = save_.advance({of_all[kWorking], of_all[kFailed]});
+  if (of_all[kDue] != 0) {
+    completed = save_.finish() || completed;
+  }
+  if (completed) {
+    set_newest();
+  }
+  if (of_all[kDue] != 0) {
+    start(state, evaluation, of_all[kTag]);
+  }
+  return completed ? std::make_optional(newest_step_) : std::nullopt;
+}
+
+void RunCheckpoints::start(const TrainingState& state,
+                           const std::optional<EvaluationResult>& evaluation, int64_t tag) {
+  BackgroundSave::Request request;
+  saving_step_ = state.step;
+  saving_ = request.dir = checkpoint_path(options_.run_dir, state.step);
+  request.manifest.state = state;
+  request.manifest.layout = layout_of(mesh_.shape());
+  request.manifest.evaluation = evaluation;
+  if (evaluation) {
+    best_score_ = std::max(best_score_, evaluation->score());
+  }
+  for (const Model& model : models_) {
+    if (model.runner->is_trained()) {
+      request.manifest.optimizer_steps[model.name] = model.runner->step_count();
+    }
+    for (engine::NamedSlice& slice : model.runner->state_to_write()) {
+      slice.name = model.name + "/" + slice.name;
+      request.slices.push_back(std::move(slice));
+    }
+  }
+  request.add_files = [policy = &std::as_const(*models_.front().runner).decoder(),
+                       from = options_.tokenizer_from](const std::filesystem::path& dir) {
+    write_model_description(dir, *policy, from);
+  };
+  request.after_commit = [run_dir = options_.run_dir, config = options_.config] {
+    prune_checkpoints(run_dir, config.keep, config.keep_best);
+  };
+  save_.start(std::move(request), tag);
   start_clock();
 }
 
-bool RunCheckpoints::is_due_by_steps(int64_t step) const {
-  return config_.every > 0 && step % config_.every == 0;
+void RunCheckpoints::set_newest() {
+  newest_ = saving_;
+  newest_step_ = saving_step_;
 }
 
-bool RunCheckpoints::is_due_by_time() const {
-  const std::chrono::duration<double, std::ratio<60>> since =
-      std::chrono::steady_clock::now() - newest_at_;
-  return config_.every_minutes > 0 && since.count() >= config_.every_minutes;
+void RunCheckpoints::wait_for_save() {
+  if (save_.finish()) {
+    set_newest();
+  }
+}
+
+void RunCheckpoints::finish(const TrainingState& state,
+                            const std::optional<EvaluationResult>& evaluation) {
+  wait_for_save();
+  if (state.step <= newest_step_) {
+    return;
+  }
+  start(state, evaluation, /*tag=*/state.step);
+  wait_for_save();
 }
 
 }  // namespace ringside::rl

@@ -1,4 +1,5 @@
-// Checkpoints of one run: the newest, when the next is due, and what they hold besides the policy.
+// Checkpoints of one run: the newest, when the next is due, and the models that they hold. Saving
+// runs in the background of training (BackgroundSave).
 //
 // Thread safety: none.
 #pragma once
@@ -6,53 +7,88 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
+#include "rl/trainer/background_save.h"
 #include "rl/trainer/checkpoint.h"
+#include "sp/mesh/mesh.h"
 
 namespace ringside::rl {
 
 class RunCheckpoints {
  public:
-  // `tokenizer_from`: as of save_checkpoint.
-  RunCheckpoints(CheckpointConfig config, std::filesystem::path run_dir,
-                 std::filesystem::path tokenizer_from);
+  struct Options {
+    CheckpointConfig config;
+    std::filesystem::path run_dir;
+    // Directory whose tokenizer files checkpoints copy; may be empty.
+    std::filesystem::path tokenizer_from;
+    std::chrono::milliseconds round{5000};  // as of run_rank_work
+    // As of BackgroundSave.
+    std::function<void(int64_t step)> before_writing;
+  };
 
-  // Loads the newest checkpoint of the run directory into the policy; nullopt when there is none.
-  // Throws: as load_checkpoint does.
-  std::optional<TrainingState> resume(engine::ModelRunner& policy);
-  // The trainer/ folder of the checkpoint that was resumed; nullopt for a run from step 0.
-  const std::optional<std::filesystem::path>& resumed_parts() const { return resumed_parts_; }
+  RunCheckpoints(Options options, const sp::Mesh& mesh, std::shared_ptr<sp::Communicator> world);
 
-  void add_part(CheckpointPart part) { parts_.push_back(std::move(part)); }
-  // Writes a checkpoint and removes those that are too many. Rank 0 only.
-  // Throws: as save_checkpoint does.
-  void write(const std::filesystem::path& dir, const engine::ModelRunner& policy,
-             const TrainingState& state) const;
-  // Every rank records that rank 0 has written this checkpoint.
-  void set_newest(const std::filesystem::path& dir, int64_t step);
+  // Finds the newest checkpoint and checks this rank's share of its hashes; nullopt when there is
+  // none. Removes what interrupted saves left (rank 0). Not collective.
+  // Throws: as CheckpointReader.
+  std::optional<TrainingState> resume();
+  // Makes the model part of the checkpoints, as `name`, and loads it from the one that was resumed.
+  // Not collective. The policy is the model "policy".
+  // Throws: as CheckpointReader::fill.
+  void add_model(const std::string& name, engine::ModelRunner& model);
+
+  // What this rank brings to the exchange at a step's end, and what follows from the maxima.
+  using Word = std::vector<int64_t>;
+  Word word(int64_t step, const std::optional<EvaluationResult>& evaluation);
+  // Saves if that is due. Returns the step of a checkpoint that has become complete.
+  // Collective over: the world.
+  // Blocks: until this rank's state is in host memory, and until an earlier save is complete.
+  // Throws: as BackgroundSave.
+  std::optional<int64_t> step_end(const Word& of_all, const TrainingState& state,
+                                  const std::optional<EvaluationResult>& evaluation);
+  // Waits for the save in progress. If the newest checkpoint is older than the state, saves that
+  // too; `evaluation` is that of the state's step.
+  // Collective over: the world.
+  void finish(const TrainingState& state, const std::optional<EvaluationResult>& evaluation);
+  // Waits for the save in progress, if there is one.
+  // Collective over: the world.
+  void wait_for_save();
 
   // Empty: there is none yet.
   const std::filesystem::path& newest() const { return newest_; }
-  int64_t newest_step() const { return newest_step_; }
-  // checkpoint.every and checkpoint.every_minutes. The clock is this rank's.
-  bool is_due_by_steps(int64_t step) const;
-  bool is_due_by_time() const;
   void start_clock() { newest_at_ = std::chrono::steady_clock::now(); }
+  const BackgroundSave::Figures& figures() const { return save_.figures(); }
 
  private:
-  CheckpointConfig config_;
-  std::filesystem::path run_dir_;
-  std::filesystem::path tokenizer_from_;
-  std::optional<std::filesystem::path> resumed_parts_;
-  std::vector<CheckpointPart> parts_;
+  struct Model {
+    std::string name;
+    engine::ModelRunner* runner;
+  };
+  bool is_due(int64_t step, const std::optional<EvaluationResult>& evaluation);
+  void start(const TrainingState& state, const std::optional<EvaluationResult>& evaluation,
+             int64_t tag);
+  void set_newest();
+
+  Options options_;
+  sp::Mesh mesh_;
+  std::vector<Model> models_;
+  std::optional<std::filesystem::path> resumed_;
   std::filesystem::path newest_;
   int64_t newest_step_ = 0;
+  std::filesystem::path saving_;  // in progress
+  int64_t saving_step_ = 0;
   std::chrono::steady_clock::time_point newest_at_;
+  double best_score_ = -std::numeric_limits<double>::infinity();  // rank 0's
+  BackgroundSave save_;
 };
 
 }  // namespace ringside::rl

@@ -151,11 +151,20 @@ StartPlan plan_start(const fs::path& run_dir, const Config& config, int64_t step
     }
     plan.drop_journal = !refused.empty();
   }
-  const fs::path final_checkpoint = run_dir / "checkpoint-final";
-  if (checkpoint == final_checkpoint && checkpoint_step(final_checkpoint) >= steps) {
+  const auto finished = final_step(run_dir);
+  if (finished >= steps && (!checkpoint || checkpoint_step(*checkpoint) <= *finished)) {
     return {StartKind::kFinished,
-            {"already finished: " + std::to_string(checkpoint_step(final_checkpoint)) + " steps, " +
-             final_checkpoint.string()},
+            {"already finished: " + std::to_string(*finished) + " steps, " +
+             final_directory(run_dir).string()},
+            false};
+  }
+  if (finished && !checkpoint && !accept_changes) {
+    return {StartKind::kRefused,
+            {final_directory(run_dir).string() + " holds the weights of step " +
+                 std::to_string(*finished) + ", but " + (run_dir / "checkpoints").string() +
+                 " holds no checkpoint, which training would go on from",
+             "nothing was started; expected the checkpoint of that step, another --run-dir, or "
+             "--accept-changes to start again from step 1"},
             false};
   }
   return plan;

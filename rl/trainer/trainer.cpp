@@ -64,13 +64,13 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
 }
 
 // Collective.
-void publish(TrainingRun& run, RolloutSource* source, bool saved) {
+void publish(TrainingRun& run, RolloutSource* source, std::optional<int64_t> saved_step) {
   const int64_t next_step = run.state().step + 1;
   const bool reads = source != nullptr && source->reads_weights(next_step);
   run.on_main_rank_with_weights(reads, [&] {
     source->publish(run.decoder(), run.state().weight_version, next_step);
-    if (saved) {
-      source->checkpointed(run.state().step);
+    if (saved_step) {
+      source->checkpointed(*saved_step);
     }
   });
 }
@@ -82,7 +82,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   Parts parts(run);
   Learner& learner = *parts.learner;
   const Evaluation& evaluation = *parts.evaluation;
-  publish(run, source, /*saved=*/false);
+  publish(run, source, std::nullopt);
   evaluate_before_training(run, evaluation);
   RewardAlarms reward_alarms;
   while (!run.is_over()) {
@@ -116,8 +116,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     if (evaluation.is_due(run.state().step + 1)) {
       metrics.emplace_back("eval_reward", evaluation.mean_reward());
     }
-    const bool saved = run.finish_step(std::move(metrics), updates.policy);
-    publish(run, source, saved);
+    const auto saved_step = run.finish_step(std::move(metrics), updates.policy);
+    publish(run, source, saved_step);
   }
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
@@ -76,13 +77,55 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
   return id;
 }
 
+// The evaluation among a step's metrics, if there was one.
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) {
+    if (name == "eval_reward" || name == "eval_loss") {
+      return EvaluationResult{name, value};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string describe_saves(const BackgroundSave::Figures& figures) {
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "%lld checkpoints: training waited %.3f s for copies to host memory and %.3f s for "
+                "saves to end",
+                static_cast<long long>(figures.saves), figures.copying, figures.waiting);
+  return text;
+}
+
+void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
+  if (const auto& figures = checkpoints.figures(); figures.saves > 0) {
+    log::info(describe_saves(figures));
+  }
+  if (run.config().checkpoint.keep_best) {
+    if (const auto best = best_checkpoint(run.run_dir())) {
+      log::info("best evaluation: " + best->evaluation.metric + " " +
+                std::to_string(best->evaluation.value) + ", " + best->dir.string());
+    }
+  }
+  const std::filesystem::path& newest = checkpoints.newest();
+  const std::string steps = std::to_string(run.state().step);
+  if (const int signal = run.stop_signal(); signal == 0) {
+    log::info("finished: " + steps + " steps, " + final_directory(run.run_dir()).string());
+  } else {
+    log::warn(std::string("stopped by SIG") + sigabbrev_np(signal) + " after step " + steps + "; " +
+              (newest.empty() ? "nothing was trained yet"
+                              : "the same command goes on from " + newest.string()));
+  }
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms)
     : options_(std::move(options)),
       mesh_(mesh),
       comms_(std::move(comms)),
-      checkpoints_(config().checkpoint, run_dir(), config().model.path) {
+      checkpoints_({config().checkpoint, run_dir(), config().model.path, waiting_round(config()),
+                    options_.before_checkpoint},
+                   mesh_, comms_.control(sp::axes::kLoss)) {
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
@@ -107,7 +150,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
 }
 
 void TrainingRun::resume_or_start() {
-  const auto resumed = checkpoints_.resume(*policy_);
+  const auto resumed = checkpoints_.resume();
+  checkpoints_.add_model("policy", *policy_);
   if (resumed) {
     state_ = *resumed;
   } else {
@@ -140,7 +184,7 @@ void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void
   if (is_main_rank() || !joins) {
     on_main_rank(work);
   } else {
-    on_every_rank([&] { engine::join_reading(decoder()); });
+    on_every_rank([&] { engine::join_reading(policy_->model().units()); });
   }
 }
 
@@ -185,7 +229,8 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
   }
 }
 
-void TrainingRun::diverged(const engine::Diverged& error) const {
+void TrainingRun::diverged(const engine::Diverged& error) {
+  checkpoints_.wait_for_save();
   const std::filesystem::path& newest = checkpoints_.newest();
   throw TrainingFailed("step " + std::to_string(state_.step + 1) + ": " + error.what() +
                        (newest.empty() ? "; there is no checkpoint yet"
@@ -194,56 +239,57 @@ void TrainingRun::diverged(const engine::Diverged& error) const {
                        "optimizer.max_grad_norm");
 }
 
-bool TrainingRun::finish_step(Metrics metrics, const std::vector<UpdateResult>& updates) {
+std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
+                                                const std::vector<UpdateResult>& updates) {
   ++state_.step;
   ++state_.weight_version;
+  evaluation_ = evaluation_of(metrics);
   if (is_main_rank()) {
     report_->write(state_, std::move(metrics), updates);
   }
-  if (!agree_on_step_end()) {
-    return false;
+  // Clocks and signals differ between ranks, but all ranks must act alike.
+  std::vector<int64_t> word = checkpoints_.word(state_.step, evaluation_);
+  word.push_back(signal_here());
+  at::Tensor of_all = at::tensor(word, at::kLong);
+  comms_.control(sp::axes::kLoss)->all_reduce_max(of_all, "step end");
+  word.assign(of_all.const_data_ptr<int64_t>(), of_all.const_data_ptr<int64_t>() + word.size());
+  agree_to_stop(static_cast<int>(word.back()));
+  return checkpoints_.step_end(word, state_, evaluation_);
+}
+
+void TrainingRun::write_final() const {
+  engine::AtomicDirectory directory(final_directory(run_dir()));
+  engine::SaveOptions options;
+  options.copy_tokenizer_from = config().model.path;
+  engine::save_decoder(decoder(), directory.path(), decoder().compute_dtype(), options);
+  for (const FinalPart& part : final_parts_) {
+    part.write(directory.path());
   }
-  save(checkpoint_path(run_dir(), state_.step));
-  return true;
+  write_final_state(directory.path(), state_);
+  directory.commit();
 }
 
-// Clocks and signals differ between ranks, but all ranks must act alike. Returns whether a
-// checkpoint is due.
-bool TrainingRun::agree_on_step_end() {
-  const bool is_due = checkpoints_.is_due_by_steps(state_.step) ||
-                      (is_main_rank() && checkpoints_.is_due_by_time());
-  at::Tensor word = at::tensor({int64_t{signal_here()}, int64_t{is_due}}, at::kLong);
-  comms_.control(sp::axes::kLoss)->all_reduce_max(word, "step end");
-  agree_to_stop(word[0].item<int>());
-  return word[1].item<int64_t>() != 0;
-}
-
-void TrainingRun::save(const std::filesystem::path& dir) {
-  on_main_rank_with_weights(true, [&] { checkpoints_.write(dir, *policy_, state_); });
-  checkpoints_.set_newest(dir, state_.step);
+void TrainingRun::join_final() const {
+  engine::join_reading(policy_->model().units());
+  for (const FinalPart& part : final_parts_) {
+    part.join();
+  }
 }
 
 void TrainingRun::finish() {
   if (is_main_rank()) {
     report_->finish();
   }
-  const int signal = stop_signal();
-  if (signal == 0) {
-    save(run_dir() / "checkpoint-final");
-  } else if (state_.step > checkpoints_.newest_step()) {
-    save(checkpoint_path(run_dir(), state_.step));
+  checkpoints_.finish(state_, evaluation_);
+  if (stop_signal() == 0) {
+    if (is_main_rank() || !engine::is_sharded(decoder())) {
+      on_main_rank([this] { write_final(); });
+    } else {
+      on_every_rank([this] { join_final(); });
+    }
   }
-  if (!is_main_rank()) {
-    return;
-  }
-  const std::string steps = std::to_string(state_.step);
-  const std::filesystem::path& newest = checkpoints_.newest();
-  if (signal == 0) {
-    log::info("finished: " + steps + " steps, " + newest.string());
-  } else {
-    log::warn(std::string("stopped by SIG") + sigabbrev_np(signal) + " after step " + steps + "; " +
-              (newest.empty() ? "nothing was trained yet"
-                              : "the same command goes on from " + newest.string()));
+  if (is_main_rank()) {
+    log_end(*this, checkpoints_);
   }
 }
 

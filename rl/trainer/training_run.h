@@ -30,6 +30,8 @@ struct RunOptions {
   int64_t steps = 0;  // total number of steps, including those before a resume
   // Returns the signal that asked this process to stop, or 0. Empty: no signal is observed.
   std::function<int()> stop_signal{};
+  // Called by the thread that saves checkpoints before it writes this rank's part; may be empty.
+  std::function<void(int64_t step)> before_checkpoint{};
 };
 
 // Training cannot continue. Every rank throws it for the same reason.
@@ -75,12 +77,18 @@ class TrainingRun {
   // Adaptive coefficients. They are saved in checkpoints.
   TrainingState& adaptive_state() { return state_; }
 
-  // The trainer/ folder of the checkpoint that this run resumed from, which holds the parts added
-  // by add_checkpoint_part; nullopt for a run from step 0.
-  const std::optional<std::filesystem::path>& resumed_parts() const {
-    return checkpoints_.resumed_parts();
+  // Makes a model part of the run's checkpoints. In a run that has resumed it is loaded from the
+  // checkpoint, which must hold it. The model must outlive the run's last step. Not collective.
+  // Throws: std::runtime_error naming checkpoint and tensor when that does not fit.
+  void add_checkpointed_model(const std::string& name, engine::ModelRunner& model) {
+    checkpoints_.add_model(name, model);
   }
-  void add_checkpoint_part(CheckpointPart part) { checkpoints_.add_part(std::move(part)); }
+  // Adds files to RUN_DIR/checkpoint-final. Called on rank 0 with that directory.
+  struct FinalPart {
+    std::function<void(const std::filesystem::path& dir)> write;  // on rank 0
+    std::function<void()> join;  // on the other ranks, if the models are sharded
+  };
+  void add_final_part(FinalPart part) { final_parts_.push_back(std::move(part)); }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
   double learning_rate_factor() const;
@@ -96,28 +104,34 @@ class TrainingRun {
   UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns,
                       const LossFunction& loss);
 
+  // Waits for the checkpoint that is being saved.
+  // Collective over: the world.
   // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
-  [[noreturn]] void diverged(const engine::Diverged& error) const;
+  [[noreturn]] void diverged(const engine::Diverged& error);
 
   // The report of finished steps. Rank 0 only.
   StepReport& report() { return *report_; }
 
-  // Ends a step: increments the counters, writes the step's line of metrics, shows progress, and
-  // saves a checkpoint if one is due. Returns whether it saved one. The ranks agree here on a stop
-  // that any of them was asked for. Only rank 0 writes. `metrics` must hold "num_tokens", and
-  // "reward" if there is one.
+  // Ends a step: increments the counters, writes the step's line of metrics (rank 0), shows
+  // progress, and starts to save a checkpoint if one is due. Returns the step of a checkpoint that
+  // has become complete since the last call. The ranks agree here on a stop that any of them was
+  // asked for. `metrics` must hold "num_tokens", and "reward" if there is one; "eval_reward" or
+  // "eval_loss" decides on the best checkpoint.
   // Collective over: the world.
-  bool finish_step(Metrics metrics, const std::vector<UpdateResult>& updates);
+  // Blocks: until the state is copied to host memory if a checkpoint is due, and until the one
+  // before is complete.
+  std::optional<int64_t> finish_step(Metrics metrics, const std::vector<UpdateResult>& updates);
 
-  // Writes RUN_DIR/checkpoint-final; after a stop, a checkpoint of the last step if that is not
-  // saved yet. Only rank 0 writes.
+  // Saves a checkpoint of the last step if there is none and waits for it. Unless the run was
+  // stopped, then writes RUN_DIR/checkpoint-final (rank 0).
   // Collective over: the world.
   void finish();
 
  private:
   void resume_or_start();
-  bool agree_on_step_end();
-  void save(const std::filesystem::path& dir);
+  void write_final() const;
+  // Takes part in rank 0's write_final().
+  void join_final() const;
 
   RunOptions options_;
   sp::Mesh mesh_;
@@ -127,6 +141,8 @@ class TrainingRun {
   TrainingState state_;
   RunCheckpoints checkpoints_;
   std::optional<StepReport> report_;  // rank 0's
+  std::vector<FinalPart> final_parts_;
+  std::optional<EvaluationResult> evaluation_;  // of the last step, if there was one
   int stop_signal_ = 0;
 };
 

@@ -246,7 +246,7 @@ TEST_CASE("float16: the loss scale is part of the saved state") {
   on_one_rank([](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
     Training training(mesh, groups, at::kHalf), resumed(mesh, groups, at::kHalf);
     training.step(std::numeric_limits<double>::infinity());
-    const auto saved = training.runner->named_state(), loaded = resumed.runner->named_state();
+    const auto saved = training.runner->state_slices(), loaded = resumed.runner->state_slices();
     REQUIRE(saved.size() == loaded.size());
     for (std::size_t i = 0; i < saved.size(); ++i) {
       CHECK(saved[i].name == loaded[i].name);

@@ -39,7 +39,7 @@ def everything(folder: pathlib.Path, recipe: pathlib.Path, name: str, words: lis
     steps = ringside_cli.read_steps(run_dir)
     found = {"logprobs": (folder / "out.jsonl").read_bytes()}
     found["metrics"] = json.dumps(parity_layouts.without_clocks(steps)).encode()
-    for file in sorted((run_dir / "checkpoint-final").rglob("*.safetensors")):
+    for file in sorted(run_dir.rglob("*.safetensors")):
         found[file.name] = file.read_bytes()
     return found, sum(step["step_time"] for step in steps)
 

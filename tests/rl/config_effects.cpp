@@ -154,6 +154,7 @@ std::vector<Effect> training_effects() {
       {"eval.temperature", "0.0", recorded, evaluated},
       {"checkpoint.every", "1", recorded, {"checkpoint.every=2"}},
       {"checkpoint.keep", "1", recorded, {"checkpoint.every=1", "train.steps=3"}},
+      {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.ringattn_parallel_size", "2", recorded, {}},

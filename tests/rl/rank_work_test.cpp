@@ -48,6 +48,7 @@ class SlowSource final : public rl::RolloutSource {
     std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
     published.push_back(version);
   }
+  bool reads_weights(int64_t) const override { return false; }
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
     return file_->poll(step, timeout);
   }
@@ -103,16 +104,16 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
   test::run_ranks(
       {1, 1, 2},
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-        rl::TrainingRun run({config, dir.path(), 2, {}}, mesh, comms);
-        run.add_checkpoint_part([saves = 0](const fs::path&) mutable {
-          if (saves++ == 0) std::this_thread::sleep_for(kLonger);
-        });
+        const auto slowly = [](int64_t step) {
+          if (step == 1) std::this_thread::sleep_for(kLonger);
+        };
+        rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
         rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
         CHECK(run.state().step == 2);
       },
       kTimeout);
   CHECK(source.published == std::vector<int64_t>{0, 1, 2});
-  CHECK(rl::checkpoint_step(dir.path() / "checkpoint-final") == 2);
+  CHECK(rl::checkpoint_step(rl::checkpoint_path(dir.path(), 2)) == 2);
 }
 
 TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it") {

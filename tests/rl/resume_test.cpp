@@ -1,10 +1,13 @@
 // Guards: something that a run learns or adapts and a checkpoint forgets: the critic, a reference
 // that follows the policy, adaptive coefficients. Oracle: the same run without the stop, to the
 // bit. And the log of what a run trained on.
+#include <ATen/ATen.h>
+
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rl/checkpoint/checkpoint_reader.h"
 #include "rl/config/load.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/trainer.h"
@@ -29,7 +32,7 @@ rl::Config make_config(const std::vector<std::string>& words) {
                                "rollout.max_completion_tokens=12",
                                "optimizer.learning_rate=0.01",
                                "optimizer.lr_schedule=linear",
-                               "train.steps=4",
+                               "train.steps=7",
                                "checkpoint.every=2",
                                "log.progress=lines"};
   all.insert(all.end(), words.begin(), words.end());
@@ -37,16 +40,30 @@ rl::Config make_config(const std::vector<std::string>& words) {
 }
 
 // Trains until `steps` are done, going on from what `dir` holds.
-rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t steps) {
+rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t steps,
+                        sp::MeshShape shape = {1, 1, 1}) {
   rl::TrainingState state;
-  test::run_ranks({1, 1, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir, steps, {}}, mesh, comms);
-    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
+    const auto source =
+        run.is_main_rank() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
     rl::train_rl(run, source.get());
-    state = run.state();
+    if (run.is_main_rank()) {
+      state = run.state();
+    }
   });
   return state;
 }
+
+// With a critic, and with a reference that moves; both with adaptive coefficients.
+const std::vector<std::string> kWithCritic{"algorithm.preset=ppo", "algorithm.kl_target=0.05",
+                                           "algorithm.kl_horizon=20", "rollout.group_size=4",
+                                           "algorithm.critic.warmup_steps=1"};
+const std::vector<std::string> kWithReference{
+    "algorithm.preset=grpo",         "algorithm.reference_update_every=1",
+    "algorithm.reference_mixup=0.5", "algorithm.entropy_target=2",
+    "algorithm.entropy_step=0.01",   "algorithm.kl_target=0.05",
+    "algorithm.kl_horizon=20"};
 
 std::string bytes_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -58,21 +75,12 @@ std::string bytes_of(const fs::path& file) {
 TEST_CASE(
     "a run that was stopped goes on as if it had not been, critic, reference and coefficients "
     "included") {
-  const auto words = GENERATE(
-      std::vector<std::string>{"algorithm.preset=ppo", "algorithm.kl_target=0.05",
-                               "algorithm.kl_horizon=20", "rollout.group_size=4",
-                               "algorithm.critic.warmup_steps=1"},
-      std::vector<std::string>{"algorithm.preset=grpo", "algorithm.reference_update_every=1",
-                               "algorithm.reference_mixup=0.5", "algorithm.entropy_target=2",
-                               "algorithm.entropy_step=0.01", "algorithm.kl_target=0.05",
-                               "algorithm.kl_horizon=20"});
+  const auto words = GENERATE(kWithCritic, kWithReference);
   CAPTURE(words[0]);
   const auto config = make_config(words);
   const test::TemporaryDirectory whole, stopped;
   const auto expected = train(config, whole.path(), 4);
   train(config, stopped.path(), 2);
-  fs::remove_all(stopped.path() /
-                 "checkpoint-final");  // it goes on from the one that the schedule made
   const auto state = train(config, stopped.path(), 4);
   CHECK(state.step == 4);
   CHECK(state.kl_coef == expected.kl_coef);
@@ -80,7 +88,7 @@ TEST_CASE(
   CHECK(state.entropy_coef == expected.entropy_coef);
   CHECK(state.entropy == expected.entropy);
   int compared = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(whole.path() / "checkpoint-final")) {
+  for (const auto& entry : fs::recursive_directory_iterator(whole.path())) {
     if (entry.path().extension() == ".safetensors") {
       const auto file = fs::relative(entry.path(), whole.path());
       CAPTURE(file.string());
@@ -88,7 +96,36 @@ TEST_CASE(
       ++compared;
     }
   }
-  CHECK(compared >= 3);  // policy, its optimizer, and the critic with its own or the reference
+  CHECK(compared >= 3);  // the checkpoints of steps 2 and 4, and the final weights
+}
+
+// Guards: a checkpoint that another layout of ranks reads in another order or in part. Oracle: the
+// run without the stop.
+TEST_CASE("a run goes on at any layout of ranks from a checkpoint of any other") {
+  const auto words = GENERATE(kWithCritic, kWithReference);
+  CAPTURE(words[0]);
+  const auto config = make_config(words);
+  const sp::MeshShape saved{2, 1, 2};
+  const test::TemporaryDirectory whole, stopped;
+  train(config, whole.path(), 7, saved);
+  train(config, stopped.path(), 2, saved);
+  const rl::CheckpointReader expected(rl::checkpoint_path(whole.path(), 7));
+  CHECK(expected.manifest().parts.size() == 4);
+  for (const sp::MeshShape& shape :
+       std::vector<sp::MeshShape>{{2, 1, 2}, {1, 2, 2}, {4, 1, 1}, {1, 1, 1}, {1, 3, 1}}) {
+    CAPTURE(shape.dp_replicate, shape.ring, shape.ulysses);
+    const test::TemporaryDirectory resumed;
+    fs::copy(stopped.path(), resumed.path(), fs::copy_options::recursive);
+    train(config, resumed.path(), 7, shape);
+    const rl::CheckpointReader found(rl::checkpoint_path(resumed.path(), 7));
+    REQUIRE(found.tensors().size() == expected.tensors().size());
+    const bool same_layout = shape.dp_replicate == 2 && shape.ulysses == 2;
+    for (const auto& [name, stored] : expected.tensors()) {
+      CAPTURE(name);
+      const at::Tensor difference = (found.tensor(name) - expected.tensor(name)).abs();
+      CHECK(difference.max().item<double>() <= (same_layout ? 0.0 : 1e-10));
+    }
+  }
 }
 
 // Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the

@@ -6,6 +6,7 @@
 
 #include "engine/optim/adamw.h"
 #include "engine/runner/model_runner.h"
+#include "rl/checkpoint/checkpoint_reader.h"
 #include "rl/data/training_batch.h"
 #include "rl/publish/version_directories.h"
 #include "rl/publish/weight_snapshot.h"
@@ -16,6 +17,7 @@
 #include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/weight_receiver.h"
 #include "tests/support/catch.h"
+#include "tests/support/checkpoints.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_model.h"
@@ -175,37 +177,21 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
   auto policy = make_runner(1, dtype);
   take_step(policy);
   take_step(policy);
-  const rl::TrainingState state{2, 2, 2, 7, "run"};
-  rl::save_checkpoint(rl::checkpoint_path(dir.path(), 2), policy, state, "");
+  rl::Manifest manifest;
+  manifest.state = {2, 2, 2, 7, "run"};
+  test::save_checkpoint(rl::checkpoint_path(dir.path(), 2), policy, manifest);
   REQUIRE(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 2));
 
   auto restored = make_runner(9, dtype);
-  const auto loaded = rl::load_checkpoint(*rl::latest_checkpoint(dir.path()), restored);
-  CHECK(loaded.step == 2);
-  CHECK(loaded.run_id == "run");
+  const rl::CheckpointReader reader(*rl::latest_checkpoint(dir.path()));
+  reader.fill("policy", restored.state_slices());
+  restored.set_step_count(reader.manifest().optimizer_steps.at("policy"));
+  CHECK(reader.manifest().state.step == 2);
+  CHECK(reader.manifest().state.run_id == "run");
   CHECK(same_parameters(policy.decoder(), restored.decoder()));
   take_step(policy);
   take_step(restored);
   CHECK(same_parameters(policy.decoder(), restored.decoder()));
-}
-
-TEST_CASE("the newest complete checkpoint is the one, older ones are pruned") {
-  const test::TemporaryDirectory dir;
-  const auto policy = make_runner(1, at::kFloat);
-  CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
-  for (int64_t step = 1; step <= 3; ++step) {
-    rl::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, {step, step, step, 1, "r"},
-                        "");
-  }
-  std::filesystem::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
-  CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
-  rl::prune_checkpoints(dir.path(), 0);  // 0 keeps all
-  CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
-  rl::prune_checkpoints(dir.path(), 2);
-  CHECK_FALSE(std::filesystem::exists(rl::checkpoint_path(dir.path(), 1)));
-  CHECK(std::filesystem::exists(rl::checkpoint_path(dir.path(), 2)));
-  rl::save_checkpoint(dir.path() / "checkpoint-final", policy, {4, 4, 4, 1, "r"}, "");
-  CHECK(rl::latest_checkpoint(dir.path()) == dir.path() / "checkpoint-final");
 }
 
 TEST_CASE("an update with recomputed activations is the same update, on every layout") {

@@ -56,7 +56,7 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
       {.replicate = 2, .shard = 2, .stage = 3},
       {.offload = Offload::kMoments},
       {.offload = Offload::kFull},
-      {.shard = 2, .recompute = true, .offload = Offload::kMoments},
+      {.shard = 2, .activations = {engine::Recompute::kFull}, .offload = Offload::kMoments},
       {.shard = 2, .stage = 1, .offload = Offload::kFull},
       {.replicate = 2, .shard = 2, .offload = Offload::kFull, .offload_parameters = true},
   };

@@ -132,13 +132,13 @@ std::vector<nlohmann::json> metrics_of(const fs::path& run_dir) {
   return steps;
 }
 
-// Weights and moments of policy, and of the critic and the reference where there are.
+// The final weights, and checkpoints with masters and moments of the policy, and of the critic and
+// the reference where there are.
 std::vector<std::string> tensor_files(const fs::path& run_dir) {
   std::vector<std::string> names;
-  const fs::path final = run_dir / "checkpoint-final";
-  for (const auto& entry : fs::recursive_directory_iterator(final)) {
+  for (const auto& entry : fs::recursive_directory_iterator(run_dir)) {
     if (entry.path().extension() == ".safetensors") {
-      names.push_back(fs::relative(entry.path(), final).string());
+      names.push_back(fs::relative(entry.path(), run_dir).string());
     }
   }
   std::sort(names.begin(), names.end());
@@ -164,8 +164,7 @@ void check_same_bits(const rl::Config& config) {
   CHECK(tensor_files(device.path()) == files);
   for (const std::string& file : files) {
     INFO(file);
-    CHECK(bytes_of(device.path() / "checkpoint-final" / file) ==
-          bytes_of(cpu.path() / "checkpoint-final" / file));
+    CHECK(bytes_of(device.path() / file) == bytes_of(cpu.path() / file));
   }
 }
 

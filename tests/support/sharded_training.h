@@ -25,7 +25,7 @@ struct ShardLayout {
   int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
   rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
   int64_t stage = 3;
-  engine::ActivationOptions activations;
+  engine::ActivationOptions activations = {};
   rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
   bool offload_parameters = false;
   int64_t documents = 9;
@@ -43,10 +43,9 @@ struct ShardLayout {
   std::string name() const {
     return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
-           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
-           " recompute " + std::to_string(static_cast<int>(activations.recompute)) +
-           " offload " + std::string(rl::to_string(offload)) +
-           (offload_parameters ? " and parameters" : "");
+           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) + " recompute " +
+           std::to_string(static_cast<int>(activations.recompute)) + " offload " +
+           std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "");
   }
 };
 

@@ -102,7 +102,7 @@ class Lifecycle(unittest.TestCase):
         begin = time.monotonic()
         self.assertEqual(run.wait(DEADLINE_S), 130, self.text())
         self.assertLess(time.monotonic() - begin, 15)
-        self.assertRegex(self.text(), "stopped by SIGINT after step 5; .*checkpoint-final")
+        self.assertRegex(self.text(), "stopped by SIGINT after step 5; .*checkpoints/step-000005")
 
     def test_the_default_saves_by_time_and_keeps_two(self):
         run = self.start("train.steps=100000", "checkpoint.every_minutes=0.005")
@@ -142,14 +142,37 @@ class Lifecycle(unittest.TestCase):
 
     def test_a_finished_run_says_so(self):
         self.assertEqual(self.run_to_end("train.steps=3"), 0, self.text())
-        before = (self.run_dir / "checkpoint-final/trainer/state.json").stat().st_mtime_ns
+        before = (self.run_dir / "checkpoint-final/ringside.json").stat().st_mtime_ns
         for command in ("train", "run"):
             begin = time.monotonic()
             self.assertEqual(self.run_to_end("train.steps=3", command=command, rollouts=command == "train"), 0, self.text())
             self.assertLess(time.monotonic() - begin, 5)
             self.assertRegex(self.text(), "already finished: 3 steps, .*checkpoint-final")
             self.assertNotIn("worker", self.text())
-        self.assertEqual((self.run_dir / "checkpoint-final/trainer/state.json").stat().st_mtime_ns, before)
+        self.assertEqual((self.run_dir / "checkpoint-final/ringside.json").stat().st_mtime_ns, before)
+
+    def test_a_finished_run_without_its_checkpoints_does_not_start_again_in_silence(self):
+        self.assertEqual(self.run_to_end("train.steps=3"), 0, self.text())
+        shutil.rmtree(self.run_dir / "checkpoints")
+        self.assertEqual(self.run_to_end("train.steps=5"), 2, self.text())
+        self.assertRegex(self.text(), "checkpoint-final holds the weights of step 3, but .*checkpoints holds no checkpoint")
+        self.assertEqual(self.run_to_end("train.steps=5", "--accept-changes"), 0, self.text())
+        self.assertEqual(self.steps(), [1, 2, 3, 4, 5])
+
+    def test_a_damaged_checkpoint_is_refused_by_its_file(self):
+        words = ("train.steps=3", "parallel.ulysses_parallel_size=2")
+        self.assertEqual(self.run_to_end(*words), 0, self.text())
+        part = self.run_dir / "checkpoints/step-000003/part-00001-of-00002.safetensors"
+        content = part.read_bytes()
+        for damaged in (content[:-5], content[:-5] + b"other", None):
+            part.unlink()
+            if damaged is not None:
+                part.write_bytes(damaged)
+            self.assertEqual(self.run_to_end("train.steps=4", *words[1:]), 1, self.text())
+            self.assertIn(part.name, self.text())
+            part.write_bytes(content)
+        self.assertEqual(self.run_to_end("train.steps=4"), 0, self.text())
+        self.assertRegex(self.text(), "going on from .*step-000003")
 
     def test_a_directory_has_one_trainer_at_a_time(self):
         first = self.start("train.steps=100000")

@@ -226,11 +226,10 @@ class Supervisor {
         on_worker_exit(child, *status, ending);
       } else if (!status->ok() && phase_ == Phase::kRunning) {
         failures += (failures.empty() ? "" : "; ") + ending;
-        reason_told_ = reason_told_ || !last_words(child).empty();
+        reason_told_ = reason_told_ || knows_reason(child);
       } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
         report(ending);  // it was expected to save a checkpoint
-      } else if (interrupt_ == 0 && !reason_told_ && !status->signalled &&
-                 !last_words(child).empty()) {
+      } else if (interrupt_ == 0 && !reason_told_ && !status->signalled && knows_reason(child)) {
         result_.error += "; " + ending;  // this rank knows the reason but did not die first
         reason_told_ = true;
       }
@@ -263,6 +262,9 @@ class Supervisor {
   static std::string last_words(const Child& child) {
     return child.relay ? child.relay->reason() : std::string();
   }
+
+  // Other output is no reason, and was forwarded when it came.
+  static bool knows_reason(const Child& child) { return child.relay && child.relay->holds_words(); }
 
   void on_worker_exit(Child& child, const ExitStatus& status, const std::string& ending) {
     if (phase_ == Phase::kStopping || phase_ == Phase::kKilling) return;

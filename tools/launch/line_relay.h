@@ -35,6 +35,8 @@ class LineRelay {
 
   // The child's last output: the lines held back, else its last line that is not empty.
   const std::string& reason() const { return held_.empty() ? last_line_ : held_; }
+  // Whether reason() is what the executable said last, and not just its last line.
+  bool holds_words() const { return !held_.empty(); }
 
  private:
   void pass_on(const std::string& line);

@@ -1,0 +1,23 @@
+// Hugging Face directories made of checkpoints.
+#pragma once
+
+#include <filesystem>
+
+#include "engine/runner/model_runner.h"
+
+namespace ringside::rl {
+
+// What a checkpoint holds besides its parts, in CHECKPOINT/model: the policy's config.json and
+// tokenizer, so that the checkpoint can be exported without the model that training started from.
+// Throws: std::system_error on a write failure.
+void write_model_description(const std::filesystem::path& checkpoint, const engine::Decoder& policy,
+                             const std::filesystem::path& tokenizer_from);
+
+// Writes the policy of a checkpoint as a Hugging Face directory, in the dtype of its config.json.
+// Only one tensor at a time is in memory. All parts are verified first.
+// Blocks: on the disk.
+// Throws: std::runtime_error as CheckpointReader, and when `dir` exists and is not empty;
+// std::system_error on a write failure. `dir` then does not appear.
+void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& dir);
+
+}  // namespace ringside::rl
