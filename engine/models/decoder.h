@@ -102,7 +102,7 @@ class Decoder {
   ModelConfig config_;
   ComputeContext context_;
   bool recompute_activations_ = false;
-  at::Tensor rope_inverse_frequencies_d_;
+  RopeFrequencies rope_frequencies_;
   std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()
 };
 

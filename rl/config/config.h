@@ -28,6 +28,7 @@ struct ModelConfig {
   std::int64_t mlp_tile_tokens = 0;
   std::int64_t logit_chunk_mb = 256;
   bool fp32_norms = false;
+  std::int64_t max_document_tokens = 0;
 };
 
 struct DataConfig {

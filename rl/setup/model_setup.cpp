@@ -27,6 +27,7 @@ engine::ComputeContext compute_context(const Config& config, c10::Device device)
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
+  model.max_document_tokens = config.model.max_document_tokens;
   return model;
 }
 

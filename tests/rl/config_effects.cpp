@@ -9,6 +9,7 @@
 #include "rl/data/prompt_set.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/setup/model_device.h"
+#include "rl/setup/model_setup.h"
 
 namespace fs = std::filesystem;
 
@@ -129,6 +130,12 @@ std::vector<Effect> training_effects() {
       {"model.init_std", "0.5", recorded, {"model.init=random"}},
       {"model.recompute", "full", recomputes, {}},
       {"model.fp32_norms", "true", recorded, {"model.dtype=float64"}},
+      {"model.max_document_tokens",
+       "64",
+       [](const rl::Config& c) {
+         return std::to_string(engine::num_positions(rl::load_model_config(c, c.model.path)));
+       },
+       {}},
       {"optimizer.learning_rate", "0.02", recorded, {}},
       {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},
       {"optimizer.warmup_steps", "2", recorded, {}},
