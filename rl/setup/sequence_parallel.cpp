@@ -39,6 +39,9 @@ sp::MeshShape mesh_shape(const ParallelConfig& config) {
 sp::SequenceOptions sequence_options(const SpConfig& config) {
   sp::SequenceOptions options;
   options.plan.ring_impl = config.ring_impl;
+  options.plan.ring_backward = config.ring_backward == RingBackward::kAllGather
+                                   ? sp::RingImpl::kAllGather
+                                   : sp::RingImpl::kP2p;
   options.plan.heads_k_stride = config.heads_k_stride;
   options.placement = config.placement;
   options.shared_prefix = config.shared_prefix;

@@ -13,7 +13,8 @@ namespace ringside::rl {
 // The mesh of parallel.*, with one replica while their number is open.
 sp::MeshShape mesh_shape(const ParallelConfig& config);
 
-// Layout options of micro-batches: sp.ring_impl, heads_k_stride, placement, shared_prefix.
+// Layout options of micro-batches: sp.ring_impl, ring_backward, heads_k_stride, placement,
+// shared_prefix, async_ulysses.
 sp::SequenceOptions sequence_options(const SpConfig& config);
 
 // Descriptions of the possible factorings of the sequence-parallel ranks, one line each, fastest

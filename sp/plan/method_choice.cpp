@@ -9,34 +9,52 @@ namespace {
 
 constexpr double kBackwardFlops = 2.5;  // times the forward's: five matrix products instead of two
 
-double rank_seconds(const AttentionPlan& plan, int64_t element, const RankSpeed& speed) {
-  const Traffic& t = plan.traffic;
+// Seconds of a pass whose ring transfers overlap its compute; of gathered keys the first part, 1 of
+// `parts`, comes before any compute.
+double overlapped(double compute, double transfer, bool gathers, double parts) {
+  const double exposed = gathers ? transfer / parts : 0.0;
+  return exposed + std::max(compute, transfer - exposed);
+}
+
+double rank_seconds(const RankWork& work, const MethodQuery& query, int64_t kv_heads) {
+  const Traffic& t = work.traffic;
+  const auto element = query.element_bytes;
   const int64_t accumulated = std::max<int64_t>(4, element);
-  const auto forward_flops = static_cast<double>(plan.forward_flops());
+  const double bytes_per_s = query.speed.bytes_per_s;
+  const auto flops =
+      static_cast<double>(4 * work.attended_pairs * work.query_heads * query.heads.head_dim);
+  const double compute = flops / query.speed.flops_per_s;
   const auto ring_forward = static_cast<double>(element * t.ring_kv);
-  const auto ring_backward = ring_forward + static_cast<double>(accumulated * t.ring_kv_grad);
-  const double all_to_all = static_cast<double>(forward_bytes(plan, element)) +
-                            static_cast<double>(backward_bytes(plan, element, accumulated)) -
+  const auto ring_backward =
+      static_cast<double>(element * t.ring_kv_again + accumulated * t.ring_kv_grad);
+  const double all_to_all = static_cast<double>(forward_bytes(t, element)) +
+                            static_cast<double>(backward_bytes(t, element, accumulated)) -
                             ring_forward - ring_backward;
-  const double forward =
-      std::max(forward_flops / speed.flops_per_s, ring_forward / speed.bytes_per_s);
-  const double backward = std::max(kBackwardFlops * forward_flops / speed.flops_per_s,
-                                   ring_backward / speed.bytes_per_s);
-  return all_to_all / speed.bytes_per_s + forward + backward;
+  const bool gathers = query.options.ring_impl == RingImpl::kAllGather;
+  const bool gathers_back = gathers || query.options.ring_backward == RingImpl::kAllGather;
+  const int64_t stride = query.options.heads_k_stride;
+  const auto parts =
+      static_cast<double>(gathers && stride > 0 ? (kv_heads + stride - 1) / stride : 1);
+  return all_to_all / bytes_per_s +
+         overlapped(compute, ring_forward / bytes_per_s, gathers, parts) +
+         overlapped(kBackwardFlops * compute, ring_backward / bytes_per_s, gathers_back, parts);
 }
 
 MethodCost cost_of(const MethodQuery& query, int64_t ulysses) {
   const int64_t ring = query.num_ranks / ulysses;
   const SequenceLayout layout(SegmentForest::of_documents(query.document_lengths), ring, ulysses,
                               query.placement);
+  const HeadSplit split = split_heads(query.heads, ulysses);
+  const int64_t accumulated = std::max<int64_t>(4, query.element_bytes);
   MethodCost cost{ulysses, ring};
-  for (int64_t rank = 0; rank < query.num_ranks; ++rank) {
-    const AttentionPlan plan = plan_attention(layout, query.heads, rank, query.options);
-    cost.bytes = std::max(
-        cost.bytes,
-        forward_bytes(plan, query.element_bytes) +
-            backward_bytes(plan, query.element_bytes, std::max<int64_t>(4, query.element_bytes)));
-    cost.seconds = std::max(cost.seconds, rank_seconds(plan, query.element_bytes, query.speed));
+  const std::vector<RankWork> ranks = work_of_ranks(layout, query.heads, query.options);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Traffic& traffic = ranks[rank].traffic;
+    const int64_t kv_heads = split.kv_heads_of[rank % ulysses].size();
+    cost.bytes =
+        std::max(cost.bytes, forward_bytes(traffic, query.element_bytes) +
+                                 backward_bytes(traffic, query.element_bytes, accumulated));
+    cost.seconds = std::max(cost.seconds, rank_seconds(ranks[rank], query, kv_heads));
   }
   return cost;
 }

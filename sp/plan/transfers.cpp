@@ -1,8 +1,7 @@
 #include "sp/plan/transfers.h"
 
 #include <algorithm>
-
-#include "sp/layout/range_set.h"
+#include <utility>
 
 namespace ringside::sp {
 namespace {
@@ -17,14 +16,6 @@ RangeSet rows_of(const PlacedShare& share) {
   std::vector<Range> ranges;
   for (const auto& run : share.runs()) {
     ranges.push_back(run.packed);
-  }
-  return RangeSet(std::move(ranges));
-}
-
-RangeSet keys_of(const Rectangles& rectangles) {
-  std::vector<Range> ranges;
-  for (const Rectangle& rectangle : rectangles) {
-    ranges.push_back(rectangle.key);
   }
   return RangeSet(std::move(ranges));
 }
@@ -72,78 +63,130 @@ Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queri
   return rectangles;
 }
 
-// Rows sent in the p2p ring: for each owner's share, the rows that the rank t steps on needs.
-class RingNeeds {
- public:
-  RingNeeds(const SequenceLayout& layout, const PlanOptions& options) {
-    const int64_t size = layout.ring_size();
-    for (int64_t r = 0; r < size; ++r) {
-      shares_.emplace_back(layout, r);
-    }
-    for (int64_t owner = 0; owner < size; ++owner) {
-      std::vector<RangeSet> by_step{rows_of(shares_[owner])};
-      for (int64_t t = 1; t < size; ++t) {
-        by_step.push_back(
-            options.prune ? keys_of(attend_to_share(layout.forest(), shares_[(owner + t) % size],
-                                                    shares_[owner], options.window))
-                          : by_step.front());
-      }
-      needs_.push_back(std::move(by_step));
-    }
+// The first row of run `key` of another rank's share that `queries` need; key.packed.end if none.
+int64_t first_needed(const SegmentForest& forest, const PlacedShare& queries,
+                     const PlacedShare::Run& key, const PlanOptions& options) {
+  if (!options.prune) {
+    return key.packed.begin;
   }
-
-  const PlacedShare& share(int64_t ring_rank) const { return shares_[ring_rank]; }
-  const RangeSet& all_rows(int64_t owner) const { return needs_[owner][0]; }
-
-  // The KV buffer at step t: rows that this rank or a later one needs.
-  RangeSet buffer(int64_t owner, int64_t t) const {
-    if (t == 0) {
-      return all_rows(owner);
-    }
-    RangeSet rows;
-    for (std::size_t later = t; later < needs_[owner].size(); ++later) {
-      rows = rows.united(needs_[owner][later]);
-    }
-    return rows;
+  int64_t first = key.packed.end;
+  for (const Rectangle& rectangle :
+       attend_to_run(forest, queries, key.segment, key.packed, options.window)) {
+    first = std::min(first, rectangle.key.begin);
   }
-
-  // The gradient buffer at step t >= 1: rows to which this rank or an earlier remote rank
-  // contributed.
-  RangeSet gradients(int64_t owner, int64_t t) const {
-    RangeSet rows;
-    for (int64_t earlier = 1; earlier <= t; ++earlier) {
-      rows = rows.united(needs_[owner][earlier]);
-    }
-    return rows;
-  }
-
- private:
-  std::vector<PlacedShare> shares_;
-  std::vector<std::vector<RangeSet>> needs_;  // [owner][t]
-};
+  return first;
+}
 
 }  // namespace
 
-void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout) {
-  const RingNeeds needs(layout, plan.options);
+RingNeeds::RingNeeds(const SequenceLayout& layout, const PlanOptions& options) {
+  const int64_t size = layout.ring_size();
+  for (int64_t r = 0; r < size; ++r) {
+    shares_.emplace_back(layout, r);
+    all_rows_.push_back(rows_of(shares_.back()));
+  }
+  for (int64_t owner = 0; owner < size; ++owner) {
+    const auto& runs = shares_[owner].runs();
+    const auto n = static_cast<int64_t>(runs.size());
+    std::vector<int64_t> none;
+    for (const auto& run : runs) {
+      none.push_back(run.packed.end);
+    }
+    std::vector<int64_t> by((size + 1) * n);
+    for (int64_t i = 0; i < n; ++i) {
+      by[i] = runs[i].packed.begin;  // t = 0: the owner itself
+      for (int64_t t = 1; t < size; ++t) {
+        by[t * n + i] =
+            first_needed(layout.forest(), shares_[(owner + t) % size], runs[i], options);
+      }
+      by[size * n + i] = none[i];
+    }
+    std::vector<int64_t> from = by, until = by;
+    std::copy(none.begin(), none.end(), until.begin());
+    for (int64_t at = size * n - 1; at >= 0; --at) {
+      from[at] = std::min(from[at], from[at + n]);
+    }
+    for (int64_t at = n; at < (size + 1) * n; ++at) {
+      until[at] = std::min(until[at], until[at - n]);
+    }
+    by_rank_.push_back(std::move(by));
+    from_rank_.push_back(std::move(from));
+    until_rank_.push_back(std::move(until));
+  }
+}
+
+RangeSet RingNeeds::rows(int64_t owner, const std::vector<int64_t>& first, int64_t t) const {
+  const auto& runs = shares_[owner].runs();
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    ranges.push_back({first[t * runs.size() + i], runs[i].packed.end});
+  }
+  return RangeSet(std::move(ranges));
+}
+
+int64_t RingNeeds::count(int64_t owner, const std::vector<int64_t>& first, int64_t t) const {
+  const auto& runs = shares_[owner].runs();
+  int64_t rows = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    rows += runs[i].packed.end - first[t * runs.size() + i];
+  }
+  return rows;
+}
+
+int64_t RingNeeds::p2p_kv_rows(int64_t ring_rank) const {
+  int64_t sent = 0;
+  for (int64_t t = 0; t + 1 < size(); ++t) {
+    const int64_t owner = rank_before(ring_rank, t);
+    sent += count(owner, from_rank_[owner], t + 1);
+  }
+  return sent;
+}
+
+int64_t RingNeeds::p2p_gradient_rows(int64_t ring_rank) const {
+  int64_t sent = 0;
+  for (int64_t t = 1; t < size(); ++t) {
+    const int64_t owner = rank_before(ring_rank, t);
+    sent += count(owner, until_rank_[owner], t);
+  }
+  return sent;
+}
+
+int64_t RingNeeds::gather_kv_rows(int64_t ring_rank) const {
+  int64_t sent = 0;
+  for (int64_t t = 1; t < size(); ++t) {
+    sent += count(ring_rank, by_rank_[ring_rank], t);
+  }
+  return sent;
+}
+
+int64_t RingNeeds::gather_gradient_rows(int64_t ring_rank) const {
+  int64_t sent = 0;
+  for (int64_t t = 1; t < size(); ++t) {
+    const int64_t owner = rank_before(ring_rank, t);
+    sent += count(owner, by_rank_[owner], t);
+  }
+  return sent;
+}
+
+void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs) {
   const int64_t size = layout.ring_size();
   const int64_t window = plan.options.window;
   const PlacedShare& queries = needs.share(plan.ring_rank);
   for (int64_t t = 0; t < size; ++t) {
     RingStep step;
     step.kv_owner = (plan.ring_rank - t + size) % size;
-    const RangeSet buffer = needs.buffer(step.kv_owner, t);
-    const RangeSet gradients = t == 0 ? buffer : needs.gradients(step.kv_owner, t);
+    const RangeSet buffer = needs.from_rank(step.kv_owner, t);
+    const RangeSet gradients = t == 0 ? buffer : needs.until_rank(step.kv_owner, t);
     step.kv_rows = buffer.size();
     step.gradient_rows = gradients.size();
     if (t + 1 < size) {
-      step.pass_on = buffer.places_of(needs.buffer(step.kv_owner, t + 1));
+      step.pass_on = buffer.places_of(needs.from_rank(step.kv_owner, t + 1));
     }
     if (t > 1) {
-      step.gradient_received = gradients.places_of(needs.gradients(step.kv_owner, t - 1));
+      step.gradient_received = gradients.places_of(needs.until_rank(step.kv_owner, t - 1));
     }
-    if (t ==
-        0) {  // each row's diagonal block comes first; it is never empty, so it initialises the row
+    // Each row's diagonal block comes first; it is never empty, so it initialises the row.
+    if (t == 0) {
       step.blocks =
           make_blocks(attend_to_self(queries, window), buffer, gradients, /*merge=*/false);
     }
@@ -153,50 +196,46 @@ void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout) {
     plan.steps.push_back(std::move(step));
   }
   plan.gradient_home =
-      needs.all_rows(plan.ring_rank).places_of(needs.gradients(plan.ring_rank, size - 1));
+      needs.all_rows(plan.ring_rank).places_of(needs.until_rank(plan.ring_rank, size - 1));
 }
 
-void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout) {
+void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs) {
   const int64_t size = layout.ring_size();
+  const int64_t me = plan.ring_rank;
   const SegmentForest& forest = layout.forest();
   const int64_t window = plan.options.window;
-  const RangeSet everything({{0, layout.num_tokens()}});
-  std::vector<PlacedShare> shares;
-  // Of every rank, because this rank must know which rows each needs.
-  std::vector<RangeSet> buffers;
-  Rectangles self, others;  // of this rank
+  const PlacedShare& queries = needs.share(me);
+
+  std::vector<RangeSet> received(size);  // rows of each rank's share in this rank's buffer
+  std::vector<Range> all;
   for (int64_t r = 0; r < size; ++r) {
-    shares.emplace_back(layout, r);
-    const Rectangles diagonal = attend_to_self(shares[r], window);
-    Rectangles before = attend_to_segment(forest, shares[r], window);
-    for (int64_t s = 0; s < forest.num_segments(); ++s) {
-      append(before, attend_to_run(forest, shares[r], s, forest.packed(s), window));
-    }
-    buffers.push_back(plan.options.prune ? keys_of(diagonal).united(keys_of(before)) : everything);
-    if (r == plan.ring_rank) {
-      self = diagonal;
-      others = std::move(before);
-    }
+    const int64_t t = (me - r + size) % size;
+    received[r] = t == 0 ? needs.all_rows(me) : needs.by_rank(r, t);
+    all.insert(all.end(), received[r].ranges().begin(), received[r].ranges().end());
   }
-  const RangeSet& buffer = buffers[plan.ring_rank];
+  const RangeSet buffer(std::move(all));
   RingStep step;
-  step.kv_owner = plan.ring_rank;
+  step.kv_owner = me;
   step.kv_rows = buffer.size();
   step.gradient_rows = buffer.size();
-  step.blocks = make_blocks(std::move(self), buffer, buffer, /*merge=*/false);
-  append(step.blocks, make_blocks(std::move(others), buffer, buffer, /*merge=*/true));
+  step.blocks = make_blocks(attend_to_self(queries, window), buffer, buffer, /*merge=*/false);
+  Rectangles before = attend_to_segment(forest, queries, window);
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    append(before, attend_to_run(forest, queries, s, forest.packed(s), window));
+  }
+  append(step.blocks, make_blocks(std::move(before), buffer, buffer, /*merge=*/true));
   plan.steps.push_back(std::move(step));
 
-  const RangeSet own = rows_of(shares[plan.ring_rank]);
+  const RangeSet& own = needs.all_rows(me);
   plan.gather.source.resize(buffer.size());
-  int64_t received = 0;
+  int64_t next = 0;
   for (int64_t r = 0; r < size; ++r) {
-    plan.gather.send_rows.push_back(own.places_of(own.intersected(buffers[r])));
-    const RangeSet from_r = rows_of(shares[r]).intersected(buffer);
-    plan.gather.recv_rows.push_back(from_r.size());
-    for (const Range& place : buffer.places_of(from_r)) {
+    const int64_t t = (r - me + size) % size;
+    plan.gather.send_rows.push_back(own.places_of(t == 0 ? own : needs.by_rank(me, t)));
+    plan.gather.recv_rows.push_back(received[r].size());
+    for (const Range& place : buffer.places_of(received[r])) {
       for (int64_t row = place.begin; row < place.end; ++row) {
-        plan.gather.source[row] = received++;
+        plan.gather.source[row] = next++;
       }
     }
   }
