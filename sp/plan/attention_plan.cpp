@@ -48,23 +48,31 @@ bool gathers_backward(const PlanOptions& options) {
   return options.ring_impl == RingImpl::kAllGather || options.ring_backward == RingImpl::kAllGather;
 }
 
-// Rows of keys and values, and of their gradients, that a ring rank sends.
-struct RingRows {
+// Rows of keys and values, and of their gradients, that a ring rank sends by its plan's options.
+struct SentRows {
   int64_t forward = 0;
   int64_t backward = 0;
   int64_t gradient = 0;
 };
 
-RingRows ring_rows(const RingNeeds& needs, int64_t ring_rank, const PlanOptions& options) {
+SentRows sent_rows(const RingRows& rows, const PlanOptions& options) {
+  const bool gathers = gathers_backward(options);
+  return {options.ring_impl == RingImpl::kP2p ? rows.p2p : rows.gather,
+          gathers ? rows.gather : rows.p2p, gathers ? rows.gather_gradient : rows.p2p_gradient};
+}
+
+// What the steps of a plan send.
+RingRows rows_of_plan(const AttentionPlan& plan) {
   RingRows rows;
-  rows.forward = options.ring_impl == RingImpl::kP2p ? needs.p2p_kv_rows(ring_rank)
-                                                     : needs.gather_kv_rows(ring_rank);
-  if (gathers_backward(options)) {
-    rows.backward = needs.gather_kv_rows(ring_rank);
-    rows.gradient = needs.gather_gradient_rows(ring_rank);
-  } else {
-    rows.backward = rows.forward;
-    rows.gradient = needs.p2p_gradient_rows(ring_rank);
+  for (int64_t t = plan.forward_steps.begin; t < plan.forward_steps.end; ++t) {
+    rows.p2p += total_size(plan.steps[t].pass_on);
+    rows.p2p_gradient += t == 0 ? 0 : plan.steps[t].gradient_rows;
+  }
+  for (std::size_t r = 0; r < plan.gather.recv_rows.size(); ++r) {
+    if (static_cast<int64_t>(r) != plan.ring_rank) {
+      rows.gather += total_size(plan.gather.send_rows[r]);
+      rows.gather_gradient += plan.gather.recv_rows[r];
+    }
   }
   return rows;
 }
@@ -72,7 +80,7 @@ RingRows ring_rows(const RingNeeds& needs, int64_t ring_rank, const PlanOptions&
 // ulysses_rows: [U] rows of each Ulysses rank's run of this rank's ring share.
 Traffic traffic_of(const HeadSplit& split, int64_t head_dim,
                    const std::vector<int64_t>& ulysses_rows, int64_t ulysses_rank,
-                   const RingRows& ring) {
+                   const SentRows& ring) {
   Traffic t;
   const int64_t query_heads = split.query_heads_of[ulysses_rank].size();
   const int64_t kv_heads = split.kv_heads_of[ulysses_rank].size();
@@ -167,7 +175,7 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
     plan.attended_pairs += attended_pairs(layout.forest(), run, options.window);
   }
   plan.traffic = traffic_of(plan.head_split, heads.head_dim, plan.ulysses_rows, plan.ulysses_rank,
-                            ring_rows(needs, plan.ring_rank, options));
+                            sent_rows(rows_of_plan(plan), options));
   return plan;
 }
 
@@ -175,11 +183,11 @@ std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShap
                                     const PlanOptions& options) {
   check_options(options);
   const HeadSplit split = split_heads(heads, layout.ulysses_size());
-  const RingNeeds needs(layout, options);
+  const std::vector<RingRows> sent = rows_sent(RingNeeds(layout, options));
   std::vector<RankWork> all;
   for (int64_t r = 0; r < layout.ring_size(); ++r) {
     const std::vector<int64_t> rows = rows_of_ulysses_ranks(layout, r);
-    const RingRows ring = ring_rows(needs, r, options);
+    const SentRows ring = sent_rows(sent[r], options);
     int64_t pairs = 0;
     for (const TokenRun& run : layout.ring_share(r)) {
       pairs += attended_pairs(layout.forest(), run, options.window);

@@ -63,107 +63,96 @@ Rectangles attend_to_share(const SegmentForest& forest, const PlacedShare& queri
   return rectangles;
 }
 
-// The first row of run `key` of another rank's share that `queries` need; key.packed.end if none.
-int64_t first_needed(const SegmentForest& forest, const PlacedShare& queries,
-                     const PlacedShare::Run& key, const PlanOptions& options) {
-  if (!options.prune) {
-    return key.packed.begin;
+}  // namespace
+
+RingNeeds::RingNeeds(const SequenceLayout& layout, const PlanOptions& options)
+    : forest_(layout.forest()), options_(options) {
+  for (int64_t r = 0; r < layout.ring_size(); ++r) {
+    shares_.emplace_back(layout, r);
+    const PlacedShare& share = shares_.back();
+    all_rows_.push_back(rows_of(share));
+    std::vector<int64_t>& last = last_row_.emplace_back();
+    for (int64_t s = 0; s < forest_.num_segments(); ++s) {
+      last.push_back(share.last_packed_below(forest_.packed_subtree_end(s)));
+    }
   }
-  int64_t first = key.packed.end;
+}
+
+int64_t RingNeeds::first_row(int64_t owner, const PlacedShare::Run& run, int64_t t) const {
+  const int64_t rank = (owner + t) % ring_size();
+  if (!options_.prune) {
+    return run.packed.begin;
+  }
+  if (last_row_[rank][run.segment] < run.packed.end) {
+    return run.packed.end;
+  }
+  if (options_.window == 0) {
+    return run.packed.begin;
+  }
+  int64_t first = run.packed.end;
   for (const Rectangle& rectangle :
-       attend_to_run(forest, queries, key.segment, key.packed, options.window)) {
+       attend_to_run(forest_, shares_[rank], run.segment, run.packed, options_.window)) {
     first = std::min(first, rectangle.key.begin);
   }
   return first;
 }
 
-}  // namespace
-
-RingNeeds::RingNeeds(const SequenceLayout& layout, const PlanOptions& options) {
-  const int64_t size = layout.ring_size();
-  for (int64_t r = 0; r < size; ++r) {
-    shares_.emplace_back(layout, r);
-    all_rows_.push_back(rows_of(shares_.back()));
-  }
-  for (int64_t owner = 0; owner < size; ++owner) {
-    const auto& runs = shares_[owner].runs();
-    const auto n = static_cast<int64_t>(runs.size());
-    std::vector<int64_t> none;
-    for (const auto& run : runs) {
-      none.push_back(run.packed.end);
-    }
-    std::vector<int64_t> by((size + 1) * n);
-    for (int64_t i = 0; i < n; ++i) {
-      by[i] = runs[i].packed.begin;  // t = 0: the owner itself
-      for (int64_t t = 1; t < size; ++t) {
-        by[t * n + i] =
-            first_needed(layout.forest(), shares_[(owner + t) % size], runs[i], options);
-      }
-      by[size * n + i] = none[i];
-    }
-    std::vector<int64_t> from = by, until = by;
-    std::copy(none.begin(), none.end(), until.begin());
-    for (int64_t at = size * n - 1; at >= 0; --at) {
-      from[at] = std::min(from[at], from[at + n]);
-    }
-    for (int64_t at = n; at < (size + 1) * n; ++at) {
-      until[at] = std::min(until[at], until[at - n]);
-    }
-    by_rank_.push_back(std::move(by));
-    from_rank_.push_back(std::move(from));
-    until_rank_.push_back(std::move(until));
-  }
-}
-
-RangeSet RingNeeds::rows(int64_t owner, const std::vector<int64_t>& first, int64_t t) const {
-  const auto& runs = shares_[owner].runs();
+RangeSet RingNeeds::by_rank(int64_t owner, int64_t t) const {
   std::vector<Range> ranges;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    ranges.push_back({first[t * runs.size() + i], runs[i].packed.end});
+  for (const PlacedShare::Run& run : shares_[owner].runs()) {
+    ranges.push_back({first_row(owner, run, t), run.packed.end});
   }
   return RangeSet(std::move(ranges));
 }
 
-int64_t RingNeeds::count(int64_t owner, const std::vector<int64_t>& first, int64_t t) const {
-  const auto& runs = shares_[owner].runs();
-  int64_t rows = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    rows += runs[i].packed.end - first[t * runs.size() + i];
+RangeSet RingNeeds::from_rank(int64_t owner, int64_t t) const {
+  if (t == 0) {
+    return all_rows_[owner];
   }
-  return rows;
+  std::vector<Range> ranges;
+  for (const PlacedShare::Run& run : shares_[owner].runs()) {
+    Range needed{run.packed.end, run.packed.end};
+    for (int64_t at = t; at < ring_size() && needed.begin > run.packed.begin; ++at) {
+      needed.begin = std::min(needed.begin, first_row(owner, run, at));
+    }
+    ranges.push_back(needed);
+  }
+  return RangeSet(std::move(ranges));
 }
 
-int64_t RingNeeds::p2p_kv_rows(int64_t ring_rank) const {
-  int64_t sent = 0;
-  for (int64_t t = 0; t + 1 < size(); ++t) {
-    const int64_t owner = rank_before(ring_rank, t);
-    sent += count(owner, from_rank_[owner], t + 1);
+RangeSet RingNeeds::until_rank(int64_t owner, int64_t t) const {
+  std::vector<Range> ranges;
+  for (const PlacedShare::Run& run : shares_[owner].runs()) {
+    Range needed{run.packed.end, run.packed.end};
+    for (int64_t at = 1; at <= t && needed.begin > run.packed.begin; ++at) {
+      needed.begin = std::min(needed.begin, first_row(owner, run, at));
+    }
+    ranges.push_back(needed);
   }
-  return sent;
+  return RangeSet(std::move(ranges));
 }
 
-int64_t RingNeeds::p2p_gradient_rows(int64_t ring_rank) const {
-  int64_t sent = 0;
-  for (int64_t t = 1; t < size(); ++t) {
-    const int64_t owner = rank_before(ring_rank, t);
-    sent += count(owner, until_rank_[owner], t);
-  }
-  return sent;
-}
-
-int64_t RingNeeds::gather_kv_rows(int64_t ring_rank) const {
-  int64_t sent = 0;
-  for (int64_t t = 1; t < size(); ++t) {
-    sent += count(ring_rank, by_rank_[ring_rank], t);
-  }
-  return sent;
-}
-
-int64_t RingNeeds::gather_gradient_rows(int64_t ring_rank) const {
-  int64_t sent = 0;
-  for (int64_t t = 1; t < size(); ++t) {
-    const int64_t owner = rank_before(ring_rank, t);
-    sent += count(owner, by_rank_[owner], t);
+std::vector<RingRows> rows_sent(const RingNeeds& needs) {
+  const int64_t size = needs.ring_size();
+  std::vector<RingRows> sent(size);
+  std::vector<int64_t> by(size);  // [t] rows of a run that the rank t steps on needs
+  for (int64_t owner = 0; owner < size; ++owner) {
+    for (const PlacedShare::Run& run : needs.share(owner).runs()) {
+      int64_t until = 0;  // rows that the ranks up to t need
+      for (int64_t t = 1; t < size; ++t) {
+        by[t] = run.packed.end - needs.first_row(owner, run, t);
+        until = std::max(until, by[t]);
+        RingRows& rank = sent[(owner + t) % size];
+        rank.p2p_gradient += until;
+        rank.gather_gradient += by[t];
+        sent[owner].gather += by[t];
+      }
+      int64_t from = 0;  // rows that the ranks from t on need: the rank before passes them on
+      for (int64_t t = size - 1; t >= 1; --t) {
+        from = std::max(from, by[t]);
+        sent[(owner + t - 1) % size].p2p += from;
+      }
+    }
   }
   return sent;
 }

@@ -18,38 +18,39 @@ class RingNeeds {
  public:
   RingNeeds(const SequenceLayout& layout, const PlanOptions& options);
 
+  int64_t ring_size() const { return static_cast<int64_t>(shares_.size()); }
   const PlacedShare& share(int64_t ring_rank) const { return shares_[ring_rank]; }
   const RangeSet& all_rows(int64_t owner) const { return all_rows_[owner]; }
 
-  // Packed rows of owner's share needed by the rank t >= 1 steps on, by it or a later one, and by
-  // it or an earlier remote one. t = ring_size: the last two of no rank and of all.
-  RangeSet by_rank(int64_t owner, int64_t t) const { return rows(owner, by_rank_[owner], t); }
-  RangeSet from_rank(int64_t owner, int64_t t) const { return rows(owner, from_rank_[owner], t); }
-  RangeSet until_rank(int64_t owner, int64_t t) const { return rows(owner, until_rank_[owner], t); }
+  // Packed rows of owner's share needed by the rank t >= 1 steps on; by a rank at least t >= 0
+  // steps on, the owner itself being 0 steps on; by a remote rank at most t steps on.
+  RangeSet by_rank(int64_t owner, int64_t t) const;
+  RangeSet from_rank(int64_t owner, int64_t t) const;
+  RangeSet until_rank(int64_t owner, int64_t t) const;
 
-  // Rows that a rank sends: p2p, all-gather, and their gradients.
-  int64_t p2p_kv_rows(int64_t ring_rank) const;
-  int64_t p2p_gradient_rows(int64_t ring_rank) const;
-  int64_t gather_kv_rows(int64_t ring_rank) const;
-  int64_t gather_gradient_rows(int64_t ring_rank) const;
+  // First packed row of the run that the rank t >= 1 steps on needs; the run's end if none.
+  int64_t first_row(int64_t owner, const PlacedShare::Run& run, int64_t t) const;
 
  private:
-  // [owner][t * runs + run] first packed row needed; the run's end if none.
-  using FirstRows = std::vector<std::vector<int64_t>>;
-
-  int64_t size() const { return static_cast<int64_t>(shares_.size()); }
-  int64_t rank_before(int64_t ring_rank, int64_t t) const {
-    return (ring_rank - t + size()) % size();
-  }
-  RangeSet rows(int64_t owner, const std::vector<int64_t>& first, int64_t t) const;
-  int64_t count(int64_t owner, const std::vector<int64_t>& first, int64_t t) const;
-
+  const SegmentForest& forest_;
+  PlanOptions options_;
   std::vector<PlacedShare> shares_;
   std::vector<RangeSet> all_rows_;
-  FirstRows by_rank_;
-  FirstRows from_rank_;
-  FirstRows until_rank_;
+  // [ring_rank][segment] last row below the end of the segment's subtree; -1 if none. Without a
+  // window a rank needs all keys of a run or none, and this number decides.
+  std::vector<std::vector<int64_t>> last_row_;
 };
+
+// Rows that a ring rank sends by each method: keys and values, and their gradients.
+struct RingRows {
+  int64_t p2p = 0;
+  int64_t p2p_gradient = 0;
+  int64_t gather = 0;
+  int64_t gather_gradient = 0;
+};
+
+// Of every ring rank.
+std::vector<RingRows> rows_sent(const RingNeeds& needs);
 
 // Both read plan.ring_rank and plan.options and append to plan.steps. plan_p2p fills
 // plan.gradient_home too, plan_all_gather plan.gather.
