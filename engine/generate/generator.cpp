@@ -173,7 +173,7 @@ void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t
     throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
                                 std::to_string(options.seeds.size()) + " seeds");
   }
-  const int64_t limit = decoder.config().max_position_embeddings;
+  const int64_t limit = num_positions(decoder.config());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     if (prompts[i].empty()) {
       throw std::invalid_argument("generate: prompt " + std::to_string(i) + " is empty");

@@ -100,6 +100,24 @@ std::vector<int64_t> JsonObject::integers(std::string_view key) const {
   return result;
 }
 
+std::vector<double> JsonObject::numbers(std::string_view key) const {
+  const nlohmann::json* value = find(key);
+  std::vector<double> result;
+  if (value == nullptr) {
+    return result;
+  }
+  if (!value->is_array()) {
+    fail(key, "is " + value->dump() + ", expected a list");
+  }
+  for (const nlohmann::json& item : *value) {
+    if (!item.is_number()) {
+      fail(key, "holds " + item.dump() + ", expected numbers");
+    }
+    result.push_back(item.get<double>());
+  }
+  return result;
+}
+
 std::vector<std::string> JsonObject::texts(std::string_view key) const {
   const nlohmann::json* value = find(key);
   std::vector<std::string> result;

@@ -26,6 +26,7 @@ class JsonObject {
   std::optional<JsonObject> object(std::string_view key) const;
   // One integer or a list of them; empty when absent.
   std::vector<int64_t> integers(std::string_view key) const;
+  std::vector<double> numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
   // The value of a required key.

@@ -1,10 +1,10 @@
 #include "engine/io/model_config_json.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "engine/io/json_object.h"
+#include "engine/io/rope_json.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
@@ -105,64 +105,6 @@ void read_biases(const JsonObject& json, ModelConfig& c) {
   c.mlp_bias = c.architecture == Architecture::kLlama && mlp_bias;
 }
 
-void read_rope_scaling(const JsonObject& rope, ModelConfig& c) {
-  std::string type = "default";
-  if (const auto named = rope.text("rope_type")) {
-    type = *named;
-  } else if (const auto old = rope.text("type")) {  // the key's name before transformers 4.43
-    type = *old;
-  }
-  if (rope.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    rope.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
-  }
-  if (type == "default") {
-    return;
-  }
-  if (type != "llama3") {
-    rope.fail("rope_type", "is '" + type + "', expected default or llama3");
-  }
-  Llama3RopeScaling scaling;
-  scaling.factor = rope.require(rope.number("factor"), "factor");
-  scaling.low_freq_factor = rope.require(rope.number("low_freq_factor"), "low_freq_factor");
-  scaling.high_freq_factor = rope.require(rope.number("high_freq_factor"), "high_freq_factor");
-  scaling.original_max_position_embeddings =
-      rope.require_at_least(1, "original_max_position_embeddings");
-  if (!(scaling.factor >= 1)) {
-    rope.fail("factor", "is " + std::to_string(scaling.factor) + ", expected at least 1");
-  }
-  if (!(scaling.low_freq_factor > 0 && scaling.high_freq_factor > scaling.low_freq_factor)) {
-    rope.fail("high_freq_factor", "is " + std::to_string(scaling.high_freq_factor) +
-                                      ", expected more than low_freq_factor = " +
-                                      std::to_string(scaling.low_freq_factor) + " > 0");
-  }
-  c.rope_scaling = scaling;
-}
-
-// transformers' precedence: a non-empty rope_scaling replaces rope_parameters, and the rope_theta
-// inside rope_parameters overrides the one outside.
-void read_rope(const JsonObject& json, ModelConfig& c) {
-  c.rope_theta = json.number("rope_theta").value_or(c.rope_theta);
-  if (json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
-  }
-  auto rope = json.object("rope_scaling");
-  if (!rope || rope->json().empty()) {
-    rope = json.object("rope_parameters");
-  }
-  if (rope) {
-    c.rope_theta = rope->number("rope_theta").value_or(c.rope_theta);
-    for (const auto& [key, value] : rope->json().items()) {
-      if (value.is_object()) {
-        rope->fail(key, "is an object: RoPE that differs between layers is not supported");
-      }
-    }
-    read_rope_scaling(*rope, c);
-  }
-  if (!(c.rope_theta > 0) || !std::isfinite(c.rope_theta)) {
-    json.fail("rope_theta", "is " + std::to_string(c.rope_theta) + ", expected more than 0");
-  }
-}
-
 void read_special_ids(const JsonObject& json, const fs::path& generation_file, ModelConfig& c) {
   c.bos_token_id = json.integer("bos_token_id");
   c.pad_token_id = json.integer("pad_token_id");
@@ -193,24 +135,6 @@ nlohmann::ordered_json eos_json(const ModelConfig& config) {
 
 nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
-}
-
-// Writes both forms: transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters.
-void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
-  nlohmann::ordered_json scaling = nullptr;
-  nlohmann::ordered_json parameters = {{"rope_type", "default"}};
-  if (const auto& s = config.rope_scaling) {
-    scaling = {{"rope_type", "llama3"},
-               {"factor", s->factor},
-               {"low_freq_factor", s->low_freq_factor},
-               {"high_freq_factor", s->high_freq_factor},
-               {"original_max_position_embeddings", s->original_max_position_embeddings}};
-    parameters = scaling;
-  }
-  parameters["rope_theta"] = config.rope_theta;
-  json["rope_theta"] = config.rope_theta;
-  json["rope_scaling"] = scaling;
-  json["rope_parameters"] = parameters;
 }
 
 }  // namespace

@@ -69,9 +69,8 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     : config_(std::move(config)), context_(context) {
   check_config(config_);
-  rope_inverse_frequencies_d_ =
-      rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling)
-          .to(context_.device);
+  rope_frequencies_ = rope_frequencies(config_.rope());
+  rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
     units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
@@ -180,7 +179,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const RopeTables rope = rope_tables(
-      rope_inverse_frequencies_d_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
+      rope_frequencies_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
       context_.compute);
   at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
   prefetch_layer(0);
@@ -199,7 +198,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
                             const at::Tensor& positions_s, AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const RopeTables rope = rope_tables(rope_inverse_frequencies_d_, positions_s, context_.compute);
+  const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
   at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);

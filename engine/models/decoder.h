@@ -116,7 +116,7 @@ class Decoder {
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
-  at::Tensor rope_inverse_frequencies_d_;
+  RopeFrequencies rope_frequencies_;
   std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()
 };
 

@@ -24,7 +24,7 @@ struct ModelConfig {
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  RopeScaling rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
   bool o_bias = false;    // Llama and Qwen3 with attention_bias
@@ -33,9 +33,25 @@ struct ModelConfig {
   // Computes norms in fp32 in fp64 models too. Not in config.json. transformers always does so, and
   // comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64 throughout.
   bool fp32_norms = false;
+  // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
+  // chooses its factors by it.
+  int64_t max_document_tokens = 0;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
+
+  RopeSettings rope() const {
+    return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
+  }
 };
+
+// Positions that the model is meant for: max_position_embeddings, stretched by rope types whose
+// config.json keeps the length before scaling there (linear; yarn: factor x original length), and
+// at most max_document_tokens. vLLM derives the same.
+int64_t num_positions(const ModelConfig& config);
+
+// Length above which a document's log-probs would be wrong, not just untrained; 0 = none. It is
+// max_document_tokens, and max_position_embeddings with rope_type dynamic.
+int64_t longest_exact_document(const ModelConfig& config);
 
 }  // namespace ringside::engine

@@ -2,38 +2,130 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace ringside::engine {
 namespace {
 
-// Scales long wavelengths by `factor`, keeps short ones and interpolates between.
-// Source: transformers modeling_rope_utils.py, _compute_llama3_parameters.
-at::Tensor scale_llama3(const at::Tensor& inv_freq, const Llama3RopeScaling& scaling) {
-  const double context = static_cast<double>(scaling.original_max_position_embeddings);
-  const at::Tensor wavelength = at::reciprocal(inv_freq) * (2 * std::numbers::pi);
-  const at::Tensor is_long = wavelength > context / scaling.low_freq_factor;
-  const at::Tensor is_short = wavelength < context / scaling.high_freq_factor;
-  const at::Tensor slowed = at::where(is_long, inv_freq / scaling.factor, inv_freq);
-  const at::Tensor smooth = (at::reciprocal(wavelength) * context - scaling.low_freq_factor) /
-                            (scaling.high_freq_factor - scaling.low_freq_factor);
-  const at::Tensor smoothed = (1 - smooth) * slowed / scaling.factor + smooth * slowed;
-  return at::where(is_long.logical_or(is_short), slowed, smoothed);
+// theta^(2i/D) for each pair i, in fp32.
+at::Tensor wavelengths_over_2pi(int64_t head_dim, double theta) {
+  return at::pow(theta, at::arange(0, head_dim, 2, at::kFloat).div_(head_dim));
 }
+
+at::Tensor plain(int64_t head_dim, double theta) {
+  return at::reciprocal(wavelengths_over_2pi(head_dim, theta));
+}
+
+// Source of each: transformers modeling_rope_utils.py, _compute_<type>_parameters.
+struct Compute {
+  const RopeSettings& settings;
+
+  RopeFrequencies operator()(std::monostate) const {
+    return {plain(settings.head_dim, settings.theta)};
+  }
+
+  RopeFrequencies operator()(const LinearRope& linear) const {
+    return {plain(settings.head_dim, settings.theta).div_(linear.factor)};
+  }
+
+  // Of a document up to max_position_embeddings, where the base is theta itself.
+  RopeFrequencies operator()(const DynamicRope&) const {
+    return {plain(settings.head_dim, settings.theta)};
+  }
+
+  RopeFrequencies operator()(const Llama3Rope& scaling) const {
+    const at::Tensor inv_freq = plain(settings.head_dim, settings.theta);
+    const auto context = static_cast<double>(scaling.original_max_position_embeddings);
+    const at::Tensor wavelength = at::reciprocal(inv_freq) * (2 * std::numbers::pi);
+    const at::Tensor is_long = wavelength > context / scaling.low_freq_factor;
+    const at::Tensor is_short = wavelength < context / scaling.high_freq_factor;
+    const at::Tensor slowed = at::where(is_long, inv_freq / scaling.factor, inv_freq);
+    const at::Tensor smooth = (at::reciprocal(wavelength) * context - scaling.low_freq_factor) /
+                              (scaling.high_freq_factor - scaling.low_freq_factor);
+    const at::Tensor smoothed = (1 - smooth) * slowed / scaling.factor + smooth * slowed;
+    return {at::where(is_long.logical_or(is_short), slowed, smoothed)};
+  }
+
+  RopeFrequencies operator()(const YarnRope& yarn) const {
+    const auto [low, high] = correction_range(yarn);
+    const at::Tensor ramp =
+        ((at::arange(settings.head_dim / 2, at::kFloat) - low) / (high - low)).clamp_(0, 1);
+    const at::Tensor kept = 1 - ramp;  // share of the unscaled frequency
+    const at::Tensor waves = wavelengths_over_2pi(settings.head_dim, settings.theta);
+    return {at::reciprocal(waves * yarn.factor) * (1 - kept) + at::reciprocal(waves) * kept,
+            yarn_magnitude(yarn)};
+  }
+
+  RopeFrequencies operator()(const LongRope& longrope) const {
+    const int64_t original = longrope.original_max_position_embeddings;
+    const int64_t longest = settings.max_document_tokens > 0 ? settings.max_document_tokens
+                                                             : settings.max_position_embeddings;
+    const auto& divisors = longest > original ? longrope.long_factor : longrope.short_factor;
+    return {at::reciprocal(at::tensor(divisors, at::kFloat) *
+                           wavelengths_over_2pi(settings.head_dim, settings.theta)),
+            longrope_magnitude(longrope)};
+  }
+
+ private:
+  // First and last index of the ramp: pairs that turn beta_fast and beta_slow times within the
+  // original context.
+  std::pair<double, double> correction_range(const YarnRope& yarn) const {
+    const auto dim = static_cast<double>(settings.head_dim);
+    const auto context = static_cast<double>(yarn.original_max_position_embeddings);
+    const auto index = [&](double turns) {
+      return dim * std::log(context / (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(settings.theta));
+    };
+    double low = index(yarn.beta_fast.value_or(32.0));
+    double high = index(yarn.beta_slow.value_or(1.0));
+    if (yarn.truncate.value_or(true)) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, dim - 1);
+    return {low, low == high ? high + 0.001 : high};
+  }
+
+  static double yarn_magnitude(const YarnRope& yarn) {
+    const auto scale = [&](double mscale) {
+      return yarn.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(yarn.factor) + 1.0;
+    };
+    const double mscale = yarn.mscale.value_or(0.0);
+    const double mscale_all_dim = yarn.mscale_all_dim.value_or(0.0);
+    const double derived =
+        mscale != 0 && mscale_all_dim != 0 ? scale(mscale) / scale(mscale_all_dim) : scale(1.0);
+    return yarn.attention_factor.value_or(derived);
+  }
+
+  double longrope_magnitude(const LongRope& longrope) const {
+    const auto original = static_cast<double>(longrope.original_max_position_embeddings);
+    const double factor =
+        longrope.factor.value_or(static_cast<double>(settings.max_position_embeddings) / original);
+    const double derived = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
+    return longrope.attention_factor.value_or(derived);
+  }
+};
 
 }  // namespace
 
-at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
-                                    const std::optional<Llama3RopeScaling>& scaling) {
-  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(head_dim);
-  const at::Tensor inv_freq = at::reciprocal(at::pow(theta, exponent));
-  return scaling ? scale_llama3(inv_freq, *scaling) : inv_freq;
+RopeFrequencies rope_frequencies(const RopeSettings& settings) {
+  return std::visit(Compute{settings}, settings.scaling);
 }
 
-RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,
+RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& positions_s,
                        at::ScalarType compute_dtype) {
-  const at::Tensor angle_s1d = positions_s.to(at::kFloat).view({-1, 1, 1}) * inverse_frequencies_d;
-  return {angle_s1d.cos().to(compute_dtype), angle_s1d.sin().to(compute_dtype)};
+  const at::Tensor angle_s1d = positions_s.to(at::kFloat).view({-1, 1, 1}) * frequencies.inverse_d;
+  at::Tensor cos_s1d = angle_s1d.cos();
+  at::Tensor sin_s1d = angle_s1d.sin();
+  if (frequencies.magnitude != 1.0) {
+    cos_s1d.mul_(frequencies.magnitude);
+    sin_s1d.mul_(frequencies.magnitude);
+  }
+  return {cos_s1d.to(compute_dtype), sin_s1d.to(compute_dtype)};
 }
 
 }  // namespace ringside::engine

@@ -5,28 +5,31 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 
 #include "engine/nn/rope_scaling.h"
 
 namespace ringside::engine {
 
+// What a token's angles are made of, for every position.
+struct RopeFrequencies {
+  at::Tensor inverse_d;    // [D/2], fp32: radians a position
+  double magnitude = 1.0;  // factor on cos and sin: the attention factor of yarn and longrope
+};
+
 // cos and sin of every token's angles, shared by all layers of one forward.
 struct RopeTables {
-  at::Tensor cos_s1d;  // [s, 1, D/2], compute dtype
+  at::Tensor cos_s1d;  // [s, 1, D/2], compute dtype, times the frequencies' magnitude
   at::Tensor sin_s1d;
 };
 
-// Inverse frequencies [D/2] in fp32.
-// Source: transformers, compute_default_rope_parameters and _compute_llama3_parameters, with the
-// same roundings.
-at::Tensor rope_inverse_frequencies(int64_t head_dim, double theta,
-                                    const std::optional<Llama3RopeScaling>& scaling);
+// The frequencies, on the CPU, with transformers' roundings.
+// Source: transformers, compute_default_rope_parameters and ROPE_INIT_FUNCTIONS.
+RopeFrequencies rope_frequencies(const RopeSettings& settings);
 
 // Angles, cos and sin in fp32, then cast to compute_dtype. transformers rounds to fp32 for every
 // dtype, fp64 included, and trained models expect these angles.
 // Shapes: positions_s: int64 [s], s may be 0.
-RopeTables rope_tables(const at::Tensor& inverse_frequencies_d, const at::Tensor& positions_s,
+RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& positions_s,
                        at::ScalarType compute_dtype);
 
 }  // namespace ringside::engine

@@ -112,9 +112,10 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
-    bytes += decoder.config().num_hidden_layers *
-             (forwards * sp::forward_bytes(*input.batch->plan, element) +
-              sp::backward_bytes(*input.batch->plan, element, std::max<int64_t>(4, element)));
+    bytes +=
+        decoder.config().num_hidden_layers *
+        (forwards * sp::forward_bytes(input.batch->plan->traffic, element) +
+         sp::backward_bytes(input.batch->plan->traffic, element, std::max<int64_t>(4, element)));
   }
   return static_cast<double>(bytes);
 }

@@ -24,6 +24,10 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back({"sp.placement", "is " + std::string(to_string(c.sp.placement)) + no_ring +
                                             "document_aware"});
   }
+  if (!ring && c.sp.ring_backward != plain.ring_backward) {
+    mistakes.push_back(
+        {"sp.ring_backward", "is " + std::string(to_string(c.sp.ring_backward)) + no_ring + "p2p"});
+  }
   if (!ring && c.sp.heads_k_stride > 0) {
     mistakes.push_back(
         {"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) + no_ring + "0"});
@@ -73,6 +77,12 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
              ", but parallel.ringattn_parallel_size or parallel.ulysses_parallel_size is above 1 "
              "too; expected context_parallel_size alone, or 0 with the two others"});
   }
+  if (!c.sp.device_speeds.empty() && parallel.sequence_parallel_size() == 1) {
+    mistakes.push_back({"sp.device_speeds",
+                        "is " + c.sp.device_speeds +
+                            ", but no sequence is shared: parallel.context_parallel_size and the "
+                            "axes of sequence parallelism are 1; expected \"\""});
+  }
   if (parallel.context_parallel_size == 0 && c.sp.method != SpMethod::kAuto) {
     mistakes.push_back(
         {"sp.method", "is " + std::string(to_string(c.sp.method)) +
@@ -85,6 +95,12 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
                                                std::to_string(parallel.sequence_parallel_size()) +
                                                " sequence-parallel ranks; expected the same number "
                                                "(fewer processes carry them: --nproc)"});
+  }
+  if (c.sp.ring_backward != RingBackward::kP2p && c.sp.ring_impl != sp::RingImpl::kP2p) {
+    mistakes.push_back({"sp.ring_backward",
+                        "is " + std::string(to_string(c.sp.ring_backward)) +
+                            ", but sp.ring_impl all_gather gathers in both passes; expected p2p, "
+                            "or ring_impl p2p"});
   }
   if (c.sp.heads_k_stride > 0 && c.sp.ring_impl != sp::RingImpl::kAllGather) {
     mistakes.push_back({"sp.heads_k_stride",

@@ -28,6 +28,7 @@ struct ModelConfig {
   std::int64_t mlp_tile_tokens = 0;
   std::int64_t logit_chunk_mb = 512;
   bool fp32_norms = false;
+  std::int64_t max_document_tokens = 0;
 };
 
 struct DataConfig {
@@ -228,6 +229,7 @@ struct SpConfig {
   sp::Placement placement = sp::Placement::kDocumentAware;
   std::int64_t heads_k_stride = 0;
   std::int64_t reproducible = 0;
+  std::string device_speeds;
 };
 
 // CURVE key files; empty = no encryption, for a single machine.

@@ -73,6 +73,7 @@ void add_model(FieldList& fields, ModelConfig& model) {
   fields.integer("model.mlp_tile_tokens", model.mlp_tile_tokens, at_least(0));
   fields.integer("model.logit_chunk_mb", model.logit_chunk_mb, between(1, 1e6));
   fields.flag("model.fp32_norms", model.fp32_norms);
+  fields.integer("model.max_document_tokens", model.max_document_tokens, at_least(0));
 }
 
 void add_data(FieldList& fields, DataConfig& data) {
@@ -247,6 +248,7 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.placement", sp.placement);
   fields.integer("sp.heads_k_stride", sp.heads_k_stride, at_least(0));
   fields.integer("sp.reproducible", sp.reproducible, between(0, 1024));
+  fields.text("sp.device_speeds", sp.device_speeds);
 }
 
 void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights) {

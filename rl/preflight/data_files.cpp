@@ -48,14 +48,21 @@ std::vector<std::string> answer_problems(const std::string& file,
 void check_positions(const std::string& key, int64_t longest, const Config& config,
                      const ModelFiles& files, PreflightReport& report) {
   const int64_t completion = config.rollout.max_completion_tokens;
-  if (files.model && longest + completion > files.model->max_position_embeddings) {
+  if (!files.model) {
+    return;
+  }
+  engine::ModelConfig model = *files.model;
+  model.max_document_tokens = config.model.max_document_tokens;
+  const int64_t positions = engine::num_positions(model);
+  if (longest + completion > positions) {
     report.mistakes.push_back(
         {"rollout.max_completion_tokens",
          "is " + std::to_string(completion) + ", and the longest prompt of " + key + " has " +
              std::to_string(longest) +
-             " tokens: together more than max_position_embeddings in config.json, " +
-             std::to_string(files.model->max_position_embeddings) + "; expected at most " +
-             std::to_string(std::max<int64_t>(0, files.model->max_position_embeddings - longest))});
+             " tokens: together more than the model's positions (max_position_embeddings in "
+             "config.json, rope scaling, model.max_document_tokens), " +
+             std::to_string(positions) + "; expected at most " +
+             std::to_string(std::max<int64_t>(0, positions - longest))});
   }
 }
 

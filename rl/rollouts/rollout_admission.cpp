@@ -166,7 +166,7 @@ std::vector<std::string> names_of(const std::string& recipe) {
 }  // namespace
 
 ModelBounds model_bounds(const engine::ModelConfig& model) {
-  return {model.vocab_size, model.max_position_embeddings};
+  return {model.vocab_size, engine::num_positions(model)};
 }
 
 Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {

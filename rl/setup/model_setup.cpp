@@ -56,6 +56,7 @@ engine::ActivationOptions activation_options(const Config& config) {
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
+  model.max_document_tokens = config.model.max_document_tokens;
   return model;
 }
 

@@ -64,7 +64,7 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   settings.top_p = rollout.top_p;
   settings.top_k = rollout.top_k;
   settings.vocab_size = model.vocab_size;
-  settings.max_positions = model.max_position_embeddings;
+  settings.max_positions = engine::num_positions(model);
   settings.max_prompt_tokens = rollout.max_prompt_tokens;
   settings.max_completion_tokens = rollout.max_completion_tokens;
   settings.stop_ids = std::move(stop_ids);

@@ -15,7 +15,8 @@ std::vector<std::vector<double>> score_documents(const engine::ModelRunner& mode
   const sp::CollatorOptions collator{
       {config.num_attention_heads, config.num_key_value_heads, config.head_dim},
       options.tokens_per_micro_batch,
-      options.sequence};
+      options.sequence,
+      engine::longest_exact_document(config)};
   const LocalBatch local{sp::collate(documents, mesh, collator), 0};
   int64_t num_entries = 0;
   for (const sp::Document& document : documents) {

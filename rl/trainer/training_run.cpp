@@ -197,7 +197,8 @@ std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>
   return sp::collate(documents, packing, mesh_,
                      {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
                       budget,
-                      sequence_options(config().sp)});
+                      sequence_options(config().sp),
+                      engine::longest_exact_document(model)});
 }
 
 double TrainingRun::learning_rate_factor() const {

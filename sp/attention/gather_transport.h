@@ -17,7 +17,8 @@ class GatherTransport final : public KvTransport {
   GatherTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared, Communicator& ring);
 
   int64_t num_ring_steps() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }
-  int64_t plan_step(int64_t) const override { return 0; }
+  // The last of the plan's steps: of both passes, or of the backward alone.
+  int64_t plan_step(int64_t) const override { return plan_.backward_steps.begin; }
   const HeadChunk& chunk(int64_t ring_step) const override { return plan_.head_chunks[ring_step]; }
   at::Tensor load(int64_t ring_step) override;
   void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) override;

@@ -28,8 +28,9 @@ void add_rows(at::Tensor& tensor, const std::vector<Range>& ranges, const at::Te
 }
 
 std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD,
-                                               const PreparedPlan& prepared, Communicator& ring) {
-  if (prepared.plan().options.ring_impl == RingImpl::kP2p) {
+                                               const PreparedPlan& prepared, Communicator& ring,
+                                               RingImpl impl) {
+  if (impl == RingImpl::kP2p) {
     return std::make_unique<RingTransport>(kv_S2kD, prepared, ring);
   }
   return std::make_unique<GatherTransport>(kv_S2kD, prepared, ring);

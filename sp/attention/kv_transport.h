@@ -42,9 +42,10 @@ class KvTransport {
   virtual at::Tensor finish() = 0;
 };
 
-// kv_S2kD: this rank's own rows, k heads, then v heads.
+// kv_S2kD: this rank's own rows, k heads, then v heads. impl: of the pass, forward or backward.
 std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD,
-                                               const PreparedPlan& prepared, Communicator& ring);
+                                               const PreparedPlan& prepared, Communicator& ring,
+                                               RingImpl impl);
 
 // Concatenates the rows `ranges` of a tensor. Returns the tensor itself when the ranges cover all
 // of it.

@@ -13,9 +13,16 @@
 namespace ringside::sp {
 namespace {
 
-void check_document(const Document& document, std::size_t index) {
+void check_document(const Document& document, std::size_t index, int64_t max_tokens) {
   document.entries.check();
   const auto length = static_cast<int64_t>(document.ids.size());
+  if (max_tokens > 0 && length > max_tokens) {
+    throw std::invalid_argument(
+        "collator: document " + std::to_string(index) + " has " + std::to_string(length) +
+        " tokens, but the model's positions are exact only up to " + std::to_string(max_tokens) +
+        " (model.max_document_tokens, or max_position_embeddings of "
+        "config.json with rope_type dynamic)");
+  }
   for (const int64_t source : document.entries.source) {
     if (source < 0 || source >= length) {
       throw std::invalid_argument("collator: document " + std::to_string(index) +
@@ -182,7 +189,7 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
   std::vector<int64_t> first_entry_of;
   int64_t num_entries = 0;
   for (std::size_t d = 0; d < documents.size(); ++d) {
-    check_document(documents[d], d);
+    check_document(documents[d], d, options.max_document_tokens);
     first_entry_of.push_back(num_entries);
     num_entries += documents[d].entries.size();
   }

@@ -61,6 +61,7 @@ struct CollatorOptions {
   HeadShape heads;
   int64_t tokens_per_micro_batch = 0;  // unique tokens
   SequenceOptions sequence;
+  int64_t max_document_tokens = 0;  // longer documents are refused; 0 = none
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
@@ -72,7 +73,8 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 
 // This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
 // same number of micro-batches; some may have no token.
-// Throws: std::invalid_argument on a document whose entries do not match its ids.
+// Throws: std::invalid_argument, the same on every rank, on a document whose entries do not match
+// its ids or that is longer than options.max_document_tokens.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options);
 

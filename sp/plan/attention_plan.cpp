@@ -44,36 +44,95 @@ std::vector<BlockBatch> batch_blocks(const std::vector<Block>& blocks) {
   return ordered;
 }
 
-Traffic plan_traffic(const AttentionPlan& plan) {
+bool gathers_backward(const PlanOptions& options) {
+  return options.ring_impl == RingImpl::kAllGather || options.ring_backward == RingImpl::kAllGather;
+}
+
+// Rows of keys and values, and of their gradients, that a ring rank sends by its plan's options.
+struct SentRows {
+  int64_t forward = 0;
+  int64_t backward = 0;
+  int64_t gradient = 0;
+};
+
+SentRows sent_rows(const RingRows& rows, const PlanOptions& options) {
+  const bool gathers = gathers_backward(options);
+  return {options.ring_impl == RingImpl::kP2p ? rows.p2p : rows.gather,
+          gathers ? rows.gather : rows.p2p, gathers ? rows.gather_gradient : rows.p2p_gradient};
+}
+
+// What the steps of a plan send.
+RingRows rows_of_plan(const AttentionPlan& plan) {
+  RingRows rows;
+  for (int64_t t = plan.forward_steps.begin; t < plan.forward_steps.end; ++t) {
+    rows.p2p += total_size(plan.steps[t].pass_on);
+    rows.p2p_gradient += t == 0 ? 0 : plan.steps[t].gradient_rows;
+  }
+  for (std::size_t r = 0; r < plan.gather.recv_rows.size(); ++r) {
+    if (static_cast<int64_t>(r) != plan.ring_rank) {
+      rows.gather += total_size(plan.gather.send_rows[r]);
+      rows.gather_gradient += plan.gather.recv_rows[r];
+    }
+  }
+  return rows;
+}
+
+// ulysses_rows: [U] rows of each Ulysses rank's run of this rank's ring share.
+Traffic traffic_of(const HeadSplit& split, int64_t head_dim,
+                   const std::vector<int64_t>& ulysses_rows, int64_t ulysses_rank,
+                   const SentRows& ring) {
   Traffic t;
-  const int64_t d = plan.heads.head_dim;
-  for (int64_t u = 0; u < plan.ulysses_size(); ++u) {
-    if (u == plan.ulysses_rank) {
+  const int64_t query_heads = split.query_heads_of[ulysses_rank].size();
+  const int64_t kv_heads = split.kv_heads_of[ulysses_rank].size();
+  const int64_t rows = ulysses_rows[ulysses_rank];
+  for (std::size_t u = 0; u < ulysses_rows.size(); ++u) {
+    if (static_cast<int64_t>(u) == ulysses_rank) {
       continue;
     }
-    t.ulysses_query += plan.local_rows() * plan.head_split.query_heads_of[u].size() * d;
-    t.ulysses_kv += plan.local_rows() * 2 * plan.head_split.kv_heads_of[u].size() * d;
-    t.ulysses_output += plan.ulysses_rows[u] * plan.local_query_heads() * d;
-    t.ulysses_kv_grad += plan.ulysses_rows[u] * 2 * plan.local_kv_heads() * d;
+    t.ulysses_query += rows * split.query_heads_of[u].size() * head_dim;
+    t.ulysses_kv += rows * 2 * split.kv_heads_of[u].size() * head_dim;
+    t.ulysses_output += ulysses_rows[u] * query_heads * head_dim;
+    t.ulysses_kv_grad += ulysses_rows[u] * 2 * kv_heads * head_dim;
   }
-  int64_t kv_rows = 0;
-  int64_t gradient_rows = 0;
-  if (plan.options.ring_impl == RingImpl::kP2p) {
-    for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-      kv_rows += total_size(plan.steps[step].pass_on);
-      gradient_rows += step == 0 ? 0 : plan.steps[step].gradient_rows;
-    }
-  } else {
-    for (int64_t r = 0; r < plan.ring_size(); ++r) {
-      if (r != plan.ring_rank) {
-        kv_rows += total_size(plan.gather.send_rows[r]);
-        gradient_rows += plan.gather.recv_rows[r];
-      }
-    }
-  }
-  t.ring_kv = kv_rows * 2 * plan.local_kv_heads() * d;
-  t.ring_kv_grad = gradient_rows * 2 * plan.local_kv_heads() * d;
+  t.kv_heads_shared = split.kv_heads_shared;
+  t.ring_kv = ring.forward * 2 * kv_heads * head_dim;
+  t.ring_kv_again = ring.backward * 2 * kv_heads * head_dim;
+  t.ring_kv_grad = ring.gradient * 2 * kv_heads * head_dim;
   return t;
+}
+
+std::vector<int64_t> rows_of_ulysses_ranks(const SequenceLayout& layout, int64_t ring_rank) {
+  std::vector<int64_t> rows;
+  for (int64_t u = 0; u < layout.ulysses_size(); ++u) {
+    rows.push_back(layout.ulysses_part(ring_rank, u).size());
+  }
+  return rows;
+}
+
+// Pairs of the tokens at `offsets` of a segment: a token at position p attends to p + 1 tokens, at
+// most `window` of them.
+int64_t attended_pairs(const SegmentForest& forest, const TokenRun& run, int64_t window) {
+  if (window == 0) {
+    return forest.attended_pairs(run.segment, run.offsets);
+  }
+  const int64_t first = forest.first_position(run.segment) + run.offsets.begin + 1;
+  const int64_t last = first + run.offsets.size() - 1;
+  const int64_t growing = std::max<int64_t>(0, std::min(last, window) - first + 1);
+  return growing * (2 * first + growing - 1) / 2 + (run.offsets.size() - growing) * window;
+}
+
+void plan_steps(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs) {
+  if (plan.options.ring_impl == RingImpl::kAllGather) {
+    plan_all_gather(plan, layout, needs);
+    plan.forward_steps = plan.backward_steps = {0, 1};
+    return;
+  }
+  plan_p2p(plan, layout, needs);
+  plan.forward_steps = plan.backward_steps = {0, plan.ring_size()};
+  if (plan.ring_size() > 1 && gathers_backward(plan.options)) {
+    plan_all_gather(plan, layout, needs);
+    plan.backward_steps = {plan.ring_size(), plan.ring_size() + 1};
+  }
 }
 
 void check_options(const PlanOptions& options) {
@@ -101,36 +160,54 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
   plan.ulysses_rank = sp_rank % ulysses_size;
   plan.num_ring_ranks = layout.ring_size();
   plan.share_rows = layout.ring_share_tokens(plan.ring_rank);
-  for (int64_t u = 0; u < ulysses_size; ++u) {
-    plan.ulysses_rows.push_back(layout.ulysses_part(plan.ring_rank, u).size());
-  }
+  plan.ulysses_rows = rows_of_ulysses_ranks(layout, plan.ring_rank);
   plan.head_split = split_heads(heads, ulysses_size);
   const bool chunked = options.ring_impl == RingImpl::kAllGather && options.heads_k_stride > 0;
   plan.head_chunks = chunk_heads(heads, plan.head_split.query_heads_of[plan.ulysses_rank],
                                  plan.head_split.kv_heads_of[plan.ulysses_rank],
                                  chunked ? options.heads_k_stride : plan.local_kv_heads());
-  options.ring_impl == RingImpl::kP2p ? plan_p2p(plan, layout) : plan_all_gather(plan, layout);
+  const RingNeeds needs(layout, options);
+  plan_steps(plan, layout, needs);
   for (RingStep& step : plan.steps) {
     step.batches = batch_blocks(step.blocks);
-    for (const Block& block : step.blocks) {
-      plan.attended_pairs +=
-          pairs_of({block.query, block.key, block.kind, block.offset}, options.window);
-    }
   }
-  plan.traffic = plan_traffic(plan);
+  for (const TokenRun& run : layout.ring_share(plan.ring_rank)) {
+    plan.attended_pairs += attended_pairs(layout.forest(), run, options.window);
+  }
+  plan.traffic = traffic_of(plan.head_split, heads.head_dim, plan.ulysses_rows, plan.ulysses_rank,
+                            sent_rows(rows_of_plan(plan), options));
   return plan;
 }
 
-int64_t forward_bytes(const AttentionPlan& plan, int64_t element) {
-  const Traffic& t = plan.traffic;
+std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShape& heads,
+                                    const PlanOptions& options) {
+  check_options(options);
+  const HeadSplit split = split_heads(heads, layout.ulysses_size());
+  const std::vector<RingRows> sent = rows_sent(RingNeeds(layout, options));
+  std::vector<RankWork> all;
+  for (int64_t r = 0; r < layout.ring_size(); ++r) {
+    const std::vector<int64_t> rows = rows_of_ulysses_ranks(layout, r);
+    const SentRows ring = sent_rows(sent[r], options);
+    int64_t pairs = 0;
+    for (const TokenRun& run : layout.ring_share(r)) {
+      pairs += attended_pairs(layout.forest(), run, options.window);
+    }
+    for (int64_t u = 0; u < layout.ulysses_size(); ++u) {
+      all.push_back({traffic_of(split, heads.head_dim, rows, u, ring), pairs,
+                     split.query_heads_of[u].size()});
+    }
+  }
+  return all;
+}
+
+int64_t forward_bytes(const Traffic& t, int64_t element) {
   return element * (t.ulysses_query + t.ulysses_kv + t.ulysses_output + t.ring_kv);
 }
 
-int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated) {
-  const Traffic& t = plan.traffic;
-  const int64_t kv_grad_element = plan.head_split.kv_heads_shared ? accumulated : element;
-  return element * (t.ulysses_query + t.ulysses_output + t.ring_kv) +
-         kv_grad_element * t.ulysses_kv_grad + accumulated * t.ring_kv_grad;
+int64_t backward_bytes(const Traffic& t, int64_t element, int64_t accumulated) {
+  return element * (t.ulysses_query + t.ulysses_output + t.ring_kv_again) +
+         (t.kv_heads_shared ? accumulated : element) * t.ulysses_kv_grad +
+         accumulated * t.ring_kv_grad;
 }
 
 }  // namespace ringside::sp

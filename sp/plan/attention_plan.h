@@ -11,6 +11,7 @@
 //   ring rank (r - t) mod R, computes with them, and passes on the rows that later ranks need.
 //   all-gather: every rank sends each other rank the rows that it needs, some KV heads at a time.
 //   Each rank computes against all gathered rows at once (Llama 3).
+// The backward of p2p brings keys again, in its own way or gathered.
 // Only rows that some query attends to are sent. A document that is whole on one rank needs no
 // transfer.
 //
@@ -33,11 +34,14 @@ namespace ringside::sp {
 enum class RingImpl { kP2p, kAllGather };
 
 struct PlanOptions {
-  RingImpl ring_impl = RingImpl::kP2p;
+  RingImpl ring_impl = RingImpl::kP2p;  // of the forward, and of the backward of all-gather
   int64_t heads_k_stride = 0;  // all-gather: KV heads of this rank gathered at a time; 0 = all
   // A token attends to itself and the window - 1 tokens before it; 0 = no window.
   int64_t window = 0;
   bool prune = true;  // false: send every row to every rank, as the closed formulas assume
+  // Backward of p2p: kAllGather gathers all keys and values at once and sends gradients straight to
+  // their owners.
+  RingImpl ring_backward = RingImpl::kP2p;
 };
 
 // Attention of rows `query` of this rank's share to rows `key` of the step's KV buffer.
@@ -91,8 +95,12 @@ struct Traffic {
   int64_t ulysses_kv = 0;       // k and v forward
   int64_t ulysses_output = 0;   // out forward, dq backward
   int64_t ulysses_kv_grad = 0;  // dk and dv backward
-  int64_t ring_kv = 0;          // k and v, forward and again backward
-  int64_t ring_kv_grad = 0;     // dk and dv backward, always in the accumulation dtype
+  // Some KV head goes to several ranks: ulysses_kv_grad is sent in the accumulation dtype.
+  bool kv_heads_shared = false;
+  int64_t ring_kv = 0;        // k and v forward
+  int64_t ring_kv_again = 0;  // k and v backward
+  int64_t ring_kv_grad = 0;   // dk and dv backward, always in the accumulation dtype
+  bool operator==(const Traffic&) const = default;
 };
 
 struct AttentionPlan {
@@ -104,14 +112,20 @@ struct AttentionPlan {
   std::vector<int64_t> ulysses_rows;  // [U] rows of each Ulysses rank's run of this share
   HeadSplit head_split;
   std::vector<HeadChunk> head_chunks;  // of this rank; more than one only with heads_k_stride
-  std::vector<RingStep> steps;
+  std::vector<RingStep> steps;         // of the forward, then those that only the backward has
+  Range forward_steps;
+  Range backward_steps;
   std::vector<Range> gradient_home;  // p2p: rows of this share whose gradients return last
-  GatherTransfers gather;            // all-gather only
+  GatherTransfers gather;            // where a pass gathers
   int64_t num_ring_ranks = 1;
   Traffic traffic;
   int64_t attended_pairs = 0;  // query-key pairs of this rank's blocks, per head
 
   int64_t ring_size() const { return num_ring_ranks; }
+  // How the backward brings keys and values.
+  RingImpl backward_impl() const {
+    return forward_steps == backward_steps ? options.ring_impl : RingImpl::kAllGather;
+  }
   int64_t ulysses_size() const { return static_cast<int64_t>(ulysses_rows.size()); }
   int64_t local_rows() const { return ulysses_rows[ulysses_rank]; }
   int64_t local_query_heads() const { return head_split.query_heads_of[ulysses_rank].size(); }
@@ -128,9 +142,22 @@ struct AttentionPlan {
 AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
                              const PlanOptions& options = {});
 
-// Bytes that this rank sends for one layer. element: bytes of the model's dtype. accumulated: bytes
+// What a rank does for one layer: a plan without its blocks and rows.
+struct RankWork {
+  Traffic traffic;
+  int64_t attended_pairs = 0;  // per head
+  int64_t query_heads = 0;
+};
+
+// The work of every sp rank; equal to what plan_attention() says of each. For many ranks: takes far
+// less time than their plans.
+// Throws: as plan_attention().
+std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShape& heads,
+                                    const PlanOptions& options = {});
+
+// Bytes that a rank sends for one layer. element: bytes of the model's dtype. accumulated: bytes
 // of the dtype of partial results, 4, or 8 for fp64.
-int64_t forward_bytes(const AttentionPlan& plan, int64_t element);
-int64_t backward_bytes(const AttentionPlan& plan, int64_t element, int64_t accumulated);
+int64_t forward_bytes(const Traffic& traffic, int64_t element);
+int64_t backward_bytes(const Traffic& traffic, int64_t element, int64_t accumulated);
 
 }  // namespace ringside::sp

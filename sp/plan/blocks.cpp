@@ -53,6 +53,13 @@ int64_t PlacedShare::first_row(int64_t packed) const {
   return run->share.begin + std::max<int64_t>(0, packed - run->packed.begin);
 }
 
+int64_t PlacedShare::last_packed_below(int64_t packed) const {
+  const auto after =
+      std::lower_bound(runs_.begin(), runs_.end(), packed,
+                       [](const Run& r, int64_t value) { return r.packed.begin < value; });
+  return after == runs_.begin() ? -1 : std::min((after - 1)->packed.end, packed) - 1;
+}
+
 std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries,
                                      int64_t segment, Range key, int64_t window) {
   const Range after{key.end, forest.packed_subtree_end(segment)};

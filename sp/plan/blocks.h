@@ -40,6 +40,9 @@ class PlacedShare {
   // Share indices whose packed index lies in `packed`.
   Range rows_in(Range packed) const { return {first_row(packed.begin), first_row(packed.end)}; }
 
+  // The share's last packed index below `packed`; -1 if there is none.
+  int64_t last_packed_below(int64_t packed) const;
+
  private:
   int64_t first_row(int64_t packed) const;  // first share index at or after a packed index
 

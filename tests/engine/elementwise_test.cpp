@@ -25,13 +25,6 @@ at::Tensor weighted_sum(const at::Tensor& y) {
   return (y * ramp.sin()).sum();
 }
 
-ModelConfig rope_config(int64_t head_dim) {
-  ModelConfig config;
-  config.head_dim = head_dim;
-  config.rope_theta = 10000;
-  return config;
-}
-
 TEST_CASE("rms_norm: forward by the formula, gradient by finite differences") {
   at::manual_seed(1);
   const double eps = 1e-3;
@@ -103,8 +96,8 @@ TEST_CASE("operands that do not fit are refused, each by its name") {
   CHECK_THROWS_WITH(swiglu(at::ones({2, 3})), Contains("[2, 3]"));
   CHECK_THROWS_WITH(swiglu(at::ones({2, 4}, at::kLong)), Contains("Long"));
 
-  const RopeTables tables = rope_tables(rope_inverse_frequencies(4, 10000, std::nullopt),
-                                        at::tensor({0, 5}, at::kLong), at::kFloat);
+  const RopeTables tables =
+      rope_tables(rope_frequencies({4, 10000, {}}), at::tensor({0, 5}, at::kLong), at::kFloat);
   const at::Tensor heads = at::ones({2, 5, 4});
   CHECK_THROWS_WITH(norm_and_rotate(heads, {4, 2}, {}, tables), Contains("4 query and 2 key"));
   CHECK_THROWS_WITH(norm_and_rotate(at::ones({3, 5, 4}), {2, 1}, {}, tables),
@@ -142,9 +135,9 @@ TEST_CASE("norm_and_rotate norms each head and turns pairs (i, i + D/2) by posit
   at::manual_seed(4);
   const double eps = 1e-3;
   const at::Tensor positions = at::tensor({0, 5, 17}, at::kLong);
-  const at::Tensor freq = rope_inverse_frequencies(8, rope_config(8).rope_theta, std::nullopt);
+  const RopeFrequencies freq = rope_frequencies({8, 10000, {}});
   const RopeTables tables = rope_tables(freq, positions, at::kDouble);
-  const at::Tensor angle = positions.to(at::kFloat).view({3, 1, 1}) * freq;
+  const at::Tensor angle = positions.to(at::kFloat).view({3, 1, 1}) * freq.inverse_d;
   for (const auto& [h, k, v] : {std::tuple{2, 1, 1}, {3, 3, 3}, {5, 1, 0}}) {
     for (const bool normed : {false, true}) {
       CAPTURE(h, k, v, normed);
@@ -172,8 +165,8 @@ TEST_CASE("norm_and_rotate norms each head and turns pairs (i, i + D/2) by posit
 }
 
 TEST_CASE("norm_and_rotate of no tokens has gradients of zero") {
-  const RopeTables tables = rope_tables(rope_inverse_frequencies(4, 10000, std::nullopt),
-                                        at::empty({0}, at::kLong), at::kDouble);
+  const RopeTables tables =
+      rope_tables(rope_frequencies({4, 10000, {}}), at::empty({0}, at::kLong), at::kDouble);
   const at::Tensor heads = at::zeros({0, 4, 4}, at::kDouble).set_requires_grad(true);
   const HeadNorms norms{leaf({4}), leaf({4}), 1e-6, false};
   const RotatedHeads out = norm_and_rotate(heads, {2, 1}, norms, tables);
@@ -184,11 +177,8 @@ TEST_CASE("norm_and_rotate of no tokens has gradients of zero") {
 }
 
 TEST_CASE("llama3 scaling equals transformers on short, interpolated and long waves") {
-  ModelConfig config = rope_config(64);
-  config.rope_theta = 500000;
-  config.rope_scaling = Llama3RopeScaling{};  // factor 8 over 8192, low 1, high 4
-  const at::Tensor freq =
-      rope_inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling);
+  // Factor 8 over 8192, low 1, high 4.
+  const at::Tensor freq = rope_frequencies({64, 500000, Llama3Rope{}}).inverse_d;
   // From transformers 5.9 ROPE_INIT_FUNCTIONS["llama3"], indices 0, 1, 14 (kept), 15, 16, 17
   // (interpolated), 18, 31.
   const std::pair<int64_t, double> golden[] = {{0, 1.0},

@@ -50,9 +50,7 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
     const at::NoGradGuard no_grad;
     unit.flat().copy_(at::randn(unit.flat().sizes()).mul_(0.1));
   }
-  const RopeTables rope =
-      rope_tables(rope_inverse_frequencies(config.head_dim, config.rope_theta, std::nullopt),
-                  at::arange(kTokens), dtype);
+  const RopeTables rope = rope_tables(rope_frequencies(config.rope()), at::arange(kTokens), dtype);
   const at::Tensor hidden =
       at::randn({kTokens, config.hidden_size}).to(dtype).set_requires_grad(true);
   OneDocument attention;

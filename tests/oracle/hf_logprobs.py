@@ -127,6 +127,33 @@ def check_model(
     return failures + check_bfloat16(folder, model_dir, model, name, documents)
 
 
+def check_rope(folder: pathlib.Path, model_dir: pathlib.Path, model, name: str, documents: list[list[int]]) -> int:
+    """As check_model in fp64. transformers takes longrope's short factors for short documents; so it is asked for a
+    document of each kind alone, and we are told the longest document."""
+    failures = 0
+    dtype, words, tolerance = CASES["float64"]
+    original = model.config.rope_parameters.get("original_max_position_embeddings", 0)
+    kinds = [(documents, [])]
+    if name.startswith("longrope"):
+        kinds = [([d for d in documents if len(d) <= original], [f"model.max_document_tokens={original}"]),
+                 ([d for d in documents if len(d) > original], [])]
+    row = f"{name:<20}{'float64':<15}"
+    for layout in LAYOUTS.values():
+        worst = 0.0
+        for chosen, limit in kinds:
+            lines = "".join(json.dumps({"ids": ids}) + "\n" for ids in chosen)
+            (folder / "rope").mkdir(exist_ok=True)
+            (folder / "rope" / "in.jsonl").write_text(lines)
+            expected = reference_logprobs(model, chosen, getattr(torch, dtype))
+            found = our_logprobs(folder / "rope", model_dir, expected, [*layout, f"model.dtype={dtype}", *words, *limit])
+            worst = max(worst, distances(found, expected)[0])
+        passed = worst <= tolerance
+        failures += not passed
+        row += f"{worst:>15.2e}{'' if passed else ' FAIL':<5}"
+    print(row, flush=True)
+    return failures
+
+
 def check_bfloat16(
     folder: pathlib.Path, model_dir: pathlib.Path, model, name: str, documents: list[list[int]]
 ) -> int:
@@ -167,10 +194,13 @@ def main() -> int:
             model_dir = tiny_models.save(model, folder / f"model{seed}")
             name = f"{family} {heads}/{kv_heads} {'tied' if tied else 'untied'}"
             failures += check_model(folder, model_dir, model, name, documents)
+        for rope in tiny_models.ROPE_TYPES:  # documents shorter and longer than the 64 positions before scaling
+            model = tiny_models.make_model(tiny_models.make_rope_config(rope), len(rope))
+            failures += check_rope(folder, tiny_models.save(model, folder / rope), model, rope, documents)
     print(
         f"bounds: { {case: bound for case, (_, _, bound) in CASES.items()} }; "
         f"bfloat16: {BFLOAT16_BOUND} of transformers' distance; "
-        f"{failures} of {len(MODELS) * (len(CASES) + 1) * len(LAYOUTS)} comparisons outside"
+        f"{failures} of {(len(MODELS) * (len(CASES) + 1) + len(tiny_models.ROPE_TYPES)) * len(LAYOUTS)} comparisons outside"
     )
     return 1 if failures else 0
 

@@ -41,6 +41,7 @@ LAYOUTS = {
     "2 all_gather, stride 1": words(ring=2, ring_impl="all_gather", heads_k_stride=1),
     "2 factored": factored(2),
     "3 ulysses": words(ulysses=3),
+    "3 p2p, gathered backward": words(ring=3, ring_backward="all_gather"),
     "3 p2p zigzag": words(ring=3, placement="zigzag"),
     "3 all_gather contiguous": words(ring=3, ring_impl="all_gather", placement="contiguous"),
     "4 ring 2 x ulysses 2": words(ring=2, ulysses=2),

@@ -63,6 +63,29 @@ def make_config(
     raise ValueError(f"family is '{family}', expected qwen3, qwen2 or llama")
 
 
+ROPE_TYPES = ("linear", "dynamic", "yarn", "yarn, all fields", "longrope", "longrope, factor")
+
+
+def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, head_dim: int = 16):
+    """A Llama configuration with 4 / 2 heads whose RoPE is one of ROPE_TYPES, scaled from `original` positions."""
+    rope_type = rope.split(",")[0]
+    parameters = {"rope_type": rope_type, "rope_theta": 1e5}
+    if rope_type in ("linear", "dynamic", "yarn"):
+        parameters["factor"] = 4.0
+    if rope_type in ("yarn", "longrope"):
+        parameters["original_max_position_embeddings"] = original
+    if rope == "yarn, all fields":
+        parameters |= {"attention_factor": 1.3, "beta_fast": 20.0, "beta_slow": 2.0, "mscale": 0.7,
+                       "mscale_all_dim": 0.5, "truncate": False}
+    if rope_type == "longrope":
+        pairs = range(head_dim // 2)
+        parameters |= {"short_factor": [1 + 0.05 * i for i in pairs], "long_factor": [1 + 0.75 * i for i in pairs]}
+    if rope == "longrope, factor":
+        parameters |= {"factor": 16.0}
+    common = _common(4, 2, head_dim, False, 2) | {"max_position_embeddings": max_positions}
+    return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=parameters, **common)
+
+
 def make_model(config, seed: int, std: float = 0.2):
     """A float32 model of `config`, all of it drawn: norms 1 + std N(0, 1), the rest std N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)

@@ -9,6 +9,7 @@
 #include "rl/data/prompt_set.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/setup/model_device.h"
+#include "rl/setup/model_setup.h"
 
 namespace fs = std::filesystem;
 
@@ -132,6 +133,12 @@ std::vector<Effect> training_effects() {
       {"model.mlp_tile_tokens", "7", activations, {"model.recompute=full"}},
       {"model.logit_chunk_mb", "3", activations, {}},
       {"model.fp32_norms", "true", recorded, {"model.dtype=float64"}},
+      {"model.max_document_tokens",
+       "64",
+       [](const rl::Config& c) {
+         return std::to_string(engine::num_positions(rl::load_model_config(c, c.model.path)));
+       },
+       {}},
       {"optimizer.learning_rate", "0.02", recorded, {}},
       {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},
       {"optimizer.warmup_steps", "2", recorded, {}},
@@ -260,6 +267,8 @@ std::vector<Effect> rollout_effects() {
        refilled,
        {"algorithm.dynamic_sampling=refill", "algorithm.dynamic_sampling_rounds=4"}},
       {"sp.async_ulysses", "true", sequence_plan, {"parallel.ulysses_parallel_size=2"}},
+      {"sp.device_speeds", "H100", layout, {"parallel.context_parallel_size=2"}},
+      {"sp.ring_backward", "all_gather", sequence_plan, {"parallel.ringattn_parallel_size=2"}},
       {"sp.heads_k_stride",
        "1",
        sequence_plan,

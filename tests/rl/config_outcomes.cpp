@@ -291,7 +291,8 @@ std::string layout(const rl::Config& config) {
 
 std::string sequence_plan(const rl::Config& config) {
   const sp::SequenceOptions options = rl::sequence_options(config.sp);
-  return std::to_string(options.async_ulysses) + " " + std::to_string(options.plan.heads_k_stride);
+  return std::to_string(options.async_ulysses) + " " + std::to_string(options.plan.heads_k_stride) +
+         " " + std::to_string(static_cast<int>(options.plan.ring_backward));
 }
 
 std::string activations(const rl::Config& config) {

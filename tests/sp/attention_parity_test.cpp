@@ -92,6 +92,11 @@ std::vector<Split> splits_of(const sp::MeshShape& shape) {
     splits.push_back({RingImpl::kAllGather, Placement::kZigzag});
     splits.push_back({RingImpl::kP2p, Placement::kContiguous, 0, /*prune=*/false});
     splits.push_back({RingImpl::kAllGather, Placement::kContiguous, 3, /*prune=*/false});
+    for (const Placement placement : {Placement::kDocumentAware, Placement::kZigzag}) {
+      splits.push_back({RingImpl::kP2p, placement, 0, /*prune=*/true, RingImpl::kAllGather});
+    }
+    splits.push_back(
+        {RingImpl::kP2p, Placement::kContiguous, 0, /*prune=*/false, RingImpl::kAllGather});
   }
   return splits;
 }

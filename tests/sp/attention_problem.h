@@ -72,6 +72,7 @@ struct Split {
   sp::Placement placement = sp::Placement::kDocumentAware;
   int64_t heads_k_stride = 0;
   bool prune = true;
+  sp::RingImpl ring_backward = sp::RingImpl::kP2p;
 };
 
 inline int64_t sent_bytes(const sp::Communicator& comm, const char* tag) {
@@ -95,7 +96,8 @@ inline void check_bytes(const sp::AttentionPlan& plan, const sp::ProcessGroups& 
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_query", both * t.ulysses_query * element);
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv", t.ulysses_kv * element);
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_output", both * t.ulysses_output * element);
-  expect(*comms.tensors(sp::axes::kRing), "ring_kv", both * t.ring_kv * element);
+  expect(*comms.tensors(sp::axes::kRing), "ring_kv",
+         (t.ring_kv + (with_backward ? t.ring_kv_again : 0)) * element);
   expect(*comms.tensors(sp::axes::kUlysses), "ulysses_kv_grad",
          with_backward ? t.ulysses_kv_grad * kv_grad_element : 0);
   expect(*comms.tensors(sp::axes::kRing), "ring_kv_grad",
@@ -114,9 +116,9 @@ inline std::pair<std::shared_ptr<const sp::AttentionPlan>, RankSolution> plan_on
     const Problem& p, const Split& split, const sp::Mesh& mesh) {
   const sp::SequenceLayout layout(p.forest, mesh.shape().ring, mesh.shape().ulysses,
                                   split.placement);
-  const auto plan = std::make_shared<const sp::AttentionPlan>(
-      sp::plan_attention(layout, p.heads, mesh.sp_rank(),
-                         {split.ring_impl, split.heads_k_stride, p.window, split.prune}));
+  const auto plan = std::make_shared<const sp::AttentionPlan>(sp::plan_attention(
+      layout, p.heads, mesh.sp_rank(),
+      {split.ring_impl, split.heads_k_stride, p.window, split.prune, split.ring_backward}));
   RankSolution result;
   result.packed = layout.packed_indices(mesh.sp_rank());
   for (const sp::TokenRun& run : layout.ring_share(mesh.ring_rank())) {

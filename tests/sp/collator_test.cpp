@@ -216,6 +216,16 @@ TEST_CASE("entries that do not fit their document are refused") {
       Catch::Contains("column target has 0 values"));
 }
 
+TEST_CASE("a document longer than the model's exact positions is refused on every rank") {
+  std::vector<sp::Document> documents{{{1, 2, 3, 4}, {}}, {{1, 2, 3, 4, 5}, {}}};
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const sp::Mesh mesh({1, 2, 1}, rank);
+    CHECK_THROWS_WITH(sp::collate(documents, mesh, {{2, 2, 4}, 8, {}, 4}),
+                      Catch::Contains("document 1 has 5 tokens") && Catch::Contains("up to 4"));
+    CHECK_NOTHROW(sp::collate(documents, mesh, {{2, 2, 4}, 8, {}, 5}));
+  }
+}
+
 TEST_CASE("tensors and scalars are summed, disagreement is an error on every rank") {
   test::run_ranks({2, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     at::Tensor first = at::full({3}, mesh.rank() + 1.0), second = at::full({1}, 1.0, at::kDouble);

@@ -37,7 +37,8 @@ std::vector<SegmentForest> packs() {
 std::vector<Split> splits() {
   return {{RingImpl::kP2p, Placement::kDocumentAware},
           {RingImpl::kP2p, Placement::kZigzag, 0, /*prune=*/false},
-          {RingImpl::kAllGather, Placement::kZigzag, /*heads_k_stride=*/1}};
+          {RingImpl::kAllGather, Placement::kZigzag, /*heads_k_stride=*/1},
+          {RingImpl::kP2p, Placement::kZigzag, 0, /*prune=*/true, RingImpl::kAllGather}};
 }
 
 }  // namespace

@@ -1,0 +1,267 @@
+#include "engine/io/rope_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace ringside::engine {
+namespace {
+
+constexpr const char* kOriginal = "original_max_position_embeddings";
+
+std::string text_of(double value) { return nlohmann::json(value).dump(); }
+
+// Fields of any type, beside the type's own.
+bool is_common_field(const std::string& key) {
+  return key == "rope_type" || key == "type" || key == "rope_theta" ||
+         key == "partial_rotary_factor";
+}
+
+// transformers ignores such a field with a warning; vLLM gives some of them a meaning.
+void refuse_other_fields(const JsonObject& rope, const std::string& type,
+                         const std::vector<std::string>& fields) {
+  for (const auto& [key, value] : rope.json().items()) {
+    if (value.is_object()) {
+      rope.fail(key, "is an object: RoPE that differs between layers is not supported");
+    }
+    if (is_common_field(key) || std::find(fields.begin(), fields.end(), key) != fields.end()) {
+      continue;
+    }
+    std::string expected;
+    for (const std::string& field : fields) {
+      expected += (expected.empty() ? "" : ", ") + field;
+    }
+    rope.fail(key, "is no field of rope_type " + type + "; expected " +
+                       (fields.empty() ? "rope_theta alone" : "only " + expected));
+  }
+}
+
+double number_at_least(const JsonObject& rope, double least, const char* key) {
+  const double value = rope.require(rope.number(key), key);
+  if (!(value >= least) || !std::isfinite(value)) {
+    rope.fail(key, "is " + text_of(value) + ", expected at least " + text_of(least));
+  }
+  return value;
+}
+
+std::optional<double> positive(const JsonObject& rope, const char* key) {
+  const auto value = rope.number(key);
+  if (value && !(*value > 0 && std::isfinite(*value))) {
+    rope.fail(key, "is " + text_of(*value) + ", expected more than 0");
+  }
+  return value;
+}
+
+// Reads the fields of one rope_type.
+class Reader {
+ public:
+  Reader(const JsonObject& json, const JsonObject& rope, const ModelConfig& config)
+      : json_(json), rope_(rope), config_(config) {}
+
+  RopeScaling read() const {
+    const std::string type = rope_type();
+    if (type == "default") {
+      refuse_other_fields(rope_, type, {});
+      return {};
+    }
+    if (type == "linear") {
+      refuse_other_fields(rope_, type, {"factor"});
+      return LinearRope{number_at_least(rope_, 1, "factor")};
+    }
+    if (type == "dynamic") {
+      refuse_other_fields(rope_, type, {"factor"});
+      return DynamicRope{number_at_least(rope_, 1, "factor")};
+    }
+    if (type == "llama3") {
+      return llama3();
+    }
+    if (type == "yarn") {
+      return yarn();
+    }
+    if (type == "longrope") {
+      return longrope();
+    }
+    rope_.fail("rope_type",
+               "is '" + type + "', expected default, linear, dynamic, llama3, yarn or longrope");
+  }
+
+ private:
+  std::string rope_type() const {
+    if (const auto named = rope_.text("rope_type")) {
+      return *named;
+    }
+    return rope_.text("type").value_or("default");  // the key's name before transformers 4.43
+  }
+
+  // transformers: the field outside counts first, and max_position_embeddings if there is none.
+  int64_t original_length() const {
+    if (json_.has(kOriginal)) {
+      return json_.require_at_least(1, kOriginal);
+    }
+    return rope_.has(kOriginal) ? rope_.require_at_least(1, kOriginal)
+                                : config_.max_position_embeddings;
+  }
+
+  Llama3Rope llama3() const {
+    refuse_other_fields(rope_, "llama3",
+                        {"factor", "low_freq_factor", "high_freq_factor", kOriginal});
+    Llama3Rope scaling;
+    scaling.factor = number_at_least(rope_, 1, "factor");
+    scaling.low_freq_factor = rope_.require(rope_.number("low_freq_factor"), "low_freq_factor");
+    scaling.high_freq_factor = rope_.require(rope_.number("high_freq_factor"), "high_freq_factor");
+    scaling.original_max_position_embeddings = original_length();
+    if (!(scaling.low_freq_factor > 0 && scaling.high_freq_factor > scaling.low_freq_factor)) {
+      rope_.fail("high_freq_factor", "is " + text_of(scaling.high_freq_factor) +
+                                         ", expected more than low_freq_factor = " +
+                                         text_of(scaling.low_freq_factor) + " > 0");
+    }
+    return scaling;
+  }
+
+  YarnRope yarn() const {
+    refuse_other_fields(rope_, "yarn",
+                        {"factor", kOriginal, "attention_factor", "beta_fast", "beta_slow",
+                         "mscale", "mscale_all_dim", "truncate"});
+    YarnRope yarn;
+    yarn.factor = number_at_least(rope_, 1, "factor");
+    yarn.original_max_position_embeddings = original_length();
+    yarn.attention_factor = positive(rope_, "attention_factor");
+    yarn.beta_fast = positive(rope_, "beta_fast");
+    yarn.beta_slow = positive(rope_, "beta_slow");
+    yarn.mscale = rope_.number("mscale");
+    yarn.mscale_all_dim = rope_.number("mscale_all_dim");
+    yarn.truncate = rope_.boolean("truncate");
+    if (yarn.beta_fast.value_or(32.0) < yarn.beta_slow.value_or(1.0)) {
+      rope_.fail("beta_fast",
+                 "is " + text_of(yarn.beta_fast.value_or(32.0)) +
+                     ", expected at least beta_slow = " + text_of(yarn.beta_slow.value_or(1.0)));
+    }
+    if (!(config_.rope_theta > 1)) {
+      rope_.fail("rope_theta",
+                 "is " + text_of(config_.rope_theta) + ", expected more than 1 for rope_type yarn");
+    }
+    return yarn;
+  }
+
+  LongRope longrope() const {
+    refuse_other_fields(rope_, "longrope",
+                        {"short_factor", "long_factor", kOriginal, "factor", "attention_factor"});
+    LongRope scaling;
+    scaling.short_factor = divisors("short_factor");
+    scaling.long_factor = divisors("long_factor");
+    scaling.original_max_position_embeddings = original_length();
+    if (rope_.has("factor")) {
+      scaling.factor = number_at_least(rope_, 1, "factor");
+    }
+    scaling.attention_factor = positive(rope_, "attention_factor");
+    if (scaling.original_max_position_embeddings < 2) {
+      rope_.fail(kOriginal, "is 1, expected at least 2 for rope_type longrope");
+    }
+    return scaling;
+  }
+
+  std::vector<double> divisors(const char* key) const {
+    std::vector<double> values = rope_.numbers(key);
+    if (static_cast<int64_t>(values.size()) != config_.head_dim / 2) {
+      rope_.fail(key,
+                 "has " + std::to_string(values.size()) +
+                     " numbers, expected head_dim / 2 = " + std::to_string(config_.head_dim / 2));
+    }
+    for (const double value : values) {
+      if (!(value > 0) || !std::isfinite(value)) {
+        rope_.fail(key, "holds " + text_of(value) + ", expected numbers above 0");
+      }
+    }
+    return values;
+  }
+
+  const JsonObject& json_;
+  const JsonObject& rope_;
+  const ModelConfig& config_;
+};
+
+void refuse_partial_rotation(const JsonObject& json) {
+  if (json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
+  }
+}
+
+// Writes the fields of one rope_type.
+struct Writer {
+  using Json = nlohmann::ordered_json;
+
+  template <class T>
+  static void add(Json& json, const char* key, const std::optional<T>& value) {
+    if (value) {
+      json[key] = *value;
+    }
+  }
+
+  Json operator()(std::monostate) const { return {{"rope_type", "default"}}; }
+  Json operator()(const LinearRope& s) const {
+    return {{"rope_type", "linear"}, {"factor", s.factor}};
+  }
+  Json operator()(const DynamicRope& s) const {
+    return {{"rope_type", "dynamic"}, {"factor", s.factor}};
+  }
+  Json operator()(const Llama3Rope& s) const {
+    return {{"rope_type", "llama3"},
+            {"factor", s.factor},
+            {"low_freq_factor", s.low_freq_factor},
+            {"high_freq_factor", s.high_freq_factor},
+            {kOriginal, s.original_max_position_embeddings}};
+  }
+  Json operator()(const YarnRope& s) const {
+    Json json = {{"rope_type", "yarn"},
+                 {"factor", s.factor},
+                 {kOriginal, s.original_max_position_embeddings}};
+    add(json, "attention_factor", s.attention_factor);
+    add(json, "beta_fast", s.beta_fast);
+    add(json, "beta_slow", s.beta_slow);
+    add(json, "mscale", s.mscale);
+    add(json, "mscale_all_dim", s.mscale_all_dim);
+    add(json, "truncate", s.truncate);
+    return json;
+  }
+  Json operator()(const LongRope& s) const {
+    Json json = {{"rope_type", "longrope"},
+                 {"short_factor", s.short_factor},
+                 {"long_factor", s.long_factor},
+                 {kOriginal, s.original_max_position_embeddings}};
+    add(json, "factor", s.factor);
+    add(json, "attention_factor", s.attention_factor);
+    return json;
+  }
+};
+
+}  // namespace
+
+void read_rope(const JsonObject& json, ModelConfig& config) {
+  config.rope_theta = json.number("rope_theta").value_or(config.rope_theta);
+  refuse_partial_rotation(json);
+  auto rope = json.object("rope_scaling");
+  if (!rope || rope->json().empty()) {
+    rope = json.object("rope_parameters");
+  }
+  if (rope) {
+    config.rope_theta = rope->number("rope_theta").value_or(config.rope_theta);
+    refuse_partial_rotation(*rope);
+    config.rope_scaling = Reader(json, *rope, config).read();
+  }
+  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
+    json.fail("rope_theta", "is " + text_of(config.rope_theta) + ", expected more than 0");
+  }
+}
+
+void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
+  const nlohmann::ordered_json scaling = std::visit(Writer{}, config.rope_scaling);
+  const bool plain = std::holds_alternative<std::monostate>(config.rope_scaling);
+  json["rope_theta"] = config.rope_theta;
+  json["rope_scaling"] = plain ? nlohmann::ordered_json(nullptr) : scaling;
+  json["rope_parameters"] = scaling;
+  json["rope_parameters"]["rope_theta"] = config.rope_theta;
+}
+
+}  // namespace ringside::engine

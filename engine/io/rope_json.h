@@ -1,0 +1,22 @@
+// Reader and writer of rotary embedding settings in a config.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json_object.h"
+#include "engine/models/model_config.h"
+
+namespace ringside::engine {
+
+// Reads rope_theta and rope_scaling (transformers 4) or rope_parameters (5) into the config, whose
+// head_dim and max_position_embeddings are set. As in transformers 5, a non-empty rope_scaling
+// replaces rope_parameters, a rope_theta inside overrides the one outside, and an
+// original_max_position_embeddings outside overrides the one inside.
+// Throws: std::runtime_error naming file and key on another rope_type, on a field that the type
+// does not have, and on a missing or impossible value.
+void read_rope(const JsonObject& json, ModelConfig& config);
+
+// Writes both forms: transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters.
+void add_rope(const ModelConfig& config, nlohmann::ordered_json& json);
+
+}  // namespace ringside::engine

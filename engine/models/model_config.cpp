@@ -1,0 +1,35 @@
+#include "engine/models/model_config.h"
+
+#include <algorithm>
+
+namespace ringside::engine {
+namespace {
+
+int64_t at_most(int64_t length, int64_t limit) {
+  return limit > 0 ? std::min(length, limit) : length;
+}
+
+int64_t times(int64_t length, double factor) {
+  return static_cast<int64_t>(static_cast<double>(length) * factor);
+}
+
+}  // namespace
+
+int64_t num_positions(const ModelConfig& config) {
+  int64_t positions = config.max_position_embeddings;
+  if (const auto* linear = std::get_if<LinearRope>(&config.rope_scaling)) {
+    positions = times(positions, linear->factor);
+  } else if (const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling)) {
+    positions = std::max(positions, times(yarn->original_max_position_embeddings, yarn->factor));
+  }
+  return at_most(positions, config.max_document_tokens);
+}
+
+int64_t longest_exact_document(const ModelConfig& config) {
+  if (std::holds_alternative<DynamicRope>(config.rope_scaling)) {
+    return at_most(config.max_position_embeddings, config.max_document_tokens);
+  }
+  return config.max_document_tokens;
+}
+
+}  // namespace ringside::engine
