@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "rl/config/schema.h"
+#include "rl/data/sft_file.h"
 #include "rl/report/log.h"
 
 namespace ringside::tools {
@@ -88,11 +89,29 @@ ConfigInputs split_inputs(const std::vector<std::string>& words) {
   return inputs;
 }
 
+namespace {
+
+// train.epochs becomes train.steps, which everything else counts in. A file that cannot be read is
+// reported by the preflight.
+void apply_epochs(rl::LoadedConfig& loaded) {
+  if (loaded.config.train.epochs == 0) {
+    return;
+  }
+  try {
+    loaded.config.train.steps = rl::steps_of_epochs(loaded.config);
+    loaded.origins["train.steps"] = "train.epochs";
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs) {
   rl::LoadedConfig loaded = rl::load_config(inputs.recipes, inputs.overrides);
   loaded.errors.insert(loaded.errors.begin(), inputs.mistakes.begin(), inputs.mistakes.end());
   if (loaded.ok()) {
     rl::log::set_level(log_level(loaded.config.log.level));
+    apply_epochs(loaded);
     return loaded;
   }
   for (const std::string& error : loaded.errors) std::cerr << error << "\n";

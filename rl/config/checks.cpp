@@ -151,6 +151,49 @@ void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
 
 namespace {
 
+void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.data.eval.empty()) {
+    mistakes.push_back(
+        {"data.eval", "is " + c.data.eval +
+                          ", but algorithm.name sft computes no rewards; expected \"\", and "
+                          "held-out documents in data.sft_eval"});
+  }
+  if (c.eval.every > 0 && c.data.sft_eval.empty()) {
+    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
+                                          ", but data.sft_eval is empty; expected data.sft_eval to "
+                                          "name the held-out documents, or eval.every 0"});
+  }
+  if (c.data.max_length > c.train.tokens_per_micro_batch) {
+    mistakes.push_back(
+        {"data.max_length", "is " + std::to_string(c.data.max_length) +
+                                ", but a micro-batch holds train.tokens_per_micro_batch = " +
+                                std::to_string(c.train.tokens_per_micro_batch) +
+                                " tokens; expected at most that"});
+  }
+}
+
+// Reinforcement learning, and keys of supervised fine-tuning, which it does not read.
+void check_no_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
+  const std::string why = ", but only algorithm.name sft reads it; expected ";
+  if (c.train.epochs > 0) {
+    mistakes.push_back(
+        {"train.epochs", "is " + std::to_string(c.train.epochs) + why + "0, and train.steps"});
+  }
+  if (c.data.max_length > 0) {
+    mistakes.push_back({"data.max_length", "is " + std::to_string(c.data.max_length) + why +
+                                               "0; rollout.max_prompt_tokens and "
+                                               "rollout.max_completion_tokens bound rollouts"});
+  }
+  if (!c.data.sft_eval.empty()) {
+    mistakes.push_back({"data.sft_eval", "is " + c.data.sft_eval + why + "\"\", and data.eval"});
+  }
+  if (c.eval.every > 0 && c.data.eval.empty()) {
+    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
+                                          ", but data.eval is empty; expected data.eval to name "
+                                          "the held-out prompts, or eval.every 0"});
+  }
+}
+
 void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.checkpoint.keep_best && c.eval.every == 0) {
     mistakes.push_back({"checkpoint.keep_best",
@@ -169,18 +212,9 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_activations(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
   if (c.algorithm.name == AlgorithmName::kSft) {
-    const std::string why =
-        ", but algorithm.name sft does not evaluate: there are no rewards; expected ";
-    if (c.eval.every > 0) {
-      mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) + why + "0"});
-    }
-    if (!c.data.eval.empty()) {
-      mistakes.push_back({"data.eval", "is " + c.data.eval + why + "\"\""});
-    }
-  } else if (c.eval.every > 0 && c.data.eval.empty()) {
-    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
-                                          ", but data.eval is empty; expected data.eval to name "
-                                          "the held-out prompts, or eval.every 0"});
+    check_fine_tuning(c, mistakes);
+  } else {
+    check_no_fine_tuning(c, mistakes);
   }
   if (c.bridge.worker_timeout_s <= c.bridge.heartbeat_s) {
     mistakes.push_back({"bridge.worker_timeout_s",

@@ -8,19 +8,21 @@
 
 namespace ringside::rl {
 
-DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle)
-    : size_(size), seed_(seed), shuffle_(shuffle) {
+DataOrder::DataOrder(int64_t size, uint64_t seed, bool shuffle, int64_t cached_passes)
+    : size_(size), seed_(seed), shuffle_(shuffle), cached_passes_(cached_passes) {
   if (size < 1) {
     throw std::invalid_argument("data order of " + std::to_string(size) + " items");
   }
 }
 
 const std::vector<int64_t>& DataOrder::order_of(int64_t pass) {
-  constexpr std::size_t kOrders = 4;
   for (const auto& [known, order] : orders_) {
     if (known == pass) {
       return order;
     }
+  }
+  if (static_cast<int64_t>(orders_.size()) == cached_passes_) {
+    orders_.pop_front();
   }
   std::vector<int64_t> order(size_);
   std::iota(order.begin(), order.end(), 0);
@@ -29,9 +31,6 @@ const std::vector<int64_t>& DataOrder::order_of(int64_t pass) {
   std::mt19937_64 rng(mix_seed({seed_, static_cast<uint64_t>(pass)}));
   for (int64_t i = size_ - 1; i > 0; --i) {
     std::swap(order[i], order[rng() % static_cast<uint64_t>(i + 1)]);
-  }
-  if (orders_.size() == kOrders) {
-    orders_.pop_front();
   }
   return orders_.emplace_back(pass, std::move(order)).second;
 }

@@ -13,11 +13,12 @@ namespace ringside::rl {
 class DataOrder {
  public:
   // size: number of items, at least 1. Without shuffle the order is 0, 1, 2, ... in each pass.
+  // cached_passes: orders that are kept, of 8 bytes an item each; several, so that distant
+  // positions (rounds of refill) may alternate.
   // Throws: std::invalid_argument for a size below 1.
-  DataOrder(int64_t size, uint64_t seed, bool shuffle);
+  DataOrder(int64_t size, uint64_t seed, bool shuffle, int64_t cached_passes = 4);
 
-  // The item at `position` >= 0 of the endless sequence of passes. Caches the orders of a few
-  // passes, so that distant positions (rounds of refill) may alternate.
+  // The item at `position` >= 0 of the endless sequence of passes.
   // Thread safety: none.
   int64_t at(int64_t position);
 
@@ -25,6 +26,7 @@ class DataOrder {
   int64_t size_;
   uint64_t seed_;
   bool shuffle_;
+  int64_t cached_passes_;
   const std::vector<int64_t>& order_of(int64_t pass);
 
   // Cached passes with their orders, the latest computed last.

@@ -80,70 +80,15 @@ TokenizedExample tokenize_example(const SftExample& example, const engine::Token
     throw std::runtime_error(
         "there is nothing to learn: no completion, or no message of role assistant");
   }
-  result.line = example.line;
   return result;
 }
 
-SftSet scan_sft_set(const Config& config, const engine::Tokenizer& tokenizer,
-                    const std::vector<int64_t>& eos) {
-  const int64_t limit = config.train.tokens_per_micro_batch;
-  const OnOverlong policy = config.data.on_overlong;
-  auto data = scan_sft_examples(config.data.sft, config.data);
-  SftSet set;
-  set.problems = std::move(data.problems);
-  set.lines = static_cast<int64_t>(data.items.size());
-  for (const SftExample& text : data.items) {
-    TokenizedExample example;
-    try {
-      example = tokenize_example(text, tokenizer, eos, config.data.chat_template);
-    } catch (const std::exception& error) {
-      set.problems.push_back(config.data.sft + ":" + std::to_string(text.line) + ": " +
-                             error.what());
-      continue;
-    }
-    // The last id is only a target and takes no place in the batch.
-    const auto tokens = static_cast<int64_t>(example.ids.size()) - 1;
-    if (tokens > limit) {
-      ++set.overlong;
-      if (policy == OnOverlong::kError) {
-        set.problems.push_back(
-            config.data.sft + ":" + std::to_string(text.line) + ": " + std::to_string(tokens) +
-            " tokens, expected at most train.tokens_per_micro_batch = " + std::to_string(limit) +
-            ", or data.on_overlong drop or truncate");
-      }
-      example.ids.resize(static_cast<std::size_t>(limit) + 1);
-      example.learned.resize(static_cast<std::size_t>(limit) + 1);
-      if (policy != OnOverlong::kTruncate || example.learned_tokens() == 0) {
-        continue;
-      }
-    }
-    set.examples.push_back(std::move(example));
+SftLimit sft_limit(const Config& config) {
+  const int64_t tokens = config.train.tokens_per_micro_batch;
+  if (const int64_t ids = config.data.max_length; ids > 0) {
+    return {ids, 0, "data.max_length = " + std::to_string(ids)};
   }
-  if (set.examples.empty() && set.problems.empty()) {
-    set.problems.push_back(config.data.sft +
-                           ": no document is left: " + describe_overlong(set, config));
-  }
-  return set;
-}
-
-std::string describe_overlong(const SftSet& set, const Config& config) {
-  if (set.overlong == 0) {
-    return "";
-  }
-  return std::to_string(set.overlong) + " of " + std::to_string(set.lines) + " documents " +
-         (set.overlong == 1 ? "is" : "are") + " longer than train.tokens_per_micro_batch = " +
-         std::to_string(config.train.tokens_per_micro_batch) +
-         (config.data.on_overlong == OnOverlong::kTruncate ? ": truncated" : ": dropped");
-}
-
-std::vector<TokenizedExample> tokenize_examples(const Config& config,
-                                                const engine::Tokenizer& tokenizer,
-                                                const std::vector<int64_t>& eos) {
-  SftSet set = scan_sft_set(config, tokenizer, eos);
-  if (!set.problems.empty()) {
-    throw std::runtime_error(set.problems.front());
-  }
-  return std::move(set.examples);
+  return {tokens + 1, 1, "train.tokens_per_micro_batch = " + std::to_string(tokens)};
 }
 
 sp::Document make_sft_document(const TokenizedExample& example) {

@@ -14,7 +14,6 @@ namespace ringside::rl {
 struct TokenizedExample {
   std::vector<int64_t> ids;
   std::vector<bool> learned;  // one per id; the first is false, because nothing precedes it
-  int64_t line = 0;
   int64_t learned_tokens() const;
 };
 
@@ -27,31 +26,15 @@ struct TokenizedExample {
 TokenizedExample tokenize_example(const SftExample& example, const engine::Tokenizer& tokenizer,
                                   const std::vector<int64_t>& eos, ChatTemplate chat_template);
 
-// The examples of config.data.sft that are trained on; the same on every rank.
-struct SftSet {
-  std::vector<TokenizedExample> examples;
-  std::vector<std::string>
-      problems;       // one sentence each, with file and line; with any, a run does not start
-  int64_t lines = 0;  // documents in the file
-  // Documents longer than train.tokens_per_micro_batch: data.on_overlong decides.
-  int64_t overlong = 0;
+// Longest document of supervised fine-tuning, in ids, and the key that says so.
+struct SftLimit {
+  int64_t ids = 0;
+  // Ids that the key does not count: 1 for train.tokens_per_micro_batch, because the last id is
+  // only a target and takes no place in a micro-batch.
+  int64_t uncounted = 0;
+  std::string key;  // "data.max_length = 512"
 };
-
-// Reads and tokenizes the examples. With on_overlong truncate, an overlong document is truncated to
-// the tokens that fit, and dropped if no learned token is left.
-// Throws: std::runtime_error naming the file when it cannot be read or has no line.
-SftSet scan_sft_set(const Config& config, const engine::Tokenizer& tokenizer,
-                    const std::vector<int64_t>& eos);
-
-// "3 of 900 documents are longer than train.tokens_per_micro_batch = 512: dropped"; "" when none
-// is.
-std::string describe_overlong(const SftSet& set, const Config& config);
-
-// The examples of scan_sft_set.
-// Throws: std::runtime_error for its first problem too.
-std::vector<TokenizedExample> tokenize_examples(const Config& config,
-                                                const engine::Tokenizer& tokenizer,
-                                                const std::vector<int64_t>& eos);
+SftLimit sft_limit(const Config& config);
 
 // A document with a loss entry for each learned token, at the token before it. The last id is only
 // a target.

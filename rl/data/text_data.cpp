@@ -6,42 +6,12 @@
 #include <stdexcept>
 
 #include "engine/io/json_text.h"
+#include "rl/data/json_lines.h"
 
 namespace ringside::rl {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kJsonLines = "expected JSON Lines: one object a line";
-
-// Opens a file that exists and looks like text. Throws std::runtime_error with the reason.
-std::ifstream open_lines(const std::filesystem::path& path) {
-  if (path.empty()) {
-    throw std::runtime_error("no data file is set");
-  }
-  if (std::filesystem::is_directory(path)) {
-    throw std::runtime_error(path.string() + " is a directory, " + kJsonLines);
-  }
-  if (!std::filesystem::exists(path)) {
-    throw std::runtime_error(path.string() + " does not exist");
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string head(64, '\0');
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(file.gcount()));
-  if (file.bad() || !file.is_open()) {
-    throw std::runtime_error("cannot read " + path.string());
-  }
-  if (head.starts_with("\x1f\x8b") || head.starts_with("PAR1") || engine::is_lfs_pointer(head)) {
-    const std::string form = head.starts_with("PAR1") ? "a Parquet file" : "compressed by gzip";
-    throw std::runtime_error(path.string() + (engine::is_lfs_pointer(head)
-                                                  ? " " + engine::lfs_advice()
-                                                  : " is " + form + ", " + kJsonLines));
-  }
-  file.clear();
-  file.seekg(0);
-  return file;
-}
 
 // The member of a line's object. Throws std::runtime_error that lists those it has.
 const json& member(const json& line, const std::string& key, const std::string& meaning) {
@@ -65,40 +35,39 @@ std::string text_member(const json& line, const std::string& key, const std::str
   return value.get<std::string>();
 }
 
+// Rethrows a failure to use a line as "FILE:LINE: ...".
+template <class Use>
+void use_line(const std::filesystem::path& path, int64_t line_number, const Use& use) {
+  const std::string where = path.string() + ":" + std::to_string(line_number) + ": ";
+  try {
+    use();
+  } catch (const json::exception& error) {
+    throw std::runtime_error(where + engine::json_problem(error));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(where + error.what());
+  }
+}
+
 // Calls visit(object, line number) for every line that is not empty. Its exception becomes a
 // problem of the line.
 std::vector<std::string> scan_lines(const std::filesystem::path& path,
                                     const std::function<void(const json&, int64_t)>& visit) {
-  std::ifstream file = open_lines(path);
+  std::ifstream file = open_json_lines(path);
   std::vector<std::string> problems;
   std::string text;
   int64_t line_number = 0;
   int64_t lines = 0;
   while (std::getline(file, text)) {
     ++line_number;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) {
+    if (is_blank(text)) {
       continue;
     }
     ++lines;
-    const std::string where = path.string() + ":" + std::to_string(line_number);
-    json line;
     try {
-      line = engine::parse_json(text, path.string(), line_number);
+      const json line = parse_json_line(text, path, line_number);
+      use_line(path, line_number, [&] { visit(line, line_number); });
     } catch (const std::runtime_error& error) {
       problems.emplace_back(error.what());
-      continue;
-    }
-    if (!line.is_object()) {
-      problems.push_back(where + ": holds " + engine::kind_of(line) + ", expected an object (" +
-                         kJsonLines + ")");
-      continue;
-    }
-    try {
-      visit(line, line_number);
-    } catch (const json::exception& error) {
-      problems.push_back(where + ": " + engine::json_problem(error));
-    } catch (const std::exception& error) {
-      problems.push_back(where + ": " + error.what());
     }
   }
   if (lines == 0) {
@@ -170,12 +139,11 @@ DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfi
   return data;
 }
 
-DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path,
-                                       const DataConfig& config) {
-  DataFile<SftExample> data;
-  data.problems = scan_lines(path, [&](const json& line, int64_t number) {
-    SftExample example;
-    example.line = number;
+SftExample parse_sft_example(const std::string& text, const std::filesystem::path& path,
+                             int64_t line_number, const DataConfig& config) {
+  const json line = parse_json_line(text, path, line_number);
+  SftExample example;
+  use_line(path, line_number, [&] {
     if (line.contains("messages")) {
       example.messages = messages_of(line.at("messages"), config);
     } else {
@@ -183,18 +151,12 @@ DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path,
       example.prompt = text_member(line, "prompt", kForms);
       example.completion = text_member(line, "completion", kForms);
     }
-    data.items.push_back(std::move(example));
   });
-  return data;
+  return example;
 }
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config) {
   return all_or_throw(scan_prompts(path, config));
-}
-
-std::vector<SftExample> read_sft_examples(const std::filesystem::path& path,
-                                          const DataConfig& config) {
-  return all_or_throw(scan_sft_examples(path, config));
 }
 
 }  // namespace ringside::rl

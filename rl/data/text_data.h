@@ -22,7 +22,6 @@ struct SftExample {
   std::string prompt;  // with completion, or else messages
   std::string completion;
   std::vector<ChatMessage> messages;
-  int64_t line = 0;  // of the file, from 1
 };
 
 // The items of a file, and a sentence "FILE:LINE: ..." for each line that cannot be used.
@@ -39,13 +38,14 @@ struct DataFile {
 // Throws: std::runtime_error naming the file when it cannot be read or has no line.
 DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfig& config);
 
-// The same for one {"prompt", "completion"} or {"messages"} object per line.
-DataFile<SftExample> scan_sft_examples(const std::filesystem::path& path, const DataConfig& config);
-
-// The items of scan_prompts and scan_sft_examples.
+// The items of scan_prompts.
 // Throws: std::runtime_error for the first problem too.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config);
-std::vector<SftExample> read_sft_examples(const std::filesystem::path& path,
-                                          const DataConfig& config);
+
+// The example of one line: a {"prompt", "completion"} or {"messages"} object.
+// Throws: std::runtime_error "FILE:LINE: ..." when it is neither, or has messages without a
+// template.
+SftExample parse_sft_example(const std::string& text, const std::filesystem::path& path,
+                             int64_t line_number, const DataConfig& config);
 
 }  // namespace ringside::rl

@@ -5,7 +5,7 @@
 
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_file.h"
-#include "rl/data/sft_examples.h"
+#include "rl/data/sft_file.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/rollouts/rollout_admission.h"
@@ -15,6 +15,9 @@ namespace ringside::rl {
 namespace {
 
 constexpr std::size_t kListed = 10;  // reported lines per file
+// Of a file of documents, which may be larger than memory. Later lines are checked when they are
+// used.
+constexpr int64_t kCheckedBytes = int64_t{256} << 20;
 
 void add_problems(const std::string& key, const std::string& file,
                   const std::vector<std::string>& problems, PreflightReport& report) {
@@ -98,6 +101,60 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
   }
 }
 
+// Lines of a file of documents that cannot be parsed, among the first bytes of the file.
+std::vector<std::string> unreadable_lines(const std::string& path, const DataConfig& config) {
+  LineIndex lines(path);
+  std::vector<std::string> problems;
+  for (int64_t i = 0; i < lines.size() && lines.offset(i) < kCheckedBytes; ++i) {
+    try {
+      parse_sft_example(lines.line(i), path, i + 1, config);
+    } catch (const std::exception& error) {
+      problems.emplace_back(error.what());
+    }
+  }
+  return problems;
+}
+
+std::string describe_documents(const SftSummary& summary, const std::string& path) {
+  return std::to_string(summary.documents) + (summary.documents == 1 ? " document" : " documents") +
+         " (" + path + ")" +
+         (summary.checked < summary.documents
+              ? "; the first " + std::to_string(summary.checked) +
+                    " were checked, the others will be when they are used"
+              : "");
+}
+
+// Checks a file of documents.
+void check_documents(const std::string& key, const std::string& path, const Config& config,
+                     const ModelFiles& files, PreflightReport& report) {
+  if (path.empty()) {
+    report.mistakes.push_back(
+        {key,
+         "is not set; expected a JSONL file of {\"prompt\", \"completion\"} or {\"messages\"} "
+         "objects, one a line"});
+    return;
+  }
+  try {
+    if (!files.tokenizer || !files.model) {  // reported already; lines can still be read
+      add_problems(key, path, unreadable_lines(path, config.data), report);
+      return;
+    }
+    SftFile file(path, config, *files.tokenizer, files.model->eos_token_ids);
+    SftSummary summary = summarize(file, kCheckedBytes);
+    const std::string overlong = describe_overlong(summary, config);
+    if (summary.usable == 0 && summary.checked == summary.documents && summary.problems.empty()) {
+      summary.problems.push_back(path + ": no document is left: " + overlong);
+    }
+    add_problems(key, path, summary.problems, report);
+    report.notes.push_back(key + ": " + describe_documents(summary, path));
+    if (!overlong.empty() && config.data.on_overlong != OnOverlong::kError) {
+      report.notes.push_back(key + ": " + overlong);
+    }
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({key, error.what()});
+  }
+}
+
 }  // namespace
 
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
@@ -110,29 +167,10 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
   }
 }
 
-void check_sft_file(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  const std::string& path = config.data.sft;
-  if (path.empty()) {
-    report.mistakes.push_back(
-        {"data.sft",
-         "is not set; expected a JSONL file of {\"prompt\", \"completion\"} or {\"messages\"} "
-         "objects, one a line"});
-    return;
-  }
-  try {
-    if (!files.tokenizer || !files.model) {
-      add_problems("data.sft", path, scan_sft_examples(path, config.data).problems, report);
-      return;
-    }
-    const SftSet set = scan_sft_set(config, *files.tokenizer, files.model->eos_token_ids);
-    add_problems("data.sft", path, set.problems, report);
-    report.notes.push_back("data.sft: " + std::to_string(set.lines) +
-                           (set.lines == 1 ? " document" : " documents") + " (" + path + ")");
-    if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
-      report.notes.push_back("data.sft: " + describe_overlong(set, config));
-    }
-  } catch (const std::exception& error) {
-    report.mistakes.push_back({"data.sft", error.what()});
+void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  check_documents("data.sft", config.data.sft, config, files, report);
+  if (config.eval.every > 0) {
+    check_documents("data.sft_eval", config.data.sft_eval, config, files, report);
   }
 }
 

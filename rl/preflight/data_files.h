@@ -11,8 +11,9 @@ namespace ringside::rl {
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 
-// Checks data.sft.
-void check_sft_file(const Config& config, const ModelFiles& files, PreflightReport& report);
+// Checks data.sft and, if there are evaluations, data.sft_eval: their first 256 MiB line by line
+// with the tokenizer.
+void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report);
 
 // Checks scope.rollouts if it is set: ids within the vocabulary, and advantages if the estimator is
 // given.

@@ -27,7 +27,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   check_device_speeds(config, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
-    check_sft_file(config, files, report);
+    check_sft_files(config, files, report);
     note_memory(config, files, report);
     return report;
   }

@@ -96,8 +96,8 @@ std::string render_bar(const ProgressUpdate& update, std::int64_t total_steps, d
     parts.push_back(plain("reward " + printed("%.3f", *update.reward)));
   }
   parts.push_back(plain("loss " + printed("%.4f", update.loss)));
-  if (update.eval_reward) {
-    parts.push_back(plain("eval " + printed("%.3f", *update.eval_reward)));
+  if (update.evaluation) {
+    parts.push_back(plain("eval " + printed("%.3f", *update.evaluation)));
   }
   parts.push_back(plain("eta " + format_duration(eta_s)));
   parts.push_back(plain(short_count(update.tokens_per_s) + " tok/s"));
@@ -119,8 +119,8 @@ std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, 
   std::string line = "step " + std::to_string(update.step) + "/" + std::to_string(total_steps);
   if (update.reward) line += "  reward " + printed("%.4f", *update.reward);
   line += "  loss " + printed("%.6g", update.loss);
-  if (update.eval_reward) {
-    line += "  eval " + printed("%.4f", *update.eval_reward);
+  if (update.evaluation) {
+    line += "  eval " + printed("%.4f", *update.evaluation);
   }
   line += "  " + printed("%.0f", update.tokens_per_s) + " tok/s";
   line += "  " + printed("%.2f", update.step_s) + " s";

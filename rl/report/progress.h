@@ -12,7 +12,7 @@ struct ProgressUpdate {
   std::int64_t step = 0;         // steps done, 1 after the first
   std::optional<double> reward;  // the step's mean reward; none in supervised fine-tuning
   double loss = 0;
-  std::optional<double> eval_reward = {};  // the last evaluation's, if any
+  std::optional<double> evaluation = {};  // the last one's reward or loss, if any
   double tokens_per_s = 0;
   double step_s = 0;  // wall time of this step in seconds
 };

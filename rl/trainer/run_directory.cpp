@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 // Keys (and sections, with a trailing dot) that may change between starts of a run: they determine
 // where and how fast it trains, not what it learns.
 constexpr std::array kFreeToChange = {"train.steps",
+                                      "train.epochs",
                                       "train.threads",
                                       "train.tokens_per_micro_batch",
                                       "parallel.",
@@ -40,6 +41,7 @@ constexpr std::array kFreeToChange = {"train.steps",
                                       "log.",
                                       "eval.",
                                       "data.eval",
+                                      "data.sft_eval",
                                       "model.recompute",
                                       "model.offload_activations",
                                       "model.offload_parameters",

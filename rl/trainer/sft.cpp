@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <optional>
 
 #include "engine/tokenizer/tokenizer.h"
-#include "rl/data/data_order.h"
-#include "rl/data/sft_examples.h"
+#include "rl/data/sft_batches.h"
+#include "rl/data/sft_file.h"
+#include "rl/setup/sequence_parallel.h"
 #include "rl/step/column_tensors.h"
+#include "rl/step/score_documents.h"
 #include "rl/trainer/step_metrics.h"
 #include "sp/layout/range.h"
 
@@ -20,13 +24,13 @@ struct SftBatch {
   int64_t tokens = 0;
 };
 
-SftBatch make_batch(const std::vector<const TokenizedExample*>& examples) {
+SftBatch make_batch(std::span<const TokenizedExample> examples) {
   SftBatch batch;
   int64_t learned = 0;
-  for (const TokenizedExample* example : examples) {
-    batch.documents.push_back(make_sft_document(*example));
-    batch.tokens += static_cast<int64_t>(example->ids.size());
-    learned += example->learned_tokens();
+  for (const TokenizedExample& example : examples) {
+    batch.documents.push_back(make_sft_document(example));
+    batch.tokens += static_cast<int64_t>(example.ids.size());
+    learned += example.learned_tokens();
   }
   batch.columns.weight.assign(learned, 1.0 / static_cast<double>(std::max<int64_t>(1, learned)));
   return batch;
@@ -41,34 +45,132 @@ UpdateResult update(TrainingRun& run, const SftBatch& batch) {
                     });
 }
 
+// Held-out documents of data.sft_eval.
+class HeldOutDocuments {
+ public:
+  HeldOutDocuments(TrainingRun& run, const engine::Tokenizer& tokenizer)
+      : run_(run),
+        file_(run.config().data.sft_eval, run.config(), tokenizer,
+              run.decoder().config().eos_token_ids),
+        size_(run.config().eval.max_prompts > 0
+                  ? std::min(run.config().eval.max_prompts, file_.size())
+                  : file_.size()) {}
+
+  // Mean negative log-likelihood of all learned tokens; the same on every rank.
+  // Collective over: the world.
+  double loss() {
+    const Config& config = run_.config();
+    const ScoreOptions options{config.train.tokens_per_micro_batch, sequence_options(config.sp)};
+    double sum = 0.0;
+    int64_t tokens = 0;
+    for (int64_t begin = 0; begin < size_; begin += config.train.batch_size) {
+      const int64_t end = std::min(size_, begin + config.train.batch_size);
+      std::vector<sp::Document> documents;
+      run_.on_every_rank([&] { documents = read(begin, end); });
+      for (const std::vector<double>& logprobs :
+           score_documents(run_.policy(), documents, run_.mesh(), run_.comms(), options)) {
+        for (const double logprob : logprobs) {
+          sum -= logprob;
+          ++tokens;
+        }
+      }
+    }
+    if (tokens == 0) {
+      throw std::runtime_error(config.data.sft_eval + ": no document is left to evaluate");
+    }
+    return sum / static_cast<double>(tokens);
+  }
+
+ private:
+  std::vector<sp::Document> read(int64_t begin, int64_t end) {
+    std::vector<sp::Document> documents;
+    for (int64_t i = begin; i < end; ++i) {
+      if (const auto read = file_.read(i); read.example) {
+        documents.push_back(make_sft_document(*read.example));
+      }
+    }
+    return documents;
+  }
+
+  TrainingRun& run_;
+  SftFile file_;
+  int64_t size_;
+};
+
+// What a rank reads. All ranks open the files at the same time, however long that takes.
+struct Data {
+  std::optional<engine::Tokenizer> tokenizer;
+  std::optional<SftBatches> batches;
+  std::optional<HeldOutDocuments> held_out;  // if eval.every is above 0
+
+  explicit Data(TrainingRun& run) {
+    const Config& config = run.config();
+    run.on_every_rank([&] {
+      tokenizer.emplace(
+          engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json"));
+      auto file = std::make_unique<SftFile>(config.data.sft, config, *tokenizer,
+                                            run.decoder().config().eos_token_ids);
+      SftBatches::Options options{.batch_size = config.train.batch_size,
+                                  .first_step = run.state().step,
+                                  .seed = static_cast<uint64_t>(config.seed),
+                                  .shuffle = config.data.shuffle};
+      if (config.train.epochs > 0) {
+        options.end = config.train.epochs * file->size();
+      }
+      batches.emplace(std::move(file), options);
+      if (config.eval.every > 0) {
+        held_out.emplace(run, *tokenizer);
+      }
+    });
+  }
+};
+
+// Collective.
+void evaluate_before_training(TrainingRun& run, Data& data) {
+  if (run.state().step > 0 || !data.held_out || !run.config().eval.before_training) {
+    return;
+  }
+  const double loss = data.held_out->loss();
+  if (run.is_main_rank()) {
+    run.report().write_first_evaluation("eval_loss", loss);
+  }
+}
+
+// The metrics that an optimizer step's figures add nothing to.
+Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updates) {
+  Metrics metrics = updates.empty() ? Metrics{} : update_metrics(updates);
+  metrics.emplace_back("sft/documents", static_cast<double>(step.examples.size()));
+  metrics.emplace_back("sft/overlong", static_cast<double>(step.overlong));
+  return metrics;
+}
+
 }  // namespace
 
 void train_sft(TrainingRun& run) {
   const Config& config = run.config();
-  std::vector<TokenizedExample> examples;
-  run.on_every_rank([&] {
-    const auto tokenizer =
-        engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
-    examples = tokenize_examples(config, tokenizer, run.decoder().config().eos_token_ids);
-  });
-  DataOrder order(static_cast<int64_t>(examples.size()), static_cast<uint64_t>(config.seed),
-                  config.data.shuffle);
-  const int64_t batch_size = config.train.batch_size;
+  Data data(run);
+  evaluate_before_training(run, data);
   while (!run.is_over()) {
+    SftStep step;
+    run.on_every_rank([&] { step = data.batches->next(); });
+    const auto documents = static_cast<int64_t>(step.examples.size());
     std::vector<UpdateResult> updates;
     int64_t tokens = 0;
     for (int64_t b = 0; b < config.train.num_mini_batches; ++b) {
-      const sp::Range part = sp::even_part(batch_size, config.train.num_mini_batches, b);
-      std::vector<const TokenizedExample*> chosen;
-      for (int64_t i = part.begin; i < part.end; ++i) {
-        chosen.push_back(&examples[order.at(run.state().step * batch_size + i)]);
+      const sp::Range part = sp::even_part(documents, config.train.num_mini_batches, b);
+      if (part.begin == part.end) {
+        continue;  // fewer documents than mini-batches are left
       }
-      const SftBatch batch = make_batch(chosen);
+      const SftBatch batch =
+          make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin));
       updates.push_back(update(run, batch));
       tokens += batch.tokens;
     }
-    Metrics metrics = update_metrics(updates);
+    Metrics metrics = step_metrics(step, updates);
     metrics.emplace_back("num_tokens", static_cast<double>(tokens));
+    if (data.held_out && (run.state().step + 1) % config.eval.every == 0) {
+      metrics.emplace_back("eval_loss", data.held_out->loss());
+    }
     run.finish_step(std::move(metrics), updates);
   }
   run.finish();

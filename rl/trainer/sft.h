@@ -1,6 +1,7 @@
 // Supervised fine-tuning on {"prompt", "completion"} or {"messages"} lines (sft_examples.h). The
 // loss covers completions and assistant turns only. Documents are packed and sharded exactly as
-// rollouts are.
+// rollouts are. They are read and tokenized a few steps ahead, so data.sft may be larger than
+// memory. Every eval.every steps the loss on data.sft_eval is the metric eval_loss.
 #pragma once
 
 #include "rl/trainer/training_run.h"
@@ -10,7 +11,8 @@ namespace ringside::rl {
 // Trains until run.steps().
 // Collective over: the run's world.
 // Blocks: until training is done.
-// Throws: std::runtime_error on unusable data.
+// Throws: std::runtime_error "FILE:LINE: ..." on unusable data, on one rank, and RankFailed on the
+// others.
 void train_sft(TrainingRun& run);
 
 }  // namespace ringside::rl

@@ -153,6 +153,15 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
           {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
 }
 
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) {
+    if (name == "eval_reward" || name == "eval_loss") {
+      return EvaluationResult{name, value};
+    }
+  }
+  return std::nullopt;
+}
+
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
   Metrics metrics{
       {"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "rl/checkpoint/manifest.h"
 #include "rl/config/config.h"
 #include "rl/report/metrics.h"
 #include "rl/rollouts/source_counters.h"
@@ -38,5 +40,8 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates);
 // Metrics that every algorithm has: loss, policy_loss, kl, entropy, grad_norm; with float16 also
 // loss_scale (the last) and skipped_steps.
 Metrics update_metrics(const std::vector<UpdateResult>& updates);
+
+// The evaluation among a step's metrics ("eval_reward" or "eval_loss"), if there was one.
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics);
 
 }  // namespace ringside::rl

@@ -84,19 +84,20 @@ void StepReport::show_progress(int64_t step, const Metrics& metrics, double step
     update.reward = find(metrics, "reward");
   }
   update.loss = find(metrics, "loss").value_or(0.0);
-  if (const auto evaluated = find(metrics, "eval_reward")) {
-    eval_reward_ = evaluated;
+  if (const auto evaluated = evaluation_of(metrics)) {
+    evaluation_ = evaluated->value;
   }
-  update.eval_reward = eval_reward_;
+  update.evaluation = evaluation_;
   update.tokens_per_s = find(metrics, "num_tokens").value_or(0.0) / step_time;
   update.step_s = step_time;
   progress_.update(update);
 }
 
-void StepReport::write_first_evaluation(double reward) {
-  eval_reward_ = reward;
-  log::info("evaluation before training: reward " + std::to_string(reward));
-  tensorboard_.write(0, {{"eval_reward", reward}});
+void StepReport::write_first_evaluation(const std::string& metric, double value) {
+  evaluation_ = value;
+  log::info("evaluation before training: " + metric.substr(metric.find('_') + 1) + " " +
+            std::to_string(value));
+  tensorboard_.write(0, {{metric, value}});
 }
 
 }  // namespace ringside::rl

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "rl/config/config.h"
@@ -30,7 +31,7 @@ class StepReport {
   // One finished step. `metrics` must hold "num_tokens", and "reward" if there is one.
   void write(const TrainingState& state, Metrics metrics, const std::vector<UpdateResult>& updates);
   // The evaluation before the first step.
-  void write_first_evaluation(double reward);
+  void write_first_evaluation(const std::string& metric, double value);
   // Ends the progress line.
   void finish() { progress_.finish(); }
   // The time of the next step counts from here.
@@ -47,7 +48,7 @@ class StepReport {
   TensorboardWriter tensorboard_;
   Progress progress_;
   std::chrono::steady_clock::time_point step_begin_;
-  std::optional<double> eval_reward_;  // the last one
+  std::optional<double> evaluation_;  // the last one
 };
 
 }  // namespace ringside::rl

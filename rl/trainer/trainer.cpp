@@ -58,7 +58,7 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
   if (run.state().step == 0 && evaluation.is_due(0)) {
     const double reward = evaluation.mean_reward();
     if (run.is_main_rank()) {
-      run.report().write_first_evaluation(reward);
+      run.report().write_first_evaluation("eval_reward", reward);
     }
   }
 }

@@ -19,6 +19,7 @@
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
+#include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
 #include "sp/mesh/control.h"
 
@@ -75,16 +76,6 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
   std::filesystem::rename(fresh, path);
   bridge::sync_directory(run_dir);
   return id;
-}
-
-// The evaluation among a step's metrics, if there was one.
-std::optional<EvaluationResult> evaluation_of(const Metrics& metrics) {
-  for (const auto& [name, value] : metrics) {
-    if (name == "eval_reward" || name == "eval_loss") {
-      return EvaluationResult{name, value};
-    }
-  }
-  return std::nullopt;
 }
 
 std::string describe_saves(const BackgroundSave::Figures& figures) {

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "rl/data/json_lines.h"
 #include "rl/data/sft_examples.h"
 
 int main(int argc, char** argv) {
@@ -17,9 +18,10 @@ int main(int argc, char** argv) {
       std::string(argv[2]) == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
   config.prompt_key = "messages";
   const auto prompts = rl::read_prompts(argv[3], config);
-  const auto examples = rl::read_sft_examples(argv[3], config);
-  for (std::size_t i = 0; i < examples.size(); ++i) {
-    const auto tokens = rl::tokenize_example(examples[i], tokenizer, {}, config.chat_template);
+  rl::LineIndex lines(argv[3]);
+  for (int64_t i = 0; i < lines.size(); ++i) {
+    const auto example = rl::parse_sft_example(lines.line(i), argv[3], i + 1, config);
+    const auto tokens = rl::tokenize_example(example, tokenizer, {}, config.chat_template);
     std::cout << nlohmann::json{{"ids", tokens.ids},
                                 {"learned", tokens.learned},
                                 {"prompt", prompts[i].prompt}}

@@ -13,6 +13,7 @@
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 #include "rl/data/prompt_set.h"
+#include "rl/data/sft_file.h"
 #include "rl/rewards/reward_set.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/rollout_source.h"
@@ -26,6 +27,7 @@
 #include "rl/worker/worker_link.h"
 #include "sp/plan/method_choice.h"
 #include "tests/support/catch.h"
+#include "tests/support/letter_tokenizer.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
 
@@ -36,25 +38,12 @@ namespace {
 
 const fs::path kGoldens = fs::path(RINGSIDE_SOURCE_DIR) / "tests/goldens/regression";
 
-// A tokenizer of one token a character, for the 32 ids of the recorded models.
-std::string tokenizer_json() {
-  std::string vocabulary = R"("<unk>": 0, ";": 1)";
-  for (int id = 2; id < 32; ++id) {
-    const char c = static_cast<char>(id < 28 ? 'a' + id - 2 : '0' + id - 28);
-    vocabulary += std::string(", \"") + c + "\": " + std::to_string(id);
-  }
-  return R"({"added_tokens": [{"id": 1, "content": ";", "special": true, "normalized": false}], "normalizer": null,
-             "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
-             "model": {"type": "BPE", "unk_token": "<unk>", "merges": [], "vocab": {)" +
-         vocabulary + "}}}";
-}
-
 // The files that configurations name.
 class Files {
  public:
   Files() {
     fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
-    write("model/tokenizer.json", tokenizer_json());
+    write("model/tokenizer.json", letter_tokenizer());
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     write("train.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "answer"));
@@ -157,7 +146,11 @@ std::string recorded(const rl::Config& config) {
 
 std::string fine_tuned(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
-  return trained(config, run_dir.path(), [](rl::TrainingRun& run) { rl::train_sft(run); });
+  rl::Config counted = config;
+  if (config.train.epochs > 0) {
+    counted.train.steps = rl::steps_of_epochs(config);
+  }
+  return trained(counted, run_dir.path(), [](rl::TrainingRun& run) { rl::train_sft(run); });
 }
 
 std::string live(const rl::Config& config, const std::vector<std::string>& names) {

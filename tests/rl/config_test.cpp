@@ -312,14 +312,25 @@ TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, a
   }
 }
 
-TEST_CASE("supervised fine-tuning refuses keys of an evaluation that it does not have") {
+TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing reads them") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
   };
   CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}),
-             Contains("eval.every: is 5, but algorithm.name sft"));
+             Contains("eval.every: is 5, but data.sft_eval is empty"));
+  CHECK(load_config({}, {"algorithm.name=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
   CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}),
-             Contains("data.eval: is") && Contains("does not evaluate"));
+             Contains("data.eval: is") && Contains("data.sft_eval"));
+  CHECK_THAT(error({"algorithm.name=sft", "data.max_length=20000"}),
+             Contains("data.max_length: is 20000") && Contains("16384"));
+  CHECK_THAT(error({"data.max_length=20"}),
+             Contains("data.max_length: is 20") && Contains("algorithm.name sft"));
+  CHECK_THAT(error({"train.epochs=2"}),
+             Contains("train.epochs: is 2") && Contains("algorithm.name sft"));
+  CHECK_THAT(error({"data.sft_eval=x.jsonl"}),
+             Contains("data.sft_eval: is") && Contains("algorithm.name sft"));
+  CHECK_THAT(error({"checkpoint.keep_best=true"}),
+             Contains("checkpoint.keep_best: is true") && Contains("eval.every is 0"));
 }
 
 TEST_CASE("a file that cannot be used is an error, not an exception") {

@@ -57,7 +57,7 @@ TEST_CASE("the bar shows reward, tokens per second and ETA, and never fills the 
   sft.reward.reset();
   CHECK_THAT(render_bar(sft, 100, 0, wide), Contains("loss 0.0125") && !Contains("reward"));
   ProgressUpdate evaluated = kUpdate;
-  evaluated.eval_reward = 0.6103;
+  evaluated.evaluation = 0.6103;
   CHECK_THAT(render_bar(evaluated, 100, 0, wide), Contains("loss 0.0125  eval 0.610  eta"));
   CHECK_THAT(render_line(evaluated, 100, 0), Contains("loss 0.0125  eval 0.6103  12345 tok/s"));
 }

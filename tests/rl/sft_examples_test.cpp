@@ -4,8 +4,12 @@
 #include "rl/data/sft_examples.h"
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <random>
 
 #include "rl/data/prompt_set.h"
+#include "rl/data/sft_batches.h"
+#include "rl/data/sft_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
@@ -39,7 +43,24 @@ class Files {
   }
   std::vector<TokenizedExample> read(const std::string& lines,
                                      ChatTemplate chat_template = ChatTemplate::kChatml) const {
-    return tokenize_examples(config(lines, chat_template), tokenizer(), {2});
+    return read_all(config(lines, chat_template));
+  }
+  // The documents that are left, in the order of the file.
+  std::vector<TokenizedExample> read_all(const Config& config) const {
+    const auto letters = tokenizer();
+    SftFile file(config.data.sft, config, letters, {2});
+    std::vector<TokenizedExample> examples;
+    for (int64_t i = 0; i < file.size(); ++i) {
+      if (auto read = file.read(i); read.example) {
+        examples.push_back(*std::move(read.example));
+      }
+    }
+    return examples;
+  }
+  SftSummary summary(const Config& config, int64_t bytes = 1 << 20) const {
+    const auto letters = tokenizer();
+    SftFile file(config.data.sft, config, letters, {2});
+    return summarize(file, bytes);
   }
 
  private:
@@ -120,10 +141,16 @@ TEST_CASE("a document longer than a micro-batch is an error that names the line 
       "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"aaaa\", \"completion\": \"b\"}\n",
       ChatTemplate::kNone);
   config.train.tokens_per_micro_batch = 5;
-  CHECK(tokenize_examples(config, files.tokenizer(), {2}).size() == 2);
+  CHECK(files.read_all(config).size() == 2);
   config.train.tokens_per_micro_batch = 4;
-  CHECK_THROWS_WITH(tokenize_examples(config, files.tokenizer(), {2}),
+  CHECK_THROWS_WITH(files.read_all(config),
                     Contains("data.jsonl:2: 5 tokens") && Contains("tokens_per_micro_batch = 4"));
+  config.train.tokens_per_micro_batch = 100;
+  config.data.max_length = 6;  // which counts the last id too
+  CHECK(files.read_all(config).size() == 2);
+  config.data.max_length = 5;
+  CHECK_THROWS_WITH(files.read_all(config),
+                    Contains("data.jsonl:2: 6 tokens") && Contains("data.max_length = 5"));
 }
 
 TEST_CASE("documents that are too long are dropped or cut as data.on_overlong says, and counted") {
@@ -134,17 +161,125 @@ TEST_CASE("documents that are too long are dropped or cut as data.on_overlong sa
       ChatTemplate::kNone);
   config.train.tokens_per_micro_batch = 2;
   config.data.on_overlong = OnOverlong::kDrop;
-  SftSet set = scan_sft_set(config, files.tokenizer(), {2});
-  CHECK(set.problems.empty());
-  REQUIRE(set.examples.size() == 1);
-  CHECK(set.examples[0].ids == Ids{4, 5, 2});
-  CHECK(describe_overlong(set, config) ==
+  SftSummary summary = files.summary(config);
+  CHECK(summary.problems.empty());
+  CHECK(summary.usable == 1);
+  auto examples = files.read_all(config);
+  REQUIRE(examples.size() == 1);
+  CHECK(examples[0].ids == Ids{4, 5, 2});
+  CHECK(describe_overlong(summary, config) ==
         "2 of 3 documents are longer than train.tokens_per_micro_batch = 2: dropped");
   config.data.on_overlong = OnOverlong::kTruncate;
-  set = scan_sft_set(config, files.tokenizer(), {2});
-  REQUIRE(set.examples.size() == 2);  // the third has nothing to learn left
-  CHECK(set.examples[1].ids == Ids{4, 4, 5});
-  CHECK(set.examples[1].learned == Mask{false, false, true});
+  summary = files.summary(config);
+  CHECK(summary.usable == 2);  // the third has nothing to learn left
+  examples = files.read_all(config);
+  REQUIRE(examples.size() == 2);
+  CHECK(examples[1].ids == Ids{4, 4, 5});
+  CHECK(examples[1].learned == Mask{false, false, true});
+  config.data.max_length = 3;
+  CHECK(describe_overlong(files.summary(config), config) ==
+        "2 of 3 documents are longer than data.max_length = 3: truncated");
+}
+
+// Guards: an index that loses, joins or splits lines at the borders of what is read at once, or
+// counts other lines than an editor does.
+TEST_CASE("an index of lines finds the lines that are not blank, whatever their length") {
+  const test::TemporaryDirectory dir;
+  std::mt19937 random(3);
+  std::string text;
+  std::vector<std::string> lines;
+  std::vector<int64_t> numbers;
+  for (int64_t number = 1; number <= 300; ++number) {
+    const std::size_t length = random() % 3 == 0 ? 0 : random() % 20000;
+    std::string line(length, static_cast<char>('a' + random() % 26));
+    if (length == 0 && random() % 2 == 0) line = " \t\r";
+    if (length > 0) {
+      line.insert(0, random() % 3, ' ');
+      lines.push_back(line);
+      numbers.push_back(number);
+    }
+    text += line + (number == 300 ? "" : "\n");
+  }
+  test::write_file(dir.path() / "data.jsonl", text);
+  LineIndex index(dir.path() / "data.jsonl");
+  REQUIRE(index.size() == static_cast<int64_t>(lines.size()));
+  for (int64_t i = index.size() - 1; i >= 0; --i) {
+    CHECK(index.line(i) == lines[i]);
+    CHECK(index.line_number(i) == numbers[i]);
+  }
+  test::write_file(dir.path() / "data.jsonl", "a\n");
+  CHECK_THROWS_WITH(index.line(index.size() - 1), Contains("data.jsonl has become shorter"));
+  test::write_file(dir.path() / "blank.jsonl", " \n\n\r\n");
+  CHECK_THROWS_WITH(LineIndex(dir.path() / "blank.jsonl"), Contains("holds no example"));
+}
+
+TEST_CASE("a look at the beginning of a file counts its documents and finds its problems there") {
+  const Files files;
+  std::string lines;
+  for (int i = 0; i < 10; ++i) {
+    lines += i % 4 == 3 ? "{\"prompt\": \"\", \"completion\": \"b\"}\n"
+                        : "{\"prompt\": \"a\", \"completion\": \"b\"}\n\n";
+  }
+  const Config config = files.config(lines, ChatTemplate::kNone);
+  SftSummary summary = files.summary(config);
+  CHECK(summary.documents == 10);
+  CHECK(summary.checked == 10);
+  REQUIRE(summary.problems.size() == 2);
+  CHECK_THAT(summary.problems[1], Contains("data.jsonl:14: the prompt is empty"));
+  summary = files.summary(config, 100);
+  CHECK(summary.documents == 10);
+  CHECK(summary.checked == 3);
+  CHECK(summary.problems.empty());
+}
+
+TEST_CASE("steps get each document once a pass, from any step on, and stop at the end") {
+  const Files files;
+  std::string lines;
+  for (const char* prompt : {"a", "b", "c", "aa", "bb", "cc", "ab"}) {
+    lines += std::string("{\"prompt\": \"") + prompt + "\", \"completion\": \"b\"}\n";
+  }
+  const Config config = files.config(lines, ChatTemplate::kNone);
+  const auto letters = files.tokenizer();
+  const auto steps_from = [&](int64_t first, int64_t count) {
+    SftBatches batches(std::make_unique<SftFile>(config.data.sft, config, letters, Ids{2}),
+                       {.batch_size = 3, .first_step = first, .end = 14, .seed = 5});
+    std::vector<std::vector<Ids>> steps;
+    for (int64_t s = 0; s < count; ++s) {
+      steps.emplace_back();
+      for (const TokenizedExample& example : batches.next().examples) {
+        steps.back().push_back(example.ids);
+      }
+    }
+    return steps;
+  };
+  const auto steps = steps_from(0, 6);
+  std::map<Ids, int> seen;
+  for (const auto& step : steps) {
+    for (const Ids& ids : step) ++seen[ids];
+  }
+  CHECK(seen.size() == 7);
+  for (const auto& [ids, times] : seen) CHECK(times == 2);
+  CHECK(steps[3].size() == 3);
+  CHECK(steps[4].size() == 2);  // 14 documents in steps of 3
+  CHECK(steps[5].empty());
+  CHECK(steps[0] != steps[2]);
+  for (int64_t first = 0; first < 6; ++first) {
+    CHECK(steps_from(first, 6 - first) == decltype(steps)(steps.begin() + first, steps.end()));
+  }
+}
+
+TEST_CASE("a document that cannot be learned from is an error of its step, with file and line") {
+  const Files files;
+  const Config config = files.config(
+      "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"\", \"completion\": \"b\"}\n",
+      ChatTemplate::kNone);
+  const auto letters = files.tokenizer();
+  SftBatches batches(std::make_unique<SftFile>(config.data.sft, config, letters, Ids{2}),
+                     {.batch_size = 1, .shuffle = false});
+  CHECK(batches.next().examples.size() == 1);
+  for (int again = 0; again < 2; ++again) {
+    CHECK_THROWS_WITH(batches.next(), Contains("data.jsonl:2: the prompt is empty"));
+  }
 }
 
 TEST_CASE(

@@ -1,0 +1,54 @@
+// JSON Lines files: checked opening, parsing with errors that name the place, and an index of
+// lines for files that are larger than memory. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace ringside::rl {
+
+inline constexpr const char* kJsonLines = "expected JSON Lines: one object a line";
+
+// Opens a file that exists and looks like text.
+// Throws: std::runtime_error with the reason.
+std::ifstream open_json_lines(const std::filesystem::path& path);
+
+// Whether a line holds nothing.
+bool is_blank(const std::string& line);
+
+// The object of a line. Throws: std::runtime_error "FILE:LINE: ..." for anything else.
+nlohmann::json parse_json_line(const std::string& text, const std::filesystem::path& path,
+                               int64_t line_number);
+
+// Where the lines of a file begin that are not blank: 8 bytes a line in memory.
+// Thread safety: none.
+class LineIndex {
+ public:
+  // Reads the file once.
+  // Throws: as open_json_lines; std::runtime_error when every line is blank.
+  explicit LineIndex(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  int64_t size() const { return static_cast<int64_t>(offsets_.size()); }
+  int64_t file_bytes() const { return file_bytes_; }
+  // Offset of line i in the file.
+  int64_t offset(int64_t i) const { return offsets_.at(static_cast<std::size_t>(i)); }
+
+  // The text of line i, read from the file.
+  // Throws: std::runtime_error when the file has become shorter.
+  std::string line(int64_t i);
+  // Its number in the file, from 1. Counts in the file, so it is for messages.
+  int64_t line_number(int64_t i);
+
+ private:
+  std::filesystem::path path_;
+  std::ifstream file_;
+  int64_t file_bytes_ = 0;
+  std::vector<int64_t> offsets_;
+};
+
+}  // namespace ringside::rl

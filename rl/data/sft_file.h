@@ -1,0 +1,69 @@
+// Documents of supervised fine-tuning in a JSONL file. Only the index of lines is in memory; a
+// document is read and tokenized when it is asked for. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "rl/config/config.h"
+#include "rl/data/json_lines.h"
+#include "rl/data/sft_examples.h"
+
+namespace ringside::rl {
+
+// Thread safety: none.
+class SftFile {
+ public:
+  // eos: the model's end-of-sequence ids. The tokenizer must outlive the object.
+  // Throws: as LineIndex.
+  SftFile(const std::filesystem::path& path, const Config& config,
+          const engine::Tokenizer& tokenizer, std::vector<int64_t> eos);
+
+  const LineIndex& index() const { return index_; }
+  int64_t size() const { return index_.size(); }
+
+  struct Read {
+    // Empty: dropped, as data.on_overlong says, or nothing is left to learn of it.
+    std::optional<TokenizedExample> example;
+    bool overlong = false;  // longer than sft_limit()
+  };
+  // Document i.
+  // Throws: std::runtime_error "FILE:LINE: ..." when it cannot be learned from, or is too long
+  // under data.on_overlong error.
+  Read read(int64_t i);
+
+ private:
+  TokenizedExample tokenize(int64_t i);
+
+  LineIndex index_;
+  DataConfig data_;
+  SftLimit limit_;
+  const engine::Tokenizer& tokenizer_;
+  std::vector<int64_t> eos_;
+};
+
+// What a look at the documents finds.
+struct SftSummary {
+  int64_t documents = 0;
+  int64_t checked = 0;   // from the beginning of the file
+  int64_t usable = 0;    // of those
+  int64_t overlong = 0;  // of those
+  // One sentence each, with file and line. With any, a run does not start.
+  std::vector<std::string> problems;
+};
+
+// Reads and tokenizes the documents that begin within the first `bytes` of the file.
+SftSummary summarize(SftFile& file, int64_t bytes);
+
+// "3 of 900 documents are longer than data.max_length = 512: dropped"; "" when none is.
+std::string describe_overlong(const SftSummary& summary, const Config& config);
+
+// Steps of train.epochs passes over data.sft; the last one may have fewer documents.
+// Throws: as LineIndex.
+int64_t steps_of_epochs(const Config& config);
+
+}  // namespace ringside::rl
