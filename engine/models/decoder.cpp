@@ -72,9 +72,16 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
       rope_inverse_frequencies(config_.head_dim, config_.rope_theta, config_.rope_scaling)
           .to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
-    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
+    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
 }
+
+Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
+    : config_(other.config_),
+      context_(other.context_),
+      recompute_activations_(other.recompute_activations_),
+      rope_inverse_frequencies_d_(other.rope_inverse_frequencies_d_),
+      units_(other.units_) {}
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
@@ -116,15 +123,57 @@ void Decoder::copy_parameters_from(const Decoder& other) {
   }
 }
 
-at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
+Adapters& Decoder::add_adapters(AdapterOptions options) {
+  TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
+  adapters_ = std::make_unique<Adapters>(config_, std::move(options), context_);
+  for (const auto& unit : units_) {
+    unit->freeze(context_.compute);
+  }
+  return *adapters_;
+}
+
+std::unique_ptr<Decoder> Decoder::without_adapters() const {
+  TORCH_CHECK(adapters_ != nullptr, "decoder: without adapters its parameters are not frozen");
+  return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
+}
+
+at::Tensor Decoder::effective_values(std::size_t unit) const {
+  const at::Tensor values = units_.at(unit)->flat().detach();
+  const auto layer = static_cast<int64_t>(unit) - 1;
+  if (adapters_ == nullptr || layer < 0 || layer >= config_.num_hidden_layers) {
+    return values;
+  }
+  const at::Tensor merged = values.to(context_.master, /*non_blocking=*/false, /*copy=*/true);
+  adapters_->merge_into(layer, merged);
+  return merged;
+}
+
+LayerWeights Decoder::layer_weights(int64_t index, const at::Tensor& adapter_leaf) const {
+  LayerWeights weights = materialize_layer(config_, layer(index), context_.compute);
+  if (adapter_leaf.defined()) {
+    adapters_->attach(weights, adapter_leaf, context_.compute);
+  }
+  return weights;
+}
+
+std::vector<at::Tensor> Decoder::adapter_leaves() const {
+  return adapters_ != nullptr ? adapters_->split_layers()
+                              : std::vector<at::Tensor>(config_.num_hidden_layers);
+}
+
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
+                              const at::Tensor& adapter_leaf, const RopeTables& rope,
                               AttentionBackend& attention) const {
-  const ParamUnit& unit = layer(index);
-  const auto run = [this, index, rope, &unit, &attention](const at::Tensor& hidden) {
-    return decoder_layer(config_, materialize_layer(config_, unit, context_.compute), index, hidden,
-                         rope, attention);
+  const auto run = [this, index, rope, adapter_leaf, &attention](const at::Tensor& hidden) {
+    return decoder_layer(config_, layer_weights(index, adapter_leaf), index, hidden, rope,
+                         attention);
   };
   if (recompute_activations_ && at::GradMode::is_enabled()) {
-    return recompute_in_backward(hidden_sE, unit.flat(), run);
+    std::vector<at::Tensor> leaves{layer(index).flat()};
+    if (adapter_leaf.defined()) {
+      leaves.push_back(adapter_leaf);
+    }
+    return recompute_in_backward(hidden_sE, leaves, run);
   }
   return run(hidden_sE);
 }
@@ -136,9 +185,10 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   const RopeTables rope = rope_tables(
       rope_inverse_frequencies_d_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
       context_.compute);
+  const std::vector<at::Tensor> leaves = adapter_leaves();
   at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, rope, attention);
+    hidden_sE = run_layer(i, hidden_sE, leaves[i], rope, attention);
   }
   return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
                   config_.fp32_norms);
@@ -160,8 +210,9 @@ DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
   weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
+  const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    weights.layers.push_back(materialize_layer(config_, layer(i), context_.compute));
+    weights.layers.push_back(layer_weights(i, leaves[i]));
   }
   weights.final_norm_E = final_norm().materialize(context_.compute)[0].value;
   weights.head_VE = config_.tie_word_embeddings ? weights.embedding_VE
@@ -179,6 +230,10 @@ at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
   const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
   return context_.compute == at::kBFloat16 ? logits_nV.to(at::kFloat) : logits_nV;
+}
+
+std::vector<ParamUnit*> Decoder::trained_units() {
+  return adapters_ != nullptr ? std::vector<ParamUnit*>{&adapters_->unit()} : units();
 }
 
 std::vector<ParamUnit*> Decoder::units() {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/models/adapters.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
@@ -48,6 +49,22 @@ class Decoder {
   // Throws: c10::Error unless names and shapes of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
 
+  // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
+  // loading, before anything takes the leaves of units().
+  // Throws: as Adapters.
+  Adapters& add_adapters(AdapterOptions options);
+  // nullptr: none.
+  Adapters* adapters() { return adapters_.get(); }
+  const Adapters* adapters() const { return adapters_.get(); }
+
+  // The same model without its adapters. Shares the parameters, which are frozen.
+  // Throws: c10::Error without adapters.
+  std::unique_ptr<Decoder> without_adapters() const;
+
+  // The values of units()[i] as they act, outside autograd: with adapters merged into them in the
+  // master dtype, otherwise the flat buffer itself.
+  at::Tensor effective_values(std::size_t unit) const;
+
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
@@ -83,12 +100,18 @@ class Decoder {
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
-  // Embedding, layers in order, final norm, and last an untied head. Weights are streamed in this
-  // order.
+  // What is trained: the adapters' unit, or else units().
+  std::vector<ParamUnit*> trained_units();
+
+  // The parameters without adapters: embedding, layers in order, final norm, and last an untied
+  // head. Weights are streamed in this order.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
  private:
+  struct ParametersOf {};
+  // Shares the parameters of `other`, without its adapters.
+  Decoder(const Decoder& other, ParametersOf);
   const ParamUnit& embedding() const { return *units_.front(); }
   const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
   const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
@@ -96,14 +119,19 @@ class Decoder {
   const ParamUnit& head() const {
     return config_.tie_word_embeddings ? embedding() : *units_.back();
   }
-  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                       AttentionBackend& attention) const;
+  // Weights of a layer for use. adapter_leaf: its piece of the adapters' unit; undefined without.
+  LayerWeights layer_weights(int64_t index, const at::Tensor& adapter_leaf) const;
+  // The adapters' leaf of each layer, undefined ones without adapters.
+  std::vector<at::Tensor> adapter_leaves() const;
+  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const at::Tensor& adapter_leaf,
+                       const RopeTables& rope, AttentionBackend& attention) const;
 
   ModelConfig config_;
   ComputeContext context_;
   bool recompute_activations_ = false;
   at::Tensor rope_inverse_frequencies_d_;
-  std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()
+  std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
+  std::unique_ptr<Adapters> adapters_;
 };
 
 }  // namespace ringside::engine

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace ringside::engine {
@@ -20,9 +22,11 @@ struct SegmentHolder : torch::CustomClassHolder {
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& leaf,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, at::TensorList leaves,
                             const c10::intrusive_ptr<SegmentHolder>& holder) {
-    ctx->save_for_backward({input, leaf});
+    variable_list saved{input};
+    saved.insert(saved.end(), leaves.begin(), leaves.end());
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["segment"] = c10::IValue::make_capsule(holder);
     return holder->segment(input);
   }
@@ -37,17 +41,28 @@ struct Recompute : torch::autograd::Function<Recompute> {
       const at::AutoGradMode enable_grad(true);
       output = segment(input);
     }
+    variable_list wanted{input};
+    std::copy_if(saved.begin() + 1, saved.end(), std::back_inserter(wanted),
+                 [](const at::Tensor& leaf) { return leaf.requires_grad(); });
     const variable_list d =
-        torch::autograd::grad({output}, {input, saved[1]}, grads, /*retain_graph=*/std::nullopt,
+        torch::autograd::grad({output}, wanted, grads, /*retain_graph=*/std::nullopt,
                               /*create_graph=*/false, /*allow_unused=*/true);
-    return {d[0], d[1], at::Tensor()};
+    variable_list results{d[0]};
+    std::size_t next = 1;
+    for (std::size_t i = 1; i < saved.size(); ++i) {
+      results.push_back(saved[i].requires_grad() ? d[next++] : at::Tensor());
+    }
+    results.emplace_back();  // of the holder
+    return results;
   }
 };
 
 }  // namespace
 
-at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf, Segment segment) {
-  return Recompute::apply(input, leaf, c10::make_intrusive<SegmentHolder>(std::move(segment)));
+at::Tensor recompute_in_backward(const at::Tensor& input, const std::vector<at::Tensor>& leaves,
+                                 Segment segment) {
+  return Recompute::apply(input, at::TensorList(leaves),
+                          c10::make_intrusive<SegmentHolder>(std::move(segment)));
 }
 
 }  // namespace ringside::engine

@@ -29,6 +29,8 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
   flat_ = at::zeros({numel}, context.master_options()).set_requires_grad(true);
 }
 
+void ParamUnit::freeze(at::ScalarType dtype) { flat_ = flat_.detach().to(dtype); }
+
 at::Tensor ParamUnit::grad() const {
   at::Tensor& grad = flat_.mutable_grad();
   if (!grad.defined()) {

@@ -38,6 +38,10 @@ class ParamUnit {
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
+  // Makes the parameters constants, held in `dtype`: no gradient, no master copy. Call it before
+  // anything takes the leaf.
+  void freeze(at::ScalarType dtype);
+
   // [numel] accumulated gradient in master dtype. This is the buffer itself: writing to it changes
   // the gradient. Zeros, allocated on the first call, when no backward has reached this unit.
   at::Tensor grad() const;

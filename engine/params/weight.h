@@ -3,16 +3,34 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace ringside::engine {
+
+// Low-rank additions to a weight: scale B A for each of its projections. Projections that share an
+// input (q, k and v; gate and up) keep their A as rows of one matrix, for a single GEMM.
+struct LowRank {
+  struct Part {
+    int64_t row = 0;  // of the weight's output, the first that B adds to
+    at::Tensor b;     // [rows, rank], in the compute dtype
+    at::Tensor b_leaf;
+  };
+  at::Tensor a;  // [parts x rank, I], in the compute dtype
+  at::Tensor a_leaf;
+  std::vector<Part> parts;
+  double scale = 1.0;  // alpha / rank
+};
 
 // A layer computes with `value` and sends the gradient to `leaf`. The leaf has the master dtype, so
 // the gradient of a bf16 layer is not rounded to bf16 before micro-batches and ranks are summed.
 // With one dtype for both they are the same tensor.
 struct Weight {
-  at::Tensor value;  // in the compute dtype
-  at::Tensor leaf;   // in the master dtype; may require a gradient
+  at::Tensor value;                         // in the compute dtype
+  at::Tensor leaf;                          // in the master dtype; may require a gradient
+  std::shared_ptr<const LowRank> low_rank;  // null: none; only linear layers read it
 
   Weight() = default;
   Weight(at::Tensor tensor)  // NOLINT(google-explicit-constructor)
