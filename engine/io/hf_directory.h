@@ -54,7 +54,8 @@ void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& ten
                 const std::filesystem::path& dir, at::ScalarType storage_dtype,
                 const SaveOptions& options = {});
 
-// The parameters in order, each with storage_dtype as its target: views, not copies.
+// The parameters in order, each with storage_dtype as its target: views, not copies. With adapters
+// they are copies in storage_dtype, with the adapters merged.
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype);
 
 }  // namespace ringside::engine

@@ -37,6 +37,13 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
   }
 }
 
+WeightFiles WeightFiles::of_file(const fs::path& file) {
+  WeightFiles files;
+  files.dir_ = file;
+  files.add_file(file);
+  return files;
+}
+
 std::vector<std::string> WeightFiles::names() const {
   std::vector<std::string> result;
   for (const auto& [name, place] : places_) {

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 
 namespace ringside::engine {
@@ -41,46 +40,7 @@ const AdapterOptions& checked(const AdapterOptions& options) {
   return options;
 }
 
-std::string trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  return first == std::string_view::npos
-             ? ""
-             : std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
-}
-
 }  // namespace
-
-const std::vector<std::string>& adapter_targets() {
-  static const std::vector<std::string> kTargets{"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                 "gate_proj", "up_proj", "down_proj"};
-  return kTargets;
-}
-
-std::vector<std::string> parse_adapter_targets(std::string_view text) {
-  if (trimmed(text) == "all-linear") {
-    return adapter_targets();
-  }
-  std::vector<std::string> names;
-  const std::vector<std::string>& known = adapter_targets();
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string name = trimmed(text.substr(begin, end - begin));
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      std::string list;
-      for (const std::string& one : known) {
-        list += (list.empty() ? "" : ", ") + one;
-      }
-      throw std::invalid_argument("names the projection '" + name +
-                                  "'; expected all-linear, or names out of " + list);
-    }
-    if (std::find(names.begin(), names.end(), name) != names.end()) {
-      throw std::invalid_argument("names the projection '" + name + "' twice");
-    }
-    names.push_back(name);
-    begin = end + 1;
-  }
-  return names;
-}
 
 std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& config,
                                                          const AdapterOptions& options) {

@@ -8,9 +8,9 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "engine/models/adapter_targets.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
 #include "engine/params/param_unit.h"
@@ -23,14 +23,6 @@ struct AdapterOptions {
   std::vector<std::string> targets;  // of adapter_targets()
   bool operator==(const AdapterOptions&) const = default;
 };
-
-// The projections that can have adapters: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
-// down_proj.
-const std::vector<std::string>& adapter_targets();
-
-// The projections that `text` names: "all-linear", or names separated by commas.
-// Throws: std::invalid_argument that names an unknown one, with the list.
-std::vector<std::string> parse_adapter_targets(std::string_view text);
 
 // All factors are one unit, because they are small and one sum over the ranks costs less than one a
 // layer. Its parameters have the names of PEFT's files.

@@ -57,6 +57,9 @@ class Decoder {
   Adapters* adapters() { return adapters_.get(); }
   const Adapters* adapters() const { return adapters_.get(); }
 
+  // Whether layers compute with the values of units() alone.
+  bool has_plain_weights() const { return adapters_ == nullptr; }
+
   // The same model without its adapters. Shares the parameters, which are frozen.
   // Throws: c10::Error without adapters.
   std::unique_ptr<Decoder> without_adapters() const;

@@ -27,6 +27,8 @@ HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
                                      const at::Tensor& normed_sE, const RopeTables& rope,
                                      OverlappedAttention& attention) {
+  TORCH_CHECK(weights.qkv_weight.low_rank == nullptr && weights.o_weight.low_rank == nullptr,
+              "overlapped attention projects plain weights, these have adapters");
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
   const auto weight = weights.qkv_weight.differentiable_value().split_with_sizes(sizes);

@@ -1,6 +1,10 @@
 #include "rl/config/checks.h"
 
+#include <stdexcept>
 #include <utility>
+
+#include "engine/models/adapter_targets.h"
+#include "rl/config/enums.h"
 
 namespace ringside::rl {
 namespace {
@@ -94,11 +98,60 @@ void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
 
 }  // namespace
 
+namespace {
+
+// Keys of adapters when there are none.
+void check_no_lora(const LoraConfig& lora, std::vector<Mistake>& mistakes) {
+  const LoraConfig plain;
+  const auto check = [&](const char* key, const std::string& value, const std::string& expected) {
+    if (value != expected) {
+      mistakes.push_back(
+          {key, "is " + value + ", but lora.rank is 0: all weights are trained; expected " +
+                    (expected.empty() ? "\"\"" : expected) + ", or lora.rank above 0"});
+    }
+  };
+  check("lora.alpha", text_of(lora.alpha), text_of(plain.alpha));
+  check("lora.target_modules", lora.target_modules, plain.target_modules);
+  check("lora.path", lora.path, plain.path);
+  check("lora.base", std::string(to_string(lora.base)), std::string(to_string(plain.base)));
+  check("lora.publish", std::string(to_string(lora.publish)),
+        std::string(to_string(plain.publish)));
+}
+
+void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.lora.rank == 0) {
+    check_no_lora(c.lora, mistakes);
+    return;
+  }
+  try {
+    engine::parse_adapter_targets(c.lora.target_modules);
+  } catch (const std::invalid_argument& error) {
+    mistakes.push_back({"lora.target_modules", error.what()});
+  }
+  if (c.algorithm.reference_update_every > 0) {
+    mistakes.push_back({"algorithm.reference_update_every",
+                        "is " + std::to_string(c.algorithm.reference_update_every) +
+                            ", but with lora.rank " + std::to_string(c.lora.rank) +
+                            " the reference is the policy without its adapters, which does not "
+                            "move; expected 0"});
+  }
+  if (c.lora.base != LoraBase::kModel) {
+    mistakes.push_back({"lora.base", "is " + std::string(to_string(c.lora.base)) +
+                                         ", which is not supported yet; expected model"});
+  }
+  if (c.lora.publish == LoraPublish::kAdapter) {
+    mistakes.push_back({"lora.publish", "is adapter, which is not supported yet; expected merged"});
+  }
+}
+
+}  // namespace
+
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
+  check_lora(c, mistakes);
   if (c.algorithm.name == AlgorithmName::kSft) {
     const std::string why =
         ", but algorithm.name sft does not evaluate: there are no rewards; expected ";

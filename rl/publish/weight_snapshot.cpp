@@ -54,12 +54,14 @@ bridge::Buffer view_bytes(const engine::ParamUnit& unit,
 // than its elements do.
 class Converted {
  public:
-  Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
+  // values: flat, in the unit's layout.
+  Converted(const engine::ParamUnit& unit, at::Tensor values, bool copy)
+      : unit_(unit), values_(std::move(values)), copy_(copy) {}
   bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
     auto& flat = flats_[dtype];
     if (!flat) {
       flat = std::make_shared<const at::Tensor>(
-          unit_.flat().detach().to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
+          values_.to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
     return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
@@ -67,6 +69,7 @@ class Converted {
 
  private:
   const engine::ParamUnit& unit_;
+  at::Tensor values_;
   bool copy_;
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
@@ -80,6 +83,37 @@ void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
     std::copy(from.begin(), from.end(), rest.begin());
     buffer.data = {block, rest.first(from.size())};
     rest = rest.subspan(from.size());
+  }
+}
+
+// Appends a copy of each parameter of the unit.
+void append_copies(std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
+                   const at::Tensor& values, at::ScalarType dtype) {
+  Converted converted(unit, values, /*copy=*/true);
+  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+    tensors.push_back(converted.parameter(i, dtype));
+  }
+}
+
+// The copies of a unit in memory of the block, from the front of `rest`, which then begins behind
+// them.
+void append_copies_in(const std::shared_ptr<bridge::SharedBlock>& block, std::span<std::byte>& rest,
+                      std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
+                      const at::Tensor& values, at::ScalarType dtype) {
+  const at::Tensor copy =
+      at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
+  copy.copy_(values);
+  for (const engine::ParamSpec& spec : unit.specs()) {
+    const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
+    tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
+    rest = rest.subspan(bytes.size());
+  }
+}
+
+void require_block(const bridge::SharedBlock& block, std::size_t bytes) {
+  if (block.bytes().size() != bytes) {
+    throw std::invalid_argument("weights of " + std::to_string(bytes) + " bytes for a block of " +
+                                std::to_string(block.bytes().size()));
   }
 }
 
@@ -121,33 +155,21 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder,
                                               at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    Converted values(*unit, /*copy=*/true);
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back(values.parameter(i, dtype));
-    }
+  const auto units = decoder.units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    append_copies(tensors, *units[u], decoder.effective_values(u), dtype);
   }
   return tensors;
 }
 
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block) {
-  if (block->bytes().size() != weight_bytes(decoder, dtype)) {
-    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) +
-                                " bytes for a block of " + std::to_string(block->bytes().size()));
-  }
+  require_block(*block, weight_bytes(decoder, dtype));
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    const at::Tensor values = unit->flat().detach();
-    const at::Tensor copy =
-        at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
-    copy.copy_(values);
-    for (const engine::ParamSpec& spec : unit->specs()) {
-      const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
-      tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
-      rest = rest.subspan(bytes.size());
-    }
+  const auto units = decoder.units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    append_copies_in(block, rest, tensors, *units[u], decoder.effective_values(u), dtype);
   }
   return tensors;
 }
@@ -160,20 +182,27 @@ WeightCopy::WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
     buffers_ = block_ ? copy_weights(decoder, dtype, block_) : copy_weights(decoder, dtype);
     return;
   }
-  engine::Download download(stream);
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    const auto copy = std::make_shared<const at::Tensor>(
-        at::empty({unit->flat().numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
-    download.add(unit->flat().detach(), *copy);
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const engine::ParamSpec& spec = unit->specs()[i];
-      buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(*unit, copy, i)});
-    }
+  const auto units = decoder.units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    download(*units[u], decoder.effective_values(u), dtype, *stream);
   }
-  arrived_ = download.finish();
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : units) {
     unit->hold_for(arrived_);
   }
+}
+
+void WeightCopy::download(const engine::ParamUnit& unit, const at::Tensor& values,
+                          at::ScalarType dtype, const c10::Stream& stream) {
+  const auto copy = std::make_shared<const at::Tensor>(
+      at::empty({values.numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
+  // One download a unit: it waits for the kernels that merge adapters into the unit's values.
+  engine::Download download(stream);
+  download.add(values, *copy);
+  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+    const engine::ParamSpec& spec = unit.specs()[i];
+    buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(unit, copy, i)});
+  }
+  arrived_ = download.finish();
 }
 
 std::vector<bridge::NamedBuffer> WeightCopy::take() {
@@ -241,7 +270,7 @@ std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Ma
   require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
   for (const engine::ParamUnit* unit : decoder.units()) {
-    Converted values(*unit, /*copy=*/false);
+    Converted values(*unit, unit->flat().detach(), /*copy=*/false);
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
     }

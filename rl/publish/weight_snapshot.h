@@ -18,6 +18,7 @@
 namespace ringside::rl {
 
 // A copy of every parameter in `dtype` (kFloat, kBFloat16, kDouble), in the decoder's unit order.
+// Adapters are merged into the parameters in the master dtype, then the sum is cast once.
 // The copy is independent of the decoder, so training may continue at once.
 // Throws: c10::Error on another dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
@@ -43,6 +44,9 @@ class WeightCopy {
   std::vector<bridge::NamedBuffer> take();
 
  private:
+  void download(const engine::ParamUnit& unit, const at::Tensor& values, at::ScalarType dtype,
+                const c10::Stream& stream);
+
   std::shared_ptr<bridge::SharedBlock> block_;
   std::vector<bridge::NamedBuffer> buffers_;
   std::shared_ptr<const engine::DeviceEvent> arrived_;  // null: it has

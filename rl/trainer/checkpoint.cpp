@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "engine/io/adapter_directory.h"
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/io/safetensors.h"
@@ -19,12 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kStateFile = "trainer/state.json";
+constexpr const char* kAdapterDir = "adapter";
 constexpr const char* kTensorFile = "trainer/optimizer.safetensors";
 
 // Optimizer moments, and the master weights if the model's files hold them in lower precision.
 std::vector<std::pair<std::string, at::Tensor>> trainer_tensors(const engine::ModelRunner& policy) {
   auto tensors = policy.named_state();
-  if (policy.decoder().compute_dtype() == at::kBFloat16) {
+  if (policy.decoder().adapters() == nullptr &&  // adapters have files of their own
+      policy.decoder().compute_dtype() == at::kBFloat16) {
     for (const engine::ParamUnit* unit : policy.decoder().units()) {
       for (std::size_t i = 0; i < unit->specs().size(); ++i) {
         tensors.emplace_back("master." + unit->specs()[i].name, unit->view(i));
@@ -126,6 +129,10 @@ void save_checkpoint(const fs::path& dir, const engine::ModelRunner& policy,
   options.copy_tokenizer_from = tokenizer_from;
   engine::save_decoder(policy.decoder(), directory.path(), policy.decoder().compute_dtype(),
                        options);
+  if (const engine::Adapters* adapters = policy.decoder().adapters()) {
+    fs::create_directories(directory.path() / kAdapterDir);
+    engine::save_adapters(*adapters, directory.path() / kAdapterDir, tokenizer_from);
+  }
   fs::create_directories(directory.path() / "trainer");
   std::vector<engine::TensorToWrite> tensors;
   for (const auto& [name, tensor] : trainer_tensors(policy)) {
@@ -140,7 +147,11 @@ void save_checkpoint(const fs::path& dir, const engine::ModelRunner& policy,
 }
 
 TrainingState load_checkpoint(const fs::path& dir, engine::ModelRunner& policy) {
-  engine::load_weights(dir, policy.decoder());
+  if (engine::Adapters* adapters = policy.decoder().adapters()) {
+    engine::load_adapters(dir / kAdapterDir, *adapters);  // the base is that of model.path
+  } else {
+    engine::load_weights(dir, policy.decoder());
+  }
   read_tensors(dir / kTensorFile, trainer_tensors(policy));
   const TrainingState state = read_state(dir / kStateFile);
   policy.set_step_count(state.optimizer_step);

@@ -1,7 +1,9 @@
 // Checkpoints: a Hugging Face directory that any tool loads, plus a folder trainer/ with the state
 // to resume from: optimizer state, master weights where the directory holds a lower precision, and
-// counters. The format does not depend on the layout of ranks: a run can resume at any
-// sequence-parallel size. A checkpoint is written under another name and renamed when complete.
+// counters. With adapters the model's files hold the merged weights, and a folder adapter/ beside
+// them the adapters in PEFT's format, from which a run resumes. The format does not depend on the
+// layout of ranks: a run can resume at any sequence-parallel size. A checkpoint is written under
+// another name and renamed when complete.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +36,8 @@ struct TrainingState {
 using CheckpointPart = std::function<void(const std::filesystem::path& trainer_dir)>;
 
 // Writes the directory and its trainer/ folder. Call on one rank.
-// `tokenizer_from`: directory whose tokenizer files are copied into the checkpoint; may be empty.
+// `tokenizer_from`: directory whose tokenizer files are copied into the checkpoint, and which
+// adapters name as their base model; may be empty.
 // Blocks: on the disk.
 // Throws: std::runtime_error on a write failure; an older directory of the same name is then left
 // unchanged.

@@ -13,7 +13,9 @@ constexpr const char* kCriticPart = "critic";
 }  // namespace
 
 Learner::Learner(TrainingRun& run)
-    : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
+    : run_(run),
+      config_(run.config()),
+      reference_(make_reference(config_, run.decoder(), run.comms())) {
   const auto& resumed = run.resumed_parts();
   if (reference_ && reference_->moves()) {
     if (resumed) {

@@ -85,7 +85,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  auto decoder = load_starting_model(config(), config().model.path, comms_.device());
+  auto decoder = load_policy(config(), comms_.device());
   decoder->set_recompute_activations(config().model.recompute != Recompute::kNone);
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
