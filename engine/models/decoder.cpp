@@ -236,6 +236,10 @@ std::vector<ParamUnit*> Decoder::trained_units() {
   return adapters_ != nullptr ? std::vector<ParamUnit*>{&adapters_->unit()} : units();
 }
 
+std::vector<const ParamUnit*> Decoder::trained_units() const {
+  return adapters_ != nullptr ? std::vector<const ParamUnit*>{&adapters_->unit()} : units();
+}
+
 std::vector<ParamUnit*> Decoder::units() {
   std::vector<ParamUnit*> all;
   for (const auto& unit : units_) {

@@ -105,6 +105,7 @@ class Decoder {
 
   // What is trained: the adapters' unit, or else units().
   std::vector<ParamUnit*> trained_units();
+  std::vector<const ParamUnit*> trained_units() const;
 
   // The parameters without adapters: embedding, layers in order, final norm, and last an untied
   // head. Weights are streamed in this order.

@@ -118,6 +118,27 @@ void check_no_lora(const LoraConfig& lora, std::vector<Mistake>& mistakes) {
         std::string(to_string(plain.publish)));
 }
 
+// Versions that are adapters alone.
+void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.weights.directory.empty()) {
+    mistakes.push_back({"lora.publish",
+                        "is adapter, but weights.directory asks for whole models on disk; expected "
+                        "merged, or weights.directory \"\""});
+  }
+  const auto& server = c.rollout.server_options;
+  const bool pulls =
+      server.weights != ServerWeights::kDisk && server.weights != ServerWeights::kRestart;
+  if (c.rollout.server != RolloutServer::kEmbedded && pulls) {
+    mistakes.push_back(
+        {"lora.publish", "is adapter, but a server of kind " +
+                             std::string(to_string(c.rollout.server)) +
+                             " takes whole weights by rollout.server_options.weights " +
+                             std::string(to_string(server.weights)) +
+                             "; expected merged, or weights disk or restart, for which the worker "
+                             "merges"});
+  }
+}
+
 void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.lora.rank == 0) {
     check_no_lora(c.lora, mistakes);
@@ -140,7 +161,7 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
                                          ", which is not supported yet; expected model"});
   }
   if (c.lora.publish == LoraPublish::kAdapter) {
-    mistakes.push_back({"lora.publish", "is adapter, which is not supported yet; expected merged"});
+    check_adapter_publishing(c, mistakes);
   }
 }
 

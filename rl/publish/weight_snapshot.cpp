@@ -110,16 +110,9 @@ void append_copies_in(const std::shared_ptr<bridge::SharedBlock>& block, std::sp
   }
 }
 
-void require_block(const bridge::SharedBlock& block, std::size_t bytes) {
-  if (block.bytes().size() != bytes) {
-    throw std::invalid_argument("weights of " + std::to_string(bytes) + " bytes for a block of " +
-                                std::to_string(block.bytes().size()));
-  }
-}
-
 void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
   std::size_t count = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
     count += unit->specs().size();
   }
   TORCH_CHECK(manifest.tensors.size() == count, "weights: version ", manifest.version, " has ",
@@ -152,41 +145,64 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
 
 }  // namespace
 
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder,
+PublishedParameters::PublishedParameters(const engine::Decoder& decoder)
+    : units_(decoder.units()), merged_(&decoder) {}
+
+PublishedParameters PublishedParameters::adapters_of(const engine::Decoder& decoder) {
+  TORCH_CHECK(decoder.adapters() != nullptr, "weights: the model has no adapters to publish");
+  PublishedParameters parameters;
+  parameters.units_ = {&decoder.adapters()->unit()};
+  return parameters;
+}
+
+at::Tensor PublishedParameters::values(std::size_t u) const {
+  return merged_ != nullptr ? merged_->effective_values(u) : units_.at(u)->flat().detach();
+}
+
+std::size_t PublishedParameters::bytes(at::ScalarType dtype) const {
+  std::size_t elements = 0;
+  for (const engine::ParamUnit* unit : units_) {
+    elements += static_cast<std::size_t>(unit->flat().numel());
+  }
+  return elements * at::elementSize(dtype);
+}
+
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
                                               at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
-  const auto units = decoder.units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    append_copies(tensors, *units[u], decoder.effective_values(u), dtype);
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    append_copies(tensors, *parameters.units()[u], parameters.values(u), dtype);
   }
   return tensors;
 }
 
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
+                                              at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block) {
-  require_block(*block, weight_bytes(decoder, dtype));
+  if (block->bytes().size() != parameters.bytes(dtype)) {
+    throw std::invalid_argument("weights of " + std::to_string(parameters.bytes(dtype)) +
+                                " bytes for a block of " + std::to_string(block->bytes().size()));
+  }
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
-  const auto units = decoder.units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    append_copies_in(block, rest, tensors, *units[u], decoder.effective_values(u), dtype);
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    append_copies_in(block, rest, tensors, *parameters.units()[u], parameters.values(u), dtype);
   }
   return tensors;
 }
 
-WeightCopy::WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
+WeightCopy::WeightCopy(const PublishedParameters& parameters, at::ScalarType dtype,
                        std::shared_ptr<bridge::SharedBlock> block,
                        const std::optional<c10::Stream>& stream)
     : block_(std::move(block)) {
   if (!stream) {
-    buffers_ = block_ ? copy_weights(decoder, dtype, block_) : copy_weights(decoder, dtype);
+    buffers_ = block_ ? copy_weights(parameters, dtype, block_) : copy_weights(parameters, dtype);
     return;
   }
-  const auto units = decoder.units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    download(*units[u], decoder.effective_values(u), dtype, *stream);
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    download(*parameters.units()[u], parameters.values(u), dtype, *stream);
   }
-  for (const engine::ParamUnit* unit : units) {
+  for (const engine::ParamUnit* unit : parameters.units()) {
     unit->hold_for(arrived_);
   }
 }
@@ -230,14 +246,6 @@ std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuf
   return tensors;
 }
 
-std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
-  std::size_t elements = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    elements += static_cast<std::size_t>(unit->flat().numel());
-  }
-  return elements * at::elementSize(dtype);
-}
-
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
@@ -250,7 +258,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   const auto& entries = snapshot.manifest.tensors;
   require_parameters(decoder, snapshot.manifest);
   std::size_t i = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
     for (const engine::ParamSpec& spec : unit->specs()) {
       TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape,
                   "weights: tensor ", i, " is ", entries[i].name, " ", entries[i].shape,
@@ -260,7 +268,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   }
   const at::NoGradGuard no_grad;
   std::size_t first = 0;
-  for (engine::ParamUnit* unit : decoder.units()) {
+  for (engine::ParamUnit* unit : decoder.trained_units()) {
     install_unit(*unit, snapshot, first);
     first += unit->specs().size();
   }
@@ -269,7 +277,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
   require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
     Converted values(*unit, unit->flat().detach(), /*copy=*/false);
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));

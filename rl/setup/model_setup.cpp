@@ -74,4 +74,12 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config, c10::Device d
   return decoder;
 }
 
+std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device) {
+  if (config.lora.publish == LoraPublish::kAdapter) {
+    return load_policy(config, device);
+  }
+  return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path),
+                                           compute_context(config, device));
+}
+
 }  // namespace ringside::rl

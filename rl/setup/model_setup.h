@@ -38,4 +38,8 @@ std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const
 // Throws: std::runtime_error when either cannot be loaded.
 std::unique_ptr<engine::Decoder> load_policy(const Config& config, c10::Device device);
 
+// A worker's model before its first weights: load_policy() if versions are adapters alone,
+// otherwise a model whose parameters arrive with the first version.
+std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
+
 }  // namespace ringside::rl
