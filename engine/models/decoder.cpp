@@ -81,7 +81,8 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       context_(other.context_),
       recompute_activations_(other.recompute_activations_),
       rope_inverse_frequencies_d_(other.rope_inverse_frequencies_d_),
-      units_(other.units_) {}
+      units_(other.units_),
+      quantised_(other.quantised_) {}
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
@@ -123,11 +124,23 @@ void Decoder::copy_parameters_from(const Decoder& other) {
   }
 }
 
+void Decoder::quantise(QuantisedFormat format) {
+  TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    ParamUnit& unit = *units_[1 + i];
+    quantised_.push_back(
+        std::make_shared<const QuantisedLayer>(config_, i, unit, format, context_));
+    unit.release();
+  }
+}
+
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
   adapters_ = std::make_unique<Adapters>(config_, std::move(options), context_);
   for (const auto& unit : units_) {
-    unit->freeze(context_.compute);
+    if (!unit->flat().is_meta()) {
+      unit->freeze(context_.compute);
+    }
   }
   return *adapters_;
 }
@@ -140,16 +153,22 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 at::Tensor Decoder::effective_values(std::size_t unit) const {
   const at::Tensor values = units_.at(unit)->flat().detach();
   const auto layer = static_cast<int64_t>(unit) - 1;
-  if (adapters_ == nullptr || layer < 0 || layer >= config_.num_hidden_layers) {
+  if (has_plain_weights() || layer < 0 || layer >= config_.num_hidden_layers) {
     return values;
   }
-  const at::Tensor merged = values.to(context_.master, /*non_blocking=*/false, /*copy=*/true);
-  adapters_->merge_into(layer, merged);
+  const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
+                                                           /*copy=*/true)
+                                               : quantised_[layer]->unpack(context_.master);
+  if (adapters_ != nullptr) {
+    adapters_->merge_into(layer, merged);
+  }
   return merged;
 }
 
 LayerWeights Decoder::layer_weights(int64_t index, const at::Tensor& adapter_leaf) const {
-  LayerWeights weights = materialize_layer(config_, layer(index), context_.compute);
+  LayerWeights weights = quantised_.empty()
+                             ? materialize_layer(config_, layer(index), context_.compute)
+                             : quantised_[index]->weights();
   if (adapter_leaf.defined()) {
     adapters_->attach(weights, adapter_leaf, context_.compute);
   }
@@ -169,10 +188,8 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
                          attention);
   };
   if (recompute_activations_ && at::GradMode::is_enabled()) {
-    std::vector<at::Tensor> leaves{layer(index).flat()};
-    if (adapter_leaf.defined()) {
-      leaves.push_back(adapter_leaf);
-    }
+    const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf
+                                                                : layer(index).flat()};
     return recompute_in_backward(hidden_sE, leaves, run);
   }
   return run(hidden_sE);

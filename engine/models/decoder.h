@@ -14,6 +14,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
+#include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
@@ -49,6 +50,10 @@ class Decoder {
   // Throws: c10::Error unless names and shapes of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
 
+  // Replaces the projections of all layers by quantised ones. Call it after loading and before
+  // add_adapters(). The parameters cannot be loaded or copied to afterwards.
+  void quantise(QuantisedFormat format);
+
   // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
   // loading, before anything takes the leaves of units().
   // Throws: as Adapters.
@@ -58,14 +63,14 @@ class Decoder {
   const Adapters* adapters() const { return adapters_.get(); }
 
   // Whether layers compute with the values of units() alone.
-  bool has_plain_weights() const { return adapters_ == nullptr; }
+  bool has_plain_weights() const { return adapters_ == nullptr && quantised_.empty(); }
 
   // The same model without its adapters. Shares the parameters, which are frozen.
   // Throws: c10::Error without adapters.
   std::unique_ptr<Decoder> without_adapters() const;
 
-  // The values of units()[i] as they act, outside autograd: with adapters merged into them in the
-  // master dtype, otherwise the flat buffer itself.
+  // The values of units()[i] as they act, outside autograd: unpacked, or with adapters merged into
+  // them, in the master dtype; otherwise the flat buffer itself.
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
@@ -135,6 +140,7 @@ class Decoder {
   bool recompute_activations_ = false;
   at::Tensor rope_inverse_frequencies_d_;
   std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
+  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;
 };
 

@@ -27,8 +27,10 @@ HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
                                      const at::Tensor& normed_sE, const RopeTables& rope,
                                      OverlappedAttention& attention) {
-  TORCH_CHECK(weights.qkv_weight.low_rank == nullptr && weights.o_weight.low_rank == nullptr,
-              "overlapped attention projects plain weights, these have adapters");
+  for (const Weight* weight : {&weights.qkv_weight, &weights.o_weight}) {
+    TORCH_CHECK(weight->low_rank == nullptr && weight->packed == nullptr,
+                "overlapped attention projects plain weights, without adapters and not quantised");
+  }
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
   const auto weight = weights.qkv_weight.differentiable_value().split_with_sizes(sizes);
@@ -111,7 +113,8 @@ std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t la
 }
 
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
-                               at::ScalarType compute_dtype) {
+                               at::ScalarType compute_dtype, LayerParts unit_parts) {
+  const bool projections = unit_parts == LayerParts::kAll;
   const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   LayerWeights weights;
@@ -124,15 +127,15 @@ LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
     }
   };
   // In the order of decoder_layer_specs().
-  cut(weights.qkv_weight, {(h + 2 * k) * d, e});
+  cut(weights.qkv_weight, {(h + 2 * k) * d, e}, projections);
   cut(weights.qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
-  cut(weights.o_weight, {e, h * d});
+  cut(weights.o_weight, {e, h * d}, projections);
   cut(weights.o_bias, {e}, config.o_bias);
   cut(weights.q_norm, {d}, config.qk_norm);
   cut(weights.k_norm, {d}, config.qk_norm);
-  cut(weights.gate_up_weight, {2 * f, e});
+  cut(weights.gate_up_weight, {2 * f, e}, projections);
   cut(weights.gate_up_bias, {2 * f}, config.mlp_bias);
-  cut(weights.down_weight, {e, f});
+  cut(weights.down_weight, {e, f}, projections);
   cut(weights.down_bias, {e}, config.mlp_bias);
   cut(weights.input_norm, {e});
   cut(weights.post_attention_norm, {e});

@@ -38,9 +38,13 @@ struct LayerWeights {
   Weight post_attention_norm;
 };
 
-// Splits a unit made from decoder_layer_specs(). Differentiable towards unit.flat().
+// Parameters that a unit holds.
+enum class LayerParts { kAll, kWithoutProjections };
+
+// Splits a unit made from decoder_layer_specs(), or from those of `parts`. Differentiable towards
+// unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
-                               at::ScalarType compute_dtype);
+                               at::ScalarType compute_dtype, LayerParts parts = LayerParts::kAll);
 
 // The hidden states after layer `layer`. Calls attention.attend() once; its tensors may be strided
 // views.

@@ -31,6 +31,11 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
 
 void ParamUnit::freeze(at::ScalarType dtype) { flat_ = flat_.detach().to(dtype); }
 
+void ParamUnit::release() {
+  flat_ =
+      at::empty({flat_.numel()}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
+}
+
 at::Tensor ParamUnit::grad() const {
   at::Tensor& grad = flat_.mutable_grad();
   if (!grad.defined()) {
@@ -79,7 +84,10 @@ void ParamUnit::await_readers(const c10::Stream& stream) const {
   }
 }
 
-at::Tensor ParamUnit::view(std::size_t i) const { return view_of(flat_.detach(), i); }
+at::Tensor ParamUnit::view(std::size_t i) const {
+  TORCH_CHECK(!flat_.is_meta(), "unit ", name_, " does not hold its values: they are quantised");
+  return view_of(flat_.detach(), i);
+}
 
 at::Tensor ParamUnit::view_of(const at::Tensor& buffer, std::size_t i) const {
   const ParamSpec& spec = specs_.at(i);

@@ -42,6 +42,10 @@ class ParamUnit {
   // anything takes the leaf.
   void freeze(at::ScalarType dtype);
 
+  // Frees the values, which are kept elsewhere. Names, shapes and ranges stay; flat() has no memory
+  // and view() throws.
+  void release();
+
   // [numel] accumulated gradient in master dtype. This is the buffer itself: writing to it changes
   // the gradient. Zeros, allocated on the first call, when no backward has reached this unit.
   at::Tensor grad() const;

@@ -156,10 +156,6 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
                             " the reference is the policy without its adapters, which does not "
                             "move; expected 0"});
   }
-  if (c.lora.base != LoraBase::kModel) {
-    mistakes.push_back({"lora.base", "is " + std::string(to_string(c.lora.base)) +
-                                         ", which is not supported yet; expected model"});
-  }
   if (c.lora.publish == LoraPublish::kAdapter) {
     check_adapter_publishing(c, mistakes);
   }

@@ -65,6 +65,10 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config, c10::Device d
   if (config.lora.rank == 0) {
     return decoder;
   }
+  if (config.lora.base != LoraBase::kModel) {
+    decoder->quantise(config.lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
+                                                         : engine::QuantisedFormat::kInt8);
+  }
   engine::Adapters& adapters = decoder->add_adapters(adapter_options(config.lora));
   if (config.lora.path.empty()) {
     adapters.init_random(static_cast<uint64_t>(config.seed));

@@ -109,7 +109,7 @@ TEST_CASE("the factors' gradients of a bf16 layer have the master dtype, and the
 
 TEST_CASE("names of targeted projections are parsed, and unknown ones refused with the list") {
   CHECK(parse_adapter_targets("all-linear") == adapter_targets());
-  CHECK(parse_adapter_targets("v_proj,  q_proj") == std::vector<std::string>{"v_proj", "q_proj"});
+  CHECK(parse_adapter_targets("v_proj,  q_proj") == std::vector<std::string>{"q_proj", "v_proj"});
   for (const char* wrong : {"", "q_proj,", "lm_head", "q_proj, query"}) {
     CAPTURE(wrong);
     CHECK_THROWS_WITH(parse_adapter_targets(wrong),
