@@ -125,17 +125,25 @@ void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
                         "is adapter, but weights.directory asks for whole models on disk; expected "
                         "merged, or weights.directory \"\""});
   }
-  const auto& server = c.rollout.server_options;
-  const bool pulls =
-      server.weights != ServerWeights::kDisk && server.weights != ServerWeights::kRestart;
-  if (c.rollout.server != RolloutServer::kEmbedded && pulls) {
-    mistakes.push_back(
-        {"lora.publish", "is adapter, but a server of kind " +
-                             std::string(to_string(c.rollout.server)) +
-                             " takes whole weights by rollout.server_options.weights " +
-                             std::string(to_string(server.weights)) +
-                             "; expected merged, or weights disk or restart, for which the worker "
-                             "merges"});
+  const RolloutServer kind = c.rollout.server;
+  const ServerWeights weights = c.rollout.server_options.weights;
+  if (kind == RolloutServer::kEmbedded || weights == ServerWeights::kDisk ||
+      weights == ServerWeights::kRestart) {
+    return;  // the worker merges
+  }
+  const std::string server = "is adapter, but a server of kind " + std::string(to_string(kind));
+  const std::string expected =
+      "; expected merged, or rollout.server_options.weights disk or restart, for which the worker "
+      "merges";
+  if (weights != ServerWeights::kAuto ||
+      (kind != RolloutServer::kPython && kind != RolloutServer::kVllm)) {
+    mistakes.push_back({"lora.publish", server + " takes whole weights by weights " +
+                                            std::string(to_string(weights)) + expected});
+  } else if (c.lora.base != LoraBase::kModel) {
+    mistakes.push_back({"lora.publish", server +
+                                            " adds adapters to the weights of model.path, and the "
+                                            "trainer to those of lora.base " +
+                                            std::string(to_string(c.lora.base)) + expected});
   }
 }
 
