@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -18,6 +19,7 @@ namespace {
 
 struct LogprobsOptions {
   std::filesystem::path model;
+  std::filesystem::path adapter;
   std::filesystem::path input;
   std::filesystem::path output;
   int nproc = 0;
@@ -70,10 +72,9 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
 }
 
 void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
-  const engine::ModelRunner model(
-      std::make_unique<engine::LanguageModel>(rl::load_starting_model(
-          config, config.model.path, rl::compute_context(config, ranks.comms))),
-      ranks.comms);
+  const engine::ModelRunner model(std::make_unique<engine::LanguageModel>(rl::load_policy(
+                                      config, rl::compute_context(config, ranks.comms))),
+                                  ranks.comms);
   std::ifstream input(options.input);
   if (!input) {
     throw std::runtime_error("cannot read " + options.input.string());
@@ -107,6 +108,15 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
   std::vector<std::string> overrides{"model.fp32_norms=true",
                                      "model.path=" + options.model.string()};
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  if (!options.adapter.empty()) {
+    try {
+      const auto adapter = rl::adapter_overrides(options.adapter);
+      overrides.insert(overrides.begin(), adapter.begin(), adapter.end());
+    } catch (const std::exception& error) {
+      std::cerr << "ringside logprobs: --adapter: " << error.what() << "\n";
+      return kExitUsage;
+    }
+  }
   auto loaded = load_or_print_errors({{}, overrides, {}});
   if (!loaded) return kExitUsage;
   if (!check_writable("--output", options.output)) return kExitUsage;
@@ -121,6 +131,8 @@ void add_logprobs_command(CommandContext& context) {
   CLI::App* command = context.app.add_subcommand(
       "logprobs", "Compute log-probs of token ids under a model, at any parallel layout");
   command->add_option("--model", options->model, "Hugging Face directory")->required();
+  command->add_option("--adapter", options->adapter,
+                      "PEFT directory of low-rank adapters on top of the model");
   command->add_option("--input", options->input, "JSONL of {\"ids\": [...]}")->required();
   command
       ->add_option("--output", options->output,

@@ -132,10 +132,14 @@ void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType st
 
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {
   std::vector<TensorToWrite> tensors;
-  for (const ParamUnit* unit : decoder.units()) {
-    const at::Tensor flat = unit->gather_flat();
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back({unit->specs()[i].name, unit->view_of(flat, i), storage_dtype});
+  const auto units = decoder.units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    at::Tensor values = decoder.effective_values(u);
+    if (decoder.adapters() != nullptr) {
+      values = values.to(storage_dtype);  // merged copies of every layer exist at once
+    }
+    for (std::size_t i = 0; i < units[u]->specs().size(); ++i) {
+      tensors.push_back({units[u]->specs()[i].name, units[u]->view_of(values, i), storage_dtype});
     }
   }
   return tensors;

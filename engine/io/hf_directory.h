@@ -67,7 +67,8 @@ void save_model_description(const ModelConfig& config, const std::filesystem::pa
 at::ScalarType stored_dtype(const std::filesystem::path& dir);
 
 // The parameters in order, each with storage_dtype as its target: views, not copies. Those of a
-// sharded decoder are gathered, whole on every rank.
+// sharded decoder are gathered, whole on every rank. With adapters they are copies in
+// storage_dtype, with the adapters merged.
 // Collective over: the shard.
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype);
 

@@ -18,7 +18,8 @@ std::string other_form(const fs::path& dir) {
            "save_pretrained(safe_serialization=True)";
   }
   if (fs::exists(dir / "adapter_config.json")) {
-    return ", only an adapter (adapter_config.json); merge it into its base model first";
+    return ", only an adapter (adapter_config.json); expected its base model, and the adapter in "
+           "lora.path (ringside logprobs: --adapter)";
   }
   return "";
 }
@@ -48,6 +49,13 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
                              " nor " + std::string(kWeightIndexFile) + " is there" +
                              other_form(dir));
   }
+}
+
+WeightFiles WeightFiles::of_file(const fs::path& file) {
+  WeightFiles files;
+  files.dir_ = file;
+  files.add_file(file);
+  return files;
 }
 
 std::vector<std::string> WeightFiles::names() const {

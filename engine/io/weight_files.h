@@ -29,6 +29,9 @@ class WeightFiles {
   // twice, or the index does not fit its shards.
   explicit WeightFiles(const std::filesystem::path& dir);
 
+  // All tensors of one file.
+  static WeightFiles of_file(const std::filesystem::path& file);
+
   // Names not yet taken.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
@@ -55,6 +58,7 @@ class WeightFiles {
     std::size_t entry;
   };
 
+  WeightFiles() = default;
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& index_path);
 

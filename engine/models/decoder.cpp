@@ -72,9 +72,18 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
   rope_frequencies_ = rope_frequencies(config_.rope());
   rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
-    units_.push_back(std::make_unique<ParamUnit>(unit.name, std::move(unit.specs), context_));
+    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
 }
+
+Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
+    : config_(other.config_),
+      context_(other.context_),
+      activations_(other.activations_),
+      offload_stream_(other.offload_stream_),
+      rope_frequencies_(other.rope_frequencies_),
+      units_(other.units_),
+      quantised_(other.quantised_) {}
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
@@ -140,10 +149,62 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
   }
 }
 
+void Decoder::quantise(QuantisedFormat format) {
+  TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    ParamUnit& unit = *units_[1 + i];
+    quantised_.push_back(
+        std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context()));
+    unit.release();
+  }
+}
+
+ComputeContext Decoder::whole_context() const {
+  ComputeContext context = context_;
+  context.sharding = nullptr;
+  context.host_master = context.host_values = false;
+  return context;
+}
+
+Adapters& Decoder::add_adapters(AdapterOptions options) {
+  TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
+  adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context());
+  for (const auto& unit : units_) {
+    if (!unit->flat().is_meta()) {
+      unit->freeze(context_.compute);
+    }
+  }
+  return *adapters_;
+}
+
+std::unique_ptr<Decoder> Decoder::without_adapters() const {
+  TORCH_CHECK(adapters_ != nullptr, "decoder: without adapters its parameters are not frozen");
+  return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
+}
+
+at::Tensor Decoder::effective_values(std::size_t unit) const {
+  const at::Tensor values = units_.at(unit)->gather_flat();
+  const auto layer = static_cast<int64_t>(unit) - 1;
+  if (has_plain_weights() || layer < 0 || layer >= config_.num_hidden_layers) {
+    return values;
+  }
+  const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
+                                                           /*copy=*/true)
+                                               : quantised_[layer]->unpack(context_.master);
+  if (adapters_ != nullptr) {
+    adapters_->merge_into(layer, merged);
+  }
+  return merged;
+}
+
+std::vector<at::Tensor> Decoder::adapter_leaves() const {
+  return adapters_ != nullptr ? adapters_->split_layers()
+                              : std::vector<at::Tensor>(config_.num_hidden_layers);
+}
+
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
                               AttentionBackend& attention, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
-  const UnitShapes cut = layer_shapes(config_, context_.compute);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
@@ -151,25 +212,38 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = attention.keeping(kept.results);
   }
-  const auto run = [this, index, rope, &attention, keeping](const std::vector<Weight>& matrices,
-                                                            const at::Tensor& hidden) {
+  const at::Tensor adapter_leaf = chain.adapter_leaves[index];
+  const auto run = [this, index, rope, adapter_leaf, &attention, keeping](
+                       LayerWeights weights, const at::Tensor& hidden) {
+    if (adapter_leaf.defined()) {
+      adapters_->attach(weights, adapter_leaf, context_.compute);
+    }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(config_, layer_weights(config_, matrices), index, hidden, rope,
-                         keeping ? *keeping : attention, tiles);
+    return decoder_layer(config_, weights, index, hidden, rope, keeping ? *keeping : attention,
+                         tiles);
   };
+  const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
+  if (!quantised_.empty()) {
+    const auto segment = [run, quantised = quantised_[index]](const at::Tensor& hidden) {
+      return run(quantised->weights(), hidden);
+    };
+    return recomputes ? recompute_in_backward(hidden_sE, leaves, segment, kept)
+                      : segment(hidden_sE);
+  }
+  const UnitShapes cut = layer_shapes(config_, context_.compute);
   if (recomputes) {
     const auto segment = [=, this, &unit](const at::Tensor& hidden) {
       const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
       // In the backward, where autograd is on, the layers come in the opposite order.
       prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(matrices, hidden);
+      return run(layer_weights(config_, matrices), hidden);
     };
-    return recompute_in_backward(hidden_sE, unit.flat(), segment, kept);
+    return recompute_in_backward(hidden_sE, leaves, segment, kept);
   }
   const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
     prefetch_layer(index + 1);
-    return std::vector<at::Tensor>{run(matrices, h)};
+    return std::vector<at::Tensor>{run(layer_weights(config_, matrices), h)};
   };
   return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
 }
@@ -184,6 +258,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
   prefetch_layer(0);
   LayerChain chain;
+  chain.adapter_leaves = adapter_leaves();
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
@@ -210,8 +285,15 @@ DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
   weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
+  const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    weights.layers.push_back(materialize_layer(config_, layer(i), context_.compute));
+    LayerWeights of_layer = quantised_.empty()
+                                ? materialize_layer(config_, layer(i), context_.compute)
+                                : quantised_[i]->weights();
+    if (leaves[i].defined()) {
+      adapters_->attach(of_layer, leaves[i], context_.compute);
+    }
+    weights.layers.push_back(std::move(of_layer));
   }
   weights.final_norm_E = final_norm().materialize(context_.compute)[0].value;
   weights.head_VE = config_.tie_word_embeddings ? weights.embedding_VE
@@ -237,6 +319,14 @@ at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
   const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
   return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
+}
+
+std::vector<ParamUnit*> Decoder::trained_units() {
+  return adapters_ != nullptr ? std::vector<ParamUnit*>{&adapters_->unit()} : units();
+}
+
+std::vector<const ParamUnit*> Decoder::trained_units() const {
+  return adapters_ != nullptr ? std::vector<const ParamUnit*>{&adapters_->unit()} : units();
 }
 
 std::vector<ParamUnit*> Decoder::units() {

@@ -14,8 +14,10 @@
 
 #include "engine/device/activation_offload.h"
 #include "engine/models/activation_options.h"
+#include "engine/models/adapters.h"
 #include "engine/models/decoder_layer.h"
 #include "engine/models/model_config.h"
+#include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
@@ -53,6 +55,29 @@ class Decoder {
   // Throws: c10::Error unless names and shapes of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
 
+  // Replaces the projections of all layers by quantised ones. Call it after loading and before
+  // add_adapters(). The parameters cannot be loaded or copied to afterwards.
+  void quantise(QuantisedFormat format);
+
+  // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
+  // loading, before anything takes the leaves of units().
+  // Throws: as Adapters.
+  Adapters& add_adapters(AdapterOptions options);
+  // nullptr: none.
+  Adapters* adapters() { return adapters_.get(); }
+  const Adapters* adapters() const { return adapters_.get(); }
+
+  // Whether layers compute with the values of units() alone.
+  bool has_plain_weights() const { return adapters_ == nullptr && quantised_.empty(); }
+
+  // The same model without its adapters. Shares the parameters, which are frozen.
+  // Throws: c10::Error without adapters.
+  std::unique_ptr<Decoder> without_adapters() const;
+
+  // The values of units()[i] as they act, outside autograd: unpacked, or with adapters merged into
+  // them, in the master dtype; otherwise the flat buffer itself.
+  at::Tensor effective_values(std::size_t unit) const;
+
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
@@ -89,12 +114,19 @@ class Decoder {
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
-  // Embedding, layers in order, final norm, and last an untied head. Weights are streamed in this
-  // order.
+  // What is trained: the adapters' unit, or else units().
+  std::vector<ParamUnit*> trained_units();
+  std::vector<const ParamUnit*> trained_units() const;
+
+  // The parameters without adapters: embedding, layers in order, final norm, and last an untied
+  // head. Weights are streamed in this order.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
  private:
+  struct ParametersOf {};
+  // Shares the parameters of `other`, without its adapters.
+  Decoder(const Decoder& other, ParametersOf);
   const ParamUnit& embedding() const { return *units_.front(); }
   const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
   const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
@@ -106,9 +138,14 @@ class Decoder {
   struct LayerChain {
     ScopeChain scopes;
     std::shared_ptr<ActivationOffload> offload;  // null without
+    std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
   };
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
                        AttentionBackend& attention, LayerChain& chain) const;
+  // The adapters' leaf of each layer, undefined ones without adapters.
+  std::vector<at::Tensor> adapter_leaves() const;
+  // The context of parameters that every rank holds whole, on its device.
+  ComputeContext whole_context() const;
   // Starts gathering a layer's weights, if there is such a layer.
   void prefetch_layer(int64_t index) const;
 
@@ -117,7 +154,9 @@ class Decoder {
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_;
-  std::vector<std::unique_ptr<ParamUnit>> units_;  // in the order of units()
+  std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
+  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
+  std::unique_ptr<Adapters> adapters_;
 };
 
 }  // namespace ringside::engine

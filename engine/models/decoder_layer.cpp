@@ -28,6 +28,10 @@ HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
                                      const at::Tensor& normed_sE, const RopeTables& rope,
                                      OverlappedAttention& attention) {
+  for (const Weight* weight : {&weights.qkv_weight, &weights.o_weight}) {
+    TORCH_CHECK(weight->low_rank == nullptr && weight->packed == nullptr,
+                "overlapped attention projects plain weights, without adapters and not quantised");
+  }
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
   const auto weight = weights.qkv_weight.differentiable_value().split_with_sizes(sizes);
@@ -128,7 +132,8 @@ struct LayerPart {
   std::vector<int64_t> shape;
 };
 
-std::vector<LayerPart> layer_parts(const ModelConfig& config) {
+std::vector<LayerPart> parts_of(const ModelConfig& config, LayerParts which) {
+  const bool projections = which == LayerParts::kAll;
   const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   std::vector<LayerPart> parts;
@@ -138,15 +143,15 @@ std::vector<LayerPart> layer_parts(const ModelConfig& config) {
       parts.push_back({target, std::move(shape)});
     }
   };
-  cut(&LayerWeights::qkv_weight, {(h + 2 * k) * d, e});
+  cut(&LayerWeights::qkv_weight, {(h + 2 * k) * d, e}, projections);
   cut(&LayerWeights::qkv_bias, {(h + 2 * k) * d}, config.qkv_bias);
-  cut(&LayerWeights::o_weight, {e, h * d});
+  cut(&LayerWeights::o_weight, {e, h * d}, projections);
   cut(&LayerWeights::o_bias, {e}, config.o_bias);
   cut(&LayerWeights::q_norm, {d}, config.qk_norm);
   cut(&LayerWeights::k_norm, {d}, config.qk_norm);
-  cut(&LayerWeights::gate_up_weight, {2 * f, e});
+  cut(&LayerWeights::gate_up_weight, {2 * f, e}, projections);
   cut(&LayerWeights::gate_up_bias, {2 * f}, config.mlp_bias);
-  cut(&LayerWeights::down_weight, {e, f});
+  cut(&LayerWeights::down_weight, {e, f}, projections);
   cut(&LayerWeights::down_bias, {e}, config.mlp_bias);
   cut(&LayerWeights::input_norm, {e});
   cut(&LayerWeights::post_attention_norm, {e});
@@ -155,17 +160,18 @@ std::vector<LayerPart> layer_parts(const ModelConfig& config) {
 
 }  // namespace
 
-UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype) {
+UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype, LayerParts which) {
   UnitShapes cut{compute_dtype, {}};
-  for (LayerPart& part : layer_parts(config)) {
+  for (LayerPart& part : parts_of(config, which)) {
     cut.shapes.push_back(std::move(part.shape));
   }
   return cut;
 }
 
-LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices) {
+LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices,
+                           LayerParts which) {
   LayerWeights weights;
-  const std::vector<LayerPart> parts = layer_parts(config);
+  const std::vector<LayerPart> parts = parts_of(config, which);
   TORCH_CHECK(matrices.size() == parts.size(), "a layer of ", parts.size(), " matrices, got ",
               matrices.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -175,9 +181,9 @@ LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>&
 }
 
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
-                               at::ScalarType compute_dtype) {
-  const UnitShapes cut = layer_shapes(config, compute_dtype);
-  return layer_weights(config, unit.materialize(cut.dtype, cut.shapes));
+                               at::ScalarType compute_dtype, LayerParts which) {
+  const UnitShapes cut = layer_shapes(config, compute_dtype, which);
+  return layer_weights(config, unit.materialize(cut.dtype, cut.shapes), which);
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,

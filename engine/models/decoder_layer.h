@@ -39,14 +39,19 @@ struct LayerWeights {
   Weight post_attention_norm;
 };
 
-// The matrices that a unit made from decoder_layer_specs() is cut into.
-UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype);
+// Parameters that a unit holds.
+enum class LayerParts { kAll, kWithoutProjections };
+
+// The matrices that a unit made from decoder_layer_specs(), or from those of `which`, is cut into.
+UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype,
+                        LayerParts which = LayerParts::kAll);
 // Those matrices as the layer's weights.
-LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices);
+LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices,
+                           LayerParts which = LayerParts::kAll);
 
 // Both together. Differentiable towards unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
-                               at::ScalarType compute_dtype);
+                               at::ScalarType compute_dtype, LayerParts which = LayerParts::kAll);
 
 // How the MLP of a layer is computed.
 struct MlpTiles {

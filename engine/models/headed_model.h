@@ -53,7 +53,7 @@ class LanguageModel final : public HeadedModel {
     TokenScores scores = decoder_->score(input.hidden_nE, input.target_n, input.temperature_n);
     return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}};
   }
-  std::vector<ParamUnit*> units() override { return decoder_->units(); }
+  std::vector<ParamUnit*> units() override { return decoder_->trained_units(); }
 
  private:
   std::unique_ptr<Decoder> decoder_;

@@ -20,7 +20,7 @@ std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
   return whole;
 }
 
-void join_reading(const std::vector<ParamUnit*>& units) {
+void join_reading(const std::vector<const ParamUnit*>& units) {
   for (const ParamUnit* unit : units) {
     unit->gather_flat();
   }

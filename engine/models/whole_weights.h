@@ -17,6 +17,6 @@ std::unique_ptr<Decoder> whole_copy(const Decoder& decoder);
 // Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit,
 // in order) and keeps nothing.
 // Collective over: the shard, when the units are sharded.
-void join_reading(const std::vector<ParamUnit*>& units);
+void join_reading(const std::vector<const ParamUnit*>& units);
 
 }  // namespace ringside::engine

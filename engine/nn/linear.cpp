@@ -3,10 +3,14 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "engine/nn/checks.h"
 #include "engine/nn/operators.h"
+#include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
 namespace {
@@ -16,6 +20,10 @@ using torch::autograd::variable_list;
 using OptionalTensor = std::optional<at::Tensor>;
 
 constexpr const char* kLeafDtype = "leaf_dtype";
+
+OptionalTensor optional_part(const at::Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
 
 at::ScalarType leaf_dtype(AutogradContext& ctx) {
   return static_cast<at::ScalarType>(ctx.saved_data[kLeafDtype].toInt());
@@ -60,6 +68,106 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
+// The matrix of a frozen weight. A quantised one is unpacked for each product and dropped after it,
+// so at most one of a model is unpacked at a time.
+struct FrozenMatrix : torch::CustomClassHolder {
+  explicit FrozenMatrix(const Weight& weight) : value(weight.value), packed(weight.packed) {}
+  at::Tensor in(at::ScalarType dtype) const { return packed ? packed->unpack(dtype) : value; }
+
+  at::Tensor value;
+  std::shared_ptr<const PackedWeight> packed;
+};
+
+// Tensors that FrozenLinear takes: x; with low-rank additions A and its leaf, then B and its leaf
+// of each part.
+constexpr std::size_t kFactorA = 1, kFactorALeaf = 2, kFirstB = 3;
+
+// A frozen weight and its low-rank additions. The products with A and B are small beside the one
+// with the weight, which is computed once for all parts.
+struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
+  // rows: the first output row of each part; empty without low-rank additions.
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList tensors,
+                            const OptionalTensor& bias,
+                            const c10::intrusive_ptr<FrozenMatrix>& matrix,
+                            const std::vector<int64_t>& rows, double scale) {
+    const at::Tensor& x = tensors[0];
+    const at::Tensor weight = matrix->in(x.scalar_type());
+    const at::Tensor y = bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+    ctx->saved_data["matrix"] = c10::IValue::make_capsule(matrix);
+    ctx->saved_data["rows"] = rows;
+    ctx->saved_data["scale"] = scale;
+    if (rows.empty()) {
+      return y;
+    }
+    const at::Tensor scaled = at::mm(x, tensors[kFactorA].t()).mul_(scale);
+    const std::vector<at::Tensor> inner = scaled.chunk(static_cast<int64_t>(rows.size()), 1);
+    variable_list saved{x, scaled, tensors[kFactorA]};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const at::Tensor& b = tensors[kFirstB + 2 * i];
+      y.narrow(1, rows[i], b.size(0)).addmm_(inner[i], b.t());
+      saved.push_back(b);
+    }
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data[kLeafDtype] = static_cast<int64_t>(tensors[kFactorALeaf].scalar_type());
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::Tensor& dy = grads[0];
+    const std::vector<int64_t> rows = ctx->saved_data["rows"].toIntVector();
+    variable_list results(rows.empty() ? 1 : kFirstB + 2 * rows.size());
+    const at::Tensor d_inner = rows.empty() ? at::Tensor() : factor_gradients(*ctx, dy, results);
+    if (ctx->needs_input_grad(0)) {
+      const auto capsule = ctx->saved_data["matrix"].toCapsule();
+      results[0] = dy.mm(static_cast<const FrozenMatrix&>(*capsule).in(dy.scalar_type()));
+      if (d_inner.defined()) {
+        results[0].addmm_(d_inner, ctx->get_saved_variables()[2]);
+      }
+    }
+    results.resize(results.size() + 4);  // bias, matrix, rows and scale
+    return results;
+  }
+
+  // Sets the gradients of A and B; returns that of x A^T.
+  static at::Tensor factor_gradients(AutogradContext& ctx, const at::Tensor& dy,
+                                     variable_list& results) {
+    const variable_list saved = ctx.get_saved_variables();
+    const std::vector<int64_t> rows = ctx.saved_data["rows"].toIntVector();
+    const auto parts = static_cast<int64_t>(rows.size());
+    const at::ScalarType dtype = leaf_dtype(ctx);
+    const std::vector<at::Tensor> inner = saved[1].chunk(parts, 1);
+    at::Tensor d_inner = at::empty_like(saved[1]);
+    std::vector<at::Tensor> d_parts = d_inner.chunk(parts, 1);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const at::Tensor& b = saved[3 + i];
+      const at::Tensor dy_part = dy.narrow(1, rows[i], b.size(0));
+      at::mm_out(d_parts[i], dy_part, b);
+      results[kFirstB + 2 * i + 1] = weight_gradient(dy_part, inner[i], dtype);
+    }
+    d_inner.mul_(ctx.saved_data["scale"].toDouble());
+    results[kFactorALeaf] = weight_gradient(d_inner, saved[0], dtype);
+    return d_inner;
+  }
+};
+
+at::Tensor frozen_linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
+  TORCH_CHECK(!weight.leaf.defined() || !weight.leaf.requires_grad(),
+              "linear: a weight with adapters must be frozen");
+  std::vector<at::Tensor> tensors{x};
+  std::vector<int64_t> rows;
+  double scale = 1.0;
+  if (const LowRank* low_rank = weight.low_rank.get()) {
+    tensors.insert(tensors.end(), {low_rank->a, low_rank->a_leaf});
+    for (const LowRank::Part& part : low_rank->parts) {
+      tensors.insert(tensors.end(), {part.b, part.b_leaf});
+      rows.push_back(part.row);
+    }
+    scale = low_rank->scale;
+  }
+  return FrozenLinear::apply(at::TensorList(tensors), optional_part(bias),
+                             c10::make_intrusive<FrozenMatrix>(weight), rows, scale);
+}
+
 struct Embed : torch::autograd::Function<Embed> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& leaf,
                             const at::Tensor& ids) {
@@ -78,17 +186,22 @@ struct Embed : torch::autograd::Function<Embed> {
   }
 };
 
-OptionalTensor optional_part(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
 }  // namespace
 
 at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const Weight& bias_O) {
+  if (const PackedWeight* packed = weight_OI.packed.get()) {
+    TORCH_CHECK(x_sI.dim() == 2 && x_sI.size(1) == packed->columns(), "linear: x ", x_sI.sizes(),
+                " does not fit the packed weight [", packed->rows(), ", ", packed->columns(), "]");
+    check_alike("linear", {{"x", x_sI}, {"the bias", bias_O.value}});
+    return frozen_linear(x_sI, weight_OI, bias_O.value);
+  }
   TORCH_CHECK(
       x_sI.dim() == 2 && weight_OI.value.dim() == 2 && x_sI.size(1) == weight_OI.value.size(1),
       "linear: x ", x_sI.sizes(), " does not fit the weight ", weight_OI.value.sizes());
   check_alike("linear", {{"x", x_sI}, {"the weight", weight_OI.value}, {"the bias", bias_O.value}});
+  if (weight_OI.low_rank != nullptr) {
+    return frozen_linear(x_sI, weight_OI, bias_O.value);
+  }
   return Linear::apply(x_sI, weight_OI.value, weight_OI.leaf, optional_part(bias_O.value),
                        optional_part(bias_O.leaf));
 }

@@ -7,10 +7,13 @@
 
 namespace ringside::engine {
 
-// x weight^T + bias. The products for the weight's gradient are summed in the leaf's dtype.
-// Differentiable in x, weight and bias.
+// x weight^T + bias, plus scale (x A^T) B^T for each low-rank addition of the weight. The products
+// for gradients of weights are summed in the leaf's dtype. Differentiable in x, weight and bias;
+// with low-rank additions in x, A and B, and the weight and the bias are constants. A packed weight
+// is unpacked for each product, in both passes.
 // Shapes: x [s, I], weight [O, I], bias [O] or undefined; returns [s, O] in x's dtype. s may be 0.
-// Throws: c10::Error on other shapes or when x and the weight's value differ in dtype.
+// Throws: c10::Error on other shapes, when x and the weight's value differ in dtype, or when a
+// weight with low-rank additions requires a gradient.
 at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const Weight& bias_O = {});
 
 // Rows of the table. Differentiable in the table; the gradients of equal ids are summed in the

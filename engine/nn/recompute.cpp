@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -49,9 +50,9 @@ struct SegmentHolder : torch::CustomClassHolder {
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& leaf,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, at::TensorList leaves,
                             const c10::intrusive_ptr<SegmentHolder>& holder) {
-    ctx->save_for_backward({leaf});
+    ctx->save_for_backward(variable_list(leaves.begin(), leaves.end()));
     ctx->saved_data["segment"] = c10::IValue::make_capsule(holder);
     const at::Tensor output = holder->segment(input);
     holder->keep(input);
@@ -59,7 +60,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const at::Tensor leaf = ctx->get_saved_variables()[0];
+    const variable_list leaves = ctx->get_saved_variables();
     const auto holder =
         c10::static_intrusive_pointer_cast<SegmentHolder>(ctx->saved_data["segment"].toCapsule());
     const at::Tensor input = holder->fetch().set_requires_grad(true);
@@ -68,19 +69,29 @@ struct Recompute : torch::autograd::Function<Recompute> {
       const at::AutoGradMode enable_grad(true);
       output = holder->segment(input);
     }
+    variable_list wanted{input};
+    std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(wanted),
+                 [](const at::Tensor& leaf) { return leaf.requires_grad(); });
     const variable_list d =
-        torch::autograd::grad({output}, {input, leaf}, grads, /*retain_graph=*/std::nullopt,
+        torch::autograd::grad({output}, wanted, grads, /*retain_graph=*/std::nullopt,
                               /*create_graph=*/false, /*allow_unused=*/true);
-    return {d[0], d[1], at::Tensor()};
+    variable_list results{d[0]};
+    std::size_t next = 1;
+    for (const at::Tensor& leaf : leaves) {
+      results.push_back(leaf.requires_grad() ? d[next++] : at::Tensor());
+    }
+    results.emplace_back();  // of the holder
+    return results;
   }
 };
 
 }  // namespace
 
-at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf, Segment segment,
-                                 RecomputeOptions options) {
+at::Tensor recompute_in_backward(const at::Tensor& input, const std::vector<at::Tensor>& leaves,
+                                 Segment segment, RecomputeOptions options) {
   return Recompute::apply(
-      input, leaf, c10::make_intrusive<SegmentHolder>(std::move(segment), std::move(options)));
+      input, at::TensorList(leaves),
+      c10::make_intrusive<SegmentHolder>(std::move(segment), std::move(options)));
 }
 
 }  // namespace ringside::engine

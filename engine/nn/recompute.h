@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "engine/device/activation_offload.h"
 #include "sp/mesh/kept_results.h"
@@ -22,10 +23,11 @@ struct RecomputeOptions {
 
 // Returns segment(input). Keeps only `input` and the kept results for the backward, where the
 // segment runs again. Only the gradient path of that second run is used; its value is not read. The
-// segment reads `leaf` itself (a unit's flat buffer, which requires grad) and must give the same
-// result twice. Objects that it captures by reference must outlive the backward. Gradients flow to
-// `input` and `leaf`. With an offload the input must not be changed before the backward.
-at::Tensor recompute_in_backward(const at::Tensor& input, const at::Tensor& leaf,
+// segment reads the `leaves` itself (flat buffers of parameters) and must give the same result
+// twice. Objects that it captures by reference must outlive the backward. Gradients flow to `input`
+// and to the leaves that require one. With an offload the input must not be changed before the
+// backward.
+at::Tensor recompute_in_backward(const at::Tensor& input, const std::vector<at::Tensor>& leaves,
                                  std::function<at::Tensor(const at::Tensor&)> segment,
                                  RecomputeOptions options = {});
 

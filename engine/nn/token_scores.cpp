@@ -31,6 +31,8 @@ at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) 
       .to(logits_dtype(hidden_cE.device(), hidden_cE.scalar_type()));
 }
 
+constexpr std::size_t kHeadLeaf = 2;  // place among the arguments of forward
+
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_nE,
                                const at::Tensor& head_VE, const at::Tensor& /*head_leaf*/,
@@ -65,7 +67,10 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     const at::Tensor g_entropy_n = grads[1].defined() ? grads[1] / temperature_n : at::Tensor();
     at::Tensor d_hidden_nE = at::empty_like(hidden_nE);
     // Many chunks add to the head's gradient, so it is summed in fp32 for every compute dtype.
-    at::Tensor d_head_VE = at::zeros(head_VE.sizes(), head_VE.options().dtype(acc));
+    at::Tensor d_head_VE;
+    if (ctx->needs_input_grad(kHeadLeaf)) {
+      d_head_VE = at::zeros(head_VE.sizes(), head_VE.options().dtype(acc));
+    }
     for (int64_t begin = 0; begin < n; begin += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
@@ -78,7 +83,9 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
           g_entropy_n.defined() ? std::make_optional(part(g_entropy_n)) : std::nullopt);
       at::Tensor d_hidden_cE = part(d_hidden_nE);
       at::mm_out(d_hidden_cE, d_logits_cV.to(hidden_nE.scalar_type()), head_VE);
-      operators::add_transposed_mm(d_head_VE, d_logits_cV, hidden_cE);
+      if (d_head_VE.defined()) {
+        operators::add_transposed_mm(d_head_VE, d_logits_cV, hidden_cE);
+      }
     }
     return {d_hidden_nE, at::Tensor(), d_head_VE, at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -65,6 +65,16 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
   flat_ = at::zeros({local}, context.master_options()).set_requires_grad(true);
 }
 
+void ParamUnit::freeze(at::ScalarType dtype) {
+  flat_ = flat_.detach().to(dtype);
+  changed();
+}
+
+void ParamUnit::release() {
+  gather_.reset();
+  flat_ = at::empty({numel_}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
+}
+
 at::Tensor ParamUnit::grad() const {
   at::Tensor& grad = flat_.mutable_grad();
   if (!grad.defined()) {
@@ -114,7 +124,7 @@ at::Tensor ParamUnit::whole_leaf() const {
   if (!is_sharded()) {
     return flat_;
   }
-  open_gradients_ += at::GradMode::is_enabled() ? 1 : 0;
+  open_gradients_ += at::GradMode::is_enabled() && flat_.requires_grad() ? 1 : 0;
   return WholeLeaf::apply(flat_, c10::make_intrusive<UnitHolder>(*this));
 }
 
@@ -188,6 +198,7 @@ void ParamUnit::await_readers(const c10::Stream& stream) const {
 
 at::Tensor ParamUnit::view(std::size_t i) const {
   TORCH_CHECK(!is_sharded(), "unit ", name_, " is sharded: it has slices, no whole parameters");
+  TORCH_CHECK(!flat_.is_meta(), "unit ", name_, " does not hold its values: they are quantised");
   return view_of(flat_.detach(), i);
 }
 

@@ -50,6 +50,14 @@ class ParamUnit {
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
+  // Makes the parameters constants, held in `dtype`: no gradient, no master copy. Call it before
+  // anything takes the leaf.
+  void freeze(at::ScalarType dtype);
+
+  // Frees the values, which are kept elsewhere. Names, shapes and ranges stay; flat() has no memory
+  // and view() throws.
+  void release();
+
   // Accumulated gradient of flat(), in master dtype. This is the buffer itself: writing to it
   // changes the gradient. Zeros, allocated on the first call, when no backward has reached this
   // unit. A sharded unit's gradient is complete after GradientSync::finish().

@@ -21,15 +21,17 @@ constexpr const char* kFiniteMarks = "finite_marks";
 constexpr const char* kLossScale = "loss_scale";
 
 // Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
-// and dtype of q, k and v.
+// and dtype of q, k and v. Only plain weights can be projected by parts, so with adapters
+// asynchronous Ulysses becomes synchronous.
 std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
                                                const at::Tensor& share_positions_S,
                                                const sp::ProcessGroups& groups,
-                                               const at::TensorOptions& wire) {
+                                               const Decoder& decoder) {
+  const at::TensorOptions wire = decoder.context().compute_options();
   const auto kernels = device_backend(wire.device().type()).attention_kernels();
   sp::AttentionContext context{kernels->prepare(batch.plan, wire),
                                groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)};
-  if (batch.async_ulysses) {
+  if (batch.async_ulysses && decoder.has_plain_weights()) {
     return std::make_unique<OverlappedUlysses>(std::move(context), share_positions_S);
   }
   return std::make_unique<SequenceParallelAttention>(std::move(context));
@@ -89,8 +91,8 @@ void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& o
   DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const DeviceBatch batch = batches.next();
-    const auto attention = attention_of(*inputs[i].batch, batch.share_positions_S, groups_,
-                                        model_->trunk().context().compute_options());
+    const auto attention =
+        attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
     on_output(i, forward(batch, *attention));
   }
 }
@@ -131,8 +133,8 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const DeviceBatch batch = batches.next();
     // Lives until the backward, in which recomputed layers call it again.
-    const auto attention = attention_of(*inputs[i].batch, batch.share_positions_S, groups_,
-                                        model_->trunk().context().compute_options());
+    const auto attention =
+        attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
     const at::Tensor sum = loss(forward(batch, *attention), batch.columns_n);
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();

@@ -1,6 +1,10 @@
 #include "rl/config/checks.h"
 
+#include <stdexcept>
 #include <utility>
+
+#include "engine/models/adapter_targets.h"
+#include "rl/config/enums.h"
 
 namespace ringside::rl {
 namespace {
@@ -150,6 +154,75 @@ void check_curve(const CurveConfig& curve, std::vector<Mistake>& mistakes) {
 }  // namespace
 
 namespace {
+
+// Keys of adapters when there are none.
+void check_no_lora(const LoraConfig& lora, std::vector<Mistake>& mistakes) {
+  const LoraConfig plain;
+  const auto check = [&](const char* key, const std::string& value, const std::string& expected) {
+    if (value != expected) {
+      mistakes.push_back(
+          {key, "is " + value + ", but lora.rank is 0: all weights are trained; expected " +
+                    (expected.empty() ? "\"\"" : expected) + ", or lora.rank above 0"});
+    }
+  };
+  check("lora.alpha", text_of(lora.alpha), text_of(plain.alpha));
+  check("lora.target_modules", lora.target_modules, plain.target_modules);
+  check("lora.path", lora.path, plain.path);
+  check("lora.base", std::string(to_string(lora.base)), std::string(to_string(plain.base)));
+  check("lora.publish", std::string(to_string(lora.publish)),
+        std::string(to_string(plain.publish)));
+}
+
+// Versions that are adapters alone.
+void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.weights.directory.empty()) {
+    mistakes.push_back({"lora.publish",
+                        "is adapter, but weights.directory asks for whole models on disk; expected "
+                        "merged, or weights.directory \"\""});
+  }
+  const RolloutServer kind = c.rollout.server;
+  const ServerWeights weights = c.rollout.server_options.weights;
+  if (kind == RolloutServer::kEmbedded || weights == ServerWeights::kDisk ||
+      weights == ServerWeights::kRestart) {
+    return;  // the worker merges
+  }
+  const std::string server = "is adapter, but a server of kind " + std::string(to_string(kind));
+  const std::string expected =
+      "; expected merged, or rollout.server_options.weights disk or restart, for which the worker "
+      "merges";
+  if (weights != ServerWeights::kAuto ||
+      (kind != RolloutServer::kPython && kind != RolloutServer::kVllm)) {
+    mistakes.push_back({"lora.publish", server + " takes whole weights by weights " +
+                                            std::string(to_string(weights)) + expected});
+  } else if (c.lora.base != LoraBase::kModel) {
+    mistakes.push_back({"lora.publish", server +
+                                            " adds adapters to the weights of model.path, and the "
+                                            "trainer to those of lora.base " +
+                                            std::string(to_string(c.lora.base)) + expected});
+  }
+}
+
+void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.lora.rank == 0) {
+    check_no_lora(c.lora, mistakes);
+    return;
+  }
+  try {
+    engine::parse_adapter_targets(c.lora.target_modules);
+  } catch (const std::invalid_argument& error) {
+    mistakes.push_back({"lora.target_modules", error.what()});
+  }
+  if (c.algorithm.reference_update_every > 0) {
+    mistakes.push_back({"algorithm.reference_update_every",
+                        "is " + std::to_string(c.algorithm.reference_update_every) +
+                            ", but with lora.rank " + std::to_string(c.lora.rank) +
+                            " the reference is the policy without its adapters, which does not "
+                            "move; expected 0"});
+  }
+  if (c.lora.publish == LoraPublish::kAdapter) {
+    check_adapter_publishing(c, mistakes);
+  }
+}
 
 void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
   if (!c.data.eval.empty()) {

@@ -163,7 +163,10 @@ struct Absent {
 };
 
 constexpr std::string_view kLora =
-    "LoRA and other adapters are not supported; all parameters are trained";
+    "low-rank adapters are set by lora.rank (above 0), lora.alpha, lora.target_modules, lora.path, "
+    "lora.base and lora.publish; adapters of other kinds are not supported";
+constexpr std::string_view kQuantised =
+    "weights are quantised by lora.base (nf4, int8), together with adapters (lora.rank above 0)";
 constexpr std::string_view kSharding =
     "parameters are not sharded: every rank holds the whole model; model.recompute and "
     "parallel.* save memory "
@@ -210,8 +213,8 @@ constexpr std::array kAbsent = {
     Absent{"pipeline_parallel", "pipeline parallelism does not exist here"},
     Absent{"expert_parallel", "expert parallelism does not exist here"},
     Absent{"epochs", kEpochs},
-    Absent{"load_in_4bit", "quantized training is not supported"},
-    Absent{"load_in_8bit", "quantized training is not supported"},
+    Absent{"load_in_4bit", kQuantised},
+    Absent{"load_in_8bit", kQuantised},
     Absent{"allgather_logits",
            "logits are never gathered; each rank scores its own tokens exactly without"},
 };

@@ -3,8 +3,10 @@
 #include <exception>
 #include <utility>
 
+#include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
 #include "rl/sampling/prompt_scorer.h"
+#include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
 namespace {
@@ -42,9 +44,8 @@ std::string directory_problem(const fs::path& path) {
   }
   if (!fs::exists(path / "config.json") && fs::exists(path / "adapter_config.json")) {
     return "is " + path.string() +
-           ", which holds an adapter (adapter_config.json); adapters are not supported: merge it "
-           "into "
-           "its base model first (peft's merge_and_unload)";
+           ", which holds an adapter (adapter_config.json); expected its base model, and the "
+           "adapter in lora.path";
   }
   return "";
 }
@@ -115,6 +116,34 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
   }
 }
 
+// Checks lora.path. Says what adapters change about other settings.
+void check_adapters(const Config& config, PreflightReport& report) {
+  const LoraConfig& lora = config.lora;
+  if (lora.rank == 0) {
+    return;
+  }
+  if (config.sp.async_ulysses) {
+    report.notes.push_back(
+        "sp.async_ulysses: projections with adapters do not overlap the exchange of heads; the "
+        "policy uses the synchronous form");
+  }
+  if (lora.path.empty()) {
+    return;
+  }
+  try {
+    const engine::AdapterOptions stored = engine::read_adapter_options(lora.path);
+    const engine::AdapterOptions wanted = adapter_options(lora);
+    if (!(stored == wanted)) {
+      report.mistakes.push_back({"lora.path", "is " + lora.path + ", which holds adapters of " +
+                                                  engine::describe(stored) +
+                                                  "; lora.rank, alpha and target_modules ask for " +
+                                                  engine::describe(wanted)});
+    }
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"lora.path", error.what()});
+  }
+}
+
 void check_reference(const Config& config, const ModelFiles& files, PreflightReport& report) {
   const bool used = config.algorithm.kl_coef > 0 && config.algorithm.kl_to == KlTo::kReference;
   const std::string& path = config.model.reference_path;
@@ -154,6 +183,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   if (files.model) {
     check_heads(config, *files.model, report);
   }
+  check_adapters(config, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     return files;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/io/adapter_directory.h"
 #include "engine/io/atomic_directory.h"
 
 namespace ringside::rl {
@@ -53,6 +54,18 @@ std::filesystem::path VersionDirectories::write(const engine::ModelConfig& confi
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;
   engine::save_model(config, tensors, directory.path(), storage_, options);
+  directory.commit();
+  prune();
+  return target;
+}
+
+std::filesystem::path VersionDirectories::write_adapters(const engine::Adapters& adapters,
+                                                         const std::string& base_model,
+                                                         int64_t trainer_term,
+                                                         int64_t version) const {
+  const auto target = path_of(trainer_term, version);
+  engine::AtomicDirectory directory(target);
+  engine::save_adapters(adapters, directory.path(), base_model);
   directory.commit();
   prune();
   return target;

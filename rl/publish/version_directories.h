@@ -35,6 +35,10 @@ class VersionDirectories {
   std::filesystem::path write(const engine::ModelConfig& config,
                               const std::vector<engine::TensorToWrite>& tensors,
                               int64_t trainer_term, int64_t version) const;
+  // The same for adapters alone: a PEFT directory. base_model: as of engine::save_adapters.
+  std::filesystem::path write_adapters(const engine::Adapters& adapters,
+                                       const std::string& base_model, int64_t trainer_term,
+                                       int64_t version) const;
 
  private:
   void prune() const;

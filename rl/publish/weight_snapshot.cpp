@@ -54,12 +54,14 @@ bridge::Buffer view_bytes(const engine::ParamUnit& unit,
 // than its elements do.
 class Converted {
  public:
-  Converted(const engine::ParamUnit& unit, bool copy) : unit_(unit), copy_(copy) {}
+  // values: flat, in the unit's layout.
+  Converted(const engine::ParamUnit& unit, at::Tensor values, bool copy)
+      : unit_(unit), values_(std::move(values)), copy_(copy) {}
   bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
     auto& flat = flats_[dtype];
     if (!flat) {
       flat = std::make_shared<const at::Tensor>(
-          unit_.gather_flat().to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
+          values_.to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
     return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
@@ -67,6 +69,7 @@ class Converted {
 
  private:
   const engine::ParamUnit& unit_;
+  at::Tensor values_;
   bool copy_;
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
@@ -83,9 +86,33 @@ void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
   }
 }
 
+// Appends a copy of each parameter of the unit.
+void append_copies(std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
+                   const at::Tensor& values, at::ScalarType dtype) {
+  Converted converted(unit, values, /*copy=*/true);
+  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+    tensors.push_back(converted.parameter(i, dtype));
+  }
+}
+
+// The copies of a unit in memory of the block, from the front of `rest`, which then begins behind
+// them.
+void append_copies_in(const std::shared_ptr<bridge::SharedBlock>& block, std::span<std::byte>& rest,
+                      std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
+                      const at::Tensor& values, at::ScalarType dtype) {
+  const at::Tensor copy =
+      at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
+  copy.copy_(values);
+  for (const engine::ParamSpec& spec : unit.specs()) {
+    const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
+    tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
+    rest = rest.subspan(bytes.size());
+  }
+}
+
 void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
   std::size_t count = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
     count += unit->specs().size();
   }
   TORCH_CHECK(manifest.tensors.size() == count, "weights: version ", manifest.version, " has ",
@@ -118,62 +145,80 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
 
 }  // namespace
 
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder,
+PublishedParameters::PublishedParameters(const engine::Decoder& decoder)
+    : units_(decoder.units()), merged_(&decoder) {}
+
+PublishedParameters PublishedParameters::adapters_of(const engine::Decoder& decoder) {
+  TORCH_CHECK(decoder.adapters() != nullptr, "weights: the model has no adapters to publish");
+  PublishedParameters parameters;
+  parameters.units_ = {&decoder.adapters()->unit()};
+  return parameters;
+}
+
+at::Tensor PublishedParameters::values(std::size_t u) const {
+  return merged_ != nullptr ? merged_->effective_values(u) : units_.at(u)->gather_flat();
+}
+
+std::size_t PublishedParameters::bytes(at::ScalarType dtype) const {
+  std::size_t elements = 0;
+  for (const engine::ParamUnit* unit : units_) {
+    elements += static_cast<std::size_t>(unit->numel());
+  }
+  return elements * at::elementSize(dtype);
+}
+
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
                                               at::ScalarType dtype) {
   std::vector<bridge::NamedBuffer> tensors;
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    Converted values(*unit, /*copy=*/true);
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back(values.parameter(i, dtype));
-    }
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    append_copies(tensors, *parameters.units()[u], parameters.values(u), dtype);
   }
   return tensors;
 }
 
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
+                                              at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block) {
-  if (block->bytes().size() != weight_bytes(decoder, dtype)) {
-    throw std::invalid_argument("weights of " + std::to_string(weight_bytes(decoder, dtype)) +
+  if (block->bytes().size() != parameters.bytes(dtype)) {
+    throw std::invalid_argument("weights of " + std::to_string(parameters.bytes(dtype)) +
                                 " bytes for a block of " + std::to_string(block->bytes().size()));
   }
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    const at::Tensor values = unit->gather_flat();
-    const at::Tensor copy =
-        at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
-    copy.copy_(values);
-    for (const engine::ParamSpec& spec : unit->specs()) {
-      const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
-      tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
-      rest = rest.subspan(bytes.size());
-    }
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    append_copies_in(block, rest, tensors, *parameters.units()[u], parameters.values(u), dtype);
   }
   return tensors;
 }
 
-WeightCopy::WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
+WeightCopy::WeightCopy(const PublishedParameters& parameters, at::ScalarType dtype,
                        std::shared_ptr<bridge::SharedBlock> block,
                        const std::optional<c10::Stream>& stream)
     : block_(std::move(block)) {
   if (!stream) {
-    buffers_ = block_ ? copy_weights(decoder, dtype, block_) : copy_weights(decoder, dtype);
+    buffers_ = block_ ? copy_weights(parameters, dtype, block_) : copy_weights(parameters, dtype);
     return;
   }
-  engine::Download download(stream);
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    const auto copy = std::make_shared<const at::Tensor>(
-        at::empty({unit->numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
-    download.add(unit->gather_flat(), *copy);
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const engine::ParamSpec& spec = unit->specs()[i];
-      buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(*unit, copy, i)});
-    }
+  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
+    download(*parameters.units()[u], parameters.values(u), dtype, *stream);
   }
-  arrived_ = download.finish();
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : parameters.units()) {
     unit->hold_for(arrived_);
   }
+}
+
+void WeightCopy::download(const engine::ParamUnit& unit, const at::Tensor& values,
+                          at::ScalarType dtype, const c10::Stream& stream) {
+  const auto copy = std::make_shared<const at::Tensor>(
+      at::empty({values.numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
+  // One download a unit: it waits for the kernels that merge adapters into the unit's values.
+  engine::Download download(stream);
+  download.add(values, *copy);
+  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+    const engine::ParamSpec& spec = unit.specs()[i];
+    buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(unit, copy, i)});
+  }
+  arrived_ = download.finish();
 }
 
 std::vector<bridge::NamedBuffer> WeightCopy::take() {
@@ -201,14 +246,6 @@ std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuf
   return tensors;
 }
 
-std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype) {
-  std::size_t elements = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    elements += static_cast<std::size_t>(unit->numel());
-  }
-  return elements * at::elementSize(dtype);
-}
-
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
@@ -221,7 +258,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   const auto& entries = snapshot.manifest.tensors;
   require_parameters(decoder, snapshot.manifest);
   std::size_t i = 0;
-  for (const engine::ParamUnit* unit : decoder.units()) {
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
     for (const engine::ParamSpec& spec : unit->specs()) {
       TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape,
                   "weights: tensor ", i, " is ", entries[i].name, " ", entries[i].shape,
@@ -231,7 +268,7 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
   }
   const at::NoGradGuard no_grad;
   std::size_t first = 0;
-  for (engine::ParamUnit* unit : decoder.units()) {
+  for (engine::ParamUnit* unit : decoder.trained_units()) {
     install_unit(*unit, snapshot, first);
     unit->changed();
     first += unit->specs().size();
@@ -241,8 +278,8 @@ void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& sna
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
   require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
-  for (const engine::ParamUnit* unit : decoder.units()) {
-    Converted values(*unit, /*copy=*/false);
+  for (const engine::ParamUnit* unit : decoder.trained_units()) {
+    Converted values(*unit, unit->flat().detach(), /*copy=*/false);
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
     }

@@ -17,25 +17,49 @@
 
 namespace ringside::rl {
 
-// A copy of every parameter in `dtype` (kFloat, kBFloat16, kHalf, kDouble), in the decoder's unit
-// order. The copy is independent of the decoder, so training may continue at once. Throws:
+// The parameters that a version consists of. Holds no copy: the decoder must outlive it.
+class PublishedParameters {
+ public:
+  // All parameters. Adapters are merged into them.
+  // Implicit: a decoder stands for all of its parameters.
+  PublishedParameters(const engine::Decoder& decoder);  // NOLINT(google-explicit-constructor)
+  // The adapters alone.
+  // Throws: c10::Error without adapters.
+  static PublishedParameters adapters_of(const engine::Decoder& decoder);
+
+  const std::vector<const engine::ParamUnit*>& units() const { return units_; }
+  // The values of units()[u] as one flat tensor. Collective over the shard of a sharded model. With
+  // adapters in the master dtype, so that the sum is cast once.
+  at::Tensor values(std::size_t u) const;
+  // Bytes of all units in `dtype`.
+  std::size_t bytes(at::ScalarType dtype) const;
+
+ private:
+  PublishedParameters() = default;
+  std::vector<const engine::ParamUnit*> units_;
+  const engine::Decoder* merged_ = nullptr;  // null: the units' own values are published
+};
+
+// A copy of every parameter in `dtype` (kFloat, kBFloat16, kHalf, kDouble), in the order of
+// units(). The copy is independent of the decoder, so training may continue at once. Throws:
 // c10::Error on another dtype.
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype);
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
+                                              at::ScalarType dtype);
 
 // The same, copied into memory that workers on this machine can read.
-// Throws: std::invalid_argument unless the block's size is weight_bytes().
-std::vector<bridge::NamedBuffer> copy_weights(const engine::Decoder& decoder, at::ScalarType dtype,
+// Throws: std::invalid_argument unless the block's size is parameters.bytes().
+std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
+                                              at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block);
 
 // A copy of every parameter that may still be on its way from the model's device. Training may
 // continue at once: the next optimizer step waits for the copy, on the device.
 class WeightCopy {
  public:
-  // block: of weight_bytes(), in memory that workers on this machine can read; nullptr = memory of
-  // its own. stream: of make_side_stream() for the decoder's device.
-  // Blocks: while the weights are copied if the model is on the CPU, else never.
-  // Throws: as copy_weights().
-  WeightCopy(const engine::Decoder& decoder, at::ScalarType dtype,
+  // block: of parameters.bytes(), in memory that workers on this machine can read; nullptr = memory
+  // of its own. stream: of make_side_stream() for the decoder's device. Blocks: while the weights
+  // are copied if the model is on the CPU, else never. Throws: as copy_weights().
+  WeightCopy(const PublishedParameters& parameters, at::ScalarType dtype,
              std::shared_ptr<bridge::SharedBlock> block, const std::optional<c10::Stream>& stream);
 
   // The copy. Call it once; any thread.
@@ -43,6 +67,9 @@ class WeightCopy {
   std::vector<bridge::NamedBuffer> take();
 
  private:
+  void download(const engine::ParamUnit& unit, const at::Tensor& values, at::ScalarType dtype,
+                const c10::Stream& stream);
+
   std::shared_ptr<bridge::SharedBlock> block_;
   std::vector<bridge::NamedBuffer> buffers_;
   std::shared_ptr<const engine::DeviceEvent> arrived_;  // null: it has
@@ -52,9 +79,6 @@ class WeightCopy {
 // Throws: c10::Error on a dtype that is not published.
 std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies);
 
-// Bytes of all parameters in `dtype`.
-std::size_t weight_bytes(const engine::Decoder& decoder, at::ScalarType dtype);
-
 // A hashed snapshot in memory of its own.
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
@@ -62,13 +86,14 @@ std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Dec
                                                                int64_t trainer_term,
                                                                int64_t version);
 
-// Copies a verified snapshot into the decoder.
-// Throws: c10::Error when its tensors are not exactly the decoder's parameters by name, order and
-// shape; the decoder is then unchanged.
+// Copies a verified snapshot into the decoder's trained units: its adapters if it has any, else all
+// parameters.
+// Throws: c10::Error when its tensors are not exactly these parameters by name, order and shape;
+// the decoder is then unchanged.
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
 
-// The root hash of the decoder's present weights, read back in the manifest's dtypes. It equals the
-// manifest's root hash exactly when the installation was complete.
+// The root hash of the weights that install_weights() writes, read back in the manifest's dtypes.
+// It equals the manifest's root hash exactly when the installation was complete.
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
 
 }  // namespace ringside::rl

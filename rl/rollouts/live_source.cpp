@@ -184,6 +184,7 @@ class LiveSource final : public RolloutSource {
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
              const std::filesystem::path& directory, int64_t last_step)
       : dtype_(scalar_type(published_dtype(config))),
+        adapters_alone_(config.lora.publish == LoraPublish::kAdapter),
         shares_memory_(config.weights.shared_memory),
         run_id_(options.run_id),
         trainer_term_(options.trainer_term),
@@ -200,11 +201,13 @@ class LiveSource final : public RolloutSource {
       return;
     }
     const auto begin = Clock::now();
-    auto block = shared_block(weight_bytes(decoder, dtype_));
+    const auto published =
+        adapters_alone_ ? PublishedParameters::adapters_of(decoder) : PublishedParameters(decoder);
+    auto block = shared_block(published.bytes(dtype_));
     if (!copy_stream_) {
       copy_stream_ = engine::make_side_stream(decoder.context().device);
     }
-    WeightCopy copy(decoder, dtype_, block, copy_stream_);
+    WeightCopy copy(published, dtype_, block, copy_stream_);
     jobs_.submit([this, config = decoder.config(), copy = std::move(copy), block = std::move(block),
                   version, next_step]() mutable {
       auto tensors = copy.take();
@@ -296,6 +299,7 @@ class LiveSource final : public RolloutSource {
   }
 
   at::ScalarType dtype_;
+  bool adapters_alone_;  // a version is the adapters, not the whole model
   bool shares_memory_;
   std::string run_id_;
   int64_t trainer_term_;

@@ -1,7 +1,9 @@
 #include "rl/setup/model_setup.h"
 
+#include <cstdio>
 #include <stdexcept>
 
+#include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
 #include "rl/setup/sharding.h"
 
@@ -60,6 +62,22 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   return model;
 }
 
+engine::AdapterOptions adapter_options(const LoraConfig& config) {
+  return {config.rank, config.alpha, engine::parse_adapter_targets(config.target_modules)};
+}
+
+std::vector<std::string> adapter_overrides(const std::filesystem::path& dir) {
+  const engine::AdapterOptions options = engine::read_adapter_options(dir);
+  std::string targets;
+  for (const std::string& name : options.targets) {
+    targets += (targets.empty() ? "" : ",") + name;
+  }
+  char alpha[32];
+  std::snprintf(alpha, sizeof alpha, "%.17g", options.alpha);
+  return {"lora.path=" + dir.string(), "lora.rank=" + std::to_string(options.rank),
+          std::string("lora.alpha=") + alpha, "lora.target_modules=" + targets};
+}
+
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
                                                      const engine::ComputeContext& context) {
   auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), context);
@@ -69,6 +87,33 @@ std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const
     engine::load_weights(path, *decoder);
   }
   return decoder;
+}
+
+std::unique_ptr<engine::Decoder> load_policy(const Config& config,
+                                             const engine::ComputeContext& context) {
+  auto decoder = load_starting_model(config, config.model.path, context);
+  if (config.lora.rank == 0) {
+    return decoder;
+  }
+  if (config.lora.base != LoraBase::kModel) {
+    decoder->quantise(config.lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
+                                                         : engine::QuantisedFormat::kInt8);
+  }
+  engine::Adapters& adapters = decoder->add_adapters(adapter_options(config.lora));
+  if (config.lora.path.empty()) {
+    adapters.init_random(static_cast<uint64_t>(config.seed));
+  } else {
+    engine::load_adapters(config.lora.path, adapters);
+  }
+  return decoder;
+}
+
+std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device) {
+  if (config.lora.publish == LoraPublish::kAdapter) {
+    return load_policy(config, compute_context(config, device));
+  }
+  return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path),
+                                           compute_context(config, device));
 }
 
 }  // namespace ringside::rl

@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/device/compute_context.h"
 #include "engine/models/activation_options.h"
@@ -27,8 +29,25 @@ engine::ActivationOptions activation_options(const Config& config);
 // The model configuration at `path`, extended by the settings of config.model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
 
+// The adapters that config.lora describes; lora.rank is above 0.
+engine::AdapterOptions adapter_options(const LoraConfig& config);
+
+// The keys lora.* as "key=value" that use the adapters of a PEFT directory as they are.
+// Throws: as engine::read_adapter_options.
+std::vector<std::string> adapter_overrides(const std::filesystem::path& dir);
+
 // The starting weights that config.model describes: read from `path` or drawn from config.seed.
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
                                                      const engine::ComputeContext& context);
+
+// The policy as training starts: the starting weights of model.path; with lora.rank above 0 frozen,
+// with adapters read from lora.path or drawn from config.seed.
+// Throws: std::runtime_error when either cannot be loaded.
+std::unique_ptr<engine::Decoder> load_policy(const Config& config,
+                                             const engine::ComputeContext& context);
+
+// A worker's model before its first weights: load_policy() if versions are adapters alone,
+// otherwise a model whose parameters arrive with the first version.
+std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
 
 }  // namespace ringside::rl

@@ -9,6 +9,9 @@
 #include <string>
 #include <utility>
 
+#include "engine/models/adapter_targets.h"
+#include "rl/config/checks.h"
+#include "rl/config/enums.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rollout_bridge/base/content_hash.h"
 
@@ -53,6 +56,18 @@ std::string options_text(const RolloutConfig& rollout) {
          options.regex + "\", " + numbers;
 }
 
+std::string published_weights(const LoraConfig& lora) {
+  if (lora.publish == LoraPublish::kMerged) {
+    return "whole model";
+  }
+  std::string text = "adapters of rank " + std::to_string(lora.rank) + ", alpha " +
+                     text_of(lora.alpha) + ", projections";
+  for (const std::string& name : engine::parse_adapter_targets(lora.target_modules)) {
+    text += " " + name;
+  }
+  return text + ", base " + std::string(to_string(lora.base));
+}
+
 }  // namespace
 
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
@@ -78,6 +93,7 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   if (!prompts.empty()) {
     settings.prompts = fingerprint_of(prompts, config.data.shuffle);
   }
+  settings.weights = published_weights(config.lora);
   settings.tokenizer =
       tokenizer_fingerprint(std::filesystem::path(config.model.path) / "tokenizer.json");
   return settings;

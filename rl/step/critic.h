@@ -12,6 +12,7 @@
 
 #include "engine/io/value_model_files.h"
 #include "engine/models/value_model.h"
+#include "engine/models/whole_weights.h"
 #include "engine/runner/model_runner.h"
 #include "rl/algorithm/value_loss.h"
 #include "rl/config/config.h"
@@ -50,6 +51,8 @@ class Critic {
   Critic(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
+  // Takes part in another rank's save(). Collective over: the shard.
+  void join_save() const { engine::join_reading(std::as_const(*model_).units()); }
   engine::ModelRunner& runner() { return runner_; }
 
   // One optimizer step on the mini-batch: gradients of the loss of values against columns.returns,

@@ -12,9 +12,11 @@ namespace ringside::rl {
 
 class ReferencePolicy {
  public:
-  // Loads model.reference_path, or model.path if that is empty.
+  // Loads model.reference_path, or model.path if that is empty. If that is empty and `policy` has
+  // adapters, the reference is the policy without them and shares its memory.
   // Throws: std::runtime_error when the model cannot be loaded.
-  ReferencePolicy(const Config& config, const sp::ProcessGroups& comms);
+  ReferencePolicy(const Config& config, const engine::Decoder& policy,
+                  const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
   engine::ModelRunner& runner() { return runner_; }
@@ -35,7 +37,7 @@ class ReferencePolicy {
 };
 
 // The reference policy that the configuration asks for, or nullptr.
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const engine::Decoder& policy,
                                                 const sp::ProcessGroups& comms);
 
 }  // namespace ringside::rl

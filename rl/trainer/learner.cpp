@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/models/whole_weights.h"
 #include "rl/algorithm/adaptive.h"
 
 namespace ringside::rl {
@@ -14,7 +13,9 @@ constexpr const char* kCriticPart = "critic";
 }  // namespace
 
 Learner::Learner(TrainingRun& run)
-    : run_(run), config_(run.config()), reference_(make_reference(config_, run.comms())) {
+    : run_(run),
+      config_(run.config()),
+      reference_(make_reference(config_, run.decoder(), run.comms())) {
   if (reference_ && reference_->moves()) {
     run.add_checkpointed_model(kReferencePart, reference_->runner());
   }
@@ -22,7 +23,7 @@ Learner::Learner(TrainingRun& run)
     critic_ = std::make_unique<Critic>(config_, run.comms());
     run.add_checkpointed_model(kCriticPart, critic_->runner());
     run.add_final_part({[this](const auto& dir) { critic_->save(dir / kCriticPart); },
-                        [this] { engine::join_reading(critic_->runner().model().units()); }});
+                        [this] { critic_->join_save(); }});
   }
 }
 

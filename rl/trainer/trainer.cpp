@@ -66,7 +66,9 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
 // Collective.
 void publish(TrainingRun& run, RolloutSource* source, std::optional<int64_t> saved_step) {
   const int64_t next_step = run.state().step + 1;
-  const bool reads = source != nullptr && source->reads_weights(next_step);
+  // Adapters are whole on every rank.
+  const bool reads = source != nullptr && source->reads_weights(next_step) &&
+                     run.config().lora.publish == LoraPublish::kMerged;
   run.on_main_rank_with_weights(reads, [&] {
     source->publish(run.decoder(), run.state().weight_version, next_step);
     if (saved_step) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "engine/io/adapter_directory.h"
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/models/whole_weights.h"
@@ -120,8 +121,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
-  auto decoder =
-      load_starting_model(config(), config().model.path, compute_context(config(), comms_));
+  auto decoder = load_policy(config(), compute_context(config(), comms_));
   decoder->set_activation_options(activation_options(config()));
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
@@ -175,7 +175,7 @@ void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void
   if (is_main_rank() || !joins) {
     on_main_rank(work);
   } else {
-    on_every_rank([&] { engine::join_reading(policy_->model().units()); });
+    on_every_rank([&] { engine::join_reading(decoder().units()); });
   }
 }
 
@@ -254,6 +254,10 @@ void TrainingRun::write_final() const {
   engine::SaveOptions options;
   options.copy_tokenizer_from = config().model.path;
   engine::save_decoder(decoder(), directory.path(), decoder().compute_dtype(), options);
+  if (const engine::Adapters* adapters = decoder().adapters()) {
+    std::filesystem::create_directories(directory.path() / "adapter");
+    engine::save_adapters(*adapters, directory.path() / "adapter", config().model.path);
+  }
   for (const FinalPart& part : final_parts_) {
     part.write(directory.path());
   }
@@ -262,7 +266,7 @@ void TrainingRun::write_final() const {
 }
 
 void TrainingRun::join_final() const {
-  engine::join_reading(policy_->model().units());
+  engine::join_reading(decoder().units());
   for (const FinalPart& part : final_parts_) {
     part.join();
   }

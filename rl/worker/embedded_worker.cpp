@@ -1,6 +1,7 @@
 #include "rl/worker/embedded_worker.h"
 
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "rl/publish/weight_snapshot.h"
@@ -19,14 +20,13 @@ class DecoderSampler final : public BatchSampler {
   DecoderSampler(const Config& config, std::string worker_id)
       : config_(config),
         worker_id_(std::move(worker_id)),
-        decoder_(load_model_config(config, config.model.path),
-                 compute_context(config, model_device(config, /*local_rank=*/0))),
-        sampler_(config, decoder_.config()),
+        decoder_(make_worker_model(config, model_device(config, /*local_rank=*/0))),
+        sampler_(config, decoder_->config()),
         jobs_(config) {}
 
   std::string install(const bridge::WeightSnapshot& snapshot) override {
-    install_weights(decoder_, snapshot);
-    return installed_root_hash(decoder_, snapshot.manifest);
+    install_weights(*decoder_, snapshot);
+    return installed_root_hash(*decoder_, snapshot.manifest);
   }
 
   std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
@@ -39,7 +39,7 @@ class DecoderSampler final : public BatchSampler {
       prompts.push_back(jobs.back().prompt);
       seeds.push_back(jobs.back().seed);
     }
-    const auto scored = sampler_.sample(decoder_, prompts, seeds, config_.rollout.temperature);
+    const auto scored = sampler_.sample(*decoder_, prompts, seeds, config_.rollout.temperature);
     std::vector<bridge::Rollout> rollouts;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
@@ -51,13 +51,13 @@ class DecoderSampler final : public BatchSampler {
 
   // Settings that the trainer compares with its own.
   bridge::Settings shared_settings() const {
-    return rl::shared_settings(config_, decoder_.config(), jobs_.prompts(), sampler_.stops());
+    return rl::shared_settings(config_, decoder_->config(), jobs_.prompts(), sampler_.stops());
   }
 
  private:
   Config config_;
   std::string worker_id_;
-  engine::Decoder decoder_;
+  std::unique_ptr<engine::Decoder> decoder_;
   PromptSampler sampler_;
   SampleJobs jobs_;
 };

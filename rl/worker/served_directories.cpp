@@ -24,7 +24,7 @@ std::filesystem::path make_scratch() {
 
 }  // namespace
 
-ServedDirectories::ServedDirectories(const Config& config) {
+ServedDirectories::ServedDirectories(const Config& config) : base_model_(config.model.path) {
   std::filesystem::path root = config.rollout.server_options.weights_directory;
   if (root.empty()) {
     root = scratch_ = make_scratch();
@@ -43,6 +43,12 @@ ServedDirectories::~ServedDirectories() {
 std::filesystem::path ServedDirectories::write(const ShadowModel& shadow,
                                                const bridge::Manifest& manifest) const {
   return directories_->write(shadow.decoder(), manifest.trainer_term, manifest.version);
+}
+
+std::filesystem::path ServedDirectories::write_adapters(const ShadowModel& shadow,
+                                                        const bridge::Manifest& manifest) const {
+  return directories_->write_adapters(*shadow.decoder().adapters(), base_model_,
+                                      manifest.trainer_term, manifest.version);
 }
 
 }  // namespace ringside::rl

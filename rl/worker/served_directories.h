@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "rl/config/config.h"
 #include "rl/publish/version_directories.h"
@@ -25,8 +26,12 @@ class ServedDirectories {
   // Blocks: on the disk.
   // Throws: what VersionDirectories::write throws.
   std::filesystem::path write(const ShadowModel& shadow, const bridge::Manifest& manifest) const;
+  // Writes the adapters of `shadow`, as a PEFT directory.
+  std::filesystem::path write_adapters(const ShadowModel& shadow,
+                                       const bridge::Manifest& manifest) const;
 
  private:
+  std::string base_model_;
   std::filesystem::path scratch_;  // empty: there is none to remove
   std::optional<VersionDirectories> directories_;
 };

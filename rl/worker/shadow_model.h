@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,10 @@ class ShadowModel {
   // Blocks: for one forward pass.
   std::vector<float> score(const std::vector<int64_t>& ids, double temperature) const;
 
-  const engine::Decoder& decoder() const { return decoder_; }
+  const engine::Decoder& decoder() const { return *decoder_; }
 
  private:
-  engine::Decoder decoder_;
+  std::unique_ptr<engine::Decoder> decoder_;
 };
 
 }  // namespace ringside::rl

@@ -71,6 +71,21 @@ class DiskRoute final : public WeightRoute {
   ServedDirectories directories_;
 };
 
+// adapter: a PEFT directory a version, on top of the weights that the server was started with.
+class AdapterRoute final : public WeightRoute {
+ public:
+  explicit AdapterRoute(const Config& config) : directories_(config) {}
+
+  Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
+              const ShadowModel& shadow) override {
+    const auto path = directories_.write_adapters(shadow, snapshot->manifest);
+    return server.load_adapter(path.string(), snapshot->manifest.version);
+  }
+
+ private:
+  ServedDirectories directories_;
+};
+
 }  // namespace
 
 bool starts_server(const Config& config, const bridge::InferenceServer& server) {
@@ -88,6 +103,9 @@ std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
   const bool any = options.weights == ServerWeights::kAuto;
   if (starts_server(config, server)) {
     return make_restart_route(config);
+  }
+  if (config.lora.publish == LoraPublish::kAdapter && any && can.adapters) {
+    return std::make_unique<AdapterRoute>(config);
   }
   if (can.pull && (any || options.weights == ServerWeights::kPull ||
                    options.weights == ServerWeights::kEngine)) {

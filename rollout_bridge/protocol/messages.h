@@ -19,7 +19,7 @@ namespace ringside::bridge {
 struct SettingsBody : Settings {
   MSGPACK_DEFINE_MAP(temperature, top_p, top_k, vocab_size, max_positions, max_prompt_tokens,
                      max_completion_tokens, stop_ids, seed, reward_names, reward_options, prompts,
-                     tokenizer);
+                     tokenizer, weights);
 };
 
 struct HelloBody {

@@ -25,6 +25,7 @@ struct Settings {
   std::optional<std::string> reward_options;  // options of the reward functions; informative
   std::optional<std::string> prompts;         // fingerprint of prompts, answers and their order
   std::optional<std::string> tokenizer;       // fingerprint of tokenizer.json
+  std::optional<std::string> weights;         // what a version's tensors are; adapters: which
   bool operator==(const Settings&) const = default;
 };
 

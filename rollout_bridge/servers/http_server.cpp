@@ -19,6 +19,10 @@ Result<std::string> InferenceServer::pull_weights(const WeightSource&) {
   return Error{Reason::kUnsupported, "this server does not take weights from the bridge"};
 }
 
+Status InferenceServer::load_adapter(const std::string&, int64_t) {
+  return Error{Reason::kUnsupported, "this server does not take adapters"};
+}
+
 Result<std::vector<float>> InferenceServer::score(const std::vector<int64_t>&) {
   return Error{Reason::kUnsupported, "this server does not score texts"};
 }
@@ -80,13 +84,31 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
   }
 }
 
-Status HttpServer::load_weights_from_disk(const std::string& path, int64_t version) {
-  if (!path.starts_with('/') || version < 0) {
-    return Error{Reason::kInvalidField, "weights of version " + std::to_string(version) + " at '" +
-                                            path +
-                                            "'; expected a version of 0 or more and an "
-                                            "absolute path"};
+Status HttpServer::check_source(const std::string& path, int64_t version) const {
+  if (path.starts_with('/') && version >= 0) return Success{};
+  return Error{Reason::kInvalidField, "weights of version " + std::to_string(version) + " at '" +
+                                          path +
+                                          "'; expected a version of 0 or more and an "
+                                          "absolute path"};
+}
+
+Status HttpServer::load_adapter(const std::string& path, int64_t version) {
+  if (const Status fits = check_source(path, version); !fits) return fits;
+  if (!capabilities().adapters) {
+    return Error{Reason::kUnsupported, options_.url + ": it does not take adapters"};
   }
+  doubt_ = version;
+  Status status = change_adapter(path, version, in(options_.load_deadline));
+  if (status) doubt_.reset();
+  return status;
+}
+
+Status HttpServer::change_adapter(const std::string&, int64_t, Deadline) {
+  return Error{Reason::kUnsupported, options_.url + ": it does not take adapters"};
+}
+
+Status HttpServer::load_weights_from_disk(const std::string& path, int64_t version) {
+  if (const Status fits = check_source(path, version); !fits) return fits;
   if (!capabilities().hot_weights) return load(path, version, in(options_.load_deadline));
   doubt_ = version;
   Status status = load(path, version, in(options_.load_deadline));

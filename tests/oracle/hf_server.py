@@ -6,6 +6,7 @@ on what else is in the batch, weights that install in part or although damaged, 
 
 import concurrent.futures
 import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import urllib.error
 import urllib.request
 
 import numpy as np
+import peft
 import safetensors.torch
 import torch
 import zmq
@@ -89,6 +91,36 @@ class Server(unittest.TestCase):
             model.generation_config.eos_token_id = tiny_models.EOS
             tiny_models.save(model, cls.folder / name)
         cls.url = stack.enter_context(running(cls.folder / "a"))
+
+    def test_adapter(self):
+        adapted = peft.get_peft_model(copy.deepcopy(self.models[0]), peft.LoraConfig(
+            r=3, lora_alpha=5, target_modules=["q_proj", "up_proj", "down_proj"], task_type="CAUSAL_LM"))
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_B" in name:
+                    parameter.copy_(torch.randn(parameter.shape) * 0.3)
+        adapted.save_pretrained(self.folder / "adapter")
+        merged = adapted.merge_and_unload()
+        merged.generation_config.eos_token_id = tiny_models.EOS
+        load = lambda name, version: call(self.url, "/load_adapter", {"path": str(self.folder / name), "version": version})
+        self.assertEqual(load("adapter", 3), (200, {"version": 3}))
+        self.assert_serves(merged, 3)
+        self.assertEqual(load("adapter", 4), (200, {"version": 4}))  # in place of the first, not on top of it
+        self.assert_serves(merged, 4)
+        config = json.loads((self.folder / "adapter" / "adapter_config.json").read_text())
+        factors = safetensors.torch.load_file(self.folder / "adapter" / "adapter_model.safetensors")
+        some = next(iter(factors))
+        for name, fields, tensors in (("use_dora", {"use_dora": True}, {}), ("shape", {}, {some: torch.zeros(2, 2)}),
+                                      ("tensors", {}, {"x": torch.zeros(1)})):
+            (self.folder / name).mkdir()
+            (self.folder / name / "adapter_config.json").write_text(json.dumps(config | fields))
+            safetensors.torch.save_file(factors | tensors, self.folder / name / "adapter_model.safetensors")
+            status, answer = load(name, 5)
+            self.assertEqual(status, 400, answer)
+        self.assertEqual(load("no-adapter", 5)[0], 400)
+        self.assert_serves(merged, 4)
+        self.assertEqual(self.load("b", 7)[0], 200)  # whole weights drop it
+        self.assert_serves(self.models[1], 7)
 
     def setUp(self):
         self.assertEqual(self.load("a", 0)[0], 200)

@@ -37,6 +37,8 @@ Words with(Words words, const Words& more) {
 
 namespace {
 
+const Words kLora{"lora.rank=2"};
+
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 
 std::vector<Effect> algorithm_effects() {
@@ -120,6 +122,13 @@ std::vector<Effect> training_effects() {
                         "rollout.stop=d",
                         "rollout.max_completion_tokens=40"};
   return {
+      {"lora.rank", "2", recorded, {}},
+      {"lora.alpha", "4", recorded, kLora},
+      {"lora.target_modules", "q_proj, down_proj", recorded, kLora},
+      {"lora.path", input_file("adapter"), recorded, kLora},
+      {"lora.base", "nf4", recorded, kLora},
+      {"lora.publish", "adapter", [](const rl::Config& c) { return live(c, {"weights/bytes"}); },
+       with(kLora, {"rollout.reward=length", "weights.shared_memory=false"})},
       {"seed", "5", jobs, {}},
       {"model.path", input_file("reference"), recorded, {}},
       // The tests are linked without CUDA, so that asking for it is an error.

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/io/adapter_directory.h"
+#include "engine/io/model_config_json.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
@@ -46,6 +48,11 @@ class Files {
     write("model/tokenizer.json", letter_tokenizer());
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
+    fs::create_directories(path("adapter"));
+    engine::Adapters adapters(engine::load_model_config(path("model")),
+                              {2, 32.0, engine::adapter_targets()}, at::kFloat);
+    adapters.init_random(9);
+    engine::save_adapters(adapters, path("adapter"), "model");
     write("train.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "answer"));
     write("other.jsonl", lines({"xy", "yz", "zx"}, "prompt", "answer"));
     write("keys.jsonl", R"({"prompt": "ab", "answer": "b", "question": "zz", "solution": "z"})"

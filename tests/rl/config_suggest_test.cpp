@@ -60,8 +60,9 @@ TEST_CASE("keys whose nearest neighbour means another thing are led to the right
 TEST_CASE("features that do not exist are said not to exist, with what there is instead") {
   for (const char* key : {"lora_r", "model.lora_r", "model.lora.rank", "peft_config.r"}) {
     INFO(key);
-    CHECK_THAT(suggestion(key), Contains("LoRA") && Contains("not supported"));
+    CHECK_THAT(suggestion(key), Contains("lora.rank") && Contains("lora.target_modules"));
   }
+  CHECK_THAT(suggestion("model.load_in_4bit"), Contains("lora.base"));
   CHECK_THAT(suggestion("parallel.tensor_parallel_size"),
              Contains("tensor parallelism does not exist") && !Contains("did you mean"));
   CHECK_THAT(suggestion("parallel.fsdp"), Contains("every rank holds the whole model"));

@@ -312,6 +312,40 @@ TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, a
   }
 }
 
+TEST_CASE("keys of adapters are refused without adapters, and where they do not go together") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word : {"lora.alpha=8", "lora.target_modules=q_proj", "lora.path=/adapter",
+                           "lora.base=nf4", "lora.publish=adapter"}) {
+    INFO(word);
+    CHECK_THAT(error({word}), Contains("but lora.rank is 0"));
+  }
+  const std::string rank = "lora.rank=8";
+  CHECK(load_config({}, {rank, "lora.base=nf4", "lora.publish=adapter"}).ok());
+  CHECK_THAT(error({rank, "lora.target_modules=q_proj, query"}),
+             Contains("lora.target_modules") && Contains("'query'") && Contains("gate_proj"));
+  CHECK_THAT(error({rank, "algorithm.reference_update_every=2", "algorithm.kl_coef=0.1"}),
+             Contains("the policy without its adapters"));
+  const std::string adapter = "lora.publish=adapter";
+  CHECK_THAT(error({rank, adapter, "weights.directory=/versions"}),
+             Contains("whole models on disk"));
+  const std::string url = "rollout.server_options.url=http://127.0.0.1:1";
+  for (const char* server : {"python", "vllm"}) {
+    INFO(server);
+    const std::string kind = std::string("rollout.server=") + server;
+    CHECK(load_config({}, {rank, adapter, kind, url}).ok());
+    CHECK_THAT(error({rank, adapter, kind, url, "lora.base=nf4"}),
+               Contains("those of lora.base nf4"));
+    CHECK_THAT(error({rank, adapter, kind, url, "rollout.server_options.weights=pull"}),
+               Contains("takes whole weights"));
+    CHECK(load_config({}, {rank, adapter, kind, url, "lora.base=nf4",
+                           "rollout.server_options.weights=disk"})
+              .ok());
+  }
+  CHECK_THAT(error({rank, adapter, "rollout.server=sglang", url}), Contains("the worker merges"));
+}
+
 TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing reads them") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

@@ -128,7 +128,7 @@ TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
   auto decoder = make_decoder(1);
   bridge::SharedBlocks blocks;
-  const auto block = blocks.take(rl::weight_bytes(decoder, dtype));
+  const auto block = blocks.take(rl::PublishedParameters(decoder).bytes(dtype));
   auto shared = rl::copy_weights(decoder, dtype, block);
   const auto plain = rl::snapshot_weights(decoder, dtype, "run", 1, 0);
   decoder.units()[0]->flat().detach().zero_();  // trained on meanwhile

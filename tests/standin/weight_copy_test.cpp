@@ -39,7 +39,8 @@ TEST_CASE("weights are copied from the device while the next step is under way")
   bridge::SharedBlocks blocks;
   for (const bool shared : {false, true}) {
     CAPTURE(shared);
-    const auto block = shared ? blocks.take(rl::weight_bytes(decoder, at::kBFloat16)) : nullptr;
+    const auto block =
+        shared ? blocks.take(rl::PublishedParameters(decoder).bytes(at::kBFloat16)) : nullptr;
     scope.reset_counts();
     rl::WeightCopy copy(decoder, at::kBFloat16, block, stream);
     if (!shared) {

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 
+from .adapter import Adapter
 from .checkpoint import TIED, TornModel, check_layout, read
 from .pull import Pulled, torch_tensors
 from .weights import root_hash_of
@@ -71,6 +72,7 @@ class HfModel:
         accepted = inspect.signature(model.forward).parameters
         self._takes_positions, self._takes_keep = "position_ids" in accepted, "logits_to_keep" in accepted
         self._tied = bool(getattr(config, "tie_word_embeddings", False))
+        self._hooks: list = []  # of the loaded adapter
         self._lock = threading.Lock()
         self.version, self.torn = -1, False  # of the weights; -1: those it was started with
 
@@ -175,6 +177,21 @@ class HfModel:
         """Weights of a Hugging Face directory. ValueError or OSError leaves the model as it was."""
         self._install(read(path), version)
 
+    def load_adapter(self, path: str, version: int) -> None:
+        """Low-rank adapters of a PEFT directory on top of the weights, in place of earlier ones. ValueError or OSError
+        leaves the model as it was."""
+        adapter = Adapter.read(path)
+        with self._lock, torch.no_grad():
+            self._require_whole()
+            hooks = adapter.attach(self._model)
+            self._drop_adapter()
+            self._hooks, self.version = hooks, version
+
+    def _drop_adapter(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
     def install(self, pulled: Pulled) -> str:
         """Verified weights; returns the root hash, computed from the model itself where it has the manifest's dtypes.
         ValueError leaves the model as it was."""
@@ -191,6 +208,7 @@ class HfModel:
         self._check_tied(tensors, state)
         with self._lock, torch.no_grad():
             self.torn = True
+            self._drop_adapter()
             for name, tensor in tensors.items():
                 state[name].copy_(tensor)
             if manifest is not None:

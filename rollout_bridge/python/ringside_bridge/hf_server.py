@@ -14,6 +14,8 @@ pull refuses or stays silent, 503 the weights are torn, 500 anything else.
          same seed is the same sample in any batch but for rounding. One version throughout: weights change in between.
     POST /score {"requests": [{"ids": [int]}]} -> {"results": [{"logprobs": one fewer than ids}]}        temperature 1
     POST /load {"path": DIR, "version": int} -> {"version"}          the safetensors of a Hugging Face directory
+    POST /load_adapter {"path": DIR, "version": int} -> {"version"}  a PEFT directory of low-rank adapters, on top of the
+         weights that are loaded, in place of earlier adapters; /load and /pull drop it
     POST /pull {"address", "manifest": base64, "run_id", "trainer_term": int, "timeout_s": 300, "server_key": "",
                 "secret_key_file": ""} -> {"version", "root_hash"}   from a weights socket of the bridge, see pull.py
          Both check every name, shape and (pull) hash before anything is copied; on 400, 502, 504 the old weights stand.
@@ -99,6 +101,13 @@ class Service:
         self._model.load(asked["path"], asked["version"])
         return {"version": asked["version"]}
 
+    def load_adapter(self, body) -> dict:
+        asked = fields(body, {"path": "str", "version": "int"}, {})
+        if asked["version"] < 0:
+            raise ValueError(f"version = {asked['version']}, expected >= 0")
+        self._model.load_adapter(asked["path"], asked["version"])
+        return {"version": asked["version"]}
+
     def pull(self, body) -> dict:
         names = {"address": "str", "manifest": "str", "run_id": "str", "trainer_term": "int", "timeout_s": "float",
                  "server_key": "str", "secret_key_file": "str"}
@@ -146,7 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(413 if length.isdigit() else 411, {"error": f"Content-Length '{length}', limit {_MAX_BODY}"})
             return
         own = self.service
-        self._answer({"/generate": own.generate, "/score": own.score, "/load": own.load, "/pull": own.pull},
+        self._answer({"/generate": own.generate, "/score": own.score, "/load": own.load,
+                      "/load_adapter": own.load_adapter, "/pull": own.pull},
                      self.rfile.read(int(length)))
 
     def _answer(self, paths: dict, text: bytes | None) -> None:

@@ -1,6 +1,8 @@
 // The client of vLLM against exchanges written from vLLM's documentation. Never run against vLLM.
 #include "rollout_bridge/servers/vllm.h"
 
+#include <unistd.h>
+
 #include "tests/rollout_bridge/servers/contract.h"
 
 namespace ringside::bridge::test {
@@ -243,6 +245,63 @@ TEST_CASE("vllm: a label that is not the one that was set is an error") {
   VllmServer client = make(server.options());
   REQUIRE(client.connect());
   CHECK_FALSE(client.load_weights_from_disk("/w/step-7", 7));
+}
+
+// Loads adapter number `count` of this process as version `version`; then the label's exchanges.
+std::vector<Exchange> adapter_load(int count, int64_t version, bool unload) {
+  const auto name = [&](int number, int64_t of) {
+    return "ringside-v" + std::to_string(of) + "-" + std::to_string(::getpid()) + "-" +
+           std::to_string(number);
+  };
+  std::vector<Exchange> list{{"POST",
+                              "/v1/load_lora_adapter",
+                              {{"lora_name", name(count, version)}, {"lora_path", "/w/adapter"}},
+                              200,
+                              "Success"}};
+  if (unload) {
+    list.push_back({"POST",
+                    "/v1/unload_lora_adapter",
+                    {{"lora_name", name(count - 1, version - 1)}},
+                    200,
+                    "Success"});
+  }
+  list.push_back(exchanges("vllm", "load_by_reload")[2]);  // flushes the prefix cache
+  return list;
+}
+
+TEST_CASE(
+    "vllm: each version's adapter gets a new name, which requests select; the old is unloaded") {
+  auto generate = exchanges("vllm", "generate");
+  generate[0].body["model"] = "ringside-v7-" + std::to_string(::getpid()) + "-2";
+  ExchangeServer server(
+      joined(joined(exchanges("vllm", "connect_without_label"), adapter_load(1, 6, false)),
+             joined(adapter_load(2, 7, true), generate)));
+  VllmServer client = make(server.options());
+  REQUIRE(client.connect());
+  CHECK(client.capabilities().adapters);
+  CHECK(client.load_adapter("/w/adapter", 6));
+  CHECK(client.load_adapter("/w/adapter", 7));
+  CHECK(client.generate(request_at(0.7, {9})));
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: a server without run-time adapters is named, and nothing is sampled then") {
+  const std::vector<Exchange> missing{
+      {"POST",
+       "/v1/load_lora_adapter",
+       {{"lora_name", "ringside-v6-" + std::to_string(::getpid()) + "-1"},
+        {"lora_path", "/w/adapter"}},
+       404,
+       "Not Found"}};
+  ExchangeServer server(joined(exchanges("vllm", "connect_without_label"), missing));
+  VllmServer client = make(server.options());
+  REQUIRE(client.connect());
+  const Status loaded = client.load_adapter("/w/adapter", 6);
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().reason == Reason::kUnsupported);
+  CHECK_THAT(loaded.error().detail, Catch::Contains("VLLM_ALLOW_RUNTIME_LORA_UPDATING"));
+  CHECK_FALSE(client.generate(request_at(0.7, {9})));
+  CHECK(client.load_adapter("w/adapter", 6).error().reason == Reason::kInvalidField);
 }
 
 }  // namespace

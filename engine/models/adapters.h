@@ -1,0 +1,79 @@
+// Low-rank adapters (LoRA) of a decoder's projections: for each targeted projection x W^T becomes
+// x W^T + (alpha / rank) (x A^T) B^T. Only A and B are trained.
+//
+// Source: Hu et al. 2021.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/models/adapter_targets.h"
+#include "engine/models/decoder_layer.h"
+#include "engine/models/model_config.h"
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+struct AdapterOptions {
+  int64_t rank = 0;
+  double alpha = 0.0;
+  std::vector<std::string> targets;  // of adapter_targets()
+  bool operator==(const AdapterOptions&) const = default;
+};
+
+// All factors are one unit, because they are small and one sum over the ranks costs less than one a
+// layer. Its parameters have the names of PEFT's files.
+// Thread safety: as Decoder.
+class Adapters {
+ public:
+  // The factors are zero.
+  // Throws: c10::Error unless rank and alpha are positive and the targets are known, at least one,
+  // each once.
+  Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context);
+
+  // A uniform in +-1/sqrt(inputs), as PEFT; B zero, so that the model starts as its base. The same
+  // seed gives the same values, up to rounding to the master dtype.
+  void init_random(uint64_t seed);
+
+  const AdapterOptions& options() const { return options_; }
+  double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
+  ParamUnit& unit() { return unit_; }
+  const ParamUnit& unit() const { return unit_; }
+
+  // The factors of each layer as one flat piece of unit().flat(), differentiable towards it.
+  std::vector<at::Tensor> split_layers() const;
+
+  // Adds the factors to the weights of a layer. leaf: of split_layers().
+  void attach(LayerWeights& weights, const at::Tensor& leaf, at::ScalarType compute_dtype) const;
+
+  // Adds scale B A to the weights of layer `layer`, in the dtype of `flat`, the master dtype.
+  // flat: the layer's parameters in the order of decoder_layer_specs().
+  void merge_into(int64_t layer, const at::Tensor& flat) const;
+
+ private:
+  // A targeted projection.
+  struct Target {
+    std::string module;  // "self_attn.q_proj"
+    int64_t inputs, outputs;
+    int64_t row;  // of the fused output, the projection's first
+  };
+  // Targets that share an input, so that their A are adjacent in the unit, before their B.
+  struct Fused {
+    Weight LayerWeights::*weight;
+    std::vector<Target> targets;
+  };
+  static std::vector<Fused> fused_projections(const ModelConfig& config,
+                                              const AdapterOptions& options);
+  static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,
+                                      const std::vector<Fused>& fused);
+
+  ModelConfig config_;
+  AdapterOptions options_;
+  std::vector<Fused> fused_;  // the same in each layer
+  ParamUnit unit_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,150 @@
+#include "engine/params/quantised_matrix.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <array>
+#include <utility>
+
+namespace ringside::engine {
+namespace {
+
+// bitsandbytes' get_4bit_type("nf4").
+constexpr std::array<float, 16> kNf4Values = {
+    -1.0F,
+    -0.6961928009986877F,
+    -0.5250730514526367F,
+    -0.39491748809814453F,
+    -0.28444138169288635F,
+    -0.18477343022823334F,
+    -0.09105003625154495F,
+    0.0F,
+    0.07958029955625534F,
+    0.16093020141124725F,
+    0.24611230194568634F,
+    0.33791524171829224F,
+    0.44070982933044434F,
+    0.5626170039176941F,
+    0.7229568362236023F,
+    1.0F,
+};
+
+// Magnitudes below it are divided by it instead.
+constexpr double kSmallest = 1e-38;
+constexpr double kInt8Largest = 127.0;
+
+struct Packed {
+  at::Tensor bytes;
+  at::Tensor absmax;
+};
+
+// The operations and their order are bitsandbytes', whose bytes these are: whole blocks are
+// multiplied by the reciprocal, the last one is divided.
+Packed pack_nf4(const at::Tensor& values) {
+  const int64_t count = values.numel(), blocks = count / kNf4Block, whole = blocks * kNf4Block;
+  const at::Tensor by_block = values.narrow(0, 0, whole).view({blocks, kNf4Block});
+  at::Tensor absmax = blocks > 0 ? by_block.abs().amax(-1) : at::zeros({0}, values.options());
+  const at::Tensor inverse = absmax.clamp_min(kSmallest).reciprocal().unsqueeze(1);
+  at::Tensor scaled = (by_block * inverse).clamp(-1, 1).view({-1});
+  if (whole < count) {
+    const at::Tensor rest = values.narrow(0, whole, count - whole);
+    const at::Tensor largest = rest.abs().amax().clamp_min(kSmallest).unsqueeze(0);
+    absmax = at::cat({absmax, largest});
+    scaled = at::cat({scaled, (rest / largest).clamp(-1, 1)});
+  }
+  if (count % 2 != 0) {
+    scaled = at::constant_pad_nd(scaled, {0, 1});
+  }
+  const at::Tensor table = nf4_values().to(values.device());
+  const at::Tensor bounds = (table.slice(0, 0, 15) + table.slice(0, 1, 16)) / 2;
+  const at::Tensor index = at::bucketize(scaled, bounds, /*out_int32=*/true).to(at::kByte);
+  const at::Tensor pairs = index.view({-1, 2});
+  return {pairs.select(1, 0) * 16 + pairs.select(1, 1), absmax};
+}
+
+Packed pack_int8(const at::Tensor& matrix) {
+  const at::Tensor absmax =
+      matrix.size(1) > 0 ? matrix.abs().amax(1) : at::zeros({matrix.size(0)}, matrix.options());
+  const at::Tensor scale = kInt8Largest / absmax.clamp_min(kSmallest);
+  return {(matrix * scale.unsqueeze(1)).round().clamp(-kInt8Largest, kInt8Largest).to(at::kChar),
+          absmax};
+}
+
+// Both values of each byte, [256, 2].
+at::Tensor nf4_pairs(c10::Device device) {
+  const at::Tensor table = nf4_values(), byte = at::arange(256, at::kLong);
+  return at::stack({table.index_select(0, byte.div(16, "floor")),
+                    table.index_select(0, byte.remainder(16))},
+                   1)
+      .to(device);
+}
+
+}  // namespace
+
+at::Tensor nf4_values() {
+  return at::tensor(at::ArrayRef<float>(kNf4Values.data(), kNf4Values.size()), at::kFloat);
+}
+
+QuantisedMatrix QuantisedMatrix::of(const at::Tensor& matrix, QuantisedFormat format) {
+  TORCH_CHECK(matrix.dim() == 2 && matrix.is_floating_point(),
+              "quantised matrix: expected a floating-point matrix, got ", matrix.scalar_type(), " ",
+              matrix.sizes());
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = matrix.detach().to(at::kFloat).contiguous();
+  QuantisedMatrix result;
+  result.format_ = format;
+  result.rows_ = matrix.size(0);
+  result.columns_ = matrix.size(1);
+  Packed packed = format == QuantisedFormat::kNf4 ? pack_nf4(values.view({-1})) : pack_int8(values);
+  result.packed_ = std::move(packed.bytes);
+  result.absmax_ = std::move(packed.absmax);
+  return result;
+}
+
+at::Tensor unpack_nf4(const at::Tensor& packed, const at::Tensor& absmax, int64_t count,
+                      int64_t block) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = nf4_pairs(packed.device())
+                                .index_select(0, packed.view({-1}).to(at::kInt))
+                                .view({-1})
+                                .narrow(0, 0, count);
+  const int64_t blocks = count / block, whole = blocks * block;
+  values.narrow(0, 0, whole).view({blocks, block}).mul_(absmax.narrow(0, 0, blocks).unsqueeze(1));
+  if (whole < count) {
+    values.narrow(0, whole, count - whole).mul_(absmax[blocks]);
+  }
+  return values;
+}
+
+at::Tensor QuantisedMatrix::unpack(at::ScalarType dtype) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor values =
+      format_ == QuantisedFormat::kNf4
+          ? unpack_nf4(packed_, absmax_, rows_ * columns_, kNf4Block).view({rows_, columns_})
+          : packed_.to(at::kFloat).mul_((absmax_ / kInt8Largest).unsqueeze(1));
+  return values.to(dtype);
+}
+
+int64_t PackedWeight::rows() const {
+  int64_t rows = 0;
+  for (const QuantisedMatrix& part : parts) {
+    rows += part.rows();
+  }
+  return rows;
+}
+
+at::Tensor PackedWeight::unpack(at::ScalarType dtype) const {
+  if (parts.size() == 1) {
+    return parts.front().unpack(dtype);
+  }
+  at::Tensor all = at::empty({rows(), columns()},
+                             at::TensorOptions().device(parts.front().device()).dtype(dtype));
+  int64_t row = 0;
+  for (const QuantisedMatrix& part : parts) {
+    all.narrow(0, row, part.rows()).copy_(part.unpack(dtype));
+    row += part.rows();
+  }
+  return all;
+}
+
+}  // namespace ringside::engine

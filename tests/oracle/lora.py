@@ -1,0 +1,227 @@
+"""Low-rank adapters against PEFT: log-probs, training, and directories that each reads from the other.
+
+Guards the factors' places in fused projections, the scale, the gradient through a frozen base, the names and
+fields of PEFT's files, the merge, and the sum of the adapters' gradient over every layout of ranks.
+"""
+
+import copy
+import pathlib
+import random
+import sys
+import tempfile
+
+import peft
+import safetensors.torch
+import torch
+
+import hf_logprobs
+import ringside_cli
+import tiny_models
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# family, query heads, KV heads, tied, target_modules of PEFT
+MODELS = [
+    ("qwen3", 4, 2, True, "all-linear"),
+    ("qwen2", 5, 5, False, ["q_proj", "v_proj", "down_proj"]),
+    ("llama", 6, 2, False, ["k_proj", "o_proj", "up_proj"]),
+]
+LOGPROB_TOLERANCE = 1e-5
+MERGE_TOLERANCE = 1e-6
+TRAIN_TOLERANCE = 1e-4  # of the change of each factor
+LAYOUT_TOLERANCE = 1e-10
+STEPS, LEARNING_RATE, WEIGHT_DECAY, RANK, ALPHA = 5, 1e-2, 0.01, 4, 6
+EXAMPLES = [("abc", "defgh"), ("Hello", " world"), ("xy", "zzyx"), ("12", "3456789")]
+LAYOUTS = {
+    "ulysses 2": ringside_cli.layout(ulysses=2),
+    "ring 2": ringside_cli.layout(ring=2),
+    "dp 2": ringside_cli.layout(data=2),
+    "ulysses 2, asynchronous": [*ringside_cli.layout(ulysses=2), "sp.async_ulysses=true"],
+    "recomputed": ["model.recompute=full"],
+}
+
+
+def make_adapted(model, targets, seed: int):
+    """`model` with adapters whose A and B are both drawn, so that both act and learn."""
+    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return adapted.eval()
+
+
+def check(name: str, value: float, tolerance: float) -> int:
+    print(f"{name:<60}{value:12.3g}   (at most {tolerance:g})", flush=True)
+    return int(not value <= tolerance)
+
+
+def largest(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    return hf_logprobs.distances(found, expected)[0]
+
+
+def check_logprobs(folder: pathlib.Path) -> int:
+    failures = 0
+    chooser = random.Random(3)
+    documents = [[chooser.randrange(2, tiny_models.VOCAB) for _ in range(n)] for n in (2, 7, 65, 200)]
+    (folder / "in.jsonl").write_text("".join(f'{{"ids": {ids}}}\n' for ids in documents))
+    for family, heads, kv_heads, tied, targets in MODELS:
+        # Narrower than hf_logprobs' models: their fp32 rounding alone exceeds the tolerance here.
+        model = tiny_models.make_model(tiny_models.make_config(family, heads, kv_heads, tied), 5, std=0.08)
+        model_dir = tiny_models.save(model, folder / f"model-{family}")
+        adapted = make_adapted(model, targets, 7)
+        adapter_dir = folder / f"adapter-{family}"
+        adapted.save_pretrained(adapter_dir)
+        plain = hf_logprobs.reference_logprobs(model, documents, torch.float32)
+        for dtype, tolerance in (("float32", LOGPROB_TOLERANCE), ("float64", 2e-6)):
+            expected = hf_logprobs.reference_logprobs(adapted, documents, getattr(torch, dtype))
+            if largest(plain, expected) < 0.01:
+                raise ValueError("the adapters change nothing")
+            for layout in ("1", "ulysses 2"):
+                words = [f"model.dtype={dtype}", *hf_logprobs.LAYOUTS[layout]]
+                found = hf_logprobs.our_logprobs(
+                    folder, model_dir, expected, ["--adapter", adapter_dir, *words]
+                )
+                failures += check(
+                    f"log-probs, {family}, {dtype}, layout {layout}", largest(found, expected), tolerance
+                )
+        merged_dir = tiny_models.save(
+            copy.deepcopy(adapted).merge_and_unload(), folder / f"merged-{family}"
+        )
+        unmerged = hf_logprobs.our_logprobs(
+            folder, model_dir, plain, ["--adapter", adapter_dir, "model.dtype=float32"]
+        )
+        merged = hf_logprobs.our_logprobs(folder, merged_dir, plain, ["model.dtype=float32"])
+        failures += check(f"PEFT's merge, {family}", largest(merged, unmerged), LOGPROB_TOLERANCE)
+    return failures
+
+
+def recipe_words(folder: pathlib.Path, dtype: str, adapter: pathlib.Path, targets: list[str]) -> list[str]:
+    return [
+        "algorithm.name=sft",
+        f"model.path={folder / 'model'}",
+        f"model.dtype={dtype}",
+        f"model.fp32_norms={'true' if dtype == 'float32' else 'false'}",
+        f"data.sft={folder / 'sft.jsonl'}",
+        "data.shuffle=false",
+        f"train.batch_size={len(EXAMPLES)}",
+        "train.tokens_per_micro_batch=24",
+        f"optimizer.learning_rate={LEARNING_RATE}",
+        f"optimizer.weight_decay={WEIGHT_DECAY}",
+        f"lora.rank={RANK}",
+        f"lora.alpha={ALPHA}",
+        f"lora.target_modules={','.join(targets)}",
+        f"lora.path={adapter}",
+        "checkpoint.every_minutes=0",
+    ]
+
+
+def train(folder: pathlib.Path, name: str, words: list[str], steps: int = STEPS) -> pathlib.Path:
+    """Trains and returns the final checkpoint."""
+    run_dir = folder / f"run-{name}".replace(" ", "-").replace(",", "")
+    ringside_cli.run("train", "--steps", steps, "--run-dir", run_dir, *words)
+    return run_dir / "checkpoint-final"
+
+
+def load_factors(directory: pathlib.Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(directory / "adapter_model.safetensors")
+
+
+def train_peft(adapted, tokenizer) -> None:
+    """STEPS of AdamW on all EXAMPLES, as `ringside train` takes them."""
+    trained = [p for p in adapted.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    documents = []
+    for prompt, completion in EXAMPLES:
+        head = tokenizer.encode(prompt)
+        documents.append((head + tokenizer.encode(completion) + [tiny_models.EOS], len(head)))
+    learned = sum(len(ids) - start for ids, start in documents)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for ids, start in documents:
+            scores = adapted(torch.tensor([ids])).logits[0, start - 1 : -1].log_softmax(-1)
+            target = torch.tensor(ids[start:])[:, None]
+            (-scores.gather(1, target).sum() / learned).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+
+
+def relative_to_change(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], start: dict[str, torch.Tensor]
+) -> float:
+    """Largest distance of a factor from the expected one, as a part of how far that moved."""
+    if found.keys() != expected.keys():
+        raise ValueError(f"factors {sorted(found)}, expected {sorted(expected)}")
+    return max(
+        ((found[name].double() - expected[name].double()).norm()
+        / (expected[name].double() - start[name].double()).norm()).item()
+        for name in expected
+    )
+
+
+def check_training(folder: pathlib.Path) -> int:
+    failures = 0
+    model = tiny_models.make_model(tiny_models.make_config("qwen3", 4, 2, True), 5, std=0.08)
+    tiny_models.save(model, folder / "model")
+    tokenizer = tiny_models.make_tokenizer()
+    (folder / "sft.jsonl").write_text(
+        "".join(f'{{"prompt": "{p}", "completion": "{c}"}}\n' for p, c in EXAMPLES)
+    )
+    start_dir, end_dir = folder / "start", folder / "end"
+    adapted = make_adapted(model, ALL, 9)
+    adapted.save_pretrained(start_dir)
+    train_peft(adapted, tokenizer)
+    adapted.save_pretrained(end_dir)
+    start, expected = load_factors(start_dir), load_factors(end_dir)
+
+    checkpoint = train(folder, "float32", recipe_words(folder, "float32", start_dir, ALL))
+    found = load_factors(checkpoint / "adapter")
+    failures += check(
+        f"{STEPS} AdamW steps, part of the change", relative_to_change(found, expected, start), TRAIN_TOLERANCE
+    )
+
+    # Our directory in PEFT, and the merged model beside it.
+    base = copy.deepcopy(model)
+    ours = peft.PeftModel.from_pretrained(base, checkpoint / "adapter").eval()
+    documents = [tokenizer.encode("Hello, adapters of two programs!")]
+    in_peft = hf_logprobs.reference_logprobs(ours, documents, torch.float32)
+    in_peft_trained = hf_logprobs.reference_logprobs(adapted, documents, torch.float32)
+    failures += check("our directory in PEFT", largest(in_peft, in_peft_trained), 1e-4)
+    (folder / "in.jsonl").write_text(f'{{"ids": {documents[0]}}}\n')
+    merged = hf_logprobs.our_logprobs(folder, checkpoint, in_peft, ["model.dtype=float32"])
+    unmerged = hf_logprobs.our_logprobs(
+        folder, folder / "model", in_peft, ["--adapter", checkpoint / "adapter", "model.dtype=float32"]
+    )
+    failures += check("merged against unmerged log-probs", largest(merged, unmerged), MERGE_TOLERANCE)
+    failures += check("unmerged log-probs against PEFT's", largest(unmerged, in_peft), LOGPROB_TOLERANCE)
+    return failures + check_layouts(folder, start_dir, start)
+
+
+def check_layouts(folder: pathlib.Path, start_dir: pathlib.Path, start: dict[str, torch.Tensor]) -> int:
+    failures = 0
+    words = recipe_words(folder, "float64", start_dir, ALL)
+    one = load_factors(train(folder, "one", words) / "adapter")
+    for name, layout in LAYOUTS.items():
+        found = load_factors(train(folder, name, [*words, *layout]) / "adapter")
+        difference = max((found[key] - one[key]).abs().max().item() for key in one)
+        failures += check(f"factors after {STEPS} steps, {name}", difference, LAYOUT_TOLERANCE)
+    # A run that stops and goes on, at another layout.
+    train(folder, "resumed", [*words, *ringside_cli.layout(ulysses=2)], steps=3)
+    found = load_factors(train(folder, "resumed", words) / "adapter")
+    difference = max((found[key] - one[key]).abs().max().item() for key in one)
+    failures += check(f"factors of a resumed run after {STEPS} steps", difference, LAYOUT_TOLERANCE)
+    return failures
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        failures = check_logprobs(folder) + check_training(folder)
+    if failures:
+        print(f"{failures} comparisons beyond their tolerance", file=sys.stderr)
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
