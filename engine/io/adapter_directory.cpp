@@ -158,7 +158,7 @@ void load_adapters(const fs::path& dir, Adapters& adapters) {
   }
   const ParamUnit& unit = adapters.unit();
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    files.fill(unit.view(i), unit.specs()[i].name);
+    files.fill(unit, i, unit.specs()[i].name);
   }
   for (const std::string& name : files.names()) {
     throw std::runtime_error(files.describe(name) + " belongs to no adapter of the model");

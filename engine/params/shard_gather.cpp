@@ -68,7 +68,7 @@ at::Tensor ShardGather::finish(Gathering gathering) const {
 }
 
 void ShardGather::prefetch(const at::Tensor& shard_c, at::ScalarType dtype) {
-  if (!kept_.defined() && !prefetched_.transfer) {
+  if (sharding().prefetch && !kept_.defined() && !prefetched_.transfer) {
     const at::NoGradGuard no_grad;
     prefetched_ = start(on_device(shard_c, dtype));
   }

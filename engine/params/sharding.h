@@ -21,6 +21,8 @@ struct Sharding {
   // 2: also gradients: they are summed after each backward.
   // 3: also the weights that compute: they are gathered for each layer and released after it.
   int64_t stage = 3;
+  // Whether the next layer's gather starts while a layer computes. The bits do not depend on it.
+  bool prefetch = true;
 };
 
 }  // namespace ringside::engine

@@ -18,6 +18,11 @@ class ScopeChain::Buffer {
     whole_ = std::move(whole);
     release_storage(whole_);
   }
+  void prefetch() {
+    if (unit_.gather()->sharding().prefetch) {
+      start_refill();
+    }
+  }
   void start_refill() {
     if (!refill_ && whole_.defined()) {
       refill_ = unit_.gather()->start_refill(unit_.flat(), whole_);
@@ -27,7 +32,7 @@ class ScopeChain::Buffer {
     start_refill();
     std::exchange(refill_, nullptr)->wait();
     if (const auto before = before_.lock()) {
-      before->start_refill();
+      before->prefetch();
     }
   }
   void leave_backward() {

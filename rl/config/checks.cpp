@@ -284,6 +284,7 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_parallel(c, mistakes);
   check_activations(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
+  check_lora(c, mistakes);
   if (c.algorithm.name == AlgorithmName::kSft) {
     check_fine_tuning(c, mistakes);
   } else {

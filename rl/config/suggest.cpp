@@ -168,9 +168,8 @@ constexpr std::string_view kLora =
 constexpr std::string_view kQuantised =
     "weights are quantised by lora.base (nf4, int8), together with adapters (lora.rank above 0)";
 constexpr std::string_view kSharding =
-    "parameters are not sharded: every rank holds the whole model; model.recompute and "
-    "parallel.* save memory "
-    "of activations";
+    "sharding is set by parallel.data_parallel_shard_size, parallel.cp_fsdp_mode and "
+    "parallel.zero_stage, offload by optimizer.offload";
 constexpr std::string_view kLogging =
     "experiment trackers are not supported; metrics are in RUN_DIR/metrics.jsonl and "
     "RUN_DIR/tensorboard";
@@ -185,8 +184,8 @@ constexpr std::string_view kTensorParallel =
     "parallel.ringattn_parallel_size split the "
     "sequence, not the weights";
 constexpr std::string_view kEpochs =
-    "there are no epochs; train.steps counts steps, each of rollout.prompts_per_step prompts (sft: "
-    "train.batch_size documents)";
+    "train.epochs counts passes over data.sft; reinforcement learning counts train.steps, each of "
+    "rollout.prompts_per_step prompts";
 
 constexpr std::array kAbsent = {
     Absent{"lora", kLora},

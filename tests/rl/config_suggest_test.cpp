@@ -65,13 +65,13 @@ TEST_CASE("features that do not exist are said not to exist, with what there is 
   CHECK_THAT(suggestion("model.load_in_4bit"), Contains("lora.base"));
   CHECK_THAT(suggestion("parallel.tensor_parallel_size"),
              Contains("tensor parallelism does not exist") && !Contains("did you mean"));
-  CHECK_THAT(suggestion("parallel.fsdp"), Contains("every rank holds the whole model"));
+  CHECK_THAT(suggestion("parallel.fsdp"), Contains("parallel.data_parallel_shard_size"));
   CHECK_THAT(suggestion("log.wandb"), Contains("metrics.jsonl"));
   CHECK_THAT(suggestion("wandb.project"), Contains("metrics.jsonl"));
   CHECK_THAT(suggestion("vllm_gpu_memory_utilization"), Contains("to the server itself"));
   CHECK_THAT(suggestion("rollout.gpu_memory_utilization"), Contains("to the server itself"));
   CHECK_THAT(suggestion("model.attn_implementation"), Contains("one attention implementation"));
-  CHECK_THAT(suggestion("trainer.total_epochs"), Contains("no epochs") && Contains("train.steps"));
+  CHECK_THAT(suggestion("trainer.total_epochs"), Contains("train.epochs") && Contains("train.steps"));
   CHECK_THAT(suggestion("sp.allgather_logits"), Contains("never gathered"));
   // Only whole words: an exploration bonus is no LoRA.
   CHECK(absent_feature("algorithm.exploration") == "");

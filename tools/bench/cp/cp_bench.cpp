@@ -6,19 +6,14 @@
 // Ranks are threads of this process over Gloo on loopback. A method's time is that of its slowest
 // rank. Repetitions of all methods alternate, and the median is reported.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <barrier>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "engine/models/decoder.h"
@@ -26,11 +21,11 @@
 #include "sp/attention/attention.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/process_groups.h"
+#include "tools/bench/rank_bench.h"
 
 namespace {
 
 using namespace ringside;
-using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr int kThreads = 2;  // in all
@@ -87,73 +82,8 @@ struct Measurement {
   int64_t pairs = 0;   // query-key pairs, all ranks
 };
 
-// The ranks of one method, kept over all repetitions; run() measures one.
-class Bench {
- public:
-  using Body = std::function<void()>;
-  using Setup = std::function<Body(const sp::Mesh&, const sp::ProcessGroups&)>;
-
-  Bench(const sp::MeshShape& shape, const Setup& setup)
-      : size_(shape.world_size()), ends_(size_), bytes_(size_), start_(size_ + 1), end_(size_ + 1) {
-    const auto store = c10::make_intrusive<c10d::HashStore>();
-    for (int64_t rank = 0; rank < size_; ++rank) {
-      threads_.emplace_back(
-          [this, shape, store, setup, rank] { serve(shape, store, setup, rank); });
-    }
-  }
-
-  ~Bench() {
-    stop_ = true;
-    start_.arrive_and_wait();
-  }
-
-  double run() {
-    const auto begin = Clock::now();
-    start_.arrive_and_wait();
-    end_.arrive_and_wait();
-    return std::chrono::duration<double>(*std::max_element(ends_.begin(), ends_.end()) - begin)
-        .count();
-  }
-
-  int64_t bytes() const { return *std::max_element(bytes_.begin(), bytes_.end()); }
-
- private:
-  void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store,
-             const Setup& setup, int64_t rank) {
-    at::set_num_threads(kThreads / static_cast<int>(size_));
-    const sp::Mesh mesh(shape, rank);
-    const auto comms = size_ == 1
-                           ? sp::single_rank_groups()
-                           : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60));
-    const Body body = setup(mesh, comms);
-    for (;;) {
-      start_.arrive_and_wait();
-      if (stop_) {
-        return;
-      }
-      comms.tensors(sp::axes::kUlysses)->reset_counters();
-      comms.tensors(sp::axes::kRing)->reset_counters();
-      body();
-      ends_[rank] = Clock::now();
-      bytes_[rank] = 0;
-      for (const auto* comm :
-           {comms.tensors(sp::axes::kUlysses).get(), comms.tensors(sp::axes::kRing).get()}) {
-        for (const auto& [tag, sent] : comm->sent_bytes()) {
-          bytes_[rank] += sent;
-        }
-      }
-      end_.arrive_and_wait();
-    }
-  }
-
-  int64_t size_;
-  std::vector<Clock::time_point> ends_;
-  std::vector<int64_t> bytes_;
-  bool stop_ = false;
-  std::barrier<> start_;
-  std::barrier<> end_;
-  std::vector<std::jthread> threads_;
-};
+using bench::median;
+using Bench = bench::RankBench;
 
 Bench::Setup attention_of(const Regime& regime, const Method& method) {
   return [&regime, &method](const sp::Mesh& mesh, const sp::ProcessGroups& comms) -> Bench::Body {
@@ -180,11 +110,6 @@ Bench::Setup attention_of(const Regime& regime, const Method& method) {
   };
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 int64_t pairs_of(const sp::SegmentForest& forest) {
   int64_t pairs = 0;
   for (int64_t s = 0; s < forest.num_segments(); ++s) {
@@ -201,7 +126,7 @@ double attended_flops(int64_t pairs) {
 void measure_attention(const Regime& regime, int repetitions) {
   std::vector<std::unique_ptr<Bench>> benches;
   for (const Method& method : kMethods) {
-    benches.push_back(std::make_unique<Bench>(method.shape, attention_of(regime, method)));
+    benches.push_back(std::make_unique<Bench>(method.shape, kThreads, attention_of(regime, method)));
     benches.back()->run();  // warm-up
   }
   std::vector<std::vector<double>> seconds(kMethods.size());
@@ -286,7 +211,8 @@ Bench::Setup step_of(int64_t tokens, bool shared) {
 
 void measure_step(int64_t tokens, int repetitions) {
   std::map<bool, double> time;
-  Bench shared({1, 1, 1}, step_of(tokens, true)), unshared({1, 1, 1}, step_of(tokens, false));
+  Bench shared({1, 1, 1}, kThreads, step_of(tokens, true));
+  Bench unshared({1, 1, 1}, kThreads, step_of(tokens, false));
   std::map<bool, std::vector<double>> seconds;
   shared.run();
   for (int r = 0; r < repetitions; ++r) {
