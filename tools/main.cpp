@@ -6,6 +6,7 @@
 
 #include "rl/rewards/edit_distance.h"
 #include "tools/cmd_check.h"
+#include "tools/cmd_doctor.h"
 #include "tools/cmd_generate.h"
 #include "tools/cmd_keygen.h"
 #include "tools/cmd_logprobs.h"
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", version_text);
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
+  add_doctor_command(context);
   add_generate_command(context);
   add_keygen_command(context);
   add_logprobs_command(context);

@@ -16,6 +16,7 @@ class CpuBackend final : public DeviceBackend {
   std::string name() const override { return "cpu"; }
   int64_t device_count() const override { return 1; }
   std::string reason_none() const override { return ""; }
+  std::string device_name(int64_t /*index*/) const override { return "CPU"; }
   std::vector<std::string> describe() const override {
     return {"groups: Gloo", "vector instructions: " + at::get_cpu_capability()};
   }

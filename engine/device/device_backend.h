@@ -34,6 +34,8 @@ class DeviceBackend {
   virtual int64_t device_count() const = 0;
   // Why device_count() is 0, as half a sentence; empty otherwise.
   virtual std::string reason_none() const = 0;
+  // What its maker calls a device below device_count(): "NVIDIA H200". "CPU" for the CPU.
+  virtual std::string device_name(int64_t index) const = 0;
   // What the backend was built with and what it found on this machine, one fact a line.
   virtual std::vector<std::string> describe() const = 0;
 

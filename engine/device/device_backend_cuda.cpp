@@ -76,6 +76,12 @@ class CudaBackend final : public DeviceBackend {
     }
     return found.count > 0 ? "" : "the driver reports no CUDA device";
   }
+  std::string device_name(int64_t index) const override {
+    cudaDeviceProp properties{};
+    return cudaGetDeviceProperties(&properties, static_cast<int>(index)) == cudaSuccess
+               ? properties.name
+               : "unknown";
+  }
   std::vector<std::string> describe() const override {
     const int driver = driver_version();
     std::vector<std::string> lines{

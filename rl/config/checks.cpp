@@ -58,6 +58,12 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
              ", but parallel.ringattn_parallel_size or parallel.ulysses_parallel_size is above 1 "
              "too; expected context_parallel_size alone, or 0 with the two others"});
   }
+  if (!c.sp.device_speeds.empty() && parallel.sequence_parallel_size() == 1) {
+    mistakes.push_back({"sp.device_speeds",
+                        "is " + c.sp.device_speeds +
+                            ", but no sequence is shared: parallel.context_parallel_size and the "
+                            "axes of sequence parallelism are 1; expected \"\""});
+  }
   if (parallel.context_parallel_size == 0 && c.sp.method != SpMethod::kAuto) {
     mistakes.push_back(
         {"sp.method", "is " + std::string(to_string(c.sp.method)) +

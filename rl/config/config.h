@@ -229,6 +229,7 @@ struct SpConfig {
   sp::Placement placement = sp::Placement::kDocumentAware;
   std::int64_t heads_k_stride = 0;
   std::int64_t reproducible = 0;
+  std::string device_speeds;
 };
 
 // CURVE key files; empty = no encryption, for a single machine.

@@ -24,6 +24,7 @@ void note_memory(const Config& config, const ModelFiles& files, PreflightReport&
 PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
   check_device(config, report);
+  check_device_speeds(config, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_file(config, files, report);

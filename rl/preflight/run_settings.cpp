@@ -7,6 +7,7 @@
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
+#include "rl/setup/device_speeds.h"
 #include "rl/setup/model_device.h"
 #include "rl/worker/make_server.h"
 #include "rollout_bridge/servers/http_json.h"
@@ -57,6 +58,14 @@ void check_device(const Config& config, PreflightReport& report) {
   // there.
   if (const std::string problem = device_problem(config, /*local_rank=*/0); !problem.empty()) {
     report.mistakes.push_back({"model.device", problem});
+  }
+}
+
+void check_device_speeds(const Config& config, PreflightReport& report) {
+  try {
+    (void)device_speeds(config);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"sp.device_speeds", error.what()});
   }
 }
 

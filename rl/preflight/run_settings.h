@@ -7,6 +7,7 @@ namespace ringside::rl {
 
 // Rejects a device that this program or this machine does not have.
 void check_device(const Config& config, PreflightReport& report);
+void check_device_speeds(const Config& config, PreflightReport& report);
 
 // Rejects settings that training cannot use: a truncated sampling distribution, and advantages that
 // no source provides.

@@ -1,16 +1,23 @@
 #include "rl/setup/sequence_parallel.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/io/hf_directory.h"
+#include "rl/setup/device_speeds.h"
 #include "sp/plan/method_choice.h"
 
 namespace ringside::rl {
 namespace {
 
-sp::MethodQuery typical_micro_batch(const Config& config) {
-  const engine::ModelConfig model = engine::load_model_config(config.model.path);
+int64_t element_bytes(DType dtype) {
+  return dtype == DType::kFloat64 ? 8 : dtype == DType::kFloat32 ? 4 : 2;
+}
+
+sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelConfig& model) {
   sp::MethodQuery query;
   query.heads = {model.num_attention_heads, model.num_key_value_heads, model.head_dim};
   const int64_t budget = config.train.tokens_per_micro_batch;
@@ -20,11 +27,80 @@ sp::MethodQuery typical_micro_batch(const Config& config) {
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
   query.placement = config.sp.placement;
-  query.element_bytes = config.model.dtype == DType::kFloat64   ? 8
-                        : config.model.dtype == DType::kFloat32 ? 4
-                                                                : 2;
-  query.speed = sp::kCpuLoopback;
+  query.element_bytes = element_bytes(config.model.dtype);
+  query.speed = sp::rank_speed(device_speeds(config).speeds, query.element_bytes);
   return query;
+}
+
+// A layer's time by one factoring, with its projections and MLP.
+struct LayerTime {
+  sp::MethodCost method;
+  double gemms = 0.0;        // forward and backward, of a rank's tokens
+  double projections = 0.0;  // those that the asynchronous form overlaps with its exchanges
+  double seconds() const { return method.seconds + gemms; }
+};
+
+LayerTime layer_time(const sp::MethodQuery& query, const engine::ModelConfig& model,
+                     const sp::MethodCost& method) {
+  const auto tokens = static_cast<double>(
+      std::accumulate(query.document_lengths.begin(), query.document_lengths.end(), int64_t{0}));
+  const double attention_weights =
+      static_cast<double>(2 * model.hidden_size *
+                          (model.num_attention_heads + model.num_key_value_heads) * model.head_dim);
+  const auto mlp_weights = static_cast<double>(3 * model.hidden_size * model.intermediate_size);
+  // Two FLOPs a weight and token forward, four backward; each of these three products reads the
+  // weights, which is what takes the time when there are few tokens.
+  const double rate =
+      std::max(6 * tokens / static_cast<double>(query.num_ranks) / query.speed.gemm_flops_per_s,
+               3 * static_cast<double>(query.element_bytes) / query.speed.memory_bytes_per_s);
+  return {method, rate * (attention_weights + mlp_weights), rate * attention_weights};
+}
+
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", 1e3 * seconds);
+  return text;
+}
+
+std::string advice_on_length(const LayerTime& shared, const LayerTime& alone) {
+  if (shared.seconds() < alone.seconds()) {
+    return "";
+  }
+  const int64_t ranks = shared.method.ulysses * shared.method.ring;
+  return "advice: sequences are short for " + std::to_string(ranks) +
+         " ranks: a layer of a full micro-batch is predicted to take " +
+         milliseconds(shared.seconds()) + ", " + milliseconds(alone.seconds()) +
+         " on one rank, because sending costs more than it saves; use fewer sequence-parallel "
+         "ranks, more tokens in train.tokens_per_micro_batch, or data parallelism";
+}
+
+std::string advice_on_nodes(const LayerTime& shared, int64_t ranks_per_node) {
+  const sp::MethodCost& method = shared.method;
+  if (!method.ring_crosses_nodes && !method.ulysses_crosses_nodes) {
+    return "";
+  }
+  const std::string axis = method.ring_crosses_nodes ? "ring" : "Ulysses";
+  const double transfers = method.ring_crosses_nodes ? method.ring_seconds : method.ulysses_seconds;
+  return "advice: the " + axis + " axis crosses nodes of " + std::to_string(ranks_per_node) +
+         " ranks: its transfers are predicted to take " + milliseconds(transfers) +
+         " a layer beside " + milliseconds(method.compute_seconds) +
+         " of attention; keep parallel.ringattn_parallel_size x parallel.ulysses_parallel_size "
+         "within a node, and use data parallelism between nodes";
+}
+
+// All exchanges of the asynchronous form overlap a projection, at best wholly.
+std::string advice_on_async(const LayerTime& shared, bool async) {
+  if (shared.method.ulysses == 1) {
+    return "";
+  }
+  const double hidden = std::min(shared.method.ulysses_seconds, shared.projections);
+  const bool pays = hidden > 0.05 * shared.seconds();
+  if (pays == async) {
+    return "";
+  }
+  return "advice: sp.async_ulysses: " + std::string(pays ? "true" : "false") +
+         " is likely faster: the asynchronous form can hide at most " + milliseconds(hidden) +
+         " of a layer's " + milliseconds(shared.seconds());
 }
 
 }  // namespace
@@ -55,7 +131,8 @@ void factor_context_parallel(Config& config) {
   if (size == 0) {
     return;
   }
-  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config))) {
+  const engine::ModelConfig model = engine::load_model_config(config.model.path);
+  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config, model))) {
     const SpMethod method = config.sp.method;
     if (method == SpMethod::kAuto || (method == SpMethod::kUlysses && cost.ulysses == size) ||
         (method == SpMethod::kRing && cost.ring == size)) {
@@ -77,11 +154,30 @@ std::vector<std::string> describe_sequence_parallel(const Config& config) {
   }
   Config factored = config;
   factor_context_parallel(factored);
-  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config))) {
-    const bool used = cost.ulysses == factored.parallel.ulysses_parallel_size;
+  const FoundSpeeds found = device_speeds(config);
+  if (!found.notice.empty()) {
+    lines.push_back(found.notice);
+  }
+  const engine::ModelConfig model = engine::load_model_config(config.model.path);
+  sp::MethodQuery query = typical_micro_batch(config, model);
+  LayerTime used;
+  for (const sp::MethodCost& cost : sp::rank_methods(query)) {
+    const bool is_used = cost.ulysses == factored.parallel.ulysses_parallel_size;
     lines.push_back(
-        std::string(used ? "context parallel, used:     " : "context parallel, not used: ") +
-        sp::describe(cost));
+        std::string(is_used ? "context parallel, used:     " : "context parallel, not used: ") +
+        sp::describe(cost) + " (speeds of " + found.speeds.name + ")");
+    if (is_used) {
+      used = layer_time(query, model, cost);
+    }
+  }
+  query.num_ranks = 1;
+  const LayerTime alone = layer_time(query, model, sp::rank_methods(query).front());
+  for (std::string advice :
+       {advice_on_length(used, alone), advice_on_nodes(used, found.speeds.ranks_per_node),
+        advice_on_async(used, config.sp.async_ulysses)}) {
+    if (!advice.empty()) {
+      lines.push_back(std::move(advice));
+    }
   }
   return lines;
 }

@@ -18,8 +18,10 @@ sp::MeshShape mesh_shape(const ParallelConfig& config);
 sp::SequenceOptions sequence_options(const SpConfig& config);
 
 // Descriptions of the possible factorings of the sequence-parallel ranks, one line each, fastest
-// first as the plans predict for a full micro-batch of the longest samples. The one in use is
-// marked. Empty for one rank or without model.path. Reads model.path/config.json.
+// first as the plans predict for a full micro-batch of the longest samples on this device. The one
+// in use is marked. Then advice, one line each, where the predictions speak against the
+// configuration: sequences too short to share, axes that cross nodes, the asynchronous form of
+// Ulysses. Empty for one rank or without model.path. Reads model.path/config.json.
 // Throws: std::invalid_argument on head counts that do not fit.
 std::vector<std::string> describe_sequence_parallel(const Config& config);
 

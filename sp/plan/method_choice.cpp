@@ -16,28 +16,43 @@ double overlapped(double compute, double transfer, bool gathers, double parts) {
   return exposed + std::max(compute, transfer - exposed);
 }
 
-double rank_seconds(const RankWork& work, const MethodQuery& query, int64_t kv_heads) {
+// Seconds of one rank's layer, forward and backward. `cost` names the axes and their bandwidths.
+MethodCost rank_cost(const RankWork& work, const MethodQuery& query, MethodCost cost,
+                     int64_t kv_heads) {
   const Traffic& t = work.traffic;
-  const auto element = query.element_bytes;
+  const RankSpeed& speed = query.speed;
+  const auto bandwidth = [&](bool crosses) {
+    return crosses ? speed.node_bytes_per_s : speed.bytes_per_s;
+  };
+  const int64_t element = query.element_bytes;
   const int64_t accumulated = std::max<int64_t>(4, element);
-  const double bytes_per_s = query.speed.bytes_per_s;
   const auto flops =
       static_cast<double>(4 * work.attended_pairs * work.query_heads * query.heads.head_dim);
-  const double compute = flops / query.speed.flops_per_s;
-  const auto ring_forward = static_cast<double>(element * t.ring_kv);
-  const auto ring_backward =
-      static_cast<double>(element * t.ring_kv_again + accumulated * t.ring_kv_grad);
-  const double all_to_all = static_cast<double>(forward_bytes(t, element)) +
-                            static_cast<double>(backward_bytes(t, element, accumulated)) -
-                            ring_forward - ring_backward;
+  const double compute = flops / speed.flops_per_s;
+  const int64_t ring_forward = element * t.ring_kv;
+  const int64_t ring_backward = element * t.ring_kv_again + accumulated * t.ring_kv_grad;
+  cost.bytes = forward_bytes(t, element) + backward_bytes(t, element, accumulated);
+  cost.compute_seconds = (1 + kBackwardFlops) * compute;
+  const auto transfer = [&](int64_t bytes, bool crosses, int64_t launches) {
+    return bytes == 0 ? 0.0
+                      : static_cast<double>(bytes) / bandwidth(crosses) +
+                            static_cast<double>(launches) * speed.transfer_seconds;
+  };
+  const int64_t hops = cost.ring - 1;
+  const double forward = transfer(ring_forward, cost.ring_crosses_nodes, hops);
+  const double backward = transfer(ring_backward, cost.ring_crosses_nodes, 2 * hops);
+  cost.ring_seconds = forward + backward;
+  // q, keys with values, the output; the same for the gradients.
+  cost.ulysses_seconds =
+      transfer(cost.bytes - ring_forward - ring_backward, cost.ulysses_crosses_nodes, 6);
   const bool gathers = query.options.ring_impl == RingImpl::kAllGather;
   const bool gathers_back = gathers || query.options.ring_backward == RingImpl::kAllGather;
   const int64_t stride = query.options.heads_k_stride;
   const auto parts =
       static_cast<double>(gathers && stride > 0 ? (kv_heads + stride - 1) / stride : 1);
-  return all_to_all / bytes_per_s +
-         overlapped(compute, ring_forward / bytes_per_s, gathers, parts) +
-         overlapped(kBackwardFlops * compute, ring_backward / bytes_per_s, gathers_back, parts);
+  cost.seconds = cost.ulysses_seconds + overlapped(compute, forward, gathers, parts) +
+                 overlapped(kBackwardFlops * compute, backward, gathers_back, parts);
+  return cost;
 }
 
 MethodCost cost_of(const MethodQuery& query, int64_t ulysses) {
@@ -45,18 +60,23 @@ MethodCost cost_of(const MethodQuery& query, int64_t ulysses) {
   const SequenceLayout layout(SegmentForest::of_documents(query.document_lengths), ring, ulysses,
                               query.placement);
   const HeadSplit split = split_heads(query.heads, ulysses);
-  const int64_t accumulated = std::max<int64_t>(4, query.element_bytes);
-  MethodCost cost{ulysses, ring};
+  const int64_t here = query.speed.ranks_per_node;
+  MethodCost axes{ulysses, ring};
+  axes.ulysses_crosses_nodes = here > 0 && ulysses > here;
+  axes.ring_crosses_nodes = here > 0 && ring > 1 && ulysses * ring > here;
+  MethodCost slowest = axes;
+  int64_t most_bytes = 0;
   const std::vector<RankWork> ranks = work_of_ranks(layout, query.heads, query.options);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Traffic& traffic = ranks[rank].traffic;
-    const int64_t kv_heads = split.kv_heads_of[rank % ulysses].size();
-    cost.bytes =
-        std::max(cost.bytes, forward_bytes(traffic, query.element_bytes) +
-                                 backward_bytes(traffic, query.element_bytes, accumulated));
-    cost.seconds = std::max(cost.seconds, rank_seconds(ranks[rank], query, kv_heads));
+    const MethodCost cost =
+        rank_cost(ranks[rank], query, axes, split.kv_heads_of[rank % ulysses].size());
+    most_bytes = std::max(most_bytes, cost.bytes);
+    if (cost.seconds > slowest.seconds) {
+      slowest = cost;
+    }
   }
-  return cost;
+  slowest.bytes = most_bytes;
+  return slowest;
 }
 
 }  // namespace

@@ -10,13 +10,16 @@
 
 namespace ringside::sp {
 
-// Compute and network speed of a rank. Assumptions for the ranking, not measurements.
+// Compute and network speed of a rank (device_speeds.h has those of known devices).
 struct RankSpeed {
-  double flops_per_s = 0.0;
-  double bytes_per_s = 0.0;
+  double flops_per_s = 0.0;       // attention
+  double bytes_per_s = 0.0;       // to a rank of the same node
+  double node_bytes_per_s = 0.0;  // to another node
+  double transfer_seconds = 0.0;  // of a transfer without bytes
+  double gemm_flops_per_s = 0.0;
+  double memory_bytes_per_s = 0.0;
+  int64_t ranks_per_node = 0;  // 0 = all ranks
 };
-inline constexpr RankSpeed kGpuNvlink{400e12, 350e9};  // bf16 attention on an H100 or H200, NVLink
-inline constexpr RankSpeed kCpuLoopback{40e9, 2e9};  // fp32 on a core or two, ranks on one machine
 
 // A typical micro-batch and its hardware.
 struct MethodQuery {
@@ -26,7 +29,7 @@ struct MethodQuery {
   PlanOptions options;
   Placement placement = Placement::kDocumentAware;
   int64_t element_bytes = 2;
-  RankSpeed speed = kGpuNvlink;
+  RankSpeed speed;
 };
 
 // One factoring. Numbers are per layer, forward and backward together, of the slowest rank.
@@ -35,12 +38,21 @@ struct MethodCost {
   int64_t ring = 1;
   int64_t bytes = 0;
   double seconds = 0.0;
+  double compute_seconds = 0.0;  // of the attention alone
+  // Of the transfers, whether compute hides them or not.
+  double ulysses_seconds = 0.0;
+  double ring_seconds = 0.0;
+  // The ranks of an axis are on several nodes. Ulysses ranks are neighbours, so its axis is the
+  // last to cross.
+  bool ulysses_crosses_nodes = false;
+  bool ring_crosses_nodes = false;
 };
 
 // Every factoring with ulysses <= query heads, fastest first. Of equals, the larger Ulysses size
 // comes first, because it needs no overlap. Time = attention FLOPs / speed + exposed transfers.
 // All-to-alls are fully exposed; ring transfers as far as they exceed the compute that they overlap
-// (backward: 2.5 x the forward's FLOPs).
+// (backward: 2.5 x the forward's FLOPs). Of keys that are gathered all at once nothing is hidden.
+// An axis that crosses nodes has their bandwidth.
 // Throws: std::invalid_argument as plan_attention on impossible heads, and on num_ranks < 1.
 std::vector<MethodCost> rank_methods(const MethodQuery& query);
 

@@ -24,6 +24,7 @@ class RegisteredBackend final : public engine::DeviceBackend {
   std::string name() const override { return "registered"; }
   int64_t device_count() const override { return devices_there; }
   std::string reason_none() const override { return devices_there > 0 ? "" : "none is plugged in"; }
+  std::string device_name(int64_t /*index*/) const override { return "registered device"; }
   std::vector<std::string> describe() const override { return {"for a test"}; }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                            const sp::GroupRendezvous& rendezvous,

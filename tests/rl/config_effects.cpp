@@ -263,6 +263,7 @@ std::vector<Effect> rollout_effects() {
        refilled,
        {"algorithm.dynamic_sampling=refill", "algorithm.dynamic_sampling_rounds=4"}},
       {"sp.async_ulysses", "true", sequence_plan, {"parallel.ulysses_parallel_size=2"}},
+      {"sp.device_speeds", "H100", layout, {"parallel.context_parallel_size=2"}},
       {"sp.ring_backward", "all_gather", sequence_plan, {"parallel.ringattn_parallel_size=2"}},
       {"sp.heads_k_stride",
        "1",

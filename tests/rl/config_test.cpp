@@ -269,6 +269,8 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   const std::string ring = "parallel.ringattn_parallel_size=2";
   CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
   CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
+  CHECK_THAT(error({"sp.device_speeds=H100"}), Contains("no sequence is shared"));
+  CHECK(load_config({}, {"sp.device_speeds=H100", ring}).ok());
   const std::string gathered = "sp.ring_backward=all_gather";
   CHECK_THAT(error({gathered, "sp.ring_impl=all_gather", ring}),
              Contains("gathers in both passes"));

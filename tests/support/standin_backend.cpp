@@ -71,6 +71,7 @@ class StandinBackend final : public engine::DeviceBackend {
   // None: `auto` must go on choosing the CPU in tests that do not ask for the stand-in.
   int64_t device_count() const override { return 0; }
   std::string reason_none() const override { return "tests hand out its devices themselves"; }
+  std::string device_name(int64_t /*index*/) const override { return "stand-in"; }
   std::vector<std::string> describe() const override { return {}; }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& /*mesh*/,
                                            const sp::GroupRendezvous& /*rendezvous*/,

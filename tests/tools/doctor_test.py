@@ -1,0 +1,114 @@
+"""What `ringside doctor` prints and writes, and what `ringside check` says about sequence parallelism with it.
+
+Guards: a measurement that predictions do not use; a file of speeds that is wrong and taken; advice that is missing where
+predictions speak against a layout, or given where they do not; a check that takes long for many ranks.
+
+Usage: doctor_test.py RINGSIDE. Standard library only.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "tools"))
+import quickstart_task  # noqa: E402
+
+QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072}
+
+
+def run(*words) -> subprocess.CompletedProcess:
+    return subprocess.run([RINGSIDE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=120, check=False)
+
+
+class DoctorTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        model = cls.folder / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(quickstart_task.model_config() | QWEN3_8B))
+        (model / "tokenizer.json").write_text(json.dumps(quickstart_task.tokenizer_json()))
+        (cls.folder / "train.jsonl").write_text('{"prompt": "3>", "answer": "3"}\n')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def check(self, tokens: int, *words) -> str:
+        """The output of a check whose micro-batch is one document of so many tokens."""
+        done = run("check", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
+                   f"data.train={self.folder / 'train.jsonl'}", f"train.tokens_per_micro_batch={tokens}",
+                   "rollout.max_prompt_tokens=16", f"rollout.max_completion_tokens={tokens - 16}", *words)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout[done.stdout.index("\na step:"):]
+
+    def test_versions_and_devices_are_printed(self):
+        done = run("doctor")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("torch: built with", done.stdout)
+        self.assertIn("cpu: 1 device", done.stdout)
+
+    def test_measured_speeds_are_written_and_used(self):
+        output = self.folder / "speeds.json"
+        done = run("doctor", "--measure", "--device", "cpu", "--output", output)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        speeds = json.loads(output.read_text())
+        self.assertEqual(speeds["device"], "CPU")
+        for key in ("attention_flops_per_s", "gemm_flops_per_s", "intra_node_bytes_per_s", "memory_bytes_per_s"):
+            self.assertGreater(speeds[key], 1e7, key)
+            self.assertLess(speeds[key], 1e14, key)
+        text = self.check(4096, "parallel.context_parallel_size=2", f"sp.device_speeds={output}")
+        table = self.check(4096, "parallel.context_parallel_size=2", "sp.device_speeds=CPU")
+        self.assertNotEqual(text, table)
+        speeds["attention_flops_per_s"] *= 2
+        output.write_text(json.dumps(speeds))
+        self.assertNotEqual(text, self.check(4096, "parallel.context_parallel_size=2", f"sp.device_speeds={output}"))
+
+    def test_wrong_speeds_are_refused(self):
+        bad = self.folder / "bad.json"
+        bad.write_text(json.dumps({"device": "x", "attention_flops_per_s": -1}))
+        for value, expected in ((bad, "attention_flops_per_s"), ("H900", "neither a file nor a known device")):
+            done = run("check", f"model.path={self.folder / 'model'}", f"data.train={self.folder / 'train.jsonl'}",
+                       "parallel.context_parallel_size=2", f"sp.device_speeds={value}")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("sp.device_speeds", done.stdout)
+            self.assertIn(expected, done.stdout)
+
+    def test_short_sequences_are_advised_against_and_long_ones_not(self):
+        words = ("parallel.context_parallel_size=8", "sp.device_speeds=H100")
+        self.assertIn("advice: sequences are short for 8 ranks", self.check(64, *words))
+        self.assertNotIn("sequences are short", self.check(131072, *words))
+
+    def test_axes_that_cross_nodes_are_advised_against(self):
+        across = self.check(131072, "parallel.ringattn_parallel_size=16", "sp.device_speeds=H100")
+        self.assertIn("advice: the ring axis crosses nodes of 8 ranks", across)
+        within = self.check(131072, "parallel.ringattn_parallel_size=8", "sp.device_speeds=H100")
+        self.assertNotIn("crosses nodes", within)
+        self.assertIn("advice: the Ulysses axis crosses nodes",
+                      self.check(131072, "parallel.ulysses_parallel_size=16", "sp.device_speeds=H100"))
+
+    def test_the_asynchronous_form_is_advised_for_where_it_hides_exchanges(self):
+        words = ("parallel.ulysses_parallel_size=8", "sp.device_speeds=L40S")
+        self.assertIn("sp.async_ulysses: true is likely faster", self.check(4096, *words))
+        self.assertNotIn("is likely faster", self.check(4096, *words, "sp.async_ulysses=true"))
+
+    def test_many_ranks_are_checked_in_seconds(self):
+        for ranks in (8, 64, 256, 1024):
+            start = time.monotonic()
+            self.check(131072, f"parallel.context_parallel_size={ranks}", "sp.device_speeds=H100")
+            spent = time.monotonic() - start
+            print(f"check of 131,072 tokens on {ranks} ranks: {spent:.2f} s", flush=True)
+            self.assertLess(spent, 5.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
