@@ -248,7 +248,7 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.placement", sp.placement);
   fields.integer("sp.heads_k_stride", sp.heads_k_stride, at_least(0));
   fields.integer("sp.reproducible", sp.reproducible, between(0, 1024));
-  fields.text("sp.device_speeds", sp.device_speeds);
+  fields.path("sp.device_speeds", sp.device_speeds);
 }
 
 void add_bridge(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights) {

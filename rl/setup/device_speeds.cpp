@@ -55,8 +55,10 @@ FoundSpeeds device_speeds(const Config& config) {
   if (std::filesystem::exists(named)) {
     return {read_device_speeds(named), ""};
   }
+  // A name in a recipe was taken for a path beside it.
+  const std::string name = std::filesystem::path(named).filename().string();
   for (const sp::DeviceSpeeds& device : sp::known_devices()) {
-    if (device.name == named) {
+    if (device.name == name) {
       return {device, ""};
     }
   }

@@ -90,6 +90,7 @@ TEST_CASE("a gathered backward is exposed, and sends less than a ring that passe
 TEST_CASE("an axis that crosses nodes has their bandwidth, and the ring crosses first") {
   MethodQuery q = query({32, 8, 128}, {131072}, 16);
   q.speed.ranks_per_node = 8;
+  q.speed.transfer_seconds = 0;
   const auto across = rank_methods(q);
   CHECK(of(across, 16).ulysses_crosses_nodes);
   CHECK_FALSE(of(across, 16).ring_crosses_nodes);  // there is no ring
@@ -102,6 +103,15 @@ TEST_CASE("an axis that crosses nodes has their bandwidth, and the ring crosses 
   CHECK(of(across, 8).ulysses_seconds == of(inside, 8).ulysses_seconds);
   CHECK(of(across, 16).ulysses_seconds > 7 * of(inside, 16).ulysses_seconds);
   CHECK(of(across, 8).bytes == of(inside, 8).bytes);
+}
+
+TEST_CASE("short sequences pay for the launch of their transfers") {
+  MethodQuery q = query({32, 8, 128}, {64}, 8);
+  const auto costs = rank_methods(q);
+  CHECK(of(costs, 8).ulysses_seconds > 6 * q.speed.transfer_seconds);
+  CHECK(of(costs, 8).ulysses_seconds < 7 * q.speed.transfer_seconds);
+  CHECK(of(costs, 1).ring_seconds > 3 * 7 * q.speed.transfer_seconds);
+  CHECK(costs.front().ulysses == 8);
 }
 
 TEST_CASE("devices are found by what drivers call them") {

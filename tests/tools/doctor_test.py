@@ -69,6 +69,11 @@ class DoctorTest(unittest.TestCase):
         text = self.check(4096, "parallel.context_parallel_size=2", f"sp.device_speeds={output}")
         table = self.check(4096, "parallel.context_parallel_size=2", "sp.device_speeds=CPU")
         self.assertNotEqual(text, table)
+        recipe = self.folder / "recipe.yaml"
+        recipe.write_text("sp: {device_speeds: speeds.json}\n")  # relative to the recipe
+        self.assertEqual(text, self.check(4096, recipe, "parallel.context_parallel_size=2"))
+        recipe.write_text("sp: {device_speeds: H100}\n")
+        self.assertIn("(speeds of H100)", self.check(4096, recipe, "parallel.context_parallel_size=2"))
         speeds["attention_flops_per_s"] *= 2
         output.write_text(json.dumps(speeds))
         self.assertNotEqual(text, self.check(4096, "parallel.context_parallel_size=2", f"sp.device_speeds={output}"))

@@ -10,8 +10,8 @@ rounding: a few times 2^-24 of the largest term of each sum, through four layers
 log-probs of short documents keep against transformers (tests/oracle/hf_logprobs.py); RELATIVE is for loss and gradient
 norm, whose rounding averages out. The wide layer is held to BFLOAT16, relative: bf16 has 8 bits.
 
-131,072 tokens cost about 1.8e13 multiply-adds a layout; half an hour on two busy cores. Results are written after every
-run, so an interrupted script leaves what it has.
+131,072 tokens cost about 1.8e13 multiply-adds a layout: a quarter of an hour on two idle cores, hours on busy ones.
+Results are written after every run, so an interrupted script leaves what it has.
 
 Usage: nice .env/oracle/bin/python tools/bench/long/long_documents.py [--parts forward,train,wide] [--forward 131072]
        [--train 32768] [--out DIRECTORY]
@@ -25,7 +25,6 @@ import os
 import pathlib
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -111,14 +110,15 @@ def relative(a: float, b: float) -> float:
 
 
 class Report:
-    """The results file, written whenever something is added."""
+    """The results file, written whenever something is added. Keeps a day's earlier runs of other parts."""
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, parts: list[str]):
         self._path = path
+        earlier = json.loads(path.read_text())["runs"] if path.exists() else []
         self.failures = []
         self._data = {"date": datetime.datetime.now().isoformat(timespec="minutes"),
                       "version": ringside_cli.run("--version").strip().splitlines()[0],
-                      "cores": os.cpu_count(), "runs": []}
+                      "cores": os.cpu_count(), "runs": [run for run in earlier if run["part"] not in parts]}
 
     def add(self, run: dict, bounds: dict) -> None:
         outside = [key for key, bound in bounds.items() if not run[key] <= bound]  # NaN is outside
@@ -174,8 +174,9 @@ def main() -> int:
     parser.add_argument("--train", type=int, default=32_768)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tools/bench/results")
     options = parser.parse_args()
-    report = Report(options.out / f"long-{datetime.date.today()}.json")
-    for part in options.parts.split(","):
+    parts = options.parts.split(",")
+    report = Report(options.out / f"long-{datetime.date.today()}.json", parts)
+    for part in parts:
         with tempfile.TemporaryDirectory(prefix="ringside-long-") as name:
             if part == "wide":
                 wide(report, pathlib.Path(name))
