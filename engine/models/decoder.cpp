@@ -224,9 +224,9 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
                            const at::Tensor& temperature_n) const {
   const UnitShapes cut{context_.compute, {head().specs().front().shape}};
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
-    TokenScores scores = token_scores(hidden, weights[0], targets_n, temperature_n,
-                                      token_score_rows(hidden.options(), config_.vocab_size,
-                                                       activations_.logit_chunk_bytes));
+    TokenScores scores = token_scores(
+        hidden, weights[0], targets_n, temperature_n,
+        token_score_rows(hidden.options(), config_.vocab_size, activations_.logit_chunk_bytes));
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;

@@ -49,13 +49,13 @@ TEST_CASE("AdamW equals torch.optim.AdamW over five steps, decay on matrices onl
   CHECK(max_abs_diff(unit.view(1),
                      golden({0.4668678421616507, 0.8280389191351962, -0.677648133352728})) < 1e-12);
   const auto state = optimizer.named_state();
-  CHECK(state[0].first == "exp_avg.w");
-  CHECK(max_abs_diff(state[0].second.view({-1}),
+  CHECK(state[0].name == "exp_avg.w");
+  CHECK(max_abs_diff(state[0].values.view({-1}),
                      golden({-0.03107723766233983, -0.10065515136490731, 0.05701496181404184,
                              0.0859630235204896, -0.07916668640126541, -0.06556264017164272})) <
         1e-12);
-  CHECK(state[3].first == "exp_avg_sq.b");
-  CHECK(max_abs_diff(state[3].second,
+  CHECK(state[3].name == "exp_avg_sq.b");
+  CHECK(max_abs_diff(state[3].values,
                      golden({0.9715792138541097, 1.1212959404963734, 0.8646321981769131})) < 1e-12);
 }
 
@@ -70,8 +70,8 @@ TEST_CASE("AdamW restored through named_state continues bit for bit") {
       second.set_step_count(first.step_count());
       const auto from = first.named_state(), to = second.named_state();
       for (std::size_t i = 0; i < from.size(); ++i) {
-        CHECK(from[i].first == to[i].first);
-        to[i].second.copy_(from[i].second);
+        CHECK(from[i].name == to[i].name);
+        at::Tensor(to[i].values).copy_(from[i].values);
       }
     }
     (t < 2 ? first : second).step(1e-2);
@@ -156,7 +156,7 @@ TEST_CASE("a skipped step leaves weights and moments as they were") {
     AdamW optimizer(units, kOptions);
     optimizer.step(1e-2, {clip_scale(norm, 1.0), at::ones({}, at::kFloat)});
     CHECK(max_abs_diff(unit.flat().detach(), before) == 0);
-    CHECK(optimizer.named_state()[0].second.abs().max().item<double>() == 0);
+    CHECK(optimizer.named_state()[0].values.abs().max().item<double>() == 0);
     optimizer.step(1e-2, {{}, at::zeros({}, at::kFloat)});
     CHECK_FALSE(unit.flat().isfinite().all().item<bool>());
   }

@@ -113,7 +113,8 @@ TEST_CASE("a sharded model trains as a whole one: all layouts", "[.][grid]") { c
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {
-    const Layout layout{.shard = 4, .stage = stage, .activations = kActivations[stage - 1], .documents = 3};
+    const Layout layout{
+        .shard = 4, .stage = stage, .activations = kActivations[stage - 1], .documents = 3};
     const Outcome found = train(layout, tied(), at::kDouble, at::kDouble);
     CHECK(found.empty_micro_batches > 0);
     require_equal(found, whole, 1e-10);

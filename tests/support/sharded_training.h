@@ -24,7 +24,7 @@ struct ShardLayout {
   int64_t replicate = 1, shard = 1, ring = 1, ulysses = 1;
   rl::CpFsdpMode mode = rl::CpFsdpMode::kAll;
   int64_t stage = 3;
-  engine::ActivationOptions activations;
+  engine::ActivationOptions activations = {};
   int64_t documents = 9;
 
   rl::ParallelConfig config() const {
@@ -40,8 +40,8 @@ struct ShardLayout {
   std::string name() const {
     return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
-           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) +
-           " recompute " + std::to_string(static_cast<int>(activations.recompute));
+           std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) + " recompute " +
+           std::to_string(static_cast<int>(activations.recompute));
   }
 };
 
