@@ -103,7 +103,8 @@ class Sizes {
       m.host += state.masters_on_host ? masters : 0;  // gradients
     }
     if (p_.activations.offload) {
-      m.host += (layers() - 1) * kept_by_layer();
+      m.host_activations = (layers() - 1) * kept_by_layer();
+      m.host += m.host_activations;
     }
     return m;
   }

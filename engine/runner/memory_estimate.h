@@ -38,15 +38,16 @@ struct PassShape {
 // Bytes at the moment of the peak, by part. Allocations below a few KiB, and scratch memory inside
 // kernels, are left out.
 struct MemoryEstimate {
-  int64_t weights = 0;        // master weights, or the part of the weights that is kept
-  int64_t moments = 0;        // both
-  int64_t gradients = 0;      // accumulated ones, and those of the units under way
-  int64_t gathered = 0;       // weights cast or gathered for use
-  int64_t activations = 0;    // saved by the forward for the backward
-  int64_t working = 0;        // of the layer whose backward runs; 0 at the head
-  int64_t logits = 0;         // a chunk of them and the head's gradients; 0 in a layer
-  int64_t communication = 0;  // keys and values under way, and their gradients
-  int64_t host = 0;           // pinned memory; not part of peak()
+  int64_t weights = 0;           // master weights, or the part of the weights that is kept
+  int64_t moments = 0;           // both
+  int64_t gradients = 0;         // accumulated ones, and those of the units under way
+  int64_t gathered = 0;          // weights cast or gathered for use
+  int64_t activations = 0;       // saved by the forward for the backward
+  int64_t working = 0;           // of the layer whose backward runs; 0 at the head
+  int64_t logits = 0;            // a chunk of them and the head's gradients; 0 in a layer
+  int64_t communication = 0;     // keys and values under way, and their gradients
+  int64_t host = 0;              // pinned memory; not part of peak()
+  int64_t host_activations = 0;  // those of `host` that are activations
 
   // Of the device.
   int64_t peak() const {
