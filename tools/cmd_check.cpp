@@ -5,10 +5,12 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <stdexcept>
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/presets.h"
 #include "rl/config/schema.h"
+#include "rl/setup/layout_advice.h"
 #include "rl/setup/sequence_parallel.h"
 
 namespace ringside::tools {
@@ -20,6 +22,7 @@ struct CheckOptions {
   bool presets = false;
   bool prime_rl = false;
   std::filesystem::path rollouts;
+  std::string memory;
 };
 
 using Line = std::pair<std::string, std::string>;  // "key: value" and the value's origin
@@ -76,6 +79,15 @@ int check(const CheckOptions& options) {
     print_presets();
     return kExitOk;
   }
+  int64_t memory = 0;
+  if (!options.memory.empty()) {
+    try {
+      memory = rl::bytes_of_text(options.memory);
+    } catch (const std::invalid_argument& error) {
+      std::cerr << "--memory: " << error.what() << "\n";
+      return kExitUsage;
+    }
+  }
   auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
   print_configuration(*loaded);
@@ -93,6 +105,10 @@ int check(const CheckOptions& options) {
   for (const std::string& line : rl::describe_sequence_parallel(loaded->config))
     std::cout << line << "\n";
   for (const std::string& note : notes) std::cout << note << "\n";
+  if (memory > 0) {
+    for (const std::string& line : rl::advise_layout(loaded->config, memory))
+      std::cout << line << "\n";
+  }
   return kExitOk;
 }
 
@@ -111,6 +127,9 @@ void add_check_command(CommandContext& context) {
                     "print every preset of algorithm.preset with the keys it sets");
   command->add_option("--rollouts", options->rollouts,
                       "check for `train --rollouts FILE` in place of `run`");
+  command->add_option("--memory", options->memory,
+                      "memory of a rank's device, such as 80GiB: list layouts of the same ranks "
+                      "that fit, and recommend one");
   command->add_flag("--prime-rl", options->prime_rl,
                     "check for `train --prime-rl` in place of `run`");
   command->callback([options, &context] { context.exit_code = check(*options); });

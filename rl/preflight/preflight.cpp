@@ -3,8 +3,11 @@
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_settings.h"
+#include "rl/setup/layout_advice.h"
 #include "rl/setup/memory_of_rank.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::rl {
 
@@ -15,7 +18,10 @@ void note_memory(const Config& config, const ModelFiles& files, PreflightReport&
   if (files.model && report.ok()) {
     Config factored = config;
     factor_context_parallel(factored);
-    report.notes.push_back(describe(memory_of_rank(factored, *files.model)));
+    fix_replicas(factored.parallel, /*world=*/0);
+    const c10::Device device = model_device(config, /*local_rank=*/0);
+    report.notes.push_back(describe(memory_of_rank(factored, *files.model, device)));
+    report.notes.push_back(describe(step_traffic(factored, *files.model)));
   }
 }
 

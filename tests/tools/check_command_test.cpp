@@ -77,6 +77,12 @@ TEST_CASE("mistakes end in exit code 2, all of them printed") {
   CHECK(run("chekc").status == 2);
 }
 
+TEST_CASE("a memory that is no size is a usage error before anything is read") {
+  const Ran ran = run("check --memory 80parsecs");
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.output, Contains("--memory: is \"80parsecs\"; expected a memory size"));
+}
+
 TEST_CASE("help, version and the annotated defaults succeed, and the defaults check out") {
   CHECK(run("--help").status == 0);
   CHECK(run("--version").status == 0);

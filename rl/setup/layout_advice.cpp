@@ -1,0 +1,394 @@
+#include "rl/setup/layout_advice.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/models/decoder.h"
+#include "rl/config/batch_arithmetic.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
+#include "sp/plan/method_choice.h"
+
+namespace ringside::rl {
+namespace {
+
+// A layout fits if its peak is at most this part of the memory. The rest is for the device's own
+// state and for fragmentation.
+constexpr double kUsable = 0.9;
+// Most options that are printed.
+constexpr std::size_t kShown = 6;
+// Bytes per second between a device and its host. Assumed.
+constexpr double kHostLink = 25e9;
+// A backward has this many times the FLOPs of its forward: of matrix products, of attention.
+constexpr double kBackward = 2.0, kAttentionBackward = 2.5;
+
+int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+std::string in_gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", bytes / (1 << 30));
+  return text;
+}
+
+std::string in_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+// A micro-batch of the longest samples.
+std::vector<int64_t> longest_documents(const Config& config) {
+  const int64_t budget = config.train.tokens_per_micro_batch;
+  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const int64_t limit =
+      sft ? config.data.max_length
+          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+  const int64_t longest = std::max<int64_t>(1, limit > 0 ? std::min(budget, limit) : budget);
+  return std::vector<int64_t>(static_cast<std::size_t>(std::max<int64_t>(1, budget / longest)),
+                              longest);
+}
+
+int64_t full_micro_batches(const Config& config) {
+  const std::vector<int64_t> documents = longest_documents(config);
+  const int64_t ranks = std::max<int64_t>(1, config.parallel.data_parallel_replicate_size) *
+                        config.parallel.data_parallel_shard_size;
+  return std::max<int64_t>(1, rounded_up(batch_arithmetic(config).samples_per_mini_batch,
+                                         ranks * static_cast<int64_t>(documents.size())));
+}
+
+// Elements of each unit, in the order of Decoder::units(), and how often a step uses it.
+struct UnitUse {
+  int64_t elements = 0;
+  int64_t gathers = 0;  // a micro-batch, at ZeRO stage 3
+  int64_t sums = 0;     // of gradients, a micro-batch
+};
+
+std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
+  const bool tied = model.tie_word_embeddings;
+  const int64_t table = model.vocab_size * model.hidden_size;
+  // Layers and the head are gathered again for the backward. A tied embedding serves twice.
+  std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    UnitUse use{0, 2, 1};
+    for (const engine::ParamSpec& spec : engine::decoder_layer_specs(model, layer)) {
+      use.elements += spec.numel();
+    }
+    units.push_back(use);
+  }
+  units.push_back({model.hidden_size, 1, 1});
+  if (!tied) {
+    units.push_back({table, 2, 1});
+  }
+  return units;
+}
+
+struct Ranks {
+  int64_t shard = 1, copies = 1;
+};
+
+Ranks ranks_of(const ParallelConfig& parallel) {
+  const sp::MeshShape shape = mesh_shape(parallel);
+  const std::vector<sp::Axes> axes = sharding_axes(parallel);
+  const int64_t shard = axes.empty() ? 1 : sp::Mesh(shape, /*rank=*/0).size(axes.front());
+  return {shard, shape.world_size() / shard};
+}
+
+sp::RankSpeed speed_of(c10::Device device) {
+  return device.is_cpu() ? sp::kCpuLoopback : sp::kGpuNvlink;
+}
+
+// Attention's bytes of a micro-batch and layer without pruning: the closed formulas of the plans.
+double attention_bytes(const Config& config, const engine::ModelConfig& model, double element) {
+  const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
+  const auto r = static_cast<double>(config.parallel.ringattn_parallel_size);
+  const double share = static_cast<double>(config.train.tokens_per_micro_batch) / r;
+  const double q = static_cast<double>(model.num_attention_heads * model.head_dim);
+  const double kv = static_cast<double>(2 * model.num_key_value_heads * model.head_dim);
+  const double forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
+  const double exchanged = share / u * (u - 1) / u * (2 * q + kv) * element;
+  const double passed = (r - 1) * share * kv / u;
+  return (forwards + 1) * exchanged + passed * ((forwards + 1) * element + std::max(4.0, element));
+}
+
+StepTime time_of(const Config& config, const engine::ModelConfig& model, const RankMemory& memory,
+                 c10::Device device) {
+  const sp::RankSpeed speed = speed_of(device);
+  const StepTraffic traffic = state_traffic(config, model, full_micro_batches(config));
+  const auto m = static_cast<double>(traffic.micro_batches);
+  const auto sp_ranks = static_cast<double>(config.parallel.sequence_parallel_size());
+  const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / sp_ranks;
+  const auto layers = static_cast<double>(model.num_hidden_layers);
+  const std::vector<UnitUse> units = unit_uses(model);
+  const double table = static_cast<double>(units.front().elements);
+  double pairs = 0.0;
+  for (const int64_t length : longest_documents(config)) {
+    pairs += 0.5 * static_cast<double>(length) * static_cast<double>(length);
+  }
+  const double dense = 2.0 * tokens * layers * static_cast<double>(units[1].elements);
+  const double attention = 4.0 * pairs / sp_ranks * layers *
+                           static_cast<double>(model.num_attention_heads * model.head_dim);
+  const bool recomputes = config.model.recompute != Recompute::kNone;
+  const bool twice = config.model.recompute == Recompute::kFull;
+  StepTime time;
+  // The head's logits are computed again in its backward.
+  const double flops = dense * (1 + kBackward + (recomputes ? 1 : 0)) +
+                       attention * (1 + kAttentionBackward + (twice ? 1 : 0)) +
+                       2.0 * tokens * table * (2 + kBackward);
+  time.computing = m * flops / speed.flops_per_s;
+  const engine::ComputeContext context(scalar_type(config.model.dtype));
+  const auto element = static_cast<double>(c10::elementSize(context.compute));
+  time.between_ranks =
+      (static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) +
+       m * layers * attention_bytes(config, model, element)) /
+      speed.bytes_per_s;
+  if (!device.is_cpu()) {
+    double parameters = 0.0;
+    for (const UnitUse& unit : units) {
+      parameters += static_cast<double>(unit.elements);
+    }
+    const double mine = parameters / static_cast<double>(ranks_of(config.parallel).shard);
+    const auto activations = config.model.offload_activations
+                                 ? 2.0 * m * static_cast<double>(memory.policy.host_activations)
+                                 : 0.0;
+    // Down and up: gradients and weights, or both moments.
+    const double states = config.optimizer.offload == OptimizerOffload::kFull      ? 4.0 + element
+                          : config.optimizer.offload == OptimizerOffload::kMoments ? 16.0
+                                                                                   : 0.0;
+    time.to_host =
+        mine * states / kHostLink + std::max(0.0, activations / kHostLink - time.computing);
+  }
+  return time;
+}
+
+// Sizes of the sequence-parallel group that divide the ranks.
+std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
+                                             const engine::ModelConfig& model) {
+  std::vector<ParallelConfig> options;
+  const int64_t world = chosen.world_size();
+  for (int64_t sp_size = 1; sp_size <= world; ++sp_size) {
+    if (world % sp_size != 0) {
+      continue;
+    }
+    ParallelConfig option = chosen;
+    if (sp_size != chosen.sequence_parallel_size()) {
+      int64_t ulysses = 1;
+      for (int64_t u = 1; u <= std::min(sp_size, model.num_key_value_heads); ++u) {
+        ulysses = sp_size % u == 0 ? u : ulysses;
+      }
+      option.ulysses_parallel_size = ulysses;
+      option.ringattn_parallel_size = sp_size / ulysses;
+      option.data_parallel_shard_size = world / sp_size;
+      option.data_parallel_replicate_size = 1;
+    }
+    const bool sharded = !sharding_axes(option).empty();
+    for (const int64_t stage : {1, 2, 3}) {
+      option.zero_stage = stage;
+      if (sharded || stage == 3) {
+        options.push_back(option);
+      }
+    }
+  }
+  return options;
+}
+
+// The keys that an option may change, as words of a command line.
+std::string words_of(const LayoutOption& option) {
+  const Config& c = option.config;
+  const ParallelConfig& p = c.parallel;
+  std::string words;
+  const auto add = [&](const char* key, const std::string& value) {
+    words += std::string(words.empty() ? "" : " ") + key + "=" + value;
+  };
+  add("parallel.data_parallel_replicate_size", std::to_string(p.data_parallel_replicate_size));
+  add("parallel.data_parallel_shard_size", std::to_string(p.data_parallel_shard_size));
+  add("parallel.ringattn_parallel_size", std::to_string(p.ringattn_parallel_size));
+  add("parallel.ulysses_parallel_size", std::to_string(p.ulysses_parallel_size));
+  if (ranks_of(p).shard > 1) {
+    add("parallel.zero_stage", std::to_string(p.zero_stage));
+  }
+  add("model.recompute", std::string(to_string(c.model.recompute)));
+  if (c.model.offload_activations) {
+    add("model.offload_activations", "true");
+  }
+  if (c.optimizer.offload != OptimizerOffload::kNone) {
+    add("optimizer.offload", std::string(to_string(c.optimizer.offload)));
+  }
+  return words;
+}
+
+std::string needs(const LayoutOption& option) {
+  return in_gib(static_cast<double>(option.memory.total())) + " a rank, " +
+         in_gib(static_cast<double>(option.memory.host)) + " of host memory, " +
+         in_seconds(option.time.total());
+}
+
+}  // namespace
+
+StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model,
+                          int64_t micro_batches) {
+  const engine::ComputeContext context(scalar_type(config.model.dtype));
+  const auto compute = static_cast<int64_t>(c10::elementSize(context.compute));
+  const auto master = static_cast<int64_t>(c10::elementSize(context.master));
+  const int64_t wire = config.parallel.reduce_dtype == ReduceDType::kBFloat16 ? 2 : master;
+  const int64_t stage = config.parallel.zero_stage;
+  const Ranks ranks = ranks_of(config.parallel);
+  StepTraffic traffic;
+  traffic.micro_batches = micro_batches;
+  for (const UnitUse& unit : unit_uses(model)) {
+    const int64_t mine = rounded_up(unit.elements, ranks.shard);
+    if (ranks.shard > 1) {
+      const int64_t gathers = stage < 3 ? 1 : unit.gathers * traffic.micro_batches;
+      const int64_t sums = stage == 1 ? 1 : unit.sums * traffic.micro_batches;
+      traffic.gather += gathers * (ranks.shard - 1) * mine * compute;
+      traffic.reduce_scatter += sums * (unit.elements - mine) * wire;
+    }
+    traffic.all_reduce += 2 * (ranks.copies - 1) * mine * master / ranks.copies;
+  }
+  return traffic;
+}
+
+StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model) {
+  StepTraffic traffic = state_traffic(config, model, full_micro_batches(config));
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.sequence_parallel_size() == 1) {
+    return traffic;
+  }
+  const sp::SequenceLayout layout(sp::SegmentForest::of_documents(longest_documents(config)),
+                                  parallel.ringattn_parallel_size, parallel.ulysses_parallel_size,
+                                  config.sp.placement);
+  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
+  const auto element = static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
+  const int64_t forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < parallel.sequence_parallel_size(); ++rank) {
+    const sp::AttentionPlan plan =
+        sp::plan_attention(layout, heads, rank, sequence_options(config.sp).plan);
+    most = std::max(most, forwards * sp::forward_bytes(plan, element) +
+                              sp::backward_bytes(plan, element, std::max<int64_t>(4, element)));
+  }
+  traffic.attention = traffic.micro_batches * model.num_hidden_layers * most;
+  return traffic;
+}
+
+std::string describe(const StepTraffic& traffic) {
+  const auto gib = [](int64_t bytes) { return in_gib(static_cast<double>(bytes)); };
+  return "sent by a rank in an optimizer step of " + std::to_string(traffic.micro_batches) +
+         " full micro-batch" + (traffic.micro_batches == 1 ? "" : "es") + ": about " +
+         gib(traffic.total()) + ": gathered weights " + gib(traffic.gather) +
+         ", reduce-scattered gradients " + gib(traffic.reduce_scatter) +
+         ", all-reduced gradients " + gib(traffic.all_reduce) + ", attention " +
+         gib(traffic.attention);
+}
+
+LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,
+                           c10::Device device) {
+  LayoutOption option{config, memory_of_rank(config, model, device), {}};
+  option.time = time_of(config, model, option.memory, device);
+  return option;
+}
+
+std::vector<LayoutOption> layout_options(const Config& config, const engine::ModelConfig& model,
+                                         c10::Device device) {
+  std::vector<LayoutOption> options;
+  Config c = config;
+  for (const ParallelConfig& parallel : parallel_options(config.parallel, model)) {
+    c.parallel = parallel;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      c.model.recompute = recompute;
+      c.model.mlp_tile_tokens = recompute == Recompute::kNone ? 0 : config.model.mlp_tile_tokens;
+      for (const bool offload : {false, true}) {
+        c.model.offload_activations = offload;
+        for (const OptimizerOffload states :
+             {OptimizerOffload::kNone, OptimizerOffload::kMoments, OptimizerOffload::kFull}) {
+          c.optimizer.offload = states;
+          const bool moves = offload || states != OptimizerOffload::kNone;
+          if ((offload && recompute == Recompute::kNone) || (moves && device.is_cpu())) {
+            continue;
+          }
+          options.push_back(layout_option(c, model, device));
+        }
+      }
+    }
+  }
+  std::stable_sort(
+      options.begin(), options.end(),
+      [](const LayoutOption& a, const LayoutOption& b) { return a.time.total() < b.time.total(); });
+  return options;
+}
+
+std::vector<std::string> describe_options(const Config& config, const engine::ModelConfig& model,
+                                          c10::Device device, int64_t memory) {
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(memory));
+  const LayoutOption chosen = layout_option(config, model, device);
+  const bool fits = chosen.memory.total() <= usable;
+  std::vector<std::string> lines;
+  lines.push_back("in " + in_gib(static_cast<double>(memory)) + " a rank, of which " +
+                  in_gib(static_cast<double>(usable)) + " are used: the layout above " +
+                  (fits ? "fits" : "does not fit") + ": " + needs(chosen));
+  std::vector<LayoutOption> options = layout_options(config, model, device);
+  const auto smallest = *std::min_element(options.begin(), options.end(),
+                                          [](const LayoutOption& a, const LayoutOption& b) {
+                                            return a.memory.total() < b.memory.total();
+                                          });
+  std::erase_if(options, [&](const LayoutOption& o) { return o.memory.total() > usable; });
+  // The cheapest of each sequence-parallel size and recomputation.
+  std::set<std::pair<int64_t, Recompute>> shown;
+  for (const LayoutOption& option : options) {
+    const auto kind =
+        std::pair(option.config.parallel.sequence_parallel_size(), option.config.model.recompute);
+    if (shown.size() < kShown && shown.insert(kind).second) {
+      lines.push_back("fits: " + needs(option) + ": " + words_of(option));
+    }
+  }
+  if (options.empty()) {
+    lines.push_back("nothing fits; the least is " + needs(smallest) + ": " + words_of(smallest) +
+                    ". Expected fewer train.tokens_per_micro_batch, a smaller "
+                    "model.logit_chunk_mb, model.mlp_tile_tokens, or more ranks");
+    return lines;
+  }
+  const LayoutOption& best = options.front();
+  lines.push_back("recommended: " + words_of(best) + ": the cheapest of " +
+                  std::to_string(options.size()) +
+                  " layouts of these ranks that fit, by assumed "
+                  "speeds of " +
+                  (device.is_cpu() ? "CPU cores" : "an H100 with NVLink") + ": " +
+                  in_seconds(best.time.computing) + " computing, " +
+                  in_seconds(best.time.between_ranks) + " between ranks, " +
+                  in_seconds(best.time.to_host) + " to and from the host in an optimizer step");
+  return lines;
+}
+
+std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
+  Config factored = config;
+  factor_context_parallel(factored);
+  fix_replicas(factored.parallel, /*world=*/0);
+  const bool on_cpu = config.model.device == DeviceKind::kCpu;
+  return describe_options(factored, load_model_config(config, config.model.path),
+                          c10::Device(on_cpu ? c10::kCPU : c10::kCUDA), memory);
+}
+
+int64_t bytes_of_text(std::string_view text) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  const std::pair<std::string_view, double> units[] = {
+      {"", 1.0},   {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+      {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9}};
+  for (const auto& [name, factor] : units) {
+    if (error == std::errc() && unit == name && std::isfinite(number) && number > 0.0) {
+      return static_cast<int64_t>(number * factor);
+    }
+  }
+  throw std::invalid_argument("is \"" + std::string(text) +
+                              "\"; expected a memory size such as 80GiB, 512MiB or 80GB");
+}
+
+}  // namespace ringside::rl

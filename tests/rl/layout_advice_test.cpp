@@ -1,0 +1,135 @@
+// Guards what `ringside check` says of layouts: bytes as a run sends them, and advice that fits.
+#include "rl/setup/layout_advice.h"
+
+#include <array>
+
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+#include "tests/support/sharded_training.h"
+#include "tests/support/tiny_model.h"
+
+using namespace ringside;
+using Catch::Contains;
+
+namespace {
+
+rl::Config config_of(const test::ShardLayout& layout, rl::DType dtype) {
+  rl::Config config;
+  config.parallel = layout.config();
+  config.model.dtype = dtype;
+  return config;
+}
+
+// As a device would run it: 28 layers of Qwen3-0.6B's widths.
+engine::ModelConfig small_model() {
+  engine::ModelConfig model = test::tiny_config(/*vocab_size=*/151936);
+  model.hidden_size = 1024;
+  model.intermediate_size = 3072;
+  model.num_hidden_layers = 28;
+  model.num_attention_heads = 16;
+  model.num_key_value_heads = 8;
+  model.head_dim = 128;
+  model.tie_word_embeddings = true;
+  return model;
+}
+
+rl::Config planned(int64_t world, int64_t tokens) {
+  rl::Config config;
+  config.model.dtype = rl::DType::kBFloat16;
+  config.parallel.data_parallel_replicate_size = world;
+  config.train.tokens_per_micro_batch = tokens;
+  config.rollout.max_completion_tokens = tokens - config.rollout.max_prompt_tokens;
+  return config;
+}
+
+std::string advice(const rl::Config& config, int64_t memory) {
+  std::string text;
+  for (const std::string& line :
+       rl::describe_options(config, small_model(), c10::Device(c10::kCUDA), memory)) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on eight layouts") {
+  for (const test::ShardLayout& layout :
+       std::vector<test::ShardLayout>{{.shard = 2, .stage = 1},
+                                      {.shard = 2, .stage = 2},
+                                      {.shard = 2, .stage = 3},
+                                      {.shard = 3, .activations = {engine::Recompute::kFull}},
+                                      {.ring = 2, .activations = {engine::Recompute::kSelective}},
+                                      {.shard = 2, .ulysses = 2},
+                                      {.shard = 2, .ring = 2, .mode = rl::CpFsdpMode::kNone},
+                                      {.replicate = 2, .shard = 2, .stage = 1}}) {
+    for (const bool tied : {true, false}) {
+      engine::ModelConfig model = test::tiny_config();
+      model.tie_word_embeddings = tied;
+      CAPTURE(layout.name(), tied);
+      test::ShardOutcome found;
+      test::run_ranks(
+          rl::mesh_shape(layout.config()),
+          [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+            test::ShardOutcome outcome =
+                test::train_sharded(layout, model, at::kBFloat16, at::kFloat, 2, mesh, groups);
+            if (mesh.rank() == 0) {
+              found = std::move(outcome);
+            }
+          },
+          std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+      const rl::StepTraffic predicted =
+          rl::state_traffic(config_of(layout, rl::DType::kBFloat16), model, found.micro_batches);
+      CHECK(found.sent.at("parameters") == 2 * predicted.gather);
+      CHECK(found.sent.at("gradients") == 2 * predicted.reduce_scatter);
+    }
+  }
+}
+
+TEST_CASE("options are at the same number of ranks, the cheapest first, and each fits or not") {
+  const rl::Config config = planned(8, 65536);
+  const auto options = rl::layout_options(config, small_model(), c10::Device(c10::kCUDA));
+  CHECK(options.size() > 100);
+  double before = 0.0;
+  for (const rl::LayoutOption& option : options) {
+    CHECK(option.config.parallel.world_size() == 8);
+    CHECK(option.time.total() >= before);
+    before = option.time.total();
+  }
+  // Whole models with all activations of 65,536 tokens do not fit; the advice must save.
+  const std::string text = advice(config, int64_t{40} << 30);
+  CHECK_THAT(text, Contains("the layout above does not fit") && Contains("fits: ") &&
+                       Contains("recommended: ") && Contains("computing"));
+  CHECK_THAT(advice(config, int64_t{1} << 20), Contains("nothing fits; the least is"));
+  CHECK_THAT(advice(planned(8, 1024), int64_t{80} << 30), Contains("the layout above fits"));
+}
+
+TEST_CASE("each saving lowers the memory of a rank, and offload moves it to the host") {
+  const engine::ModelConfig model = small_model();
+  const c10::Device cuda(c10::kCUDA);
+  rl::Config config = planned(1, 32768);
+  const int64_t plain = rl::memory_of_rank(config, model, cuda).total();
+  config.model.recompute = rl::Recompute::kSelective;
+  const int64_t selective = rl::memory_of_rank(config, model, cuda).total();
+  config.model.recompute = rl::Recompute::kFull;
+  const rl::RankMemory full = rl::memory_of_rank(config, model, cuda);
+  CHECK(selective < plain);
+  CHECK(full.total() < selective);
+  config.model.offload_activations = true;
+  const rl::RankMemory off = rl::memory_of_rank(config, model, cuda);
+  CHECK(off.total() < full.total());
+  CHECK(off.host == 27 * int64_t{32768} * 1024 * 2);
+  config.model.mlp_tile_tokens = 1024;
+  CHECK(rl::memory_of_rank(config, model, cuda).total() < off.total());
+  config.optimizer.offload = rl::OptimizerOffload::kFull;
+  CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 0);
+}
+
+TEST_CASE("a memory size is read with its unit, anything else is refused") {
+  CHECK(rl::bytes_of_text("80GiB") == int64_t{80} << 30);
+  CHECK(rl::bytes_of_text("1.5GB") == 1500000000);
+  CHECK(rl::bytes_of_text("1024") == 1024);
+  for (const char* text : {"", "GiB", "80 GiB", "-1GiB", "80Gi", "0", "nan", "inf"}) {
+    CHECK_THROWS_WITH(rl::bytes_of_text(text), Contains("expected a memory size such as 80GiB"));
+  }
+}
