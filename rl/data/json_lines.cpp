@@ -72,10 +72,10 @@ nlohmann::json parse_json_line(const std::string& text, const std::filesystem::p
 
 LineIndex::LineIndex(std::filesystem::path path)
     : path_(std::move(path)), file_(open_json_lines(path_)) {
-  file_bytes_ = static_cast<int64_t>(std::filesystem::file_size(path_));
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path_));
   int64_t begin = 0;  // of the current line
   bool blank = true;  // so far
-  visit_chunks(file_, file_bytes_, [&](std::string_view chunk, int64_t at) {
+  visit_chunks(file_, bytes, [&](std::string_view chunk, int64_t at) {
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       const char c = chunk[i];
       if (c == '\n') {
@@ -95,16 +95,21 @@ LineIndex::LineIndex(std::filesystem::path path)
 
 std::string LineIndex::line(int64_t i) {
   std::string text;
-  file_.clear();
-  file_.seekg(offset(i));
+  if (offset(i) != at_) {  // a seek drops what the stream has read ahead
+    file_.clear();
+    file_.seekg(offset(i));
+  }
   if (!std::getline(file_, text)) {
+    at_ = -1;
     throw std::runtime_error(path_.string() + " has become shorter while it was in use");
   }
+  at_ = offset(i) + static_cast<int64_t>(text.size()) + 1;
   return text;
 }
 
 int64_t LineIndex::line_number(int64_t i) {
   int64_t number = 1;
+  at_ = -1;
   visit_chunks(file_, offset(i), [&](std::string_view chunk, int64_t) {
     number += std::count(chunk.begin(), chunk.end(), '\n');
   });

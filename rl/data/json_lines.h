@@ -34,7 +34,6 @@ class LineIndex {
 
   const std::filesystem::path& path() const { return path_; }
   int64_t size() const { return static_cast<int64_t>(offsets_.size()); }
-  int64_t file_bytes() const { return file_bytes_; }
   // Offset of line i in the file.
   int64_t offset(int64_t i) const { return offsets_.at(static_cast<std::size_t>(i)); }
 
@@ -47,7 +46,7 @@ class LineIndex {
  private:
   std::filesystem::path path_;
   std::ifstream file_;
-  int64_t file_bytes_ = 0;
+  int64_t at_ = -1;  // where the next read begins; -1: unknown
   std::vector<int64_t> offsets_;
 };
 

@@ -44,6 +44,14 @@ std::map<int64_t, fs::path> complete_checkpoints(const fs::path& run_dir) {
   return found;
 }
 
+// Renames it first: a removal that is interrupted leaves nothing that looks like a checkpoint.
+void remove_checkpoint(const fs::path& dir) {
+  const fs::path renamed = dir.string() + ".tmp-removed";
+  fs::remove_all(renamed);
+  fs::rename(dir, renamed);
+  fs::remove_all(renamed);
+}
+
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& run_dir, int64_t step) {
@@ -81,7 +89,7 @@ void prune_checkpoints(const fs::path& run_dir, int64_t keep, bool keep_best) {
   const auto best = keep_best ? best_checkpoint(run_dir) : std::nullopt;
   while (static_cast<int64_t>(found.size()) > keep) {
     if (!best || found.begin()->second != best->dir) {
-      fs::remove_all(found.begin()->second);
+      remove_checkpoint(found.begin()->second);
     }
     found.erase(found.begin());
   }

@@ -35,7 +35,7 @@ std::optional<BestCheckpoint> best_checkpoint(const std::filesystem::path& run_d
 // keep_best, the best.
 void prune_checkpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best);
 
-// Removes what saves left that were interrupted. Call under the directory's lock.
+// Removes what saves and removals left that were interrupted. Call under the directory's lock.
 void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
 
 // RUN_DIR/checkpoint-final

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/safetensors.h"
+#include "engine/io/weight_files.h"
+#include "engine/io/weight_stream.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_model.h"
@@ -93,6 +95,23 @@ TEST_CASE("hf_directory: saving again with fewer files leaves none of the old on
     CHECK(
         (name == "model.safetensors" || name == "config.json" || name == "generation_config.json"));
   }
+}
+
+TEST_CASE("hf_directory: weights that come tensor by tensor must all come, and no more") {
+  const TemporaryDirectory dir;
+  std::vector<SafetensorsEntry> entries;
+  for (const char* name : {"a", "b", "c"}) entries.push_back({name, at::kFloat, {10}});
+  WeightStream stream(dir.path(), entries, /*max_shard_bytes=*/80);
+  for (int i = 0; i < 3; ++i) {
+    CHECK_THROWS_WITH(stream.close(), Contains("was not written"));
+    stream.write(at::full({10}, i, at::kFloat));
+  }
+  CHECK_THROWS_WITH(stream.write(at::zeros({10})), Contains("written already"));
+  stream.close();
+  const WeightFiles files(dir.path());
+  CHECK(files.names() == std::vector<std::string>{"a", "b", "c"});
+  CHECK(files.read("c")[0].item<float>() == 2);
+  CHECK_THROWS_AS(WeightStream(dir.path(), entries, 0), c10::Error);
 }
 
 TEST_CASE("hf_directory: tokenizer files are copied, other files are not") {

@@ -126,6 +126,34 @@ TEST_CASE("safetensors: overlaps, holes and names that come twice are errors") {
   CHECK(error_of(two("[2,4]", "[0,2]", "b"), 4) == "no error");
 }
 
+TEST_CASE("safetensors: tensor by tensor gives the same file, and a wrong sequence is an error") {
+  const TemporaryDirectory dir;
+  const at::Tensor a = at::arange(6, at::kFloat).view({2, 3}), b = at::arange(4, at::kFloat);
+  std::string seen;
+  SafetensorsOptions options;
+  options.metadata = {{"step", "3"}};
+  options.on_bytes = [&](std::span<const std::byte> bytes) {
+    seen.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  write_safetensors(dir.path() / "whole", {{"a", a, at::kBFloat16}, {"b", b, at::kBFloat16}},
+                    options);
+  CHECK(seen == test::read_file(dir.path() / "whole"));
+  CHECK(SafetensorsFile(dir.path() / "whole").metadata().at("step") == "3");
+  const auto writer = [&](const char* name) {
+    return SafetensorsWriter(dir.path() / name,
+                             {{"a", at::kBFloat16, {2, 3}}, {"b", at::kBFloat16, {4}}},
+                             {{{"step", "3"}}, {}});
+  };
+  auto streamed = writer("streamed");
+  streamed.write(a);
+  CHECK_THROWS_WITH(streamed.write(a), Contains("'b' has shape [2, 3], expected [4]"));
+  CHECK_THROWS_WITH(streamed.close(), Contains("'b' was not written"));
+  streamed.write(b);
+  CHECK_THROWS_WITH(streamed.write(b), Contains("no place for another"));
+  streamed.close();
+  CHECK(test::read_file(dir.path() / "streamed") == seen);
+}
+
 TEST_CASE("safetensors: the writer refuses names that come twice and unknown dtypes") {
   const TemporaryDirectory dir;
   const auto path = dir.path() / "m.safetensors";

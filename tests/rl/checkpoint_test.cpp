@@ -71,7 +71,9 @@ class Gate {
  public:
   void pass() {
     std::unique_lock lock(mutex_);
-    opened_.wait(lock, [this] { return open_; });
+    if (!opened_.wait_for(lock, std::chrono::seconds(60), [this] { return open_; })) {
+      throw std::runtime_error("the gate was never opened");
+    }
   }
   void open() {
     const std::lock_guard lock(mutex_);

@@ -203,6 +203,9 @@ TEST_CASE("an index of lines finds the lines that are not blank, whatever their 
   test::write_file(dir.path() / "data.jsonl", text);
   LineIndex index(dir.path() / "data.jsonl");
   REQUIRE(index.size() == static_cast<int64_t>(lines.size()));
+  for (int64_t i = 0; i < index.size(); ++i) {
+    CHECK(index.line(i) == lines[i]);
+  }
   for (int64_t i = index.size() - 1; i >= 0; --i) {
     CHECK(index.line(i) == lines[i]);
     CHECK(index.line_number(i) == numbers[i]);

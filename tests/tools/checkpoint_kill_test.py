@@ -37,7 +37,8 @@ def complete(run_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def unfinished(run_dir: pathlib.Path) -> list[pathlib.Path]:
-    return list((run_dir / "checkpoints").glob("*.tmp-*"))
+    """Directories of saves; not of older checkpoints that are being removed."""
+    return [path for path in (run_dir / "checkpoints").glob("*.tmp-*") if not path.name.endswith("removed")]
 
 
 def kill_in_a_save(run_dir: pathlib.Path, chooser: random.Random, log) -> None:
@@ -92,7 +93,7 @@ def main() -> None:
         for directory in (run_dir, folder / "whole"):
             done = subprocess.run(command(directory, steps), capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
-        assert not unfinished(run_dir)
+        assert not list((run_dir / "checkpoints").glob("*.tmp-*"))
         weights = [(directory / "checkpoint-final/model.safetensors").read_bytes() for directory in (run_dir, folder / "whole")]
         assert weights[0] == weights[1], "the killed run has other weights"
         print(f"{KILLS} kills, {in_saves} of them during a save; {last + 2} steps, the same weights")
