@@ -17,12 +17,12 @@ namespace ringside::engine {
 Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype);
 
 // Fills this rank's range of every parameter of `decoder` from model.safetensors, or from the
-// shards named in model.safetensors.index.json, cast to the master dtype. Skips only
-// rotary_emb.inv_freq and, for tied embeddings, an lm_head.weight equal to the embedding. Reads
-// through a mapping, so there is no second copy of the model. Throws: std::runtime_error naming
-// file and tensor when one is missing, occurs twice, has another shape, a dtype that is not
-// floating-point or a value that is not finite, or belongs to no parameter. The decoder is then
-// partly filled.
+// shards named in model.safetensors.index.json, cast to the master dtype. Tensors in bitsandbytes'
+// nf4 form are unpacked. Skips only rotary_emb.inv_freq and, for tied embeddings, an lm_head.weight
+// equal to the embedding. Reads through a mapping, so there is no second copy of the model. Throws:
+// std::runtime_error naming file and tensor when one is missing, occurs twice, has another shape, a
+// dtype that is not floating-point or a value that is not finite, or belongs to no parameter. The
+// decoder is then partly filled.
 void load_weights(const std::filesystem::path& dir, Decoder& decoder);
 
 // Checks the files' headers without reading values. Returns one sentence for each tensor that

@@ -48,8 +48,13 @@ void refuse_unsupported(const JsonObject& json) {
       json.fail("layer_types", "holds '" + type + "', expected full_attention only");
     }
   }
-  if (json.has("quantization_config")) {
-    json.fail("quantization_config", "is set: quantized weights cannot be trained");
+  if (const auto quantised = json.object("quantization_config")) {
+    const std::string method = quantised->text("quant_method").value_or("");
+    const std::string type = quantised->text("bnb_4bit_quant_type").value_or("");
+    if (method != "bitsandbytes" || type != "nf4") {
+      json.fail("quantization_config",
+                "is " + quantised->json().dump() + ", expected none, or bitsandbytes' nf4");
+    }
   }
 }
 

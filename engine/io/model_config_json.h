@@ -15,7 +15,7 @@ namespace ringside::engine {
 // in the same directory when it has any, because generation stops there.
 // Throws: std::runtime_error naming file and key when a value is missing, has the wrong type, is
 // contradictory, or is not supported: another model_type, activation or rope type, sliding windows,
-// quantized weights.
+// quantised weights other than bitsandbytes' nf4.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
 
 // The text of a config.json that transformers 4 and 5 both read. dtype: "float32", "bfloat16", ...

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "engine/io/json_object.h"
+#include "engine/io/nf4_tensors.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
@@ -49,6 +50,7 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
                              " nor " + std::string(kWeightIndexFile) + " is there" +
                              other_form(dir));
   }
+  hide_nf4_parts();
 }
 
 WeightFiles WeightFiles::of_file(const fs::path& file) {
@@ -70,9 +72,43 @@ std::string WeightFiles::describe(const std::string& name) const {
   return files_[places_.at(name).file].path().string() + ": tensor '" + name + "'";
 }
 
+at::Tensor WeightFiles::read_part(const std::string& name) const {
+  const auto part = nf4_parts_.find(name);
+  if (part == nf4_parts_.end() && !contains(name)) {
+    throw std::runtime_error("tensor '" + name + "' is missing");
+  }
+  const Place place = part != nf4_parts_.end() ? part->second : places_.at(name);
+  return files_[place.file].tensor(place.entry);
+}
+
 at::Tensor WeightFiles::read(const std::string& name) const {
   const Place place = places_.at(name);
-  return files_[place.file].tensor(place.entry);
+  if (!is_nf4(name)) {
+    return files_[place.file].tensor(place.entry);
+  }
+  try {
+    return read_nf4(name, [this](const std::string& part) { return read_part(part); });
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(describe(name) + " is stored as nf4: " + error.what());
+  }
+}
+
+bool WeightFiles::is_nf4(const std::string& name) const {
+  return nf4_parts_.contains(nf4_state_name(name));
+}
+
+void WeightFiles::hide_nf4_parts() {
+  for (auto it = places_.begin(); it != places_.end();) {
+    const std::string owner = nf4_owner(it->first);
+    const bool is_part = !owner.empty() && places_.contains(owner) &&
+                         (places_.contains(nf4_state_name(owner)) || is_nf4(owner));
+    if (is_part) {
+      nf4_parts_.insert(*it);
+      it = places_.erase(it);
+    } else {
+      ++it;
+    }
+  }
 }
 
 const SafetensorsEntry& WeightFiles::entry(const std::string& name) const {
@@ -82,6 +118,17 @@ const SafetensorsEntry& WeightFiles::entry(const std::string& name) const {
 
 std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef shape) const {
   const SafetensorsEntry& stored = entry(name);
+  if (is_nf4(name)) {
+    try {
+      const std::vector<int64_t> packed = nf4_shape(read_part(nf4_state_name(name)));
+      return shape == at::IntArrayRef(packed)
+                 ? ""
+                 : describe(name) + " has shape " + c10::str(at::IntArrayRef(packed)) +
+                       " before packing, the configuration asks for " + c10::str(shape);
+    } catch (const std::runtime_error& error) {
+      return describe(name) + " is stored as nf4: " + error.what();
+    }
+  }
   if (at::IntArrayRef(stored.shape) != shape) {
     return describe(name) + " has shape " + c10::str(at::IntArrayRef(stored.shape)) +
            ", the configuration asks for " + c10::str(shape);

@@ -32,13 +32,14 @@ class WeightFiles {
   // All tensors of one file.
   static WeightFiles of_file(const std::filesystem::path& file);
 
-  // Names not yet taken.
+  // Names not yet taken. A tensor in bitsandbytes' nf4 form is one name, without its parts.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
 
   // "<file>: tensor '<name>'", for messages. Throws: std::out_of_range for a name not contained;
   // read() and entry() too.
   std::string describe(const std::string& name) const;
+  // As stored; an nf4 tensor unpacked to fp32.
   at::Tensor read(const std::string& name) const;
   const SafetensorsEntry& entry(const std::string& name) const;
 
@@ -61,10 +62,14 @@ class WeightFiles {
   WeightFiles() = default;
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& index_path);
+  void hide_nf4_parts();
+  bool is_nf4(const std::string& name) const;
+  at::Tensor read_part(const std::string& name) const;
 
   std::filesystem::path dir_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place> places_;
+  std::map<std::string, Place> nf4_parts_;  // of tensors in places_
 };
 
 }  // namespace ringside::engine

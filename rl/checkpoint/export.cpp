@@ -38,10 +38,11 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   const engine::ModelConfig config = engine::load_model_config(checkpoint / kModelFolder);
   const at::ScalarType dtype = engine::stored_dtype(checkpoint / kModelFolder);
   if (!reader.tensors().contains(kPolicy + engine::decoder_specs(config).front().name)) {
-    throw std::runtime_error(checkpoint.string() +
-                             " holds adapters alone (lora.rank above 0); expected a checkpoint of "
-                             "whole weights. A run's checkpoint-final has the merged model, and its "
-                             "folder adapter the adapters in PEFT's format");
+    throw std::runtime_error(
+        checkpoint.string() +
+        " holds adapters alone (lora.rank above 0); expected a checkpoint of "
+        "whole weights. A run's checkpoint-final has the merged model, and its "
+        "folder adapter the adapters in PEFT's format");
   }
   engine::AtomicDirectory directory(dir);
   for (const auto& entry : fs::directory_iterator(checkpoint / kModelFolder)) {

@@ -81,6 +81,11 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
     report.mistakes.push_back(
         {"rollout.top_k", "is " + std::to_string(config.rollout.top_k) + why + "0"});
   }
+  if (scope.brings_rollouts && config.lora.publish == LoraPublish::kAdapter) {
+    report.mistakes.push_back({"lora.publish",
+                               "is adapter, but with --rollouts nothing is published, and with "
+                               "--prime-rl whole models are; expected merged"});
+  }
   const bool given = config.algorithm.advantage.estimator == AdvantageEstimator::kGiven;
   if (given && scope.workers_here && !scope.brings_rollouts) {
     report.mistakes.push_back({"algorithm.advantage.estimator",

@@ -179,7 +179,7 @@ TEST_CASE("adapters' gradients equal finite differences, with and without recomp
       CHECK_FALSE(frozen->flat().grad().defined());
     }
     decoder.adapters()->unit().zero_grad();
-    decoder.set_recompute_activations(true);
+    decoder.set_activation_options({Recompute::kFull});
     score(decoder, attention).loss.backward();
     CHECK(at::equal(unit.grad(), grad));
   }

@@ -3,8 +3,11 @@
 // Bits against transformers: hf_roundtrip.py.
 #include "engine/io/hf_directory.h"
 
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/nf4_tensors.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
@@ -196,6 +199,101 @@ TEST_CASE("hf_directory: a directory without weights says what it looked for") {
   const TemporaryDirectory dir;
   test::write_file(dir.path() / "config.json", model_config_json(small_config(true), "float32"));
   CHECK_THROWS_WITH(load_decoder(dir.path(), at::kFloat), Contains("model.safetensors"));
+}
+
+// Replaces every projection by its nf4 form.
+void pack_projections(std::vector<TensorToWrite>& tensors) {
+  std::vector<TensorToWrite> packed;
+  for (const TensorToWrite& tensor : tensors) {
+    if (tensor.name.ends_with("_proj.weight")) {
+      const auto matrix = QuantisedMatrix::of(tensor.tensor, QuantisedFormat::kNf4);
+      for (TensorToWrite& part : nf4_tensors(tensor.name, matrix, at::kFloat)) {
+        packed.push_back(std::move(part));
+      }
+    } else {
+      packed.push_back(tensor);
+    }
+  }
+  tensors = packed;
+}
+
+TEST_CASE(
+    "a directory in bitsandbytes' nf4 form loads to the unpacked values, and packs to its bytes") {
+  const TemporaryDirectory dir;
+  const Decoder original = random_decoder(false);
+  save_decoder(original, dir.path(), at::kFloat);
+  const fs::path file = dir.path() / "model.safetensors";
+  std::vector<TensorToWrite> tensors = read_tensors(file);
+  pack_projections(tensors);
+  write_safetensors(file, tensors);
+  CHECK(check_weight_headers(dir.path(), small_config(false)).empty());
+  Decoder loaded = load_decoder(dir.path(), at::kFloat);
+  Decoder quantised = random_decoder(false);
+  quantised.quantise(QuantisedFormat::kNf4);
+  for (std::size_t u = 0; u < quantised.units().size(); ++u) {
+    CHECK(at::equal(loaded.effective_values(u), quantised.effective_values(u)));
+  }
+  loaded.quantise(QuantisedFormat::kNf4);
+  CHECK(at::equal(loaded.effective_values(1), quantised.effective_values(1)));
+}
+
+at::Tensor bytes_of(const std::string& text) {
+  return at::tensor(
+      at::ArrayRef<uint8_t>(reinterpret_cast<const uint8_t*>(text.data()), text.size()), at::kByte);
+}
+
+TEST_CASE("nf4 tensors with quantised magnitudes are unpacked as bitsandbytes does") {
+  // Two blocks whose magnitudes are map[byte] x 0.5 + 2: 2.25 and 1.5.
+  at::Tensor map = at::zeros({256});
+  map[7] = 0.5;
+  map[9] = -1.0;
+  std::map<std::string, at::Tensor> parts{
+      {"w", at::full({64, 1}, 0xF0, at::kByte)},  // 1 and -1 in turn
+      {"w.absmax", at::tensor({7, 9}, at::kByte)},
+      {"w.quant_map", nf4_values()},
+      {"w.nested_absmax", at::full({1}, 0.5)},
+      {"w.nested_quant_map", map},
+      {nf4_state_name("w"),
+       bytes_of(R"({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [2, 64],
+                    "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 2.0})")}};
+  const auto read = [&](const std::string& name) { return parts.at(name); };
+  const at::Tensor values = read_nf4("w", read);
+  CHECK(values.sizes() == at::IntArrayRef({2, 64}));
+  CHECK(values[0][0].item<float>() == 2.25F);
+  CHECK(values[0][63].item<float>() == -2.25F);
+  CHECK(values[1][1].item<float>() == -1.5F);
+  parts["w.quant_map"] = nf4_values() * 2;
+  CHECK_THROWS_WITH(read_nf4("w", read), Contains("does not hold the values of nf4"));
+  parts["w.quant_map"] = nf4_values();
+  parts["w.absmax"] = at::zeros({3}, at::kByte);
+  CHECK_THROWS_WITH(read_nf4("w", read), Contains("'w.absmax' has 3 elements, expected 2"));
+}
+
+TEST_CASE("nf4 tensors of another shape or without a part are refused by name") {
+  const auto load = [](const std::function<void(std::vector<TensorToWrite>&)>& change) {
+    load_changed(false, [&](std::vector<TensorToWrite>& tensors) {
+      pack_projections(tensors);
+      change(tensors);
+    });
+  };
+  const auto remove = [](const std::string& suffix) {
+    return [suffix](std::vector<TensorToWrite>& tensors) {
+      std::erase_if(tensors, [&](const TensorToWrite& t) {
+        return t.name.ends_with("layers.0.self_attn.q_proj.weight" + suffix);
+      });
+    };
+  };
+  CHECK_NOTHROW(load([](auto&) {}));
+  CHECK_THROWS_WITH(load(remove(".absmax")), Contains("q_proj.weight.absmax' is missing"));
+  CHECK_THROWS_WITH(load(remove(".quant_state.bitsandbytes__nf4")), Contains("has shape"));
+  CHECK_THROWS_WITH(load([](std::vector<TensorToWrite>& tensors) {
+                      for (TensorToWrite& t : tensors) {
+                        if (t.name.ends_with("q_proj.weight.quant_state.bitsandbytes__nf4")) {
+                          t.tensor = bytes_of("    ");
+                        }
+                      }
+                    }),
+                    Contains("no description of nf4"));
 }
 
 }  // namespace

@@ -197,6 +197,9 @@ TEST_CASE("config: what the decoder cannot do is refused by file and key") {
   refused({{"use_sliding_window", true}}, "use_sliding_window");
   refused({{"layer_types", {"full_attention", "sliding_attention"}}}, "layer_types");
   refused({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
+  refused(
+      {{"quantization_config", {{"quant_method", "bitsandbytes"}, {"bnb_4bit_quant_type", "fp4"}}}},
+      "quantization_config");
   refused({{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 4.0}}}}, "low_freq_factor");
   refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
   refused({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},

@@ -192,7 +192,7 @@ TEST_CASE("a quantised model computes with its unpacked values, forward and back
         const Pass packed = run(models.packed), plain = run(models.plain);
         CHECK(at::equal(packed.hidden, plain.hidden));
         CHECK(max_abs_diff(packed.gradient, plain.gradient) < 1e-12);
-        models.packed.set_recompute_activations(true);
+        models.packed.set_activation_options({Recompute::kFull});
         CHECK(max_abs_diff(run(models.packed).gradient, plain.gradient) < 1e-12);
         // Merged for export: the adapters on top of the unpacked values.
         for (std::size_t u = 0; u < models.plain.units().size(); ++u) {

@@ -4,7 +4,9 @@
 Guards: weights that a server did not take or took in part, log-probs of another distribution than the sampled one, a prefix
 cache that crosses versions, rollouts that name the wrong version, a policy that does not learn through all of this.
 
-Usage: server_grpo.py vllm|python|llama_cpp [--weights pull|engine|disk|restart] [--byte-texts] [--steps N] [--out PREFIX]
+Usage: server_grpo.py vllm|python|llama_cpp [--weights pull|engine|disk|restart|adapter] [--byte-texts] [--steps N] [--out PREFIX]
+--weights adapter trains low-rank adapters and gives the server these alone; transformers then recomputes nothing, because
+no version's whole weights are on disk.
 Run by tools/test_vllm.sh and tools/test_llama.sh; $VLLM_PYTHON and $LLAMA_PYTHON name the Pythons that have vLLM and
 llama.cpp. --byte-texts: tokens of llama.cpp that are parts of characters. --out writes PREFIX.json and PREFIX.png.
 """
@@ -33,6 +35,8 @@ RECIPE = ROOT / "recipes" / "quickstart"
 MEAN_BOUND, WANTED_GAIN, VERSIONS_CHECKED = 1e-4, 0.1, 6
 LEARNT_STEPS = 100  # that the gain is wanted of; fewer have to rise at all
 EXTENSION = ("--worker-extension-cls", "ringside_bridge.vllm_extension.RingsideWorkerExtension")
+LORA_RANK = 16
+ADAPTER_SERVER = ("--enable-lora", "--max-lora-rank", str(LORA_RANK))
 PACKAGE = str(ROOT / "rollout_bridge" / "python")
 
 
@@ -93,22 +97,24 @@ def start_server(kind: str, model: pathlib.Path, log: pathlib.Path, weights: str
         site = vllm_extension.installed_package(log.parent)
         backend = ("--weight-transfer-config", '{"backend": "ringside"}')
         return vllm_client.vllm_server(model, log, backend, (("PYTHONPATH", str(site)),))
-    arguments = EXTENSION if weights == "pull" else ()
-    return vllm_client.vllm_server(model, log, arguments, (("PYTHONPATH", PACKAGE),))
+    arguments = {"pull": EXTENSION, "adapter": ADAPTER_SERVER}.get(weights, ())
+    return vllm_client.vllm_server(model, log, arguments, (("PYTHONPATH", PACKAGE), ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")))
 
 
 def train(folder: pathlib.Path, model: pathlib.Path, url: str, options) -> None:
     """Trainer and worker until the run's end; the worker must leave by itself."""
+    adapter = options.weights == "adapter"
     common = [RECIPE / "grpo.yaml", f"model.path={model}", f"data.train={folder / 'data/train.jsonl'}", "seed=1"]
+    common += [f"lora.rank={LORA_RANK}", "lora.publish=adapter", "optimizer.learning_rate=2e-3"] if adapter else []
+    kept = [] if adapter else [f"weights.directory={folder / 'versions'}", "weights.keep=0"]
     with open(folder / "trainer.log", "w") as log, open(folder / "worker.log", "w") as worker_log:
         trainer = subprocess.Popen(
             [str(w) for w in [RINGSIDE, "train", *common, "--run-dir", folder / "run", "--steps", options.steps,
-                              "parallel.ulysses_parallel_size=1", f"weights.directory={folder / 'versions'}",
-                              "weights.keep=0", "log.rollouts=true"]], stdout=log, stderr=log)
+                              "parallel.ulysses_parallel_size=1", *kept, "log.rollouts=true"]], stdout=log, stderr=log)
         worker = subprocess.Popen(
             [str(w) for w in [RINGSIDE, "rollout", *common, "--run-dir", folder / "run", "--server", options.server,
                               f"rollout.server_options.url={url}", "rollout.server_options.model=policy",
-                              f"rollout.server_options.weights={options.weights}", *start_command(options)]],
+                              f"rollout.server_options.weights={'auto' if adapter else options.weights}", *start_command(options)]],
             stdout=worker_log, stderr=worker_log)
         try:
             while trainer.poll() is None:
@@ -158,7 +164,7 @@ def plot(rewards: list[float], title: str, path: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("server", choices=["vllm", "python", "llama_cpp"])
-    parser.add_argument("--weights", choices=["pull", "engine", "disk", "restart"])
+    parser.add_argument("--weights", choices=["pull", "engine", "disk", "restart", "adapter"])
     parser.add_argument("--byte-texts", action="store_true")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--out")
@@ -173,21 +179,21 @@ def main() -> int:
             seconds = time.monotonic() - began
         steps = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         rollouts = [json.loads(line) for line in (folder / "run/rollouts.jsonl").read_text().splitlines()]
-        means = recompute(folder, rollouts)
+        means = {} if options.weights == "adapter" else recompute(folder, rollouts)
     rewards = [step["reward"] for step in steps]
     tenth = max(1, len(rewards) // 10)
     first, last = sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
     of_trainer = max(step["sampling/sampling_logp_difference/mean"] for step in steps)
     print(f"{options.server}, weights by {options.weights}: {len(steps)} steps, {len(rollouts)} rollouts in {seconds:.0f} s; "
           f"reward {first:.3f} -> {last:.3f}; log-probs at most {of_trainer:.1e} from the trainer's (mean of a step), "
-          f"{max(means.values()):.1e} from transformers' (mean of a version, {len(means)} versions)")
+          f"{max(means.values(), default=0):.1e} from transformers' (mean of a version, {len(means)} versions)")
     if options.out:
         record = {"server": options.server, "weights": options.weights, "seconds": seconds, "reward": rewards,
                   "logprob_difference_of_trainer": [s["sampling/sampling_logp_difference/mean"] for s in steps],
                   "logprob_difference_of_transformers": means, "transformers": transformers.__version__}
         pathlib.Path(options.out + ".json").write_text(json.dumps(record, indent=1) + "\n")
         plot(rewards, f"GRPO through {options.server}, weights by {options.weights}", options.out + ".png")
-    good = len(steps) == options.steps and of_trainer < MEAN_BOUND and max(means.values()) < MEAN_BOUND
+    good = len(steps) == options.steps and of_trainer < MEAN_BOUND and max(means.values(), default=0) < MEAN_BOUND
     wanted = WANTED_GAIN if options.steps >= LEARNT_STEPS else 0.0
     return 0 if good and last > first + wanted else 1
 

@@ -71,7 +71,8 @@ TEST_CASE("features that do not exist are said not to exist, with what there is 
   CHECK_THAT(suggestion("vllm_gpu_memory_utilization"), Contains("to the server itself"));
   CHECK_THAT(suggestion("rollout.gpu_memory_utilization"), Contains("to the server itself"));
   CHECK_THAT(suggestion("model.attn_implementation"), Contains("one attention implementation"));
-  CHECK_THAT(suggestion("trainer.total_epochs"), Contains("train.epochs") && Contains("train.steps"));
+  CHECK_THAT(suggestion("trainer.total_epochs"),
+             Contains("train.epochs") && Contains("train.steps"));
   CHECK_THAT(suggestion("sp.allgather_logits"), Contains("never gathered"));
   // Only whole words: an exploration bonus is no LoRA.
   CHECK(absent_feature("algorithm.exploration") == "");

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/io/hf_directory.h"
 #include "engine/optim/adamw.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/checkpoint_reader.h"
@@ -192,6 +193,91 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
   take_step(policy);
   take_step(restored);
   CHECK(same_parameters(policy.decoder(), restored.decoder()));
+}
+
+// A model with adapters drawn from `seed`, B not zero, on the base of make_decoder(1).
+engine::Decoder make_adapted(uint64_t seed, at::ScalarType dtype = at::kFloat,
+                             bool quantised = false) {
+  engine::Decoder decoder = make_decoder(1, dtype);
+  if (quantised) {
+    decoder.quantise(engine::QuantisedFormat::kNf4);
+  }
+  engine::Adapters& adapters = decoder.add_adapters({2, 4.0, engine::adapter_targets()});
+  at::manual_seed(seed);
+  adapters.unit().flat().detach().copy_(at::randn(adapters.unit().flat().sizes()) * 0.3);
+  return decoder;
+}
+
+const at::Tensor& factors(const engine::Decoder& decoder) {
+  return decoder.adapters()->unit().flat();
+}
+
+TEST_CASE("adapters published alone install to the same bits, under the names of PEFT's files") {
+  for (const bool quantised : {false, true}) {
+    const auto trainer = make_adapted(1, at::kFloat, quantised);
+    auto worker = make_adapted(2, at::kFloat, quantised);
+    const auto published = rl::PublishedParameters::adapters_of(trainer);
+    const auto snapshot =
+        bridge::make_snapshot("run", 1, 5, rl::copy_weights(published, at::kFloat));
+    CHECK(snapshot->manifest.tensors.front().name ==
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+    CHECK(published.bytes(at::kFloat) < rl::PublishedParameters(trainer).bytes(at::kFloat));
+    CHECK(rl::installed_root_hash(worker, snapshot->manifest) != snapshot->manifest.root_hash);
+    rl::install_weights(worker, *snapshot);
+    CHECK(at::equal(factors(worker), factors(trainer)));
+    CHECK(rl::installed_root_hash(worker, snapshot->manifest) == snapshot->manifest.root_hash);
+    auto plain = make_decoder(3);
+    CHECK_THROWS_WITH(rl::install_weights(plain, *snapshot), Catch::Contains("tensors"));
+  }
+  CHECK_THROWS_WITH(rl::PublishedParameters::adapters_of(make_decoder(1)),
+                    Catch::Contains("no adapters"));
+}
+
+TEST_CASE("whole weights of a model with adapters are published merged, as it is saved") {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool quantised : {false, true}) {
+      const auto trainer = make_adapted(1, dtype, quantised);
+      auto worker = make_decoder(2, dtype);
+      rl::install_weights(worker, *rl::snapshot_weights(trainer, dtype, "run", 1, 5));
+      const test::TemporaryDirectory dir;
+      engine::save_decoder(trainer, dir.path(), dtype);
+      CHECK(same_parameters(worker, engine::load_decoder(dir.path(), dtype)));
+      // The sum in fp32, cast once.
+      CHECK(at::equal(worker.units()[1]->flat().detach(),
+                      trainer.effective_values(1).to(dtype).to(at::kFloat)));
+      CHECK_FALSE(at::equal(worker.units()[1]->flat().detach(),
+                            make_decoder(1, dtype).units()[1]->flat().detach()));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint brings back adapters and their moments on the base of the model") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
+  const test::TemporaryDirectory dir;
+  const auto runner = [&](uint64_t seed) {
+    return engine::ModelRunner(std::make_unique<engine::LanguageModel>(
+                                   std::make_unique<engine::Decoder>(make_adapted(seed, dtype))),
+                               sp::single_rank_groups(), engine::AdamWOptions{});
+  };
+  auto policy = runner(1);
+  CHECK(policy.state_slices().size() == 3 * policy.decoder().adapters()->unit().specs().size());
+  take_step(policy);
+  take_step(policy);
+  rl::Manifest manifest;
+  manifest.state = {2, 2, 2, 7, "run"};
+  test::save_checkpoint(dir.path() / "c", policy, manifest);
+  auto restored = runner(9);
+  const rl::CheckpointReader reader(dir.path() / "c");
+  reader.fill("policy", restored.state_slices());
+  restored.state_restored();
+  restored.set_step_count(reader.manifest().optimizer_steps.at("policy"));
+  CHECK(at::equal(factors(policy.decoder()), factors(restored.decoder())));
+  take_step(policy);
+  take_step(restored);
+  CHECK(at::equal(factors(policy.decoder()), factors(restored.decoder())));
+  CHECK(same_parameters(policy.decoder(), restored.decoder()));
+  CHECK_THROWS_WITH(rl::export_checkpoint(dir.path() / "c", dir.path() / "exported"),
+                    Catch::Contains("holds adapters alone"));
 }
 
 TEST_CASE("an update with recomputed activations is the same update, on every layout") {

@@ -57,9 +57,9 @@ class RankBench {
   void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store,
              const Setup& setup, const std::vector<sp::Axes>& more, int64_t rank) {
     const sp::Mesh mesh(shape, rank);
-    const auto groups = size_ == 1 ? sp::single_rank_groups()
-                                   : sp::connect_groups(mesh, store, "127.0.0.1",
-                                                        std::chrono::seconds(60), more);
+    const auto groups =
+        size_ == 1 ? sp::single_rank_groups()
+                   : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60), more);
     const Body body = setup(mesh, groups);
     for (;;) {
       start_.arrive_and_wait();

@@ -126,7 +126,8 @@ double attended_flops(int64_t pairs) {
 void measure_attention(const Regime& regime, int repetitions) {
   std::vector<std::unique_ptr<Bench>> benches;
   for (const Method& method : kMethods) {
-    benches.push_back(std::make_unique<Bench>(method.shape, kThreads, attention_of(regime, method)));
+    benches.push_back(
+        std::make_unique<Bench>(method.shape, kThreads, attention_of(regime, method)));
     benches.back()->run();  // warm-up
   }
   std::vector<std::vector<double>> seconds(kMethods.size());

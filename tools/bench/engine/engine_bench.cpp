@@ -1,5 +1,5 @@
-// Bench of the engine: a training step of a sharded model against a replicated one, with and without
-// prefetch, offload and recomputation; and forward and backward over packed documents, for
+// Bench of the engine: a training step of a sharded model against a replicated one, with and
+// without prefetch, offload and recomputation; and forward and backward over packed documents, for
 // beside_transformers.py. Prints one JSON object per line.
 //
 // Usage: bench_engine sharding [repetitions]
@@ -91,11 +91,11 @@ struct Trained {
           const sp::ProcessGroups& groups)
       : runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                engine::AdamWOptions{}),
-        batches(sp::collate(documents, mesh,
-                            {{config.num_attention_heads, config.num_key_value_heads,
-                              config.head_dim},
-                             budget,
-                             {}})) {
+        batches(
+            sp::collate(documents, mesh,
+                        {{config.num_attention_heads, config.num_key_value_heads, config.head_dim},
+                         budget,
+                         {}})) {
     for (const sp::MicroBatch& batch : batches) {
       inputs.push_back({&batch, at::ones({batch.num_entries()})});
     }
@@ -135,8 +135,8 @@ void measure_sharding(int repetitions) {
   std::vector<std::unique_ptr<RankBench>> benches;
   for (const Variant& variant : kVariants) {
     const sp::MeshShape shape{.dp_replicate = 2 / variant.shard, .dp_shard = variant.shard};
-    benches.push_back(std::make_unique<RankBench>(
-        shape, kThreads, step_of(variant), std::vector<sp::Axes>{kShard, kReplicas}));
+    benches.push_back(std::make_unique<RankBench>(shape, kThreads, step_of(variant),
+                                                  std::vector<sp::Axes>{kShard, kReplicas}));
     benches.back()->run();  // warm-up
   }
   std::vector<std::vector<double>> seconds(kVariants.size());
@@ -162,12 +162,10 @@ void measure_packed(const std::string& model, const std::vector<int64_t>& length
     tokens += length;
   }
   RankBench one({}, kThreads, [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-    auto decoder =
-        std::make_unique<engine::Decoder>(engine::load_decoder(model, at::kFloat));
+    auto decoder = std::make_unique<engine::Decoder>(engine::load_decoder(model, at::kFloat));
     const engine::ModelConfig config = decoder->config();
-    auto trained =
-        std::make_shared<Trained>(config, std::move(decoder),
-                                  documents_of(lengths, config.vocab_size), tokens, mesh, groups);
+    auto trained = std::make_shared<Trained>(
+        config, std::move(decoder), documents_of(lengths, config.vocab_size), tokens, mesh, groups);
     return RankBench::Body([trained] { trained->train(); });
   });
   one.run();  // warm-up
@@ -199,6 +197,7 @@ int main(int argc, char** argv) {
     measure_packed(argv[2], lengths, argc > 4 ? std::atoi(argv[4]) : 3);
     return 0;
   }
-  std::fprintf(stderr, "usage: bench_engine sharding [REPETITIONS] | packed MODEL LENGTHS [REPETITIONS]\n");
+  std::fprintf(stderr,
+               "usage: bench_engine sharding [REPETITIONS] | packed MODEL LENGTHS [REPETITIONS]\n");
   return 2;
 }
