@@ -14,6 +14,9 @@ namespace {
 // All bytes of a tensor without gaps, in memory order.
 at::Tensor flattened(const at::Tensor& x) { return x.as_strided({x.numel()}, {1}); }
 
+// Empty tensors, which a rank without tokens has, stay: memory of no size is not pinned.
+bool travels(const at::Tensor& x) { return x.defined() && x.numel() > 0; }
+
 c10::Stream current_stream(const c10::Stream& of_device) {
   return c10::impl::VirtualGuardImpl(of_device.device_type()).getStream(of_device.device());
 }
@@ -51,7 +54,7 @@ void ActivationOffload::start_to_host(Entry& entry) {
   }
   Download download(stream_);
   for (at::Tensor& tensor : entry.tensors) {
-    if (!tensor.defined()) {
+    if (!travels(tensor)) {
       entry.sizes.emplace_back();
       entry.strides.emplace_back();
       continue;
@@ -77,7 +80,9 @@ void ActivationOffload::start_to_device(Entry& entry) {
   std::vector<at::Tensor> device(entry.tensors.size());
   for (std::size_t i = 0; i < device.size(); ++i) {
     const at::Tensor& host = entry.tensors[i];
-    if (host.defined()) {
+    if (!travels(host)) {
+      device[i] = host;
+    } else {
       device[i] = at::empty(host.sizes(), at::dtype(host.scalar_type()).device(stream_->device()));
       guard.recordDataPtrOnStream(device[i].storage().data_ptr(), *stream_);
     }
@@ -87,7 +92,7 @@ void ActivationOffload::start_to_device(Entry& entry) {
   allocated.make_wait(*stream_);
   const c10::StreamGuard on_side_stream(*stream_);
   for (std::size_t i = 0; i < device.size(); ++i) {
-    if (device[i].defined()) {
+    if (travels(device[i])) {
       device[i].copy_(entry.tensors[i], /*non_blocking=*/true);
       device[i] = device[i].as_strided(entry.sizes[i], entry.strides[i]);
     }

@@ -25,8 +25,8 @@ class ActivationOffload {
   explicit ActivationOffload(const std::optional<c10::Stream>& stream) : stream_(stream) {}
 
   // Takes over a layer's tensors, which must not be changed from now on, and starts the transfer of
-  // the previous layer's. Undefined tensors stay undefined. Returns the ticket for take().
-  // Blocks: never.
+  // the previous layer's. Undefined tensors stay undefined, empty ones stay. Returns the ticket for
+  // take(). Blocks: never.
   std::size_t put(std::vector<at::Tensor> tensors);
 
   // Gives a layer's tensors back on the device, with their values and strides, and starts the

@@ -17,76 +17,238 @@ int64_t elements(const std::vector<ParamSpec>& specs) {
   return sum;
 }
 
-struct Widths {
-  int64_t compute, master, sums;  // bytes of a number: activations, weights, statistics
-  bool casts;                     // weights are cast for use
+int64_t share(int64_t whole, int64_t ranks) { return (whole + ranks - 1) / ranks; }
+
+// Sizes of one estimate. Bytes, unless said otherwise.
+class Sizes {
+ public:
+  Sizes(const ModelConfig& config, const ComputeContext& context, const PassShape& shape)
+      : c_(config), p_(shape) {
+    const auto bytes = [](at::ScalarType dtype) {
+      return static_cast<int64_t>(c10::elementSize(dtype));
+    };
+    compute_ = bytes(context.compute);
+    master_ = bytes(context.master);
+    sums_ = std::max<int64_t>(4, compute_);
+    casts_ = context.compute != context.master;
+    layer_parameters_ = elements(decoder_layer_specs(config, 0));
+    parameters_ = elements(decoder_specs(config));
+    head_parameters_ = config.vocab_size * config.hidden_size;
+  }
+
+  MemoryEstimate at_head() const {
+    MemoryEstimate m = states();
+    m.gradients = accumulated_gradients();
+    const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
+    m.gathered = keeps_gathered() ? parameters_ * compute_
+                                  : saved_casts(layers()) + head_weights +
+                                        (sharded() ? layer_parameters_ * compute_ : 0);
+    m.activations = rope() + kept(device_layers(1)) + tail();
+    const int64_t rows = std::min(p_.logit_rows, p_.entries);
+    m.logits = rows * c_.vocab_size * p_.logit_bytes + head_parameters_ * sums_ +
+               p_.entries * c_.hidden_size * compute_;
+    return m;
+  }
+
+  // In the backward of a layer, with `below` layers whose activations are still kept.
+  MemoryEstimate in_layer(int64_t below) const {
+    MemoryEstimate m = states();
+    const int64_t done = layers() - 1 - below;  // layers whose gradients exist
+    m.gradients =
+        p_.accumulates || sharded() ? accumulated_gradients() : done * layer_parameters_ * master_;
+    // The head's gradient: of tied weights it waits for the embedding's.
+    if (!p_.accumulates || c_.tie_word_embeddings) {
+      m.gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
+    }
+    if (sharded()) {
+      m.gradients += layer_parameters_ * master_;  // whole, while it is summed
+    }
+    const int64_t layers_of_weights = keeps_gathered() ? 0 : sharded() ? 2 : recomputes() ? 1 : 0;
+    m.gathered =
+        keeps_gathered()
+            ? parameters_ * compute_
+            : saved_casts(below + 1) +
+                  (weights_are_made() ? layers_of_weights * layer_parameters_ * compute_ : 0);
+    m.activations = rope() + kept(std::min(device_layers(2), below + 1));
+    m.working = std::max(mlp_moment(), attention_moment());
+    m.communication = m.working == mlp_moment() ? 0 : key_value_buffers();
+    return m;
+  }
+
+  int64_t layers() const { return c_.num_hidden_layers; }
+
+ private:
+  bool recomputes() const { return p_.activations.recompute != Recompute::kNone; }
+  bool sharded() const { return p_.state.shard_ranks > 1; }
+  bool keeps_gathered() const { return sharded() && p_.state.zero_stage < 3; }
+  // Whether a weight for use is a tensor beside the stored one.
+  bool weights_are_made() const { return casts_ || sharded() || p_.state.parameters_on_host; }
+  int64_t mine(int64_t whole) const { return share(whole, p_.state.shard_ranks); }
+
+  // Weights, moments and host memory, which do not depend on the moment.
+  MemoryEstimate states() const {
+    const StateShape& state = p_.state;
+    MemoryEstimate m;
+    const int64_t masters = mine(parameters_) * master_;
+    if (state.masters_on_host) {
+      // The device keeps this rank's part in the compute dtype.
+      m.weights = state.parameters_on_host || keeps_gathered() ? 0 : mine(parameters_) * compute_;
+      m.host += masters;
+    } else {
+      (state.parameters_on_host ? m.host : m.weights) += masters;
+    }
+    if (p_.trains) {
+      const bool off = state.moments_on_host || state.masters_on_host;
+      (off ? m.host : m.moments) += 2 * masters;
+      m.host += state.masters_on_host ? masters : 0;  // gradients
+    }
+    if (p_.activations.offload) {
+      m.host += (layers() - 1) * kept_by_layer();
+    }
+    return m;
+  }
+
+  int64_t accumulated_gradients() const {
+    if (p_.state.masters_on_host) {
+      return layer_parameters_ * master_;
+    }
+    if (!p_.accumulates) {
+      return 0;
+    }
+    const bool whole = !sharded() || p_.state.zero_stage == 1;
+    return (whole ? parameters_ : mine(parameters_)) * master_;
+  }
+
+  // Casts of layers' weights that their backward keeps.
+  int64_t saved_casts(int64_t layers_kept) const {
+    return casts_ && !sharded() && !recomputes() ? layers_kept * layer_parameters_ * compute_ : 0;
+  }
+
+  int64_t rope() const { return p_.tokens * c_.head_dim * compute_; }
+  // The final norm's input and output, and the rows of the entries.
+  int64_t tail() const {
+    return p_.tokens * (2 * c_.hidden_size * compute_ + sums_) +
+           p_.entries * (c_.hidden_size * compute_ + 24);
+  }
+
+  bool exchanges() const { return p_.query_heads < c_.num_attention_heads; }
+  // What attention's node saves beyond its inputs in this rank's own layout.
+  int64_t attention_results() const {
+    return p_.share_tokens * p_.query_heads * (c_.head_dim * compute_ + sums_);
+  }
+  int64_t exchanged_inputs() const {
+    return p_.share_tokens * (p_.query_heads + 2 * p_.kv_heads) * c_.head_dim * compute_;
+  }
+  int64_t exchanged_output() const {
+    return p_.tokens * c_.num_attention_heads * c_.head_dim * compute_;
+  }
+  int64_t mlp_saved(int64_t rows) const { return 3 * rows * c_.intermediate_size * compute_; }
+
+  // What one layer saves without recomputation, but for its MLP: decoder_layer() and the operators
+  // that it calls, in their order.
+  int64_t saved_before_mlp() const {
+    const int64_t s = p_.tokens, d = c_.head_dim;
+    const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads;
+    const int64_t norms = 2 * s * (2 * c_.hidden_size * compute_ + sums_);
+    const int64_t qkv = s * (heads + 2 * kv) * d * compute_;
+    const int64_t rotated = s * (heads + kv) * (d * compute_ + (c_.qk_norm ? sums_ : 0));
+    // Without an exchange the queries are a view of what was rotated; keys and values are joined.
+    const int64_t joined = p_.share_tokens * 2 * p_.kv_heads * d * compute_;
+    const int64_t attention =
+        exchanges() ? exchanged_inputs() + exchanged_output() - s * (heads + kv) * d * compute_
+                    : joined;
+    return norms + qkv + rotated + attention + attention_results();
+  }
+  int64_t layer_saved() const { return saved_before_mlp() + mlp_saved(p_.tokens); }
+
+  // What one layer keeps from the forward to its backward.
+  int64_t kept_by_layer() const {
+    const int64_t input = p_.tokens * c_.hidden_size * compute_;
+    switch (p_.activations.recompute) {
+      case Recompute::kNone:
+        return layer_saved();
+      case Recompute::kFull:
+        return input;
+      case Recompute::kSelective:
+        return input + kept_attention();
+    }
+    return 0;
+  }
+  int64_t kept_attention() const {
+    return attention_results() + (exchanges() ? exchanged_inputs() + exchanged_output() : 0);
+  }
+  int64_t kept(int64_t layers_kept) const { return layers_kept * kept_by_layer(); }
+  // Of how many layers the device holds what they keep.
+  int64_t device_layers(int64_t with_offload) const {
+    return p_.activations.offload ? std::min(with_offload, layers()) : layers();
+  }
+
+  // What a recomputed layer saves beside what it kept. Its input is the residual that its first
+  // norm saves; the gradient of its output stays until all of its backward is done.
+  int64_t recomputed(int64_t saved) const {
+    if (!recomputes()) {
+      return 0;
+    }
+    const bool selective = p_.activations.recompute == Recompute::kSelective;
+    return saved - (selective ? kept_attention() : 0);
+  }
+
+  // While the MLP's backward runs.
+  int64_t mlp_moment() const {
+    const int64_t tile = p_.activations.mlp_tile_tokens;
+    const int64_t s = p_.tokens, e = c_.hidden_size, f = c_.intermediate_size;
+    const int64_t rows = tile > 0 ? std::min(tile, s) : s;
+    const int64_t flowing = (s * e + 2 * rows * f) * compute_;
+    // The down projection's gradient; with tiles, those of all three and a tile's.
+    const int64_t gradients =
+        tile > 0 ? 5 * e * f * master_ : e * f * (casts_ ? master_ : compute_);
+    const int64_t tile_in_out = tile > 0 ? (s * e + 2 * rows * e) * compute_ : 0;
+    const int64_t saved = saved_before_mlp() + mlp_saved(rows);
+    // Without recomputation the layer's activations are among those kept.
+    return recomputed(saved) + flowing + gradients + tile_in_out;
+  }
+
+  // While attention's backward runs: the MLP's activations are gone, its gradients exist.
+  int64_t attention_moment() const {
+    const int64_t e = c_.hidden_size, f = c_.intermediate_size, d = c_.head_dim;
+    const int64_t s = p_.tokens, S = p_.share_tokens;
+    const int64_t flowing = s * e * compute_ + S * p_.query_heads * d * (compute_ + sums_) +
+                            S * 2 * p_.kv_heads * d * sums_;
+    const int64_t gradients = 3 * e * f * master_;
+    const int64_t freed = recomputes() ? 0 : mlp_saved(s);
+    return recomputed(saved_before_mlp()) + flowing + gradients - freed;
+  }
+
+  // One step's keys and values, those that arrive, and the gradients that travel along.
+  int64_t key_value_buffers() const {
+    if (p_.ring_ranks == 1) {
+      return 0;
+    }
+    const int64_t rows = p_.gathers_kv ? p_.ring_ranks * p_.share_tokens : 2 * p_.share_tokens;
+    return rows * 2 * p_.kv_heads * c_.head_dim * (compute_ + sums_);
+  }
+
+  const ModelConfig& c_;
+  const PassShape& p_;
+  int64_t compute_ = 0, master_ = 0, sums_ = 0;                          // bytes of a number
+  bool casts_ = false;                                                   // weights are cast for use
+  int64_t layer_parameters_ = 0, parameters_ = 0, head_parameters_ = 0;  // elements
 };
-
-Widths widths_of(const ComputeContext& context) {
-  const auto bytes = [](at::ScalarType dtype) {
-    return static_cast<int64_t>(c10::elementSize(dtype));
-  };
-  return {bytes(context.compute), bytes(context.master),
-          std::max<int64_t>(4, bytes(context.compute)), context.compute != context.master};
-}
-
-// What one layer saves: decoder_layer() and the operators that it calls, in their order.
-int64_t layer_activations(const ModelConfig& c, const Widths& w, const PassShape& shape) {
-  const int64_t s = shape.tokens, S = shape.share_tokens, d = c.head_dim;
-  const int64_t heads = c.num_attention_heads, kv = c.num_key_value_heads;
-  const bool exchanges = shape.query_heads < heads;
-  const int64_t norms = 2 * s * (2 * c.hidden_size * w.compute + w.sums);
-  const int64_t qkv = s * (heads + 2 * kv) * d * w.compute;
-  const int64_t rotated = s * (heads + kv) * (d * w.compute + (c.qk_norm ? w.sums : 0));
-  // Without an exchange the queries are a view of what was rotated; keys and values are joined.
-  const int64_t attention =
-      S * 2 * shape.kv_heads * d * w.compute + S * shape.query_heads * (d * w.compute + w.sums);
-  const int64_t exchanged = exchanges
-                                ? S * shape.query_heads * d * w.compute +
-                                      s * heads * d * w.compute - s * (heads + kv) * d * w.compute
-                                : 0;
-  const int64_t mlp = 3 * s * c.intermediate_size * w.compute;
-  const int64_t cast_weights = w.casts ? elements(decoder_layer_specs(c, 0)) * w.compute : 0;
-  return norms + qkv + rotated + attention + exchanged + mlp + cast_weights;
-}
-
-// Bytes that the backward adds to the saved activations while the head's gradient is computed.
-int64_t head_transient(const ModelConfig& c, const Widths& w, const PassShape& shape) {
-  const int64_t rows = std::min(shape.logit_rows, shape.entries);
-  const int64_t logits = rows * c.vocab_size * (w.sums + (w.casts ? w.compute : 0));
-  return logits + c.vocab_size * c.hidden_size * w.sums + shape.entries * c.hidden_size * w.compute;
-}
-
-// The same in the MLP of the last layer, when what the head saved is gone.
-int64_t mlp_transient(const ModelConfig& c, const Widths& w, const PassShape& shape) {
-  const int64_t flowing = shape.tokens * (c.hidden_size + 2 * c.intermediate_size) * w.compute;
-  return flowing + c.hidden_size * c.intermediate_size * w.compute;
-}
 
 }  // namespace
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
                                const PassShape& shape) {
-  const Widths w = widths_of(context);
-  const int64_t s = shape.tokens, e = config.hidden_size;
-  const int64_t parameters = elements(decoder_specs(config));
-  MemoryEstimate estimate;
-  estimate.weights = parameters * w.master;
-  const int64_t rope = shape.tokens * config.head_dim * w.compute;
-  estimate.optimizer = 2 * parameters * w.master;
-  estimate.gradients = shape.accumulates ? parameters * w.master : 0;
-  const int64_t layer = layer_activations(config, w, shape);
-  const int64_t layers = config.num_hidden_layers;
-  estimate.activations =
-      rope + (shape.recompute_activations ? layers * s * e * w.compute : layers * layer);
-  // The final norm's input and output, the rows of the entries, and the head's cast weights.
-  const int64_t tail = s * (2 * e * w.compute + w.sums) + shape.entries * (e * w.compute + 24) +
-                       (w.casts ? config.vocab_size * e * w.compute : 0);
-  const int64_t in_head = tail + head_transient(config, w, shape);
-  const int64_t in_layer =
-      mlp_transient(config, w, shape) + (shape.recompute_activations ? layer : 0);
-  estimate.transient = std::max(in_head, in_layer);
-  return estimate;
+  const Sizes sizes(config, context, shape);
+  MemoryEstimate largest = sizes.at_head();
+  const int64_t last = sizes.layers() - 1;
+  for (const int64_t below : {last, std::min<int64_t>(1, last), int64_t{0}}) {
+    const MemoryEstimate moment = sizes.in_layer(below);
+    if (moment.peak() > largest.peak()) {
+      largest = moment;
+    }
+  }
+  return largest;
 }
 
 }  // namespace ringside::engine

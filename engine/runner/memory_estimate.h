@@ -1,12 +1,22 @@
-// Device memory of a training pass, predicted from shapes before anything runs.
+// Memory of a training rank, predicted from shapes before anything runs.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/device/compute_context.h"
+#include "engine/models/activation_options.h"
 #include "engine/models/model_config.h"
 
 namespace ringside::engine {
+
+// Where a rank's part of a model lives.
+struct StateShape {
+  int64_t shard_ranks = 1;  // that hold one copy of the model together; 1: this rank has all of it
+  int64_t zero_stage = 3;   // as Sharding::stage
+  bool moments_on_host = false;
+  bool masters_on_host = false;     // gradients leave for the host too
+  bool parameters_on_host = false;  // between uses
+};
 
 // The largest micro-batch of a rank, and how the rank computes it.
 struct PassShape {
@@ -15,24 +25,39 @@ struct PassShape {
   int64_t entries = 0;       // loss entries of this rank
   int64_t query_heads = 0;   // of this rank, after the exchange of heads
   int64_t kv_heads = 0;
-  int64_t logit_rows = 0;  // rows whose logits exist at once
-  bool recompute_activations = false;
+  int64_t ring_ranks = 1;
+  bool gathers_kv = false;  // the ring gathers all keys and values, and does not pass them on
+  int64_t logit_rows = 0;   // rows whose logits exist at once
+  int64_t logit_bytes = 4;  // for one logit, with what is computed from it
+  ActivationOptions activations;
   bool accumulates = false;  // more than one micro-batch an optimizer step
+  bool trains = true;        // false: forward passes only
+  StateShape state;
 };
 
-// Bytes. Allocations below a few KiB, and scratch memory inside kernels, are left out.
+// Bytes at the moment of the peak, by part. Allocations below a few KiB, and scratch memory inside
+// kernels, are left out.
 struct MemoryEstimate {
-  int64_t weights = 0;      // master weights
-  int64_t optimizer = 0;    // both moments
-  int64_t gradients = 0;    // those that exist when memory peaks
-  int64_t activations = 0;  // saved by the forward for the backward
-  int64_t transient = 0;    // of the backward's largest moment
+  int64_t weights = 0;        // master weights, or the part of the weights that is kept
+  int64_t moments = 0;        // both
+  int64_t gradients = 0;      // accumulated ones, and those of the units under way
+  int64_t gathered = 0;       // weights cast or gathered for use
+  int64_t activations = 0;    // saved by the forward for the backward
+  int64_t working = 0;        // of the layer whose backward runs; 0 at the head
+  int64_t logits = 0;         // a chunk of them and the head's gradients; 0 in a layer
+  int64_t communication = 0;  // keys and values under way, and their gradients
+  int64_t host = 0;           // pinned memory; not part of peak()
 
-  int64_t peak() const { return weights + optimizer + gradients + activations + transient; }
+  // Of the device.
+  int64_t peak() const {
+    return weights + moments + gradients + gathered + activations + working + logits +
+           communication;
+  }
 };
 
-// The peak is in the backward, at one of two moments: while the head's gradient is computed, or in
-// the MLP of the last layer. Transfers of keys and values between ring ranks are not part of it.
+// The peak is in the backward, at one of four moments: at the head, in the last layer, where all
+// activations exist, or in the first two, where all gradients do: with an offload the second layer
+// has the first one's activations beside its own.
 // Thread safety: pure.
 MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
                                const PassShape& shape);

@@ -7,11 +7,45 @@
 
 #include "engine/nn/token_scores.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::rl {
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+engine::StateShape state_shape(const Config& config) {
+  engine::StateShape state;
+  const std::vector<sp::Axes> axes = sharding_axes(config.parallel);
+  if (!axes.empty()) {
+    state.shard_ranks = sp::Mesh(mesh_shape(config.parallel), /*rank=*/0).size(axes.front());
+  }
+  state.zero_stage = config.parallel.zero_stage;
+  state.moments_on_host = config.optimizer.offload != OptimizerOffload::kNone;
+  state.masters_on_host = config.optimizer.offload == OptimizerOffload::kFull;
+  state.parameters_on_host = config.model.offload_parameters;
+  return state;
+}
+
+engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& model,
+                             const at::TensorOptions& hidden) {
+  const int64_t ulysses = config.parallel.ulysses_parallel_size;
+  engine::PassShape shape;
+  shape.ring_ranks = config.parallel.ringattn_parallel_size;
+  shape.gathers_kv = config.sp.ring_impl == sp::RingImpl::kAllGather;
+  shape.share_tokens = ceil_div(config.train.tokens_per_micro_batch, shape.ring_ranks);
+  shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
+  shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
+  shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
+  shape.activations = activation_options(config);
+  shape.logit_rows =
+      engine::token_score_rows(hidden, model.vocab_size, shape.activations.logit_chunk_bytes);
+  shape.logit_bytes = engine::bytes_per_logit(hidden);
+  shape.accumulates = true;
+  shape.state = state_shape(config);
+  return shape;
+}
 
 std::string gib(int64_t bytes) {
   char text[32];
@@ -21,28 +55,26 @@ std::string gib(int64_t bytes) {
 
 }  // namespace
 
-RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model) {
-  const engine::ComputeContext context(scalar_type(config.model.dtype));
-  const int64_t ring = config.parallel.ringattn_parallel_size;
-  const int64_t ulysses = config.parallel.ulysses_parallel_size;
-  engine::PassShape shape;
-  shape.share_tokens = ceil_div(config.train.tokens_per_micro_batch, ring);
-  shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
-  shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
-  shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
-  shape.logit_rows = engine::token_score_rows(context.compute_options(), model.vocab_size,
-                                              config.model.logit_chunk_mb << 20);
-  shape.recompute_activations = config.model.recompute != Recompute::kNone;
-  shape.accumulates = true;
+RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
+                          c10::Device device) {
+  const engine::ComputeContext context(scalar_type(config.model.dtype), device);
+  engine::PassShape shape = pass_shape(config, model, context.compute_options());
   const AlgorithmConfig& algorithm = config.algorithm;
   RankMemory memory;
   memory.policy = engine::estimate_memory(model, context, shape);
-  if (algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference) {
-    memory.reference = memory.policy.weights;
-  }
   if (algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    memory.critic = memory.policy.weights + memory.policy.optimizer + memory.policy.gradients;
+    // Beside the policy's pass it holds its state alone.
+    memory.critic = memory.policy.weights + memory.policy.moments + memory.policy.gradients;
+    memory.host += memory.policy.host;
   }
+  if (algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference) {
+    shape.trains = false;
+    const engine::MemoryEstimate reference = engine::estimate_memory(model, context, shape);
+    const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
+    memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
+    memory.host += shape.state.parameters_on_host ? reference.host : 0;
+  }
+  memory.host += memory.policy.host;
   return memory;
 }
 
@@ -50,16 +82,19 @@ std::string describe(const RankMemory& memory) {
   const engine::MemoryEstimate& policy = memory.policy;
   std::string text = "memory of a rank: about " + gib(memory.total()) +
                      " GiB at the peak of a full micro-batch: weights " + gib(policy.weights) +
-                     ", optimizer " + gib(policy.optimizer) + ", gradients " +
-                     gib(policy.gradients) + ", activations " +
-                     gib(policy.activations + policy.transient);
+                     ", moments " + gib(policy.moments) + ", gradients " + gib(policy.gradients) +
+                     ", gathered or cast weights " + gib(policy.gathered) + ", activations " +
+                     gib(policy.activations) +
+                     (policy.logits > 0 ? ", logits " + gib(policy.logits)
+                                        : ", a layer's backward " + gib(policy.working)) +
+                     ", communication buffers " + gib(policy.communication);
   if (memory.reference > 0) {
     text += ", reference " + gib(memory.reference);
   }
   if (memory.critic > 0) {
     text += ", critic " + gib(memory.critic);
   }
-  return text;
+  return text + "; in host memory " + gib(memory.host);
 }
 
 }  // namespace ringside::rl

@@ -1,6 +1,9 @@
 // Memory that a rank needs for training, predicted from the configuration.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <cstdint>
 #include <string>
 
 #include "engine/models/model_config.h"
@@ -13,13 +16,18 @@ struct RankMemory {
   engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
   int64_t reference = 0;          // bytes of the reference's weights; 0 without one
   int64_t critic = 0;             // weights, moments and gradients of the critic; 0 without one
+  int64_t host = 0;               // pinned host memory of all models
 
+  // Of the device.
   int64_t total() const { return policy.peak() + reference + critic; }
 };
 
-// Of the rank with the most tokens, when every token of a micro-batch is a loss token.
-// `config` has its context-parallel size factored.
-RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model);
+// Of the rank with the most tokens, when every token of a micro-batch is a loss token. Several
+// micro-batches make an optimizer step.
+// `config` has its context-parallel size factored. device: a kind of device, which need not be
+// here.
+RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
+                          c10::Device device = c10::Device(c10::kCPU));
 
 // One line, in GiB.
 std::string describe(const RankMemory& memory);

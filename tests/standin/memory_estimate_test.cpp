@@ -7,6 +7,7 @@
 
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
+#include "rl/setup/sharding.h"
 #include "sp/batch/collator.h"
 #include "tests/support/catch.h"
 #include "tests/support/standin/ranks.h"
@@ -45,6 +46,18 @@ struct Layout {
   engine::ActivationOptions activations;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   int64_t layers = 6;
+  int64_t stage = 0;  // of sharding over all ranks but the replicas; 0: not sharded
+
+  rl::ParallelConfig parallel() const {
+    rl::ParallelConfig config;
+    config.data_parallel_replicate_size = mesh.dp_replicate;
+    config.data_parallel_shard_size = mesh.dp_shard;
+    config.ringattn_parallel_size = mesh.ring;
+    config.ulysses_parallel_size = mesh.ulysses;
+    config.cp_fsdp_mode = stage > 0 ? rl::CpFsdpMode::kAll : rl::CpFsdpMode::kNone;
+    config.zero_stage = stage > 0 ? stage : 3;
+    return config;
+  }
 };
 
 // Device bytes of rank 0.
@@ -56,16 +69,20 @@ struct Peaks {
 };
 
 engine::PassShape shape_of(const sp::MicroBatch& batch, const engine::ModelConfig& config,
-                           const engine::ActivationOptions& activations) {
+                           const engine::ActivationOptions& activations,
+                           const at::TensorOptions& options) {
   engine::PassShape shape;
   shape.tokens = batch.ids_s.size(0);
   shape.share_tokens = batch.plan->share_rows;
   shape.entries = batch.num_entries();
   shape.query_heads = batch.plan->local_query_heads();
   shape.kv_heads = batch.plan->local_kv_heads();
-  shape.logit_rows = engine::token_score_rows(at::dtype(at::kFloat), config.vocab_size,
-                                              activations.logit_chunk_bytes);
-  shape.recompute_activations = activations.recompute != engine::Recompute::kNone;
+  shape.logit_rows =
+      engine::token_score_rows(options, config.vocab_size, activations.logit_chunk_bytes);
+  shape.logit_bytes = engine::bytes_per_logit(options);
+  shape.ring_ranks = batch.plan->ring_size();
+  shape.gathers_kv = batch.plan->options.ring_impl == sp::RingImpl::kAllGather;
+  shape.activations = activations;
   return shape;
 }
 
@@ -74,8 +91,10 @@ Peaks train(const Layout& layout) {
   Peaks peaks;
   standin::Scope scope;
   standin::run_standin_ranks(
-      layout.mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device device) {
-        const engine::ComputeContext context(at::kFloat, device);
+      layout.mesh,
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device device) {
+        engine::ComputeContext context(at::kFloat, device);
+        context.sharding = rl::make_sharding(layout.parallel(), comms);
         const engine::ModelConfig config = model_config(layout.layers);
         auto decoder = std::make_unique<engine::Decoder>(config, context);
         decoder->init_random(1, 0.1);
@@ -100,22 +119,42 @@ Peaks train(const Layout& layout) {
         });
         if (mesh.rank() == 0) {
           peaks.measured = scope.peak_bytes(0);
-          peaks.predicted = engine::estimate_memory(
-              config, context, shape_of(batches[0], config, layout.activations));
+          engine::PassShape shape =
+              shape_of(batches[0], config, layout.activations, context.compute_options());
+          if (layout.stage > 0) {
+            shape.state.shard_ranks = mesh.size(sp::axes::fsdp(sp::CpFsdpMode::kAll));
+            shape.state.zero_stage = layout.stage;
+          }
+          peaks.predicted = engine::estimate_memory(config, context, shape);
         }
-      });
+      },
+      std::chrono::seconds(20), rl::sharding_axes(layout.parallel()));
   CHECK(scope.text() == "");
   return peaks;
 }
 
 }  // namespace
 
-TEST_CASE("the peak of device memory is within 5 % of what shapes predict, on six layouts") {
-  for (const Layout& layout : {Layout{"1", {1, 1, 1}, {}}, Layout{"ulysses 2", {1, 1, 2}, {}},
-                               Layout{"ring 2 x ulysses 2", {1, 2, 2}, {}},
-                               Layout{"all-gather 2", {1, 2, 1}, {}, sp::RingImpl::kAllGather},
-                               Layout{"dp 2", {2, 1, 1}, {}},
-                               Layout{"1, recomputed", {1, 1, 1}, {engine::Recompute::kFull}}}) {
+TEST_CASE("the peak of device memory is within 5 % of what shapes predict") {
+  using engine::Recompute;
+  const auto p2p = sp::RingImpl::kP2p;
+  for (const Layout& layout : std::vector<Layout>{
+           {"1", {1, 1, 1}, {}},
+           {"ulysses 2", {1, 1, 2}, {}},
+           {"ring 2 x ulysses 2", {1, 2, 2}, {}},
+           {"all-gather 2", {1, 2, 1}, {}, sp::RingImpl::kAllGather},
+           {"dp 2", {2, 1, 1}, {}},
+           {"1, recomputed", {1, 1, 1}, {Recompute::kFull}},
+           {"1, without attention", {1, 1, 1}, {Recompute::kSelective}},
+           {"ring 2 x ulysses 2, without attention", {1, 2, 2}, {Recompute::kSelective}},
+           {"1, recomputed, offloaded", {1, 1, 1}, {Recompute::kFull, true}},
+           {"ulysses 2, without attention, offloaded", {1, 1, 2}, {Recompute::kSelective, true}},
+           {"1, recomputed in tiles", {1, 1, 1}, {Recompute::kFull, false, 200}},
+           {"1, all of it", {1, 1, 1}, {Recompute::kSelective, true, 200}},
+           {"shard 2, stage 1", {1, 1, 1, 2}, {}, p2p, 6, 1},
+           {"shard 3, stage 3", {1, 1, 1, 3}, {}, p2p, 6, 3},
+           {"shard 2, stage 3, recomputed", {1, 1, 1, 2}, {Recompute::kFull}, p2p, 6, 3},
+           {"ulysses 2, stage 3, offloaded", {1, 1, 2}, {Recompute::kFull, true}, p2p, 6, 3}}) {
     CAPTURE(layout.name);
     const Peaks peaks = train(layout);
     const double ratio =
