@@ -126,8 +126,20 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
                   const SaveOptions& options) {
-  save_model(decoder.config(), tensors_to_write(decoder, storage_dtype), dir, storage_dtype,
-             options);
+  save_model_description(decoder.config(), dir, storage_dtype, options.copy_tokenizer_from);
+  std::vector<SafetensorsEntry> entries;
+  for (const ParamSpec& spec : decoder_specs(decoder.config())) {
+    entries.push_back({spec.name, storage_dtype, spec.shape});
+  }
+  WeightStream stream(dir, std::move(entries), options.max_shard_bytes);
+  const auto units = decoder.units();
+  for (std::size_t u = 0; u < units.size(); ++u) {  // one gathered or merged unit at a time
+    const at::Tensor values = decoder.effective_values(u);
+    for (std::size_t i = 0; i < units[u]->specs().size(); ++i) {
+      stream.write(units[u]->view_of(values, i));
+    }
+  }
+  stream.close();
 }
 
 std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {

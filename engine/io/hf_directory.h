@@ -42,7 +42,7 @@ struct SaveOptions {
 
 // Writes config.json, generation_config.json and the weights in storage_dtype (kFloat, kDouble,
 // kBFloat16 or kHalf) into an existing directory; replaces files of these names. Neither atomic nor
-// durable: write into an AtomicDirectory's path. Not collective.
+// durable: write into an AtomicDirectory's path. Holds one unit at a time.
 // Throws: std::runtime_error on a write failure; c10::Error on another dtype or a max_shard_bytes
 // below 1.
 // Collective over: the shard of a sharded decoder.

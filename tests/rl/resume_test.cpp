@@ -128,6 +128,54 @@ TEST_CASE("a run goes on at any layout of ranks from a checkpoint of any other")
   }
 }
 
+// The configuration of a mesh, sharded over all ranks of a replica.
+rl::Config laid_out(rl::Config config, const sp::MeshShape& shape,
+                    rl::OptimizerOffload offload = rl::OptimizerOffload::kNone) {
+  config.parallel.data_parallel_replicate_size = shape.dp_replicate;
+  config.parallel.data_parallel_shard_size = shape.dp_shard;
+  config.parallel.ringattn_parallel_size = shape.ring;
+  config.parallel.ulysses_parallel_size = shape.ulysses;
+  config.optimizer.offload = offload;
+  return config;
+}
+
+// Guards: shards that are saved or read in another order or in part; moments of a host left behind.
+// Oracle: the run without the stop.
+TEST_CASE("a sharded run goes on at any layout of shards, and from host memory") {
+  const auto words = GENERATE(kWithCritic, kWithReference);
+  CAPTURE(words[0]);
+  const auto config = make_config(words);
+  const sp::MeshShape saved{.ulysses = 2, .dp_shard = 2};
+  const test::TemporaryDirectory whole, stopped;
+  train(laid_out(config, saved), whole.path(), 7, saved);
+  train(laid_out(config, saved), stopped.path(), 2, saved);
+  const rl::CheckpointReader expected(rl::checkpoint_path(whole.path(), 7));
+  CHECK(expected.manifest().parts.size() == 4);
+  using Offload = rl::OptimizerOffload;
+  const std::vector<std::pair<sp::MeshShape, Offload>> layouts{
+      {saved, Offload::kNone},
+      {saved, Offload::kMoments},
+      {{.ring = 2, .ulysses = 2}, Offload::kNone},
+      {{.dp_shard = 4}, Offload::kNone},
+      {{}, Offload::kNone},
+      {{.dp_shard = 3}, Offload::kFull},
+      {{.dp_replicate = 2, .dp_shard = 2}, Offload::kMoments}};
+  for (const auto& [shape, offload] : layouts) {
+    CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ring, shape.ulysses, offload);
+    const test::TemporaryDirectory resumed;
+    fs::copy(stopped.path(), resumed.path(), fs::copy_options::recursive);
+    train(laid_out(config, shape, offload), resumed.path(), 7, shape);
+    const rl::CheckpointReader found(rl::checkpoint_path(resumed.path(), 7));
+    REQUIRE(found.tensors().size() == expected.tensors().size());
+    const bool same_layout = shape.dp_shard == 2 && shape.ulysses == 2;
+    for (const auto& [name, stored] : expected.tensors()) {
+      CAPTURE(name);
+      const at::Tensor difference = (found.tensor(name) - expected.tensor(name)).abs();
+      CHECK(difference.max().item<double>() <= (same_layout ? 0.0 : 1e-10));
+    }
+  }
+}
+
 // Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the
 // group's rewards, with the definition written out.
 TEST_CASE("the log of a run holds the advantages that each step trained on") {

@@ -66,7 +66,8 @@ const std::vector<Part> kLayouts{
     {"all-gather 2", {"parallel.ringattn_parallel_size=2", "sp.ring_impl=all_gather"}},
     {"ring 2, gathered backward",
      {"parallel.ringattn_parallel_size=2", "sp.ring_backward=all_gather"}},
-    {"dp 2", {"parallel.data_parallel_replicate_size=2"}}};
+    {"dp 2", {"parallel.data_parallel_replicate_size=2"}},
+    {"2 shards", {"parallel.data_parallel_shard_size=2"}}};
 const std::vector<Part> kAlgorithms{
     {"grpo with reference", {"algorithm.kl_coef=0.05", "train.num_mini_batches=2"}},
     {"ppo with critic", {"algorithm.preset=ppo", "algorithm.num_iterations=2"}},
