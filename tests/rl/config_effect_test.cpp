@@ -31,7 +31,6 @@ std::string text_of(const fs::path& file) {
 TEST_CASE("every key has one entry in the table of effects, and every entry is a key") {
   std::multiset<std::string> entries;
   for (const Effect& effect : all_effects()) entries.insert(effect.key);
-  for (const Refused& entry : refused()) entries.insert(entry.key);
   for (const Elsewhere& entry : elsewhere()) entries.insert(entry.key);
   const std::set<std::string> keys(rl::known_keys().begin(), rl::known_keys().end());
   for (const std::string& key : keys) {
@@ -73,14 +72,6 @@ TEST_CASE("a run repeats itself, so that a difference is the key's") {
   CHECK(recorded(critic) == recorded(critic));
   CHECK(sampled(config) == sampled(config));
   CHECK(scored(config) == scored(config));
-}
-
-TEST_CASE("keys of features that do not exist are refused at every value but the default") {
-  for (const Refused& entry : refused()) {
-    const auto errors = rl::load_config({}, {entry.key + "=" + entry.value}).errors;
-    REQUIRE(errors.size() == 1);
-    CHECK_THAT(errors[0], Catch::Contains(entry.key));
-  }
 }
 
 TEST_CASE("tests and code that keys are said to be read by exist") {

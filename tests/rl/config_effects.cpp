@@ -177,6 +177,12 @@ std::vector<Effect> training_effects() {
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
+      {"parallel.data_parallel_shard_size", "2", sharding, {}},
+      {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
+      {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
+      {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},
+      {"optimizer.offload", "moments", sharding, {}},
+      {"model.offload_parameters", "true", sharding, {"optimizer.offload=full"}},
       {"parallel.ringattn_parallel_size", "2", recorded, {}},
       {"parallel.ulysses_parallel_size", "2", recorded, {}},
       {"parallel.context_parallel_size", "2", layout, {}},
@@ -294,11 +300,6 @@ std::vector<Effect> rollout_effects() {
 }
 
 }  // namespace
-
-const std::vector<Refused>& refused() {
-  static const std::vector<Refused> all{{"parallel.cp_fsdp_mode", "none"}};
-  return all;
-}
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{

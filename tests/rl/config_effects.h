@@ -18,11 +18,6 @@ struct Effect {
   Consumer consumer;
   Words base;  // under which the key acts
 };
-// Loading refuses every value but the default.
-struct Refused {
-  std::string key;
-  std::string value;
-};
 // Read where only a process or a server shows it: the test that does, or the one expression that
 // consumes it.
 struct Elsewhere {
@@ -39,7 +34,6 @@ extern const Words kKl, kGae;
 
 // Each key has one entry in these three.
 std::vector<Effect> all_effects();
-const std::vector<Refused>& refused();
 const std::vector<Elsewhere>& elsewhere();
 
 }  // namespace ringside::test

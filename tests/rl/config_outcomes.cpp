@@ -11,6 +11,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/model_config_json.h"
+#include "engine/params/sharding.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
@@ -22,6 +23,7 @@
 #include "rl/rollouts/trainer_options.h"
 #include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
 #include "rl/worker/embedded_worker.h"
@@ -127,11 +129,13 @@ std::string trained(const rl::Config& config, const fs::path& run_dir,
                     const std::function<void(rl::TrainingRun&)>& loop) {
   rl::Config factored = config;
   rl::factor_context_parallel(factored);
-  test::run_ranks(rl::mesh_shape(factored.parallel),
-                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-                    rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
-                    loop(run);
-                  });
+  test::run_ranks(
+      rl::mesh_shape(factored.parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
+        loop(run);
+      },
+      std::chrono::seconds(30), rl::sharding_axes(factored.parallel));
   return outcome_of(run_dir);
 }
 
@@ -293,6 +297,24 @@ std::string sequence_plan(const rl::Config& config) {
   const sp::SequenceOptions options = rl::sequence_options(config.sp);
   return std::to_string(options.async_ulysses) + " " + std::to_string(options.plan.heads_k_stride) +
          " " + std::to_string(static_cast<int>(options.plan.ring_backward));
+}
+
+std::string sharding(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  std::string text;
+  trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
+    if (run.is_main_rank()) {
+      const engine::ComputeContext& context = run.decoder().context();
+      for (const int64_t figure :
+           {context.sharding->shard->size(), context.sharding->replicas->size(),
+            context.sharding->stage, static_cast<int64_t>(context.reduce),
+            int64_t{context.host_moments}, int64_t{context.host_master},
+            int64_t{context.host_values}}) {
+        text += std::to_string(figure) + " ";
+      }
+    }
+  });
+  return text;
 }
 
 std::string activations(const rl::Config& config) {

@@ -43,6 +43,8 @@ std::string server_client(const rl::Config& config);
 std::string layout(const rl::Config& config);
 // What collate() makes its plans with.
 std::string sequence_plan(const rl::Config& config);
+// How rank 0's model is cut over ranks and between device and host.
+std::string sharding(const rl::Config& config);
 // The choices about activations that the model has taken.
 std::string activations(const rl::Config& config);
 

@@ -211,3 +211,21 @@ TEST_CASE("gathers and sums of gradients send the bytes of the formulas") {
     }
   }
 }
+
+TEST_CASE("the world decides the number of replicas, or says which ranks would be left over") {
+  rl::ParallelConfig parallel;
+  parallel.data_parallel_shard_size = 2;
+  parallel.ulysses_parallel_size = 3;
+  const auto replicas = [&](int64_t world) {
+    rl::ParallelConfig fixed = parallel;
+    rl::fix_replicas(fixed, world);
+    return fixed.data_parallel_replicate_size;
+  };
+  CHECK(replicas(0) == 1);
+  CHECK(replicas(6) == 1);
+  CHECK(replicas(18) == 3);
+  CHECK_THROWS_WITH(replicas(8), Catch::Contains("8 ranks do not divide into copies of 6 ranks") &&
+                                     Catch::Contains("2 would be left over"));
+  parallel.data_parallel_replicate_size = 5;
+  CHECK(replicas(8) == 5);  // named, so that the launcher compares it
+}
