@@ -12,6 +12,7 @@
 
 #include "engine/models/decoder.h"
 #include "rl/config/batch_arithmetic.h"
+#include "rl/setup/device_speeds.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
@@ -101,10 +102,6 @@ Ranks ranks_of(const ParallelConfig& parallel) {
   return {shard, shape.world_size() / shard};
 }
 
-sp::RankSpeed speed_of(c10::Device device) {
-  return device.is_cpu() ? sp::kCpuLoopback : sp::kGpuNvlink;
-}
-
 // Attention's bytes of a micro-batch and layer without pruning: the closed formulas of the plans.
 double attention_bytes(const Config& config, const engine::ModelConfig& model, double element) {
   const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
@@ -119,8 +116,14 @@ double attention_bytes(const Config& config, const engine::ModelConfig& model, d
 }
 
 StepTime time_of(const Config& config, const engine::ModelConfig& model, const RankMemory& memory,
-                 c10::Device device) {
-  const sp::RankSpeed speed = speed_of(device);
+                 const TargetDevice& target) {
+  const engine::ComputeContext context(scalar_type(config.model.dtype));
+  const auto element = static_cast<double>(c10::elementSize(context.compute));
+  const sp::RankSpeed speed = sp::rank_speed(target.speeds, static_cast<int64_t>(element));
+  const auto bytes_per_s = [&](int64_t ranks) {
+    const bool crosses = speed.ranks_per_node > 0 && ranks > speed.ranks_per_node;
+    return crosses ? speed.node_bytes_per_s : speed.bytes_per_s;
+  };
   const StepTraffic traffic = state_traffic(config, model, full_micro_batches(config));
   const auto m = static_cast<double>(traffic.micro_batches);
   const auto sp_ranks = static_cast<double>(config.parallel.sequence_parallel_size());
@@ -139,17 +142,16 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const bool twice = config.model.recompute == Recompute::kFull;
   StepTime time;
   // The head's logits are computed again in its backward.
-  const double flops = dense * (1 + kBackward + (recomputes ? 1 : 0)) +
-                       attention * (1 + kAttentionBackward + (twice ? 1 : 0)) +
-                       2.0 * tokens * table * (2 + kBackward);
-  time.computing = m * flops / speed.flops_per_s;
-  const engine::ComputeContext context(scalar_type(config.model.dtype));
-  const auto element = static_cast<double>(c10::elementSize(context.compute));
+  const double products =
+      dense * (1 + kBackward + (recomputes ? 1 : 0)) + 2.0 * tokens * table * (2 + kBackward);
+  const double attended = attention * (1 + kAttentionBackward + (twice ? 1 : 0));
+  time.computing = m * (products / speed.gemm_flops_per_s + attended / speed.flops_per_s);
   time.between_ranks =
-      (static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) +
-       m * layers * attention_bytes(config, model, element)) /
-      speed.bytes_per_s;
-  if (!device.is_cpu()) {
+      static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) /
+          bytes_per_s(config.parallel.world_size()) +
+      m * layers * attention_bytes(config, model, element) /
+          bytes_per_s(config.parallel.sequence_parallel_size());
+  if (!target.device.is_cpu()) {
     double parameters = 0.0;
     for (const UnitUse& unit : units) {
       parameters += static_cast<double>(unit.elements);
@@ -268,11 +270,11 @@ StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model)
   const auto element = static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
   const int64_t forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
   int64_t most = 0;
-  for (int64_t rank = 0; rank < parallel.sequence_parallel_size(); ++rank) {
-    const sp::AttentionPlan plan =
-        sp::plan_attention(layout, heads, rank, sequence_options(config.sp).plan);
-    most = std::max(most, forwards * sp::forward_bytes(plan, element) +
-                              sp::backward_bytes(plan, element, std::max<int64_t>(4, element)));
+  for (const sp::RankWork& work :
+       sp::work_of_ranks(layout, heads, sequence_options(config.sp).plan)) {
+    const int64_t backward =
+        sp::backward_bytes(work.traffic, element, std::max<int64_t>(4, element));
+    most = std::max(most, forwards * sp::forward_bytes(work.traffic, element) + backward);
   }
   traffic.attention = traffic.micro_batches * model.num_hidden_layers * most;
   return traffic;
@@ -289,14 +291,14 @@ std::string describe(const StepTraffic& traffic) {
 }
 
 LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,
-                           c10::Device device) {
-  LayoutOption option{config, memory_of_rank(config, model, device), {}};
-  option.time = time_of(config, model, option.memory, device);
+                           const TargetDevice& target) {
+  LayoutOption option{config, memory_of_rank(config, model, target.device), {}};
+  option.time = time_of(config, model, option.memory, target);
   return option;
 }
 
 std::vector<LayoutOption> layout_options(const Config& config, const engine::ModelConfig& model,
-                                         c10::Device device) {
+                                         const TargetDevice& target) {
   std::vector<LayoutOption> options;
   Config c = config;
   for (const ParallelConfig& parallel : parallel_options(config.parallel, model)) {
@@ -310,10 +312,10 @@ std::vector<LayoutOption> layout_options(const Config& config, const engine::Mod
              {OptimizerOffload::kNone, OptimizerOffload::kMoments, OptimizerOffload::kFull}) {
           c.optimizer.offload = states;
           const bool moves = offload || states != OptimizerOffload::kNone;
-          if ((offload && recompute == Recompute::kNone) || (moves && device.is_cpu())) {
+          if ((offload && recompute == Recompute::kNone) || (moves && target.device.is_cpu())) {
             continue;
           }
-          options.push_back(layout_option(c, model, device));
+          options.push_back(layout_option(c, model, target));
         }
       }
     }
@@ -325,15 +327,15 @@ std::vector<LayoutOption> layout_options(const Config& config, const engine::Mod
 }
 
 std::vector<std::string> describe_options(const Config& config, const engine::ModelConfig& model,
-                                          c10::Device device, int64_t memory) {
+                                          const TargetDevice& target, int64_t memory) {
   const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(memory));
-  const LayoutOption chosen = layout_option(config, model, device);
+  const LayoutOption chosen = layout_option(config, model, target);
   const bool fits = chosen.memory.total() <= usable;
   std::vector<std::string> lines;
   lines.push_back("in " + in_gib(static_cast<double>(memory)) + " a rank, of which " +
                   in_gib(static_cast<double>(usable)) + " are used: the layout above " +
                   (fits ? "fits" : "does not fit") + ": " + needs(chosen));
-  std::vector<LayoutOption> options = layout_options(config, model, device);
+  std::vector<LayoutOption> options = layout_options(config, model, target);
   const auto smallest = *std::min_element(options.begin(), options.end(),
                                           [](const LayoutOption& a, const LayoutOption& b) {
                                             return a.memory.total() < b.memory.total();
@@ -357,10 +359,8 @@ std::vector<std::string> describe_options(const Config& config, const engine::Mo
   const LayoutOption& best = options.front();
   lines.push_back("recommended: " + words_of(best) + ": the cheapest of " +
                   std::to_string(options.size()) +
-                  " layouts of these ranks that fit, by assumed "
-                  "speeds of " +
-                  (device.is_cpu() ? "CPU cores" : "an H100 with NVLink") + ": " +
-                  in_seconds(best.time.computing) + " computing, " +
+                  " layouts of these ranks that fit, by the speeds of " + target.speeds.name +
+                  ": " + in_seconds(best.time.computing) + " computing, " +
                   in_seconds(best.time.between_ranks) + " between ranks, " +
                   in_seconds(best.time.to_host) + " to and from the host in an optimizer step");
   return lines;
@@ -370,9 +370,14 @@ std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
   Config factored = config;
   factor_context_parallel(factored);
   fix_replicas(factored.parallel, /*world=*/0);
-  const bool on_cpu = config.model.device == DeviceKind::kCpu;
-  return describe_options(factored, load_model_config(config, config.model.path),
-                          c10::Device(on_cpu ? c10::kCPU : c10::kCUDA), memory);
+  TargetDevice target{c10::Device(c10::kCUDA), device_speeds(config).speeds};
+  const bool cpu_speeds = target.speeds.name.find("CPU") != std::string::npos;
+  if (config.model.device == DeviceKind::kCpu || (cpu_speeds && !config.sp.device_speeds.empty())) {
+    target.device = c10::Device(c10::kCPU);
+  } else if (cpu_speeds) {
+    target.speeds = *sp::find_device("H100");
+  }
+  return describe_options(factored, load_model_config(config, config.model.path), target, memory);
 }
 
 int64_t bytes_of_text(std::string_view text) {

@@ -9,6 +9,7 @@
 #include "engine/models/model_config.h"
 #include "rl/config/config.h"
 #include "rl/setup/memory_of_rank.h"
+#include "sp/plan/device_speeds.h"
 
 namespace ringside::rl {
 
@@ -35,7 +36,13 @@ StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model)
 
 std::string describe(const StepTraffic& traffic);
 
-// Seconds of an optimizer step by assumed speeds. They rank layouts and predict no run.
+// What layouts are compared for.
+struct TargetDevice {
+  c10::Device device = c10::Device(c10::kCPU);  // a kind of device, which need not be here
+  sp::DeviceSpeeds speeds;
+};
+
+// Seconds of an optimizer step by a device's speeds. They rank layouts and predict no run.
 struct StepTime {
   double computing = 0.0;
   double between_ranks = 0.0;
@@ -53,19 +60,20 @@ struct LayoutOption {
 
 // `config` itself, as step_traffic() takes it.
 LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,
-                           c10::Device device);
+                           const TargetDevice& target);
 
 // Every option for sequence-parallel size, recomputation, offload, ZeRO stage and optimizer offload
 // at config's number of ranks, the cheapest first.
 std::vector<LayoutOption> layout_options(const Config& config, const engine::ModelConfig& model,
-                                         c10::Device device);
+                                         const TargetDevice& target);
 
 // The chosen layout, the cheapest options that fit `memory` bytes, and which one to take and why.
 std::vector<std::string> describe_options(const Config& config, const engine::ModelConfig& model,
-                                          c10::Device device, int64_t memory);
+                                          const TargetDevice& target, int64_t memory);
 
-// describe_options() for a configuration as it was read. Without model.device cpu the memory is
-// that of a CUDA device, which need not be here. Reads model.path/config.json.
+// describe_options() for a configuration as it was read, by the speeds of sp.device_speeds. Where
+// that is empty and model.device is not cpu, the memory is that of this machine's device, or of an
+// H100 if it has none. Reads model.path/config.json.
 std::vector<std::string> advise_layout(const Config& config, int64_t memory);
 
 // "80GiB", "512MiB", "80GB" or a number of bytes.

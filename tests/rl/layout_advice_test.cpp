@@ -42,10 +42,11 @@ rl::Config planned(int64_t world, int64_t tokens) {
   return config;
 }
 
+const rl::TargetDevice kH100{c10::Device(c10::kCUDA), *sp::find_device("H100")};
+
 std::string advice(const rl::Config& config, int64_t memory) {
   std::string text;
-  for (const std::string& line :
-       rl::describe_options(config, small_model(), c10::Device(c10::kCUDA), memory)) {
+  for (const std::string& line : rl::describe_options(config, small_model(), kH100, memory)) {
     text += line + "\n";
   }
   return text;
@@ -88,7 +89,7 @@ TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on
 
 TEST_CASE("options are at the same number of ranks, the cheapest first, and each fits or not") {
   const rl::Config config = planned(8, 65536);
-  const auto options = rl::layout_options(config, small_model(), c10::Device(c10::kCUDA));
+  const auto options = rl::layout_options(config, small_model(), kH100);
   CHECK(options.size() > 100);
   double before = 0.0;
   for (const rl::LayoutOption& option : options) {
