@@ -68,6 +68,21 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   return apply_linear(out_sHD.reshape({s, h * d}), weights.o_weight, weights.o_bias);
 }
 
+// What the gradients of the MLP's weights arrive at, adapters included; undefined ones among them.
+std::vector<at::Tensor> mlp_leaves(const LayerWeights& weights) {
+  std::vector<at::Tensor> leaves{weights.gate_up_bias.leaf, weights.down_bias.leaf};
+  for (const Weight* weight : {&weights.gate_up_weight, &weights.down_weight}) {
+    leaves.push_back(weight->leaf);
+    if (weight->low_rank) {
+      leaves.push_back(weight->low_rank->a_leaf);
+      for (const LowRank::Part& part : weight->low_rank->parts) {
+        leaves.push_back(part.b_leaf);
+      }
+    }
+  }
+  return leaves;
+}
+
 at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTiles tiles) {
   const auto rows = [weights](const at::Tensor& x) {
     const at::Tensor gate_up = apply_linear(x, weights.gate_up_weight, weights.gate_up_bias);
@@ -78,10 +93,7 @@ at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTile
   }
   return tiles.value_read
              ? apply_in_tiles(normed_sE, tiles.rows, rows)
-             : gradient_path_in_tiles(normed_sE, tiles.rows,
-                                      {weights.gate_up_weight.leaf, weights.gate_up_bias.leaf,
-                                       weights.down_weight.leaf, weights.down_bias.leaf},
-                                      rows);
+             : gradient_path_in_tiles(normed_sE, tiles.rows, mlp_leaves(weights), rows);
 }
 
 }  // namespace
