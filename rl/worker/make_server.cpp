@@ -44,7 +44,8 @@ bridge::ServerOptions server_options(const Config& config, int64_t vocab_size) {
   return options;
 }
 
-std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64_t vocab_size) {
+std::unique_ptr<bridge::InferenceServer> make_server(
+    const Config& config, int64_t vocab_size, std::shared_ptr<bridge::SelectedAdapter> adapter) {
   const ServerConfig& from = config.rollout.server_options;
   const bridge::ServerOptions options = server_options(config, vocab_size);
   switch (config.rollout.server) {
@@ -52,7 +53,8 @@ std::unique_ptr<bridge::InferenceServer> make_server(const Config& config, int64
       return std::make_unique<bridge::VllmServer>(
           options, from.model.empty() ? config.model.path : from.model,
           from.weights == ServerWeights::kEngine ? bridge::VllmWeights::kEngine
-                                                 : bridge::VllmWeights::kReload);
+                                                 : bridge::VllmWeights::kReload,
+          std::move(adapter));
     case RolloutServer::kSglang:
       return std::make_unique<bridge::SglangServer>(options);
     case RolloutServer::kLlamaCpp:

@@ -30,10 +30,10 @@ void warn(const bridge::Status& status) {
   }
 }
 
-std::unique_ptr<bridge::InferenceServer> connected_server(const Config& config,
-                                                          const WorkerSettings& settings,
-                                                          int64_t vocab_size) {
-  auto server = make_server(config, vocab_size);
+std::unique_ptr<bridge::InferenceServer> connected_server(
+    const Config& config, const WorkerSettings& settings, int64_t vocab_size,
+    std::shared_ptr<bridge::SelectedAdapter> adapter) {
+  auto server = make_server(config, vocab_size, std::move(adapter));
   if (starts_server(config, *server)) {
     return server;  // no server runs before the first weights
   }
@@ -62,12 +62,12 @@ class PooledPolicy final : public ServedPolicy {
       : config_(config),
         worker_id_(settings.worker_id),
         model_(load_model_config(config, config.model.path)),
-        control_(connected_server(config, settings, model_.vocab_size)),
+        control_(connected_server(config, settings, model_.vocab_size, adapter_)),
         weights_(config, *control_),
         scorer_(config, model_),
         jobs_(config),
         answers_(config, settings.worker_id, weights_, scorer_, jobs_),
-        pool_([this] { return make_server(config_, model_.vocab_size); },
+        pool_([this] { return make_server(config_, model_.vocab_size, adapter_); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)) {}
 
   void submit(const bridge::GrantedSample& sample, const bridge::Manifest& weights) override {
@@ -130,6 +130,7 @@ class PooledPolicy final : public ServedPolicy {
   Config config_;
   std::string worker_id_;
   engine::ModelConfig model_;
+  std::shared_ptr<bridge::SelectedAdapter> adapter_ = std::make_shared<bridge::SelectedAdapter>();
   std::unique_ptr<bridge::InferenceServer> control_;
   ServedWeights weights_;
   PromptScorer scorer_;

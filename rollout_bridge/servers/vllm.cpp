@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "rollout_bridge/servers/answer.h"
 
@@ -100,12 +101,27 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
 
 }  // namespace
 
-VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights weights)
-    : HttpServer(std::move(options)), model_(std::move(model)), weights_(weights) {}
+std::string SelectedAdapter::get() const {
+  const std::lock_guard lock(mutex_);
+  return name_;
+}
+
+std::string SelectedAdapter::exchange(std::string name) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(name_, std::move(name));
+}
+
+VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights weights,
+                       std::shared_ptr<SelectedAdapter> adapter)
+    : HttpServer(std::move(options)),
+      model_(std::move(model)),
+      adapter_(std::move(adapter)),
+      weights_(weights) {}
 
 json VllmServer::completion(const GenerateRequest& request) const {
   const SamplingSettings& sampling = request.sampling;
-  return {{"model", adapter_.empty() ? model_ : adapter_},
+  const std::string adapter = adapter_->get();
+  return {{"model", adapter.empty() ? model_ : adapter},
           {"prompt", json::array({request.prompt_ids})},
           {"n", 1},
           {"max_tokens", request.max_tokens},
@@ -153,6 +169,7 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
   request.cache_salt = "probe";
   json body = completion(request);
   body["logprobs"] = 1;
+  body["model"] = model_;  // a server that was restarted has no adapter
   const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
   if (!answer) return answer.error();
   const Result<const json*> choice = only_choice(answer.value());
@@ -175,7 +192,6 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
 
 Status VllmServer::connect() {
   logprobs_of_ = LogprobsOf::kUnknown;
-  adapter_.clear();  // a server that was restarted has none
   const Status alive = health();
   if (!alive) return alive;
   const Deadline deadline = in(options().control_deadline);

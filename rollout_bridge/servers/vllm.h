@@ -16,6 +16,10 @@
 // the other pauses.
 #pragma once
 
+#include <memory>
+#include <mutex>
+#include <string>
+
 #include "rollout_bridge/servers/http_server.h"
 
 namespace ringside::bridge {
@@ -29,11 +33,26 @@ enum class VllmWeights {
             // --weight-transfer-config '{"backend":"ringside"}' and ringside_bridge installed
 };
 
+// Name of the adapter that requests to one server select; "" = none. The clients of a server share
+// it, because one of them loads what all sample with.
+// Thread safety: all methods.
+class SelectedAdapter {
+ public:
+  std::string get() const;
+  // Returns the name before.
+  std::string exchange(std::string name);
+
+ private:
+  mutable std::mutex mutex_;
+  std::string name_;
+};
+
 class VllmServer final : public HttpServer {
  public:
-  // `model` is the served model's name.
+  // `model` is the served model's name. adapter: shared with the server's other clients.
   // Throws: std::invalid_argument, see HttpServer.
-  VllmServer(ServerOptions options, std::string model, VllmWeights weights = VllmWeights::kReload);
+  VllmServer(ServerOptions options, std::string model, VllmWeights weights = VllmWeights::kReload,
+             std::shared_ptr<SelectedAdapter> adapter = std::make_shared<SelectedAdapter>());
 
   // Requests the top token of one prompt at temperature 1, at 2, and at 2 with top_k 1. The
   // log-probs are those of the sampling distribution if the second is below the first and the third
@@ -83,7 +102,7 @@ class VllmServer final : public HttpServer {
   nlohmann::json completion(const GenerateRequest& request) const;
 
   std::string model_;
-  std::string adapter_;   // name of the loaded adapter, which requests select; "" = none
+  std::shared_ptr<SelectedAdapter> adapter_;
   int64_t adapters_ = 0;  // loaded by this object so far
   VllmWeights weights_;
   bool has_label_ = false;

@@ -54,11 +54,12 @@ Status VllmServer::change_adapter(const std::string& path, int64_t version, Dead
     }
     return error;
   }
-  const std::string old = std::exchange(adapter_, name);
+  const std::string old = adapter_->exchange(name);
   if (!old.empty()) {
     const Status unloaded =
         command("/v1/unload_lora_adapter", json{{"lora_name", old}}.dump(), deadline);
-    if (!unloaded) return unloaded;
+    // A server that was restarted does not know it.
+    if (!unloaded && unloaded.error().reason != Reason::kUnsupported) return unloaded;
   }
   return label_and_flush(version, deadline);
 }

@@ -275,13 +275,18 @@ TEST_CASE(
   generate[0].body["model"] = "ringside-v7-" + std::to_string(::getpid()) + "-2";
   ExchangeServer server(
       joined(joined(exchanges("vllm", "connect_without_label"), adapter_load(1, 6, false)),
-             joined(adapter_load(2, 7, true), generate)));
-  VllmServer client = make(server.options());
+             joined(adapter_load(2, 7, true),
+                    joined(exchanges("vllm", "connect_without_label"), generate))));
+  const auto adapter = std::make_shared<SelectedAdapter>();
+  VllmServer client(server.options(), "M", VllmWeights::kReload, adapter);
   REQUIRE(client.connect());
   CHECK(client.capabilities().adapters);
   CHECK(client.load_adapter("/w/adapter", 6));
   CHECK(client.load_adapter("/w/adapter", 7));
-  CHECK(client.generate(request_at(0.7, {9})));
+  // Another client of the server samples with what this one has loaded.
+  VllmServer other(server.options(), "M", VllmWeights::kReload, adapter);
+  REQUIRE(other.connect());
+  CHECK(other.generate(request_at(0.7, {9})));
   CHECK(server.differences() == "");
 }
 
