@@ -36,7 +36,7 @@ struct AttentionOptions {
   // For a call that runs again in the backward: output and log-sum-exp are kept, and with more than
   // one Ulysses rank all exchanged tensors, so that the second call is local. q, k and v must be
   // the same in both calls. Null: nothing is kept.
-  std::shared_ptr<KeptResults> kept;
+  std::shared_ptr<KeptResults> kept = nullptr;
 };
 
 // Causal attention within each document of the plan's layout. Partial results are kept in fp32
