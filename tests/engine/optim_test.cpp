@@ -173,8 +173,8 @@ TEST_CASE("the loss scale has torch.amp.GradScaler's history, across a save and 
   for (std::size_t t = 0; t < steps.size(); ++t) {
     if (t == 5) {  // two finite steps into an interval
       for (std::size_t i = 0; i < 2; ++i) {
-        CHECK(first.named_state()[i].name == second.named_state()[i].name);
-        second.named_state()[i].values.copy_(first.named_state()[i].values);
+        CHECK(first.named_state()[i].first == second.named_state()[i].first);
+        second.named_state()[i].second.copy_(first.named_state()[i].second);
       }
     }
     LossScale& scale = t < 5 ? first : second;
