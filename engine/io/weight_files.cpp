@@ -148,7 +148,7 @@ void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& 
   if (const std::string wrong = header_problem(name, unit.specs().at(i).shape); !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
-  if (const auto slice = unit.slice(i)) {  // else other ranks have it
+  if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it
     const at::Tensor stored = read(name).view({-1});
     slice->values.copy_(stored.narrow(0, slice->begin, slice->values.numel()));
     if (!at::isfinite(slice->values).all().item<bool>()) {

@@ -64,6 +64,13 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
               ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
 }
 
+// The context of parameters that every rank holds whole, on its device.
+ComputeContext whole_context(ComputeContext context) {
+  context.sharding = nullptr;
+  context.host_master = context.host_values = false;
+  return context;
+}
+
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
@@ -154,21 +161,14 @@ void Decoder::quantise(QuantisedFormat format) {
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = *units_[1 + i];
     quantised_.push_back(
-        std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context()));
+        std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context(context_)));
     unit.release();
   }
 }
 
-ComputeContext Decoder::whole_context() const {
-  ComputeContext context = context_;
-  context.sharding = nullptr;
-  context.host_master = context.host_values = false;
-  return context;
-}
-
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
-  adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context());
+  adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context(context_));
   for (const auto& unit : units_) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);

@@ -144,8 +144,6 @@ class Decoder {
                        AttentionBackend& attention, LayerChain& chain) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
-  // The context of parameters that every rank holds whole, on its device.
-  ComputeContext whole_context() const;
   // Starts gathering a layer's weights, if there is such a layer.
   void prefetch_layer(int64_t index) const;
 

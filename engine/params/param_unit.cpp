@@ -111,7 +111,9 @@ std::vector<Weight> ParamUnit::materialize(at::ScalarType compute_dtype,
   const bool casts = is_sharded() || compute_dtype != flat_.scalar_type();
   const std::vector<at::Tensor> leaves = whole_leaf().split_with_sizes(sizes);
   const std::vector<at::Tensor> values =
-      casts ? whole_values(compute_dtype).split_with_sizes(sizes) : leaves;
+      !casts         ? leaves
+      : is_sharded() ? gather_->whole(flat_, compute_dtype).split_with_sizes(sizes)
+                     : flat_.detach().to(compute_dtype).split_with_sizes(sizes);
   std::vector<Weight> weights;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const at::Tensor leaf = leaves[i].view(shapes[i]);
@@ -132,10 +134,6 @@ void ParamUnit::receive_gradient(at::Tensor gradient) const {
   TORCH_CHECK(on_gradient_, "unit ", name_, " is sharded and no GradientSync takes its gradient");
   --open_gradients_;
   on_gradient_(std::move(gradient), open_gradients_ == 0);
-}
-
-at::Tensor ParamUnit::whole_values(at::ScalarType dtype) const {
-  return is_sharded() ? gather_->whole(flat_, dtype) : flat_.detach().to(dtype);
 }
 
 void ParamUnit::prefetch(at::ScalarType compute_dtype) const {
@@ -184,7 +182,7 @@ void ParamUnit::assign(std::size_t i, const at::Tensor& whole) const {
   const at::NoGradGuard no_grad;
   TORCH_CHECK(whole.sizes() == at::IntArrayRef(specs_.at(i).shape), "parameter ", specs_[i].name,
               " has shape ", specs_[i].shape, ", got ", whole.sizes());
-  if (const auto slice = this->slice(i)) {
+  if (const auto slice = slice_of(flat_.detach(), i)) {
     const at::Tensor values = whole.reshape({-1});
     slice->values.copy_(values.narrow(0, slice->begin, slice->values.numel()));
   }

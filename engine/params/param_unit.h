@@ -102,11 +102,10 @@ class ParamUnit {
   // This rank's ranges of the parameters, in order, as views of flat() outside autograd, for load,
   // save and the optimizer. A whole unit has one slice a parameter.
   std::vector<NamedSlice> slices() const { return slices_of(flat_.detach()); }
-  // This rank's range of parameter i; nullopt when all of it is on other ranks.
-  std::optional<NamedSlice> slice(std::size_t i) const { return slice_of(flat_.detach(), i); }
   // slices() of another buffer of flat()'s layout: an optimizer moment, a gradient.
   // Throws: c10::Error on another shape.
   std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
+  // The slice of parameter i; nullopt when all of it is on other ranks.
   std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
 
   // Sets parameter i to `whole`, of its shape; each rank copies its range.
@@ -134,7 +133,6 @@ class ParamUnit {
 
  private:
   at::Tensor whole_leaf() const;
-  at::Tensor whole_values(at::ScalarType dtype) const;
 
   std::string name_;
   ComputeContext context_;

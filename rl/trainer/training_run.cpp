@@ -88,6 +88,33 @@ std::string describe_saves(const BackgroundSave::Figures& figures) {
   return text;
 }
 
+// The run's model as a Hugging Face directory, by rank 0.
+void write_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart>& parts) {
+  const engine::Decoder& decoder = run.decoder();
+  const std::string& base = run.config().model.path;
+  engine::AtomicDirectory directory(final_directory(run.run_dir()));
+  engine::SaveOptions options;
+  options.copy_tokenizer_from = base;
+  engine::save_decoder(decoder, directory.path(), decoder.compute_dtype(), options);
+  if (const engine::Adapters* adapters = decoder.adapters()) {
+    std::filesystem::create_directories(directory.path() / "adapter");
+    engine::save_adapters(*adapters, directory.path() / "adapter", base);
+  }
+  for (const TrainingRun::FinalPart& part : parts) {
+    part.write(directory.path());
+  }
+  write_final_state(directory.path(), run.state());
+  directory.commit();
+}
+
+// Takes part in write_final() of a sharded model.
+void join_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart>& parts) {
+  engine::join_reading(run.decoder().units());
+  for (const TrainingRun::FinalPart& part : parts) {
+    part.join();
+  }
+}
+
 void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
   if (const auto& figures = checkpoints.figures(); figures.saves > 0) {
     log::info(describe_saves(figures));
@@ -249,29 +276,6 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
   return checkpoints_.step_end(word, state_, evaluation_);
 }
 
-void TrainingRun::write_final() const {
-  engine::AtomicDirectory directory(final_directory(run_dir()));
-  engine::SaveOptions options;
-  options.copy_tokenizer_from = config().model.path;
-  engine::save_decoder(decoder(), directory.path(), decoder().compute_dtype(), options);
-  if (const engine::Adapters* adapters = decoder().adapters()) {
-    std::filesystem::create_directories(directory.path() / "adapter");
-    engine::save_adapters(*adapters, directory.path() / "adapter", config().model.path);
-  }
-  for (const FinalPart& part : final_parts_) {
-    part.write(directory.path());
-  }
-  write_final_state(directory.path(), state_);
-  directory.commit();
-}
-
-void TrainingRun::join_final() const {
-  engine::join_reading(decoder().units());
-  for (const FinalPart& part : final_parts_) {
-    part.join();
-  }
-}
-
 void TrainingRun::finish() {
   if (is_main_rank()) {
     report_->finish();
@@ -279,9 +283,9 @@ void TrainingRun::finish() {
   checkpoints_.finish(state_, evaluation_);
   if (stop_signal() == 0) {
     if (is_main_rank() || !engine::is_sharded(decoder())) {
-      on_main_rank([this] { write_final(); });
+      on_main_rank([this] { write_final(*this, final_parts_); });
     } else {
-      on_every_rank([this] { join_final(); });
+      on_every_rank([this] { join_final(*this, final_parts_); });
     }
   }
   if (is_main_rank()) {

@@ -129,9 +129,6 @@ class TrainingRun {
 
  private:
   void resume_or_start();
-  void write_final() const;
-  // Takes part in rank 0's write_final().
-  void join_final() const;
 
   RunOptions options_;
   sp::Mesh mesh_;

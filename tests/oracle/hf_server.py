@@ -110,7 +110,7 @@ class Server(unittest.TestCase):
         config = json.loads((self.folder / "adapter" / "adapter_config.json").read_text())
         factors = safetensors.torch.load_file(self.folder / "adapter" / "adapter_model.safetensors")
         some = next(iter(factors))
-        for name, fields, tensors in (("use_dora", {"use_dora": True}, {}), ("shape", {}, {some: torch.zeros(2, 2)}),
+        for name, fields, tensors in (("use_dora", {"use_dora": True}, {}), ("another_shape", {}, {some: torch.zeros(2, 2)}),
                                       ("tensors", {}, {"x": torch.zeros(1)})):
             (self.folder / name).mkdir()
             (self.folder / name / "adapter_config.json").write_text(json.dumps(config | fields))

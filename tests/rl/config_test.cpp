@@ -308,7 +308,7 @@ TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, a
   CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
   for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
     CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}),
-               Contains("every rank holds the whole model"));
+               Contains("there is one sequence-parallel rank"));
   }
 }
 
