@@ -85,7 +85,7 @@ def main() -> int:
             _, seconds = everything(folder, recipe, f"{method}-free", words)
             print(f"{method:<11} on 8 processes, not reproducible: {seconds:6.2f} s")
         for name, other in {"one rank": plain, "the other method": first_of["all-gather"]}.items():
-            if "metrics" not in differing(other, first_of["ulysses"]):
+            if other["metrics"] == first_of["ulysses"]["metrics"]:
                 failures += 1
                 print(f"{name} has the same metrics to the bit: the comparison sees nothing")
     print(f"{failures} failures")
