@@ -86,14 +86,4 @@ at::Tensor QuantisedLayer::unpack(at::ScalarType dtype) const {
   return at::cat(values);
 }
 
-int64_t QuantisedLayer::packed_bytes() const {
-  int64_t bytes = 0;
-  for (const Packed& packed : {qkv_, o_, gate_up_, down_}) {
-    for (const QuantisedMatrix& part : packed->parts) {
-      bytes += part.bytes();
-    }
-  }
-  return bytes;
-}
-
 }  // namespace ringside::engine

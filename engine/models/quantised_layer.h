@@ -25,9 +25,6 @@ class QuantisedLayer {
   // All values in the order of decoder_layer_specs(), flat.
   at::Tensor unpack(at::ScalarType dtype) const;
 
-  // Bytes of the quantised projections.
-  int64_t packed_bytes() const;
-
  private:
   using Packed = std::shared_ptr<const PackedWeight>;
 
