@@ -38,12 +38,9 @@ std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& conf
                                                       const sp::ProcessGroups& groups) {
   const std::vector<sp::Axes> axes = sharding_axes(config);
   const bool whole = axes.empty();
-  // Not on other devices yet: with it a sharded policy of four ranks with recomputed layers had
-  // another gradient on the stand-in accelerator than on the CPU, for a reason that is not known.
-  const bool prefetch = groups.device().is_cpu();
-  return std::make_shared<const engine::Sharding>(engine::Sharding{
-      groups.tensors(whole ? sp::axes::kNone : axes[0]),
-      groups.tensors(whole ? sp::axes::kLoss : axes[1]), config.zero_stage, prefetch});
+  return std::make_shared<const engine::Sharding>(
+      engine::Sharding{groups.tensors(whole ? sp::axes::kNone : axes[0]),
+                       groups.tensors(whole ? sp::axes::kLoss : axes[1]), config.zero_stage});
 }
 
 void fix_replicas(ParallelConfig& config, int64_t world) {

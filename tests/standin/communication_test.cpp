@@ -183,6 +183,29 @@ TEST_CASE("two sends that meet hang, and run when both ranks group them with the
   }
 }
 
+// FSDP releases the storage of a gathered unit whether or not a kernel has read it: a rank without
+// rows to score reads nothing. Its stream has waited for the gather, so the memory is free.
+TEST_CASE("a transfer does not write into memory that was released and handed out again") {
+  Scope scope;
+  const auto errors = run_two_ranks([](const TwoRankContext& context) {
+    const at::Tensor ones = context.ones({256}), threes = ones * 3;
+    const at::Tensor out = at::empty({256}, ones.options());
+    if (context.rank == 1) {  // the gather of rank 0 cannot move its data before
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    all_gather(context.first, out, ones.narrow(0, 0, 128))->wait();
+    const void* const released = out.const_data_ptr();
+    out.storage().unsafeGetStorageImpl()->set_data_ptr_noswap({nullptr, out.device()});
+    const at::Tensor result = threes.flip({0});
+    TORCH_CHECK(result.const_data_ptr() == released, "the test needs the same memory");
+    context.first->barrier()->wait();
+    TORCH_CHECK(result.eq(3).all().item<bool>(), "the gather overwrote another tensor");
+  });
+  CHECK(errors[0] == "");
+  CHECK(errors[1] == "");
+  CHECK(scope.text() == "");
+}
+
 TEST_CASE("two ranks on one device are refused") {
   Scope scope;
   const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -34,8 +34,12 @@ class StandinAllocator final : public c10::DeviceAllocator {
       return {nullptr, nullptr, &free_device, where};
     }
     void* p = machine().memory.allocate(device, size);
-    machine().accesses.add_device_block(bytes_at(p, machine().memory.rounded(size)),
-                                        current_stream(device));
+    const Bytes block = bytes_at(p, machine().memory.rounded(size));
+    // A storage can be released while a transfer that its stream has waited for has not moved its
+    // bytes yet. They must not arrive in the next owner's data.
+    machine().in_flight.complete_conflicts({}, {Use{block}});
+    machine().memory.poison(p, size);
+    machine().accesses.add_device_block(block, current_stream(device));
     return {p, p, &free_device, where};
   }
   at::DeleterFnPtr raw_deleter() const override { return &free_device; }

@@ -63,8 +63,11 @@ void* DeviceMemory::allocate(int device, size_t size) {
     use.peak_bytes = std::max(use.peak_bytes, use.current_bytes);
     ++use.allocations;
   }
-  std::memset(kernel_address(p), 0xFF, bytes);
   return p;
+}
+
+void DeviceMemory::poison(void* p, size_t size) {
+  std::memset(kernel_address(p), 0xFF, rounded(size));
 }
 
 void DeviceMemory::free(void* p) {

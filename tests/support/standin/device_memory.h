@@ -2,7 +2,6 @@
 // can access; kernels add a constant and use the second, where the bytes are. Protection never
 // changes, so threads cannot race on it. No torch.
 //
-// Fresh memory is filled with 0xFF: NaN in every floating-point format.
 // Thread safety: any thread.
 #pragma once
 
@@ -35,6 +34,8 @@ class DeviceMemory {
 
   // Throws: std::runtime_error when the device's address space is used up.
   void* allocate(int device, size_t size);
+  // Fills an allocation of `size` bytes with 0xFF: NaN in every floating-point format.
+  void poison(void* p, size_t size);
   // Throws: std::runtime_error unless p is an allocation that is not freed yet.
   void free(void* p);
   size_t rounded(size_t size) const;
