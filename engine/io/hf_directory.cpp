@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "engine/io/disk_file.h"
-#include "engine/io/json_object.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
+#include "engine/json/json_object.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;

@@ -9,13 +9,13 @@
 
 namespace ringside::engine {
 
-// Reads a directory's config.json, or the given file. Supports model_type qwen3, qwen2 and llama as
-// written by transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). Missing shapes get
-// transformers' defaults; missing ids stay unset. The eos ids are those of generation_config.json
-// in the same directory when it has any, because generation stops there.
+// Reads a directory's config.json, or the given file. Supports the model_types of architectures()
+// as written by transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). Missing shapes
+// get transformers' defaults; missing ids stay unset. The eos ids are those of
+// generation_config.json in the same directory when it has any, because generation stops there.
 // Throws: std::runtime_error naming file and key when a value is missing, has the wrong type, is
-// contradictory, or is not supported: another model_type, activation or rope type, sliding windows,
-// quantised weights other than bitsandbytes' nf4.
+// contradictory, or is not supported: another model_type, a field of unknown meaning, another
+// activation or rope type, sliding windows, quantised weights other than bitsandbytes' nf4.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
 
 // The text of a config.json that transformers 4 and 5 both read. dtype: "float32", "bfloat16", ...

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 
 namespace ringside::engine {
 namespace {

@@ -5,8 +5,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "engine/io/json_object.h"
 #include "engine/io/nf4_tensors.h"
+#include "engine/json/json_object.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;

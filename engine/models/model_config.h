@@ -10,10 +10,8 @@
 
 namespace ringside::engine {
 
-enum class Architecture { kQwen3, kQwen2, kLlama };
-
 struct ModelConfig {
-  Architecture architecture = Architecture::kQwen3;
+  std::string model_type = "qwen3";
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;

@@ -7,8 +7,8 @@
 
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
-#include "engine/io/json_object.h"
 #include "engine/io/weight_stream.h"
+#include "engine/json/json_object.h"
 #include "rl/checkpoint/checkpoint_reader.h"
 
 namespace ringside::rl {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 
 namespace ringside::rl {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 
 namespace ringside::rl {
 namespace {

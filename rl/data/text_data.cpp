@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 #include "rl/data/json_lines.h"
 
 namespace ringside::rl {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "engine/device/device_backend.h"
-#include "engine/io/json_object.h"
+#include "engine/json/json_object.h"
 
 namespace ringside::rl {
 namespace {

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "engine/architectures/architecture.h"
 #include "engine/io/model_config_json.h"
 #include "tests/support/temporary_directory.h"
 
@@ -36,7 +37,7 @@ ModelConfig load(const json& config, const json& generation = nullptr) {
 
 TEST_CASE("config: defaults follow the architecture") {
   const ModelConfig llama = load(base("llama"));
-  CHECK(llama.architecture == Architecture::kLlama);
+  CHECK(llama.model_type == "llama");
   CHECK(llama.head_dim == 16);
   CHECK(llama.rope_theta == 10000.0);
   CHECK_FALSE((llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm));
@@ -213,6 +214,45 @@ TEST_CASE("config: what the decoder cannot do is refused by file and key") {
   CHECK_THROWS_WITH(load_model_config("/nonexistent/config.json"), Contains("/nonexistent"));
 }
 
+TEST_CASE("config: a field that may change the computation is refused, bookkeeping is not") {
+  for (const json& changes : {json{{"use_gated_attention", true}}, json{{"logit_scale", 0.5}},
+                              json{{"mlp_bias", false}}}) {
+    const std::string key = changes.begin().key();
+    CHECK_THROWS_WITH(load(with(base("qwen3"), changes)),
+                      Contains("'" + key + "' is a field that"));
+  }
+  CHECK_THROWS_WITH(load(with(base("qwen2"), {{"use_mrope", true}})), Contains("'use_mrope'"));
+  CHECK_THROWS_WITH(load(with(base("mistral"), {{"sliding_window", 4096}})),
+                    Contains("'sliding_window'"));
+  // The keys of Qwen2.5's, Qwen3's and Mistral-Nemo's own files.
+  const json hub = with(base("qwen2"), {{"architectures", {"Qwen2ForCausalLM"}},
+                                        {"attention_dropout", 0.0},
+                                        {"bos_token_id", 1},
+                                        {"initializer_range", 0.02},
+                                        {"max_window_layers", 28},
+                                        {"sliding_window", 131072},
+                                        {"torch_dtype", "bfloat16"},
+                                        {"transformers_version", "4.43.1"},
+                                        {"use_cache", true},
+                                        {"use_mrope", false},
+                                        {"use_sliding_window", false}});
+  CHECK(load(hub).qkv_bias);
+  CHECK(load(with(base("qwen3"), {{"attention_bias", false}, {"head_dim", 32}})).head_dim == 32);
+  const ModelConfig nemo =
+      load(with(base("mistral"), {{"head_dim", 32}, {"sliding_window", nullptr}}));
+  CHECK((nemo.head_dim == 32 && !nemo.qk_norm && !nemo.qkv_bias));
+}
+
+TEST_CASE("config: every architecture writes what it reads") {
+  for (const Architecture* architecture : architectures()) {
+    INFO(architecture->model_type);
+    const ModelConfig config = load(base(architecture->model_type));
+    const json written = json::parse(model_config_json(config, "float32"));
+    CHECK(written["architectures"] == json{architecture->class_name});
+    CHECK(json::parse(model_config_json(load(written), "float32")) == written);
+  }
+}
+
 TEST_CASE("config: what is written is read back") {
   ModelConfig config = load(with(base("llama"), {{"attention_bias", true}, {"mlp_bias", true}}));
   config.rope_theta = 12345.0;
@@ -222,7 +262,7 @@ TEST_CASE("config: what is written is read back") {
   config.tie_word_embeddings = true;
   const ModelConfig again = load(json::parse(model_config_json(config, "bfloat16")),
                                  json::parse(generation_config_json(config)));
-  CHECK(again.architecture == config.architecture);
+  CHECK(again.model_type == config.model_type);
   CHECK(again.hidden_size == config.hidden_size);
   CHECK(again.head_dim == config.head_dim);
   CHECK(again.rms_norm_eps == config.rms_norm_eps);

@@ -1,9 +1,9 @@
-#include "engine/io/json_object.h"
+#include "engine/json/json_object.h"
 
 #include <stdexcept>
 #include <utility>
 
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 
 namespace ringside::engine {
 
@@ -24,8 +24,19 @@ void JsonObject::fail(std::string_view key, const std::string& problem) const {
 }
 
 const nlohmann::json* JsonObject::find(std::string_view key) const {
+  read_.emplace(key);
   const auto it = json_.find(key);
   return it == json_.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::vector<std::string> JsonObject::unread_keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json_.items()) {
+    if (!value.is_null() && !read_.contains(key)) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
 }
 
 bool JsonObject::has(std::string_view key) const { return find(key) != nullptr; }

@@ -1,10 +1,13 @@
-// JSON object read key by key, with errors that name file and key.
+// JSON object read key by key, with errors that name file and key. Remembers which keys were read.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,12 +49,16 @@ class JsonObject {
 
   const nlohmann::json& json() const { return json_; }
 
+  // Keys that have a value and that none of the functions above was asked for, in order.
+  std::vector<std::string> unread_keys() const;
+
  private:
   JsonObject(std::string where, nlohmann::json json);
   const nlohmann::json* find(std::string_view key) const;
 
   std::string where_;
   nlohmann::json json_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 }  // namespace ringside::engine

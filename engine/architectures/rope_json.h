@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json_object.h"
+#include "engine/json/json_object.h"
 #include "engine/models/model_config.h"
 
 namespace ringside::engine {

@@ -1,4 +1,4 @@
-#include "engine/io/rope_json.h"
+#include "engine/architectures/rope_json.h"
 
 #include <algorithm>
 #include <cmath>
@@ -241,10 +241,12 @@ struct Writer {
 void read_rope(const JsonObject& json, ModelConfig& config) {
   config.rope_theta = json.number("rope_theta").value_or(config.rope_theta);
   refuse_partial_rotation(json);
+  const auto parameters = json.object("rope_parameters");
   auto rope = json.object("rope_scaling");
   if (!rope || rope->json().empty()) {
-    rope = json.object("rope_parameters");
+    rope = parameters;
   }
+  json.has(kOriginal);  // says nothing for other rope types
   if (rope) {
     config.rope_theta = rope->number("rope_theta").value_or(config.rope_theta);
     refuse_partial_rotation(*rope);

@@ -1,4 +1,4 @@
-#include "engine/io/json_text.h"
+#include "engine/json/json_text.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,0 +1,43 @@
+// Table of model architectures, by the model_type of config.json.
+//
+// A new one is a file beside this one and a line in architecture.cpp. Its functions start from the
+// shared fields (shared_fields.h); layers are described by ModelConfig's fields, which
+// engine/models computes with.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "engine/json/json_object.h"
+#include "engine/models/model_config.h"
+
+namespace ringside::engine {
+
+struct Architecture {
+  const char* model_type;
+  const char* class_name;  // in transformers
+  // Everything but token ids.
+  // Throws: std::runtime_error naming file and key, as load_model_config.
+  ModelConfig (*read)(const JsonObject& json);
+  // Adds what write_shared_fields() does not write.
+  void (*write)(const ModelConfig& config, nlohmann::ordered_json& json);
+};
+
+std::span<const Architecture* const> architectures();
+
+// nullptr: there is none of this name.
+const Architecture* find_architecture(const std::string& model_type);
+
+// "llama, mistral, qwen2 or qwen3".
+std::string architecture_names();
+
+// Refuses keys that no one has read and that may change what the model computes. Call it after the
+// last read.
+// Throws: std::runtime_error naming file and key.
+void refuse_unknown_fields(const JsonObject& json);
+
+// Each of these has a file of its own.
+extern const Architecture kLlama, kMistral, kQwen2, kQwen3;
+
+}  // namespace ringside::engine

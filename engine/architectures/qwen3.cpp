@@ -1,0 +1,26 @@
+#include "engine/architectures/architecture.h"
+#include "engine/architectures/shared_fields.h"
+
+namespace ringside::engine {
+namespace {
+
+ModelConfig read_qwen3(const JsonObject& json) {
+  ModelConfig config;
+  read_shared_fields(json, {.head_dim = 128}, config);
+  refuse_windows(json);
+  read_attention_bias(json, config);
+  config.qk_norm = true;
+  return config;
+}
+
+void write_qwen3(const ModelConfig& config, nlohmann::ordered_json& json) {
+  json["attention_bias"] = config.qkv_bias;
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = nullptr;
+}
+
+}  // namespace
+
+const Architecture kQwen3{"qwen3", "Qwen3ForCausalLM", read_qwen3, write_qwen3};
+
+}  // namespace ringside::engine
