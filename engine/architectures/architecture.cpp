@@ -80,7 +80,7 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kLlama, &kMistral, &kQwen2, &kQwen3};
+constexpr std::array kTable = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
 
 }  // namespace
 

@@ -55,6 +55,14 @@ std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& conf
       {&LayerWeights::o_weight, {{"self_attn.o_proj", q, e, 0}}},
       {&LayerWeights::gate_up_weight, {{"mlp.gate_proj", e, f, 0}, {"mlp.up_proj", e, f, f}}},
       {&LayerWeights::down_weight, {{"mlp.down_proj", f, e, 0}}}};
+  const auto of_mlp = [](const std::string& name) {
+    return name == "gate_proj" || name == "up_proj" || name == "down_proj";
+  };
+  TORCH_CHECK(
+      config.experts.count == 0 ||
+          std::none_of(options.targets.begin(), options.targets.end(), of_mlp),
+      "adapters: experts have none; name projections of the attention alone: q_proj, k_proj, "
+      "v_proj, o_proj");
   std::vector<Fused> targeted;
   for (const Fused& fused : all) {
     Fused kept{fused.weight, {}};

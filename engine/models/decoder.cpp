@@ -31,6 +31,11 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
               "model config: num_attention_heads ", c.num_attention_heads,
               " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
+  const ExpertsConfig& experts = c.experts;
+  TORCH_CHECK(experts.count == 0 || (experts.per_token > 0 && experts.per_token <= experts.count &&
+                                     experts.intermediate_size > 0),
+              "model config: ", experts.count, " experts of size ", experts.intermediate_size,
+              ", of which each token uses ", experts.per_token);
   TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
               c.head_dim);
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
@@ -150,6 +155,8 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
   TORCH_CHECK(options.mlp_tile_tokens >= 0 && options.logit_chunk_bytes > 0,
               "decoder: MLP tiles of ", options.mlp_tile_tokens, " tokens and logit chunks of ",
               options.logit_chunk_bytes, " bytes; expected at least 0 and 1");
+  TORCH_CHECK(options.mlp_tile_tokens == 0 || config_.experts.count == 0,
+              "decoder: an MLP can be tiled, experts cannot");
   activations_ = options;
   if (options.offload && !offload_stream_) {
     offload_stream_ = make_side_stream(context_.device);
@@ -158,6 +165,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
+  TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = *units_[1 + i];
     quantised_.push_back(
@@ -231,19 +239,19 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
     return recomputes ? recompute_in_backward(hidden_sE, leaves, segment, kept)
                       : segment(hidden_sE);
   }
-  const UnitShapes cut = layer_shapes(config_, context_.compute);
+  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
   if (recomputes) {
     const auto segment = [=, this, &unit](const at::Tensor& hidden) {
       const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
       // In the backward, where autograd is on, the layers come in the opposite order.
       prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(layer_weights(config_, matrices), hidden);
+      return run(layer_weights(config_, index, matrices), hidden);
     };
     return recompute_in_backward(hidden_sE, leaves, segment, kept);
   }
   const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
     prefetch_layer(index + 1);
-    return std::vector<at::Tensor>{run(layer_weights(config_, matrices), h)};
+    return std::vector<at::Tensor>{run(layer_weights(config_, index, matrices), h)};
   };
   return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
 }
@@ -288,7 +296,7 @@ DecoderWeights Decoder::materialize() const {
   const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     LayerWeights of_layer = quantised_.empty()
-                                ? materialize_layer(config_, layer(i), context_.compute)
+                                ? materialize_layer(config_, i, layer(i), context_.compute)
                                 : quantised_[i]->weights();
     if (leaves[i].defined()) {
       adapters_->attach(of_layer, leaves[i], context_.compute);

@@ -2,10 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "engine/nn/experts.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
@@ -96,15 +98,19 @@ at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTile
              : gradient_path_in_tiles(normed_sE, tiles.rows, mlp_leaves(weights), rows);
 }
 
-}  // namespace
+at::Tensor mixture(const ExpertsConfig& config, const LayerWeights& weights,
+                   const at::Tensor& normed_sE) {
+  const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
+  return apply_experts(normed_sE,
+                       route_by_softmax(logits_sX, config.per_token, config.normalise_weights),
+                       weights.experts_gate_up, weights.experts_down);
+}
 
-std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
-  const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
+using AddSpec = std::function<void(const std::string& name, std::vector<int64_t> shape)>;
+
+void add_attention_specs(const ModelConfig& config, const AddSpec& add) {
+  const int64_t e = config.hidden_size, d = config.head_dim;
   const int64_t q = config.num_attention_heads * d, kv = config.num_key_value_heads * d;
-  std::vector<ParamSpec> specs;
-  const auto add = [&](const char* name, std::vector<int64_t> shape) {
-    specs.push_back({"model.layers." + std::to_string(layer) + "." + name, std::move(shape)});
-  };
   add("self_attn.q_proj.weight", {q, e});
   add("self_attn.k_proj.weight", {kv, e});
   add("self_attn.v_proj.weight", {kv, e});
@@ -121,6 +127,10 @@ std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t la
     add("self_attn.q_norm.weight", {d});
     add("self_attn.k_norm.weight", {d});
   }
+}
+
+void add_mlp_specs(const ModelConfig& config, const AddSpec& add) {
+  const int64_t e = config.hidden_size, f = config.intermediate_size;
   add("mlp.gate_proj.weight", {f, e});
   add("mlp.up_proj.weight", {f, e});
   if (config.mlp_bias) {
@@ -131,8 +141,35 @@ std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t la
   if (config.mlp_bias) {
     add("mlp.down_proj.bias", {e});
   }
-  add("input_layernorm.weight", {e});
-  add("post_attention_layernorm.weight", {e});
+}
+
+// gate and up of each expert side by side, then all down projections, so that either is one tensor.
+void add_experts_specs(const ModelConfig& config, const AddSpec& add) {
+  const int64_t e = config.hidden_size, i = config.experts.intermediate_size;
+  add("mlp.gate.weight", {config.experts.count, e});
+  const auto name = [](int64_t expert, const char* matrix) {
+    return "mlp.experts." + std::to_string(expert) + "." + matrix + ".weight";
+  };
+  for (int64_t x = 0; x < config.experts.count; ++x) {
+    add(name(x, "gate_proj"), {i, e});
+    add(name(x, "up_proj"), {i, e});
+  }
+  for (int64_t x = 0; x < config.experts.count; ++x) {
+    add(name(x, "down_proj"), {e, i});
+  }
+}
+
+}  // namespace
+
+std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
+  std::vector<ParamSpec> specs;
+  const AddSpec add = [&](const std::string& name, std::vector<int64_t> shape) {
+    specs.push_back({"model.layers." + std::to_string(layer) + "." + name, std::move(shape)});
+  };
+  add_attention_specs(config, add);
+  config.has_experts(layer) ? add_experts_specs(config, add) : add_mlp_specs(config, add);
+  add("input_layernorm.weight", {config.hidden_size});
+  add("post_attention_layernorm.weight", {config.hidden_size});
   return specs;
 }
 
@@ -144,8 +181,9 @@ struct LayerPart {
   std::vector<int64_t> shape;
 };
 
-std::vector<LayerPart> parts_of(const ModelConfig& config, LayerParts which) {
+std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerParts which) {
   const bool projections = which == LayerParts::kAll;
+  const bool experts = config.has_experts(layer);
   const int64_t e = config.hidden_size, f = config.intermediate_size, d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   std::vector<LayerPart> parts;
@@ -161,10 +199,14 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, LayerParts which) {
   cut(&LayerWeights::o_bias, {e}, config.o_bias);
   cut(&LayerWeights::q_norm, {d}, config.qk_norm);
   cut(&LayerWeights::k_norm, {d}, config.qk_norm);
-  cut(&LayerWeights::gate_up_weight, {2 * f, e}, projections);
-  cut(&LayerWeights::gate_up_bias, {2 * f}, config.mlp_bias);
-  cut(&LayerWeights::down_weight, {e, f}, projections);
-  cut(&LayerWeights::down_bias, {e}, config.mlp_bias);
+  const int64_t x = config.experts.count, i = config.experts.intermediate_size;
+  cut(&LayerWeights::gate_up_weight, {2 * f, e}, projections && !experts);
+  cut(&LayerWeights::gate_up_bias, {2 * f}, config.mlp_bias && !experts);
+  cut(&LayerWeights::down_weight, {e, f}, projections && !experts);
+  cut(&LayerWeights::down_bias, {e}, config.mlp_bias && !experts);
+  cut(&LayerWeights::router, {x, e}, experts);
+  cut(&LayerWeights::experts_gate_up, {x, 2 * i, e}, experts);
+  cut(&LayerWeights::experts_down, {x, e, i}, experts);
   cut(&LayerWeights::input_norm, {e});
   cut(&LayerWeights::post_attention_norm, {e});
   return parts;
@@ -172,18 +214,19 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, LayerParts which) {
 
 }  // namespace
 
-UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype, LayerParts which) {
+UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType compute_dtype,
+                        LayerParts which) {
   UnitShapes cut{compute_dtype, {}};
-  for (LayerPart& part : parts_of(config, which)) {
+  for (LayerPart& part : parts_of(config, layer, which)) {
     cut.shapes.push_back(std::move(part.shape));
   }
   return cut;
 }
 
-LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices,
-                           LayerParts which) {
+LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
+                           const std::vector<Weight>& matrices, LayerParts which) {
   LayerWeights weights;
-  const std::vector<LayerPart> parts = parts_of(config, which);
+  const std::vector<LayerPart> parts = parts_of(config, layer, which);
   TORCH_CHECK(matrices.size() == parts.size(), "a layer of ", parts.size(), " matrices, got ",
               matrices.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -192,10 +235,10 @@ LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>&
   return weights;
 }
 
-LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
+LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which) {
-  const UnitShapes cut = layer_shapes(config, compute_dtype, which);
-  return layer_weights(config, unit.materialize(cut.dtype, cut.shapes), which);
+  const UnitShapes cut = layer_shapes(config, layer, compute_dtype, which);
+  return layer_weights(config, layer, unit.materialize(cut.dtype, cut.shapes), which);
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -206,7 +249,9 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
   const ResidualNorm attended =
       add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
                    weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + mlp(weights, attended.normed, tiles);
+  return attended.residual + (config.has_experts(layer)
+                                  ? mixture(config.experts, weights, attended.normed)
+                                  : mlp(weights, attended.normed, tiles));
 }
 
 }  // namespace ringside::engine

@@ -1,8 +1,8 @@
-// Decoder layer: parameters and forward. Pre-norm attention and a gated MLP, each added to the
-// residual.
+// Decoder layer: parameters and forward. Pre-norm attention, and a gated MLP or a mixture of
+// experts, each added to the residual.
 //
 // Shapes: s = tokens, E = hidden size, F = MLP size, H = query heads, K = key/value heads, D = head
-// dim.
+// dim, X = experts, I = an expert's MLP size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +35,10 @@ struct LayerWeights {
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
-  Weight input_norm;  // [E]
+  Weight router;           // [X, E], in place of the MLP's
+  Weight experts_gate_up;  // [X, 2I, E]
+  Weight experts_down;     // [X, E, I]
+  Weight input_norm;       // [E]
   Weight post_attention_norm;
 };
 
@@ -43,14 +46,15 @@ struct LayerWeights {
 enum class LayerParts { kAll, kWithoutProjections };
 
 // The matrices that a unit made from decoder_layer_specs(), or from those of `which`, is cut into.
-UnitShapes layer_shapes(const ModelConfig& config, at::ScalarType compute_dtype,
+UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType compute_dtype,
                         LayerParts which = LayerParts::kAll);
 // Those matrices as the layer's weights.
-LayerWeights layer_weights(const ModelConfig& config, const std::vector<Weight>& matrices,
+LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
+                           const std::vector<Weight>& matrices,
                            LayerParts which = LayerParts::kAll);
 
 // Both together. Differentiable towards unit.flat().
-LayerWeights materialize_layer(const ModelConfig& config, const ParamUnit& unit,
+LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which = LayerParts::kAll);
 
 // How the MLP of a layer is computed.

@@ -15,6 +15,11 @@ int64_t times(int64_t length, double factor) {
 
 }  // namespace
 
+bool ModelConfig::has_experts(int64_t layer) const {
+  return experts.count > 0 &&
+         !std::binary_search(experts.mlp_layers.begin(), experts.mlp_layers.end(), layer);
+}
+
 int64_t num_positions(const ModelConfig& config) {
   int64_t positions = config.max_position_embeddings;
   if (const auto* linear = std::get_if<LinearRope>(&config.rope_scaling)) {

@@ -10,6 +10,16 @@
 
 namespace ringside::engine {
 
+// Mixture of experts in place of the MLP.
+struct ExpertsConfig {
+  int64_t count = 0;  // 0: every layer has an MLP
+  int64_t per_token = 0;
+  int64_t intermediate_size = 0;    // of one expert
+  bool normalise_weights = false;   // a token's routing weights sum to 1
+  std::vector<int64_t> mlp_layers;  // layers that have an MLP all the same, ascending
+  bool operator==(const ExpertsConfig&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type = "qwen3";
   int64_t vocab_size = 0;
@@ -28,6 +38,7 @@ struct ModelConfig {
   bool o_bias = false;    // Llama and Qwen3 with attention_bias
   bool mlp_bias = false;  // Llama with mlp_bias
   bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  ExpertsConfig experts;
   // Computes norms in fp32 in fp64 models too. Not in config.json. transformers always does so, and
   // comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64 throughout.
   bool fp32_norms = false;
@@ -37,6 +48,8 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
+
+  bool has_experts(int64_t layer) const;
 
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};

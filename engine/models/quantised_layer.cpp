@@ -29,6 +29,7 @@ std::vector<ParamSpec> without_projections(const std::vector<ParamSpec>& specs) 
 QuantisedLayer::QuantisedLayer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                QuantisedFormat format, const ComputeContext& context)
     : config_(config),
+      layer_(layer),
       compute_(context.compute),
       specs_(decoder_layer_specs(config, layer)),
       rest_(std::make_unique<ParamUnit>(unit.name(), without_projections(specs_), context)) {
@@ -61,7 +62,7 @@ QuantisedLayer::QuantisedLayer(const ModelConfig& config, int64_t layer, const P
 
 LayerWeights QuantisedLayer::weights() const {
   LayerWeights weights =
-      materialize_layer(config_, *rest_, compute_, LayerParts::kWithoutProjections);
+      materialize_layer(config_, layer_, *rest_, compute_, LayerParts::kWithoutProjections);
   weights.qkv_weight.packed = qkv_;
   weights.o_weight.packed = o_;
   weights.gate_up_weight.packed = gate_up_;

@@ -29,6 +29,7 @@ class QuantisedLayer {
   using Packed = std::shared_ptr<const PackedWeight>;
 
   ModelConfig config_;
+  int64_t layer_;
   at::ScalarType compute_;
   std::vector<ParamSpec> specs_;  // of the whole layer
   std::unique_ptr<ParamUnit> rest_;

@@ -31,7 +31,16 @@ class Sizes {
     master_ = bytes(context.master);
     sums_ = std::max<int64_t>(4, compute_);
     casts_ = context.compute != context.master;
-    layer_parameters_ = elements(decoder_layer_specs(config, 0));
+    int64_t largest = 0;
+    while (config.experts.count > 0 && !config.has_experts(largest) &&
+           largest + 1 < config.num_hidden_layers) {
+      ++largest;
+    }
+    layer_parameters_ = elements(decoder_layer_specs(config, largest));
+    mlp_matrix_ = config.has_experts(largest)
+                      ? config.experts.count * config.experts.intermediate_size * config.hidden_size
+                      : config.intermediate_size * config.hidden_size;
+    has_experts_ = config.has_experts(largest);
     parameters_ = elements(decoder_specs(config));
     head_parameters_ = config.vocab_size * config.hidden_size;
   }
@@ -143,7 +152,23 @@ class Sizes {
   int64_t exchanged_output() const {
     return p_.tokens * c_.num_attention_heads * c_.head_dim * compute_;
   }
-  int64_t mlp_saved(int64_t rows) const { return 3 * rows * c_.intermediate_size * compute_; }
+  // gate, up and their product. With experts of each token's every route, beside the routed rows,
+  // the results, and where they belong.
+  int64_t mlp_saved(int64_t rows) const {
+    if (!has_experts_) {
+      return 3 * rows * c_.intermediate_size * compute_;
+    }
+    const int64_t routed = rows * c_.experts.per_token;
+    const int64_t router = rows * c_.experts.count * (compute_ + sums_);
+    return routed * ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + 3 * 8) +
+           router;
+  }
+  // What flows through the MLP's backward beside the residual.
+  int64_t mlp_flowing(int64_t rows) const {
+    return has_experts_ ? rows * c_.experts.per_token *
+                              (2 * c_.experts.intermediate_size * compute_ + c_.hidden_size * sums_)
+                        : 2 * rows * c_.intermediate_size * compute_;
+  }
 
   // What one layer saves without recomputation, but for its MLP: decoder_layer() and the operators
   // that it calls, in their order.
@@ -197,12 +222,12 @@ class Sizes {
   // While the MLP's backward runs.
   int64_t mlp_moment() const {
     const int64_t tile = p_.activations.mlp_tile_tokens;
-    const int64_t s = p_.tokens, e = c_.hidden_size, f = c_.intermediate_size;
+    const int64_t s = p_.tokens, e = c_.hidden_size;
     const int64_t rows = tile > 0 ? std::min(tile, s) : s;
-    const int64_t flowing = (s * e + 2 * rows * f) * compute_;
+    const int64_t flowing = s * e * compute_ + mlp_flowing(rows);
     // The down projection's gradient; with tiles, those of all three and a tile's.
     const int64_t gradients =
-        tile > 0 ? 5 * e * f * master_ : e * f * (casts_ ? master_ : compute_);
+        tile > 0 ? 5 * mlp_matrix_ * master_ : mlp_matrix_ * (casts_ ? master_ : compute_);
     const int64_t tile_in_out = tile > 0 ? (s * e + 2 * rows * e) * compute_ : 0;
     const int64_t saved = saved_before_mlp() + mlp_saved(rows);
     // Without recomputation the layer's activations are among those kept.
@@ -211,11 +236,11 @@ class Sizes {
 
   // While attention's backward runs: the MLP's activations are gone, its gradients exist.
   int64_t attention_moment() const {
-    const int64_t e = c_.hidden_size, f = c_.intermediate_size, d = c_.head_dim;
+    const int64_t e = c_.hidden_size, d = c_.head_dim;
     const int64_t s = p_.tokens, S = p_.share_tokens;
     const int64_t flowing = s * e * compute_ + S * p_.query_heads * d * (compute_ + sums_) +
                             S * 2 * p_.kv_heads * d * sums_;
-    const int64_t gradients = 3 * e * f * master_;
+    const int64_t gradients = 3 * mlp_matrix_ * master_;
     const int64_t freed = recomputes() ? 0 : mlp_saved(s);
     return recomputed(saved_before_mlp()) + flowing + gradients - freed;
   }
@@ -231,8 +256,10 @@ class Sizes {
 
   const ModelConfig& c_;
   const PassShape& p_;
-  int64_t compute_ = 0, master_ = 0, sums_ = 0;                          // bytes of a number
-  bool casts_ = false;                                                   // weights are cast for use
+  int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
+  bool casts_ = false;                           // weights are cast for use
+  bool has_experts_ = false;                     // the largest layer
+  int64_t mlp_matrix_ = 0;                       // elements of its gate, of all experts
   int64_t layer_parameters_ = 0, parameters_ = 0, head_parameters_ = 0;  // elements
 };
 

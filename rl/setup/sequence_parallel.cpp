@@ -47,7 +47,10 @@ LayerTime layer_time(const sp::MethodQuery& query, const engine::ModelConfig& mo
   const double attention_weights =
       static_cast<double>(2 * model.hidden_size *
                           (model.num_attention_heads + model.num_key_value_heads) * model.head_dim);
-  const auto mlp_weights = static_cast<double>(3 * model.hidden_size * model.intermediate_size);
+  const int64_t mlp_width = model.experts.count > 0
+                                ? model.experts.per_token * model.experts.intermediate_size
+                                : model.intermediate_size;
+  const auto mlp_weights = static_cast<double>(3 * model.hidden_size * mlp_width);
   // Two FLOPs a weight and token forward, four backward; each of these three products reads the
   // weights, which is what takes the time when there are few tokens.
   const double rate =

@@ -1,4 +1,4 @@
-"""`ringside logprobs` against transformers on random Qwen3, Qwen2.5 and Llama models.
+"""`ringside logprobs` against transformers on random Qwen3, Qwen3-MoE, Qwen2.5, Mistral and Llama models.
 
 Guards the decoder (biases, norms, RoPE and its scaling, tied heads, uneven head counts) and every
 sequence-parallel layout of it: each log-prob of documents of 2 to 1500 tokens must equal
@@ -23,8 +23,10 @@ from unittest import mock
 
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qwen3MoeTopKRouter
 
 import ringside_cli
 import tiny_models
@@ -52,6 +54,9 @@ MODELS = [
     ("qwen2", 5, 5, True),
     ("llama", 6, 2, False),
     ("llama", 5, 5, True),
+    ("mistral", 4, 2, False),
+    ("qwen3_moe", 4, 2, False),
+    ("qwen3_moe", 6, 2, True),
 ]
 
 
@@ -60,12 +65,21 @@ def _norm_in_own_dtype(self, hidden_states):
     return self.weight * (hidden_states * torch.rsqrt(variance + self.variance_epsilon))
 
 
+def _route_in_own_dtype(self, hidden_states):
+    logits = torch.nn.functional.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
+    weights, experts = logits.softmax(-1).topk(self.top_k, dim=-1)
+    if self.norm_topk_prob:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights, experts
+
+
 @contextlib.contextmanager
 def norms_in_own_dtype():
-    """Within it, transformers' RMSNorm computes in its input's dtype instead of fp32."""
+    """Within it, transformers' RMSNorm and router compute in their input's dtype instead of fp32."""
     with contextlib.ExitStack() as stack:
-        for norm in (LlamaRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm):
+        for norm in (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, Qwen3MoeRMSNorm):
             stack.enter_context(mock.patch.object(norm, "forward", _norm_in_own_dtype))
+        stack.enter_context(mock.patch.object(Qwen3MoeTopKRouter, "forward", _route_in_own_dtype))
         yield
 
 

@@ -37,7 +37,8 @@ def _common(heads: int, kv_heads: int, head_dim: int, tied: bool, layers: int) -
 def make_config(
     family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16
 ):
-    """A configuration of "qwen3", "qwen2" (biases on q, k, v) or "llama" (llama3 RoPE scaling)."""
+    """A configuration of "qwen3", "qwen3_moe", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
+    scaling)."""
     common = _common(heads, kv_heads, head_dim, tied, layers)
     if (
         family == "qwen3"
@@ -45,6 +46,17 @@ def make_config(
         common["hidden_size"] = 48
         return transformers.Qwen3Config(
             head_dim=head_dim, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common
+        )
+    if family == "qwen3_moe":  # the second of three layers has an MLP
+        return transformers.Qwen3MoeConfig(
+            head_dim=head_dim, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=tied,
+            mlp_only_layers=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            **common | {"num_hidden_layers": layers + 1},
+        )
+    if family == "mistral":
+        return transformers.MistralConfig(
+            head_dim=head_dim, sliding_window=None, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+            **common | {"hidden_size": 48},
         )
     if family == "qwen2":
         return transformers.Qwen2Config(
@@ -60,7 +72,7 @@ def make_config(
             "original_max_position_embeddings": 64,
         }
         return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope, **common)
-    raise ValueError(f"family is '{family}', expected qwen3, qwen2 or llama")
+    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, qwen2, mistral or llama")
 
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "yarn, all fields", "longrope", "longrope, factor")

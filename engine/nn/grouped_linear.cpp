@@ -1,0 +1,84 @@
+#include "engine/nn/grouped_linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <numeric>
+
+#include "engine/nn/checks.h"
+#include "engine/nn/operators.h"
+
+namespace ringside::engine {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Calls use(expert, first row, rows) for each expert that has rows.
+template <class Use>
+void for_each_group(const std::vector<int64_t>& counts, Use use) {
+  int64_t begin = 0;
+  for (std::size_t expert = 0; expert < counts.size(); ++expert) {
+    if (counts[expert] > 0) {
+      use(static_cast<int64_t>(expert), begin, counts[expert]);
+    }
+    begin += counts[expert];
+  }
+}
+
+struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const at::Tensor& weight,
+                            const at::Tensor& leaf, const std::vector<int64_t>& counts) {
+    ctx->save_for_backward({rows, weight});
+    ctx->saved_data["counts"] = counts;
+    ctx->saved_data["leaf_dtype"] = static_cast<int64_t>(leaf.scalar_type());
+    at::Tensor y = at::empty({rows.size(0), weight.size(1)}, rows.options());
+    for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
+      at::Tensor y_n = y.narrow(0, begin, n);
+      at::mm_out(y_n, rows.narrow(0, begin, n), weight[expert].t());
+    });
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &rows = saved[0], &weight = saved[1];
+    const at::Tensor dy = grads[0].contiguous();
+    const std::vector<int64_t> counts = ctx->saved_data["counts"].toIntVector();
+    at::Tensor d_rows, d_weight;
+    if (ctx->needs_input_grad(0)) {
+      d_rows = at::empty_like(rows);
+      for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
+        at::Tensor d_n = d_rows.narrow(0, begin, n);
+        at::mm_out(d_n, dy.narrow(0, begin, n), weight[expert]);
+      });
+    }
+    if (ctx->needs_input_grad(2)) {
+      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["leaf_dtype"].toInt());
+      d_weight = at::zeros(weight.sizes(), weight.options().dtype(dtype));
+      for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
+        operators::add_transposed_mm(d_weight[expert], dy.narrow(0, begin, n),
+                                     rows.narrow(0, begin, n));
+      });
+    }
+    return {d_rows, at::Tensor(), d_weight, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor apply_grouped_linear(const at::Tensor& rows_RI, const Weight& weight_XOI,
+                                const std::vector<int64_t>& counts_X) {
+  TORCH_CHECK(weight_XOI.packed == nullptr && weight_XOI.low_rank == nullptr,
+              "experts: adapters and quantised weights are not supported there");
+  const at::Tensor& weight = weight_XOI.value;
+  TORCH_CHECK(rows_RI.dim() == 2 && weight.dim() == 3 && rows_RI.size(1) == weight.size(2) &&
+                  static_cast<int64_t>(counts_X.size()) == weight.size(0) &&
+                  std::accumulate(counts_X.begin(), counts_X.end(), int64_t{0}) == rows_RI.size(0),
+              "experts: rows ", rows_RI.sizes(), " for the counts ", counts_X,
+              " do not fit the weight ", weight.sizes());
+  check_alike("experts", {{"the rows", rows_RI}, {"the weight", weight}});
+  return GroupedLinear::apply(rows_RI, weight, weight_XOI.leaf, counts_X);
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,126 @@
+// Mixture of experts against a formula that runs every expert on every token.
+#include "engine/nn/experts.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace ringside::engine {
+namespace {
+
+constexpr int64_t kTokens = 11, kHidden = 6, kExperts = 5, kPerToken = 2, kSize = 4;
+
+struct Inputs {
+  at::Tensor x, logits, gate_up, down;
+
+  explicit Inputs(at::ScalarType dtype = at::kDouble) {
+    at::manual_seed(3);
+    const auto leaf = [dtype](std::vector<int64_t> shape) {
+      return at::randn(shape, at::kDouble).to(dtype).set_requires_grad(true);
+    };
+    x = leaf({kTokens, kHidden});
+    logits = leaf({kTokens, kExperts});
+    gate_up = leaf({kExperts, 2 * kSize, kHidden});
+    down = leaf({kExperts, kHidden, kSize});
+  }
+  std::vector<at::Tensor> all() const { return {x, logits, gate_up, down}; }
+};
+
+// Every expert on every token; the weights of experts that a token does not use are 0.
+at::Tensor dense_formula(const Inputs& in, const at::Tensor& expert_sK, bool normalise) {
+  const at::Tensor used = at::zeros_like(in.logits).scatter(1, expert_sK, 1.0);
+  at::Tensor weight = at::softmax(in.logits, 1) * used;
+  if (normalise) {
+    weight = weight / weight.sum(1, /*keepdim=*/true);
+  }
+  at::Tensor sum = at::zeros_like(in.x);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto halves = in.x.mm(in.gate_up[e].t()).chunk(2, 1);
+    const at::Tensor out = (at::silu(halves[0]) * halves[1]).mm(in.down[e].t());
+    sum = sum + weight.select(1, e).unsqueeze(1) * out;
+  }
+  return sum;
+}
+
+std::vector<at::Tensor> gradients(const at::Tensor& out, const Inputs& in) {
+  at::manual_seed(4);
+  const at::Tensor weight = at::randn(out.sizes(), out.options());
+  for (const at::Tensor& tensor : in.all()) {
+    tensor.mutable_grad().reset();
+  }
+  (out * weight).sum().backward();
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& tensor : in.all()) {
+    grads.push_back(tensor.grad().defined() ? tensor.grad().clone() : at::zeros_like(tensor));
+  }
+  return grads;
+}
+
+void check_close(const at::Tensor& a, const at::Tensor& b) {
+  CHECK((a - b).abs().max().item<double>() <= 1e-12);
+}
+
+TEST_CASE("experts compute the dense formula and its gradients") {
+  for (const bool normalise : {false, true}) {
+    const Inputs in;
+    const Routes routes = route_by_softmax(in.logits, kPerToken, normalise);
+    const at::Tensor out = apply_experts(in.x, routes, in.gate_up, in.down);
+    const at::Tensor expected = dense_formula(in, routes.expert_sK, normalise);
+    check_close(out, expected);
+    const auto found = gradients(out, in), wanted = gradients(expected, in);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      CAPTURE(i);
+      CHECK(wanted[i].abs().max().item<double>() > 0);
+      check_close(found[i], wanted[i]);
+    }
+  }
+}
+
+TEST_CASE("the router takes the largest probabilities over all experts") {
+  const at::Tensor logits = at::tensor({1.0, 3.0, 2.0, -1.0, 0.0, 0.0, 5.0, 4.0}).view({2, 4});
+  const Routes routes = route_by_softmax(logits, 2, /*normalise=*/false);
+  CHECK(routes.expert_sK.equal(at::tensor({1, 2, 2, 3}, at::kLong).view({2, 2})));
+  CHECK(routes.weight_sK.equal(at::softmax(logits, 1).gather(1, routes.expert_sK)));
+  const Routes normalised = route_by_softmax(logits, 2, /*normalise=*/true);
+  check_close(normalised.weight_sK.sum(1), at::ones({2}));
+  CHECK_THROWS_WITH(route_by_softmax(logits, 5, false), Catch::Contains("5 experts a token"));
+}
+
+TEST_CASE("experts without tokens have zero gradients, and one may have all") {
+  const Inputs in;
+  Routes routes;
+  routes.expert_sK = at::full({kTokens, 1}, 3, at::kLong);
+  routes.weight_sK = at::ones({kTokens, 1}, at::kDouble);
+  const auto grads = gradients(apply_experts(in.x, routes, in.gate_up, in.down), in);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    CHECK((grads[2][e].abs().max().item<double>() > 0) == (e == 3));
+    CHECK((grads[3][e].abs().max().item<double>() > 0) == (e == 3));
+  }
+}
+
+TEST_CASE("no tokens are no rows, with zero gradients") {
+  const Inputs in;
+  const Routes routes = route_by_softmax(in.logits.narrow(0, 0, 0), kPerToken, true);
+  const at::Tensor out = apply_experts(in.x.narrow(0, 0, 0), routes, in.gate_up, in.down);
+  CHECK(out.sizes() == at::IntArrayRef{0, kHidden});
+  for (const at::Tensor& grad : gradients(out, in)) {
+    CHECK(grad.abs().max().item<double>() == 0);
+  }
+}
+
+TEST_CASE("gradients of bf16 experts are in the master dtype") {
+  const Inputs master(at::kFloat), compute(at::kBFloat16);
+  const Weight gate_up(master.gate_up.detach().to(at::kBFloat16), master.gate_up);
+  const Weight down(master.down.detach().to(at::kBFloat16), master.down);
+  const Routes routes = route_by_softmax(compute.logits, kPerToken, true);
+  apply_experts(compute.x, routes, gate_up, down).sum().backward();
+  CHECK(master.gate_up.grad().scalar_type() == at::kFloat);
+  // A sum of bf16 products that was not rounded to bf16.
+  const at::Tensor grad = master.down.grad();
+  CHECK_FALSE(grad.equal(grad.to(at::kBFloat16).to(at::kFloat)));
+}
+
+}  // namespace
+}  // namespace ringside::engine
