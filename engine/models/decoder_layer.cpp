@@ -98,12 +98,14 @@ at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTile
              : gradient_path_in_tiles(normed_sE, tiles.rows, mlp_leaves(weights), rows);
 }
 
-at::Tensor mixture(const ExpertsConfig& config, const LayerWeights& weights,
+at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE) {
   const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
-  return apply_experts(normed_sE,
-                       route_by_softmax(logits_sX, config.per_token, config.normalise_weights),
-                       weights.experts_gate_up, weights.experts_down);
+  const ExpertsConfig& experts = config.experts;
+  return apply_experts(
+      normed_sE,
+      route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights, config.fp32_norms),
+      weights.experts_gate_up, weights.experts_down);
 }
 
 using AddSpec = std::function<void(const std::string& name, std::vector<int64_t> shape)>;
@@ -249,9 +251,8 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
   const ResidualNorm attended =
       add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
                    weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + (config.has_experts(layer)
-                                  ? mixture(config.experts, weights, attended.normed)
-                                  : mlp(weights, attended.normed, tiles));
+  return attended.residual + (config.has_experts(layer) ? mixture(config, weights, attended.normed)
+                                                        : mlp(weights, attended.normed, tiles));
 }
 
 }  // namespace ringside::engine

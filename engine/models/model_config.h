@@ -39,8 +39,9 @@ struct ModelConfig {
   bool mlp_bias = false;  // Llama with mlp_bias
   bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
   ExpertsConfig experts;
-  // Computes norms in fp32 in fp64 models too. Not in config.json. transformers always does so, and
-  // comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64 throughout.
+  // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
+  // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
+  // throughout.
   bool fp32_norms = false;
   // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
   // chooses its factors by it.

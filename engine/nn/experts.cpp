@@ -98,10 +98,12 @@ struct Combine : torch::autograd::Function<Combine> {
 
 }  // namespace
 
-Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise) {
+Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
+                        bool in_fp32) {
   TORCH_CHECK(logits_sX.dim() == 2 && per_token > 0 && per_token <= logits_sX.size(1),
               "router: ", per_token, " experts a token of logits ", logits_sX.sizes());
-  const at::Tensor probabilities = at::softmax(logits_sX, 1, sum_dtype(logits_sX));
+  const at::Tensor probabilities =
+      at::softmax(logits_sX, 1, in_fp32 ? at::kFloat : sum_dtype(logits_sX));
   auto [weight, expert] = at::topk(probabilities, per_token, 1);
   if (normalise) {
     weight = weight / weight.sum(1, /*keepdim=*/true);

@@ -17,12 +17,11 @@ struct Routes {
   at::Tensor weight_sK;  // in the compute dtype; differentiable towards the logits
 };
 
-// Softmax over all experts, in fp32 or wider; then the K largest, which normalise divides by their
-// sum.
-// Source: Qwen3-MoE, as in transformers 5.23 (Qwen3MoeTopKRouter).
-// Shapes: logits [s, X].
-// Throws: c10::Error unless 0 < K <= X.
-Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise);
+// Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest,
+// which normalise divides by their sum. Source: Qwen3-MoE, as in transformers 5.23
+// (Qwen3MoeTopKRouter). Shapes: logits [s, X]. Throws: c10::Error unless 0 < K <= X.
+Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
+                        bool in_fp32 = false);
 
 // Sum over each token's experts of weight times down(silu(gate x) * up x). Rows are sorted by
 // expert and, within one, by token. A token's results are added in the order of its routes, in fp32

@@ -96,6 +96,9 @@ def main() -> None:
             check(executable, work, f"{family}-sharded", make(family, 6, 2, False, layers=3), shard_in="60KB",
                   shard_out=50_000)
             check(executable, work, f"{family}-bfloat16", make(family, 4, 2, True), dtype="bfloat16")
+        for family in ("mistral", "qwen3_moe"):
+            check(executable, work, family, make(family, 4, 2, False))
+        check(executable, work, "qwen3_moe-sharded", make("qwen3_moe", 4, 2, True), shard_in="60KB", shard_out=50_000)
         for rope in tiny_models.ROPE_TYPES:
             check(executable, work, f"llama-{rope}", tiny_models.make_rope_config(rope))
             check(executable, work, f"llama-{rope}-transformers4", tiny_models.make_rope_config(rope), old_config=True)

@@ -102,7 +102,7 @@ def make_model(config, seed: int, std: float = 0.2):
     """A float32 model of `config`, all of it drawn: norms 1 + std N(0, 1), the rest std N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="sdpa"
+        config, dtype=torch.float32, attn_implementation="sdpa", experts_implementation="eager"
     )
     with torch.no_grad():
         for name, parameter in model.named_parameters():

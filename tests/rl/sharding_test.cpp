@@ -47,6 +47,17 @@ engine::ModelConfig untied() {
   return config;
 }
 
+// The second layer has experts, more than a rank has tokens for at times.
+engine::ModelConfig with_experts() {
+  engine::ModelConfig config = untied();
+  config.experts = {.count = 5,
+                    .per_token = 2,
+                    .intermediate_size = 12,
+                    .normalise_weights = true,
+                    .mlp_layers = {0}};
+  return config;
+}
+
 void require_equal(const Outcome& found, const Outcome& expected, double tolerance) {
   REQUIRE(found.weights.size() == expected.weights.size());
   for (std::size_t u = 0; u < expected.weights.size(); ++u) {
@@ -118,6 +129,26 @@ void check_grid(std::size_t first, std::size_t stride) {
 TEST_CASE("a sharded model trains as a whole one: every seventh layout") { check_grid(0, 7); }
 
 TEST_CASE("a sharded model trains as a whole one: all layouts", "[.][grid]") { check_grid(0, 1); }
+
+TEST_CASE("a model with experts trains as in one process on every mesh") {
+  const Outcome whole = train({}, with_experts(), at::kDouble, at::kDouble);
+  CHECK(whole.norms[0] > 0.01);
+  std::vector<Layout> layouts{{.replicate = 2}, {.offload = rl::OptimizerOffload::kFull}};
+  for (const auto& [replicate, shard, ring, ulysses] : kMeshes) {
+    const auto recompute = static_cast<engine::Recompute>(layouts.size() % 3);
+    layouts.push_back({replicate,
+                       shard,
+                       ring,
+                       ulysses,
+                       kModes[layouts.size() % kModes.size()],
+                       static_cast<int64_t>(1 + layouts.size() % 3),
+                       {recompute}});
+  }
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name());
+    require_equal(train(layout, with_experts(), at::kDouble, at::kDouble), whole, 1e-10);
+  }
+}
 
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);

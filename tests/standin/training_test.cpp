@@ -39,6 +39,7 @@ class Models {
     config["tie_word_embeddings"] = true;
     write("qwen3_tied", config);
     config["tie_word_embeddings"] = false;
+    write("qwen3_moe", with_experts(config));
     config["architectures"] = {"Qwen2ForCausalLM"};
     config["model_type"] = "qwen2";
     write("qwen2", config);
@@ -51,6 +52,14 @@ class Models {
   }
 
  private:
+  static nlohmann::json with_experts(nlohmann::json config) {
+    config.update({{"model_type", "qwen3_moe"},
+                   {"num_experts", 5},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"norm_topk_prob", true}});
+    return config;
+  }
   void write(const std::string& name, const nlohmann::json& config) {
     fs::create_directories(directory_.path() / name);
     std::ofstream(directory_.path() / name / "config.json") << config;
@@ -185,6 +194,8 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
     cases.push_back(
         {models.part(model), kLayouts[0], kAlgorithms[0], kDtypes[0], kRecomputations[0]});
   }
+  cases.push_back(
+      {models.part("qwen3_moe"), kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[0], kAlgorithms[1], kDtypes[0], kRecomputations[0]});
   cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[2], kDtypes[1], kRecomputations[0]});
