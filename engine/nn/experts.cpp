@@ -30,7 +30,7 @@ RowOrder order_rows(const at::Tensor& expert_sK, int64_t experts) {
   RowOrder order;
   const at::Tensor expert = expert_sK.reshape({-1});
   order.sorted = at::argsort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  order.inverse = at::empty_like(order.sorted);
+  order.inverse = at::zeros_like(order.sorted);
   order.inverse.scatter_(0, order.sorted, at::arange(expert.numel(), expert.options()));
   const at::Tensor counts =
       (expert.unsqueeze(1) == at::arange(experts, expert.options())).sum(0).cpu();

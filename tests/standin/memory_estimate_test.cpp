@@ -18,13 +18,14 @@ using namespace ringside;
 namespace {
 
 // Activations outweigh weights, as they do in training.
-engine::ModelConfig model_config(int64_t layers) {
+engine::ModelConfig model_config(int64_t layers, int64_t experts) {
   engine::ModelConfig config = test::tiny_config(/*vocab_size=*/256);
   config.hidden_size = 48;
   config.intermediate_size = 128;
   config.num_hidden_layers = layers;
   config.head_dim = 12;
   config.tie_word_embeddings = true;
+  config.experts = {experts, 2, 48, true, {}};
   return config;
 }
 
@@ -47,6 +48,7 @@ struct Layout {
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   int64_t layers = 6;
   int64_t stage = 0;  // of sharding over all ranks but the replicas; 0: not sharded
+  int64_t experts = 0;
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -95,7 +97,7 @@ Peaks train(const Layout& layout) {
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device device) {
         engine::ComputeContext context(at::kFloat, device);
         context.sharding = rl::make_sharding(layout.parallel(), comms);
-        const engine::ModelConfig config = model_config(layout.layers);
+        const engine::ModelConfig config = model_config(layout.layers, layout.experts);
         auto decoder = std::make_unique<engine::Decoder>(config, context);
         decoder->init_random(1, 0.1);
         decoder->set_activation_options(layout.activations);
@@ -154,7 +156,10 @@ TEST_CASE("the peak of device memory is within 5 % of what shapes predict") {
            {"shard 2, stage 1", {1, 1, 1, 2}, {}, p2p, 6, 1},
            {"shard 3, stage 3", {1, 1, 1, 3}, {}, p2p, 6, 3},
            {"shard 2, stage 3, recomputed", {1, 1, 1, 2}, {Recompute::kFull}, p2p, 6, 3},
-           {"ulysses 2, stage 3, offloaded", {1, 1, 2}, {Recompute::kFull, true}, p2p, 6, 3}}) {
+           {"ulysses 2, stage 3, offloaded", {1, 1, 2}, {Recompute::kFull, true}, p2p, 6, 3},
+           {"1, experts", {1, 1, 1}, {}, p2p, 6, 0, 8},
+           {"ulysses 2, experts, recomputed", {1, 1, 2}, {Recompute::kFull}, p2p, 6, 0, 8},
+           {"shard 2, experts, stage 3", {1, 1, 1, 2}, {}, p2p, 6, 3, 8}}) {
     CAPTURE(layout.name);
     const Peaks peaks = train(layout);
     const double ratio =
