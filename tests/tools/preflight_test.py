@@ -124,7 +124,7 @@ class Preflight(unittest.TestCase):
         adapter = self.folder / "adapter"
         adapter.mkdir()
         self.write(adapter / "adapter_config.json", {})
-        self.refused(f"model.path={adapter}", expect=("adapter", "merge"))
+        self.refused(f"model.path={adapter}", expect=("adapter", "its base model", "lora.path"))
         for name, text, parts in (("config.json", None, ("config.json", "does not exist")),
                                   ("config.json", '{"model_type": ', ("config.json:1:", "not valid JSON")),
                                   ("tokenizer.json", None, ("tokenizer.json", "does not exist")),
