@@ -372,7 +372,7 @@ class Preflight(unittest.TestCase):
     # --- what check prints ---
 
     def test_what_differs_from_the_defaults_comes_first(self):
-        text = self.accepted("seed=7")
+        text = self.accepted("seed=7", "--all")
         self.assertLess(text.index("rollout.group_size: 2"), text.index("optimizer.beta1"))
         self.assertLess(text.index("train.steps: 1"), text.index("model.dtype"))
         code, text = self.ringside("check", "--presets")
