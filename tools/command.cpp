@@ -106,16 +106,27 @@ void apply_epochs(rl::LoadedConfig& loaded) {
 
 }  // namespace
 
-std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs) {
+rl::LoadedConfig load(const ConfigInputs& inputs) {
   rl::LoadedConfig loaded = rl::load_config(inputs.recipes, inputs.overrides);
   loaded.errors.insert(loaded.errors.begin(), inputs.mistakes.begin(), inputs.mistakes.end());
   if (loaded.ok()) {
     rl::log::set_level(log_level(loaded.config.log.level));
     apply_epochs(loaded);
-    return loaded;
   }
+  return loaded;
+}
+
+void print_errors(const rl::LoadedConfig& loaded) {
   for (const std::string& error : loaded.errors) std::cerr << error << "\n";
   print_count(loaded.errors.size());
+}
+
+std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs) {
+  rl::LoadedConfig loaded = load(inputs);
+  if (loaded.ok()) {
+    return loaded;
+  }
+  print_errors(loaded);
   return std::nullopt;
 }
 
@@ -156,6 +167,12 @@ bool check_writable(const std::string& option, const std::filesystem::path& path
     std::filesystem::remove(path);
   }
   return opened;
+}
+
+void require_run_dir(const CLI::App& command, bool dry_run) {
+  if (!dry_run && command.count("--run-dir") == 0) {
+    throw CLI::RequiredError("--run-dir");
+  }
 }
 
 CLI::Validator at_least_one() {

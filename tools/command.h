@@ -42,8 +42,14 @@ struct ConfigInputs {
 // or with "=" or ":" separated from it, is a mistake.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration and sets log.level of this process. If there are mistakes, prints them
-// all to standard error and returns nullopt; the command then exits with kExitUsage.
+// Loads the configuration. If it has no mistake, sets log.level of this process.
+rl::LoadedConfig load(const ConfigInputs& inputs);
+
+// Prints all mistakes and their number to standard error.
+void print_errors(const rl::LoadedConfig& loaded);
+
+// load(). If there are mistakes, prints them all to standard error and returns nullopt; the command
+// then exits with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
 
 // Runs the preflight checks (rl/preflight). Prints all mistakes to standard error, each with the
@@ -58,6 +64,9 @@ std::string error_text(const std::exception& error);
 // Whether `path` can be written. Leaves an existing file unchanged and creates no new one. If it
 // cannot be written, prints a sentence that names `option` to standard error.
 bool check_writable(const std::string& option, const std::filesystem::path& path);
+
+// Throws: CLI::RequiredError if the command line has no --run-dir, unless it asks for a dry run.
+void require_run_dir(const CLI::App& command, bool dry_run);
 
 // Validator for whole numbers from 1.
 CLI::Validator at_least_one();

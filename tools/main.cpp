@@ -9,6 +9,7 @@
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_export.h"
 #include "tools/cmd_generate.h"
+#include "tools/cmd_init.h"
 #include "tools/cmd_keygen.h"
 #include "tools/cmd_logprobs.h"
 #include "tools/cmd_rollout.h"
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   add_doctor_command(context);
   add_export_command(context);
   add_generate_command(context);
+  add_init_command(context);
   add_keygen_command(context);
   add_logprobs_command(context);
   add_rollout_command(context);
