@@ -17,6 +17,7 @@
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
 #include "tools/distributed.h"
+#include "tools/dry_run_command.h"
 #include "tools/launch/rank_environment.h"
 #include "tools/start_plan.h"
 #include "tools/stop_signal.h"
@@ -32,6 +33,7 @@ struct TrainOptions {
   int64_t steps = 0;
   int nproc = 0;
   bool accept_changes = false;
+  bool dry_run = false;
 };
 
 // Checks the options and everything that the run opens; prints the mistakes. Of processes that a
@@ -114,9 +116,17 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
   return run->stop_signal();
 }
 
+int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
+  const bool given = loaded.config.algorithm.advantage.estimator == rl::AdvantageEstimator::kGiven;
+  const bool recorded = given || !options.rollouts.empty() || !options.prime_rl.empty();
+  const bool fine_tuning = loaded.config.algorithm.name == rl::AlgorithmName::kSft;
+  return dry_run(loaded, recorded && !fine_tuning, options.nproc);
+}
+
 int train(const TrainOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded) return kExitUsage;
+  if (options.dry_run) return dry_run_of(options, *loaded);
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
     // train.steps is not set otherwise: the schedule ends with --steps.
     loaded->config.train.steps = options.steps;
@@ -142,10 +152,8 @@ void add_train_command(CommandContext& context) {
       "Train on recorded or live rollouts, or on supervised examples; resumes a stopped run");
   command->add_option("inputs", options->words, "recipes (YAML), and key.sub=value overrides")
       ->required();
-  command
-      ->add_option("--run-dir", options->run_dir,
-                   "metrics, checkpoints and the bridge's journal go here")
-      ->required();
+  command->add_option("--run-dir", options->run_dir,
+                      "metrics, checkpoints and the bridge's journal go here");
   CLI::Option* recorded =
       command->add_option("--rollouts", options->rollouts,
                           "recorded rollouts (JSONL); default: live rollouts from workers");
@@ -168,7 +176,11 @@ void add_train_command(CommandContext& context) {
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "
                     "without it changed keys are refused");
-  command->callback([options, &context] { context.exit_code = train(*options, context); });
+  command->add_flag("--dry-run", options->dry_run, kDryRunHelp);
+  command->callback([options, command, &context] {
+    require_run_dir(*command, options->dry_run);
+    context.exit_code = train(*options, context);
+  });
 }
 
 }  // namespace ringside::tools

@@ -158,6 +158,12 @@ bool check_writable(const std::string& option, const std::filesystem::path& path
   return opened;
 }
 
+void require_run_dir(const CLI::App& command, bool dry_run) {
+  if (!dry_run && command.count("--run-dir") == 0) {
+    throw CLI::RequiredError("--run-dir");
+  }
+}
+
 CLI::Validator at_least_one() {
   return CLI::Validator(
       [](const std::string& text) -> std::string {

@@ -59,6 +59,9 @@ std::string error_text(const std::exception& error);
 // cannot be written, prints a sentence that names `option` to standard error.
 bool check_writable(const std::string& option, const std::filesystem::path& path);
 
+// Throws: CLI::RequiredError if the command line has no --run-dir, unless it asks for a dry run.
+void require_run_dir(const CLI::App& command, bool dry_run);
+
 // Validator for whole numbers from 1.
 CLI::Validator at_least_one();
 

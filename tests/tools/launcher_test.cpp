@@ -184,6 +184,18 @@ TEST_CASE("a rank that exits with a status other than 0 is named with it") {
              Matches("trainer rank 1 \\(pid [0-9]+\\) exited with status 3\\n"));
 }
 
+TEST_CASE("a run that takes longer than it may is stopped and has failed") {
+  Stage stage;
+  LaunchOptions options;
+  options.num_trainers = 2;
+  options.longest = milliseconds(300);
+  options.trainer_args = stage.script(kForever);
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK_THAT(stage.text("error"), Matches("the run has not ended within 0.3 s\\n"));
+  check_all_gone(stage.pids(2));
+}
+
 TEST_CASE("what ignores SIGTERM is killed after the grace period, its own children too") {
   Stage stage;
   LaunchOptions options;

@@ -104,7 +104,11 @@ enum class Phase { kRunning, kLeaving, kStopping, kKilling };
 class Supervisor {
  public:
   explicit Supervisor(const LaunchOptions& options)
-      : options_(options), children_(make_children(options)) {}
+      : options_(options), children_(make_children(options)) {
+    if (options.longest.count() > 0) {
+      run_deadline_ = Clock::now() + options.longest;
+    }
+  }
 
   // Runs early only after an exception; even then no child may be left.
   ~Supervisor() {
@@ -171,6 +175,9 @@ class Supervisor {
 
   std::optional<Clock::time_point> next_deadline() const {
     std::optional<Clock::time_point> next = leave_deadline_;
+    if (run_deadline_ && (!next || *run_deadline_ < *next)) {
+      next = run_deadline_;
+    }
     for (const Child& child : children_) {
       for (const auto& deadline : {child.restart_at, child.kill_at}) {
         if (deadline && (!next || *deadline < *next)) {
@@ -190,6 +197,10 @@ class Supervisor {
       if (child.kill_at && *child.kill_at <= now) {
         kill_child(child);
       }
+    }
+    if (run_deadline_ && *run_deadline_ <= now) {
+      run_deadline_.reset();
+      fail("the run has not ended within " + seconds(options_.longest));
     }
     if (leave_deadline_ && *leave_deadline_ <= now) {
       report("workers did not leave within " + seconds(options_.leave) + "; stopping them");
@@ -357,6 +368,7 @@ class Supervisor {
   std::vector<Child> children_;
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> leave_deadline_;
+  std::optional<Clock::time_point> run_deadline_;
   int interrupt_ = 0;  // the first signal to this process
   LaunchResult result_;
   bool reason_told_ = false;  // a child's last output is part of the result

@@ -29,6 +29,9 @@ struct LaunchOptions {
   // Time that workers have to exit by themselves once every trainer rank has exited with status 0.
   std::chrono::milliseconds leave{10'000};
 
+  // The run is stopped and has failed when it takes longer than this; 0 = no limit.
+  std::chrono::milliseconds longest{0};
+
   // A worker that dies is restarted after `backoff`. The delay doubles at each death up to
   // `max_backoff`, and is reset once the worker has lived longer than `max_backoff`. A worker that
   // exits with status 0 is not replaced. The run ends if a worker exits with status 2 (its command

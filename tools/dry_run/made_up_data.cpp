@@ -1,0 +1,192 @@
+#include "tools/dry_run/made_up_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "rl/config/enums.h"
+#include "rl/rewards/reward.h"
+#include "rl/rewards/weighted_rewards.h"
+#include "rl/sampling/prompt_scorer.h"
+
+namespace ringside::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+void write_lines(const fs::path& file, const std::vector<std::string>& lines) {
+  std::ofstream out(file);
+  for (const std::string& line : lines) {
+    out << line << "\n";
+  }
+  if (!out.flush()) {
+    throw std::runtime_error(file.string() + ": cannot be written");
+  }
+}
+
+std::vector<std::string> first_lines(const fs::path& file) {
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  std::string line;
+  while (static_cast<int64_t>(lines.size()) < kDryRunLines && std::getline(in, line)) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// The rewards of rollout.reward that can be made here. A server is not called, and "worker" stands
+// for rewards that come from elsewhere.
+std::vector<rl::WeightedReward> usable_rewards(const rl::Config& config) {
+  std::vector<rl::WeightedReward> usable;
+  for (const rl::WeightedReward& reward : rl::parse_rewards(config.rollout.reward)) {
+    if (reward.name == "http" || reward.name == "worker") {
+      continue;
+    }
+    try {
+      rl::make_reward(reward.name, rl::reward_options(config.rollout, ""));
+      usable.push_back(reward);
+    } catch (const std::exception&) {
+      // `ringside check` says what it lacks.
+    }
+  }
+  return usable;
+}
+
+// An answer that every reward of the configuration accepts; "4" if there is none.
+std::string made_up_answer(const rl::Config& config) {
+  const rl::RewardOptions options = rl::reward_options(config.rollout, "");
+  for (const char* answer : {"4", "A", "assert True", R"({"type": "object"})"}) {
+    const auto rewards = usable_rewards(config);
+    if (std::all_of(rewards.begin(), rewards.end(), [&](const rl::WeightedReward& reward) {
+          return rl::answer_problem(reward.name, answer, options).empty();
+        })) {
+      return answer;
+    }
+  }
+  return "4";
+}
+
+json question(const rl::Config& config, int64_t line) {
+  const std::string text = "What is " + std::to_string(line % 7) + " + " +
+                           std::to_string(line % 5) + "? Answer with a number.";
+  if (config.data.chat_template == rl::ChatTemplate::kNone) {
+    return text;
+  }
+  return json::array({{{"role", "user"}, {"content", text}}});
+}
+
+std::vector<std::string> made_up_prompts(const rl::Config& config) {
+  const std::string answer = made_up_answer(config);
+  std::vector<std::string> lines;
+  for (int64_t line = 0; line < kDryRunLines; ++line) {
+    lines.push_back(json{
+        {config.data.prompt_key, question(config, line)},
+        {config.data.answer_key,
+         answer}}.dump());
+  }
+  return lines;
+}
+
+std::vector<std::string> made_up_documents(const rl::Config& config) {
+  std::vector<std::string> lines;
+  for (int64_t line = 0; line < kDryRunLines; ++line) {
+    json prompt = question(config, line);
+    const std::string answer = "It is " + std::to_string(line % 7 + line % 5) + ".";
+    if (prompt.is_string()) {
+      lines.push_back(json{{"prompt", prompt}, {"completion", answer}}.dump());
+    } else {
+      prompt.push_back({{"role", "assistant"}, {"content", answer}});
+      lines.push_back(json{{"messages", prompt}}.dump());
+    }
+  }
+  return lines;
+}
+
+using MakeLines = std::function<std::vector<std::string>(const rl::Config&)>;
+
+void use_small_file(std::string& path, const rl::Config& config, const MakeLines& make_lines,
+                    const fs::path& file) {
+  const bool exists = fs::is_regular_file(path);
+  if (exists && fs::path(path).extension() != ".jsonl") {
+    return;
+  }
+  write_lines(file, exists ? first_lines(path) : make_lines(config));
+  path = file.string();
+}
+
+}  // namespace
+
+std::string small_rewards(const rl::Config& config) {
+  std::vector<rl::WeightedReward> rewards = usable_rewards(config);
+  const bool has_length =
+      std::any_of(rewards.begin(), rewards.end(),
+                  [](const rl::WeightedReward& reward) { return reward.name == "length"; });
+  if (!has_length) {
+    rewards.push_back({"length", 1.0});
+  }
+  std::string text;
+  for (const auto& [name, weight] : rewards) {
+    text += (text.empty() ? "" : ", ") + name;
+    if (weight != 1.0) {
+      text += " * " + json(weight).dump();
+    }
+  }
+  return text;
+}
+
+void use_small_data(rl::Config& config, const fs::path& dir) {
+  rl::DataConfig& data = config.data;
+  if (config.algorithm.name == rl::AlgorithmName::kSft) {
+    use_small_file(data.sft, config, made_up_documents, dir / "sft.jsonl");
+    if (!data.sft_eval.empty()) {
+      use_small_file(data.sft_eval, config, made_up_documents, dir / "sft_eval.jsonl");
+    }
+    return;
+  }
+  use_small_file(data.train, config, made_up_prompts, dir / "train.jsonl");
+  if (!data.eval.empty()) {
+    use_small_file(data.eval, config, made_up_prompts, dir / "eval.jsonl");
+  }
+}
+
+void write_made_up_rollouts(const rl::Config& config, int64_t vocab_size, int64_t steps,
+                            const fs::path& file) {
+  std::mt19937_64 random(static_cast<uint64_t>(config.seed));
+  const auto below = [&](int64_t bound) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
+  };
+  const auto ids = [&](int64_t count) {
+    std::vector<int64_t> drawn;
+    for (int64_t i = 0; i < count; ++i) drawn.push_back(below(vocab_size));
+    return drawn;
+  };
+  std::vector<std::string> lines;
+  for (int64_t group = 0; group < steps * config.rollout.prompts_per_step; ++group) {
+    const auto prompt = ids(1 + below(config.rollout.max_prompt_tokens));
+    for (int64_t sample = 0; sample < config.rollout.group_size; ++sample) {
+      const auto completion = ids(1 + below(config.rollout.max_completion_tokens));
+      const double logprob = -std::log(static_cast<double>(vocab_size));
+      const double reward = static_cast<double>(sample % 2);
+      json line = {{"group_id", "g" + std::to_string(group)},
+                   {"prompt_ids", prompt},
+                   {"completion_ids", completion},
+                   {"logprobs", std::vector<double>(completion.size(), logprob)},
+                   {"temperature", config.rollout.temperature}};
+      if (config.algorithm.advantage.estimator == rl::AdvantageEstimator::kGiven) {
+        line["advantages"] = std::vector<double>(completion.size(), reward - 0.5);
+      } else {
+        line["reward"] = reward;
+      }
+      lines.push_back(line.dump());
+    }
+  }
+  write_lines(file, lines);
+}
+
+}  // namespace ringside::tools

@@ -1,0 +1,92 @@
+#include "tools/dry_run/small_model.h"
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+namespace ringside::tools {
+namespace {
+
+constexpr int64_t kLayers = 2;
+constexpr int64_t kHeadDim = 16;
+constexpr int64_t kKeyValueHeads = 2;
+constexpr int64_t kHidden = 64;
+constexpr int64_t kIntermediate = 96;
+constexpr int64_t kEveryEos = 8;
+
+// longrope has one factor for each pair of components of a head.
+void cut_factors(engine::RopeScaling& scaling, int64_t head_dim) {
+  auto* rope = std::get_if<engine::LongRope>(&scaling);
+  if (rope == nullptr) {
+    return;
+  }
+  for (std::vector<double>* factors : {&rope->short_factor, &rope->long_factor}) {
+    factors->resize(std::min(factors->size(), static_cast<std::size_t>(head_dim / 2)));
+  }
+}
+
+void set_end_ids(engine::ModelConfig& small, const std::optional<MadeUpIds>& ids) {
+  std::vector<int64_t> ends = ids ? std::vector<int64_t>{ids->eos} : small.eos_token_ids;
+  for (int64_t id = 0; id < small.vocab_size; id += kEveryEos) {
+    ends.push_back(id);
+  }
+  small.eos_token_ids = std::move(ends);
+}
+
+std::string change(const std::string& name, int64_t from, int64_t to) {
+  return from == to ? name + " " + std::to_string(to)
+                    : name + " " + std::to_string(from) + " -> " + std::to_string(to);
+}
+
+}  // namespace
+
+engine::ModelConfig small_model(const engine::ModelConfig& model,
+                                const std::optional<MadeUpIds>& ids) {
+  engine::ModelConfig small = model;
+  const int64_t queries_per_key = model.num_attention_heads / model.num_key_value_heads;
+  const bool square = model.hidden_size == model.num_attention_heads * model.head_dim;
+  small.num_hidden_layers = std::min(model.num_hidden_layers, kLayers);
+  small.num_key_value_heads = std::min(model.num_key_value_heads, kKeyValueHeads);
+  small.num_attention_heads = small.num_key_value_heads * queries_per_key;
+  small.head_dim = std::min(model.head_dim, kHeadDim);
+  small.hidden_size =
+      square ? small.num_attention_heads * small.head_dim : std::min(model.hidden_size, kHidden);
+  small.intermediate_size = std::min(model.intermediate_size, kIntermediate);
+  cut_factors(small.rope_scaling, small.head_dim);
+  if (ids) {
+    small.vocab_size = ids->vocab_size;
+    small.bos_token_id.reset();
+    small.pad_token_id.reset();
+  }
+  set_end_ids(small, ids);
+  return small;
+}
+
+engine::ModelConfig made_up_model() {
+  engine::ModelConfig model;
+  model.architecture = engine::Architecture::kQwen3;
+  model.vocab_size = 151936;
+  model.hidden_size = 1024;
+  model.intermediate_size = 3072;
+  model.num_hidden_layers = 28;
+  model.num_attention_heads = 16;
+  model.num_key_value_heads = 8;
+  model.head_dim = 128;
+  model.max_position_embeddings = 40960;
+  model.rope_theta = 1e6;
+  model.tie_word_embeddings = true;
+  model.qk_norm = true;
+  return model;
+}
+
+std::string describe_shrinking(const engine::ModelConfig& model, const engine::ModelConfig& small) {
+  return change("layers", model.num_hidden_layers, small.num_hidden_layers) + ", " +
+         change("hidden size", model.hidden_size, small.hidden_size) + ", " +
+         change("MLP", model.intermediate_size, small.intermediate_size) + ", " +
+         change("query heads", model.num_attention_heads, small.num_attention_heads) + ", " +
+         change("key-value heads", model.num_key_value_heads, small.num_key_value_heads) + ", " +
+         change("head size", model.head_dim, small.head_dim) + ", " +
+         change("vocabulary", model.vocab_size, small.vocab_size);
+}
+
+}  // namespace ringside::tools
