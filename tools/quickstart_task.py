@@ -28,7 +28,13 @@ import random
 DIGITS = 6
 PAD, EOS, UNK = "<pad>", ";", "<unk>"
 CHARACTERS = "0123456789>=:, abcdefghijklmnopqrstuvwxyz+-*/"  # with the three above, a vocabulary of 48
-VOCABULARY = {token: i for i, token in enumerate([PAD, EOS, UNK, *CHARACTERS])}
+
+
+def vocabulary_of(characters: str) -> dict[str, int]:
+    return {token: i for i, token in enumerate([PAD, EOS, UNK, *characters])}
+
+
+VOCABULARY = vocabulary_of(CHARACTERS)
 
 
 def answer_of(digits: str) -> str:
@@ -84,22 +90,22 @@ class Prompts:
         return drawn
 
 
-def model_config() -> dict:
+def model_config(vocabulary: dict[str, int] = VOCABULARY) -> dict:
     return {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32", "vocab_size": len(VOCABULARY),
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32", "vocab_size": len(vocabulary),
         "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 256,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True, "attention_bias": False,
-        "use_sliding_window": False, "bos_token_id": None, "eos_token_id": VOCABULARY[EOS], "pad_token_id": VOCABULARY[PAD]}
+        "use_sliding_window": False, "bos_token_id": None, "eos_token_id": vocabulary[EOS], "pad_token_id": vocabulary[PAD]}
 
 
-def tokenizer_json() -> dict:
+def tokenizer_json(vocabulary: dict[str, int] = VOCABULARY) -> dict:
     """A byte-pair model without a merge: every character is a token."""
-    added = [{"id": VOCABULARY[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
+    added = [{"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for token in (PAD, EOS, UNK)]
     model = {"type": "BPE", "dropout": None, "unk_token": UNK, "continuing_subword_prefix": None,
              "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-             "vocab": VOCABULARY, "merges": []}
+             "vocab": vocabulary, "merges": []}
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
             "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"}, "model": model}
 
@@ -111,6 +117,14 @@ def tokenizer_config() -> dict:
 
 def write_json(path: pathlib.Path, value: dict) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def write_model(folder: pathlib.Path, vocabulary: dict[str, int] = VOCABULARY) -> None:
+    """config.json and tokenizer of a model whose weights are still to be drawn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", model_config(vocabulary))
+    write_json(folder / "tokenizer.json", tokenizer_json(vocabulary))
+    write_json(folder / "tokenizer_config.json", tokenizer_config())
 
 
 def write_lines(path: pathlib.Path, lines: list[dict]) -> None:
@@ -142,11 +156,7 @@ def main() -> None:
     options = parse_arguments()
     rng = random.Random(options.seed)
     prompts = Prompts(rng)
-    model = options.out / "model"
-    model.mkdir(parents=True, exist_ok=True)
-    write_json(model / "config.json", model_config())
-    write_json(model / "tokenizer.json", tokenizer_json())
-    write_json(model / "tokenizer_config.json", tokenizer_config())
+    write_model(options.out / "model")
 
     demonstrations = [{"prompt": digits + ">",
                        "completion": completion_of(digits, options.variant, flawed=rng.random() < options.flawed)}

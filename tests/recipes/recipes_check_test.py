@@ -1,0 +1,87 @@
+"""Every recipe goes through `ringside check`, in the combinations that the documents name.
+
+Where a model or data file is not here, a stand-in takes its place: the model's real config.json without weights, one line
+of data (stand_in.py); the small tasks' data is made by their own make_data.py.
+
+Usage: recipes_check_test.py RINGSIDE. Standard library only.
+"""
+import concurrent.futures
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import recipe_commands  # noqa: E402
+import stand_in  # noqa: E402
+
+
+def check(*words) -> tuple[int, str]:
+    done = subprocess.run([RINGSIDE, "check", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=60)
+    return done.returncode, done.stdout
+
+
+class Recipes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.data = stand_in.data(cls.folder)
+        for shape in (ROOT / "configs/models").glob("*/config.json"):
+            stand_in.model(cls.folder, shape.parent.name)
+        for script in ROOT.glob("recipes/*/make_data.py"):
+            subprocess.run([sys.executable, script, "--out", cls.folder / script.parent.name, "--demonstrations", "50"],
+                           check=True, stdout=subprocess.DEVNULL)
+
+    def stand_ins(self, inputs: list[str]) -> list[str]:
+        """Settings that replace the model and the data of a recipe by those made here."""
+        texts = [(ROOT / word).read_text() for word in inputs if word.endswith(".yaml")]
+        model = self.last(r"^model:.*\bpath: ([^\s,}]+)", texts)
+        task = pathlib.PurePath(model).parts[3] if "/runs/" in model else ""
+        settings = ["model.init=random", f"model.path={self.folder / (f'{task}/model' if task else pathlib.PurePath(model).name)}"]
+        for key in ("train", "eval", "sft"):
+            path = self.last(rf"\b{key}: (\.\./\S+?\.jsonl)", texts)
+            if path:
+                made = self.folder / task / pathlib.PurePath(path).name if task else self.data[f"data.{key}"]
+                settings.append(f"data.{key}={made}")
+        return settings
+
+    @staticmethod
+    def last(pattern: str, texts: list[str]) -> str:
+        found = [match for text in texts for match in re.findall(pattern, text, re.MULTILINE)]
+        return found[-1] if found else ""
+
+    def test_every_documented_run_passes_check(self):
+        runs = recipe_commands.documented_runs()
+        self.assertGreater(len(runs), 50, "runs found in the documents")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = pool.map(lambda run: check(*run[1], *self.stand_ins(run[1])), runs)
+        for (place, inputs), (code, text) in zip(runs, results):
+            with self.subTest(place=place, inputs=" ".join(inputs)):
+                self.assertEqual(code, 0, text[-2000:])
+                self.assertIn("memory of a rank: about", text)
+
+    def test_every_recipe_and_fragment_is_in_a_documented_run(self):
+        used = {word for _, inputs in recipe_commands.documented_runs() for word in inputs}
+        files = {str(path.relative_to(ROOT)) for pattern in ("recipes/*/*.yaml", "configs/*/*.yaml")
+                 for path in ROOT.glob(pattern)}
+        made_by_quickstart = {path for path in files if path.startswith("recipes/quickstart")}
+        self.assertEqual(files - made_by_quickstart - used, set())
+
+    def test_a_wrong_recipe_does_not_pass(self):
+        wrong = self.folder / "wrong.yaml"
+        wrong.write_text("parallel: {ulysses_parallel_size: 128}\n")
+        inputs = ["recipes/full_size/grpo.yaml", "configs/models/qwen3-8b.yaml", "configs/context/8k.yaml"]
+        code, text = check(*inputs, wrong, *self.stand_ins(inputs))
+        self.assertEqual(code, 2, text)
+        self.assertIn("query heads", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
