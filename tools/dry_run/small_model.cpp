@@ -12,6 +12,8 @@ constexpr int64_t kHeadDim = 16;
 constexpr int64_t kKeyValueHeads = 2;
 constexpr int64_t kHidden = 64;
 constexpr int64_t kIntermediate = 96;
+constexpr int64_t kExperts = 8;
+constexpr int64_t kExpertIntermediate = 32;
 constexpr int64_t kEveryEos = 8;
 
 // longrope has one factor for each pair of components of a head.
@@ -23,6 +25,16 @@ void cut_factors(engine::RopeScaling& scaling, int64_t head_dim) {
   for (std::vector<double>* factors : {&rope->short_factor, &rope->long_factor}) {
     factors->resize(std::min(factors->size(), static_cast<std::size_t>(head_dim / 2)));
   }
+}
+
+// Keeps an expert a token fewer than there are, so that the router chooses.
+void shrink_experts(engine::ExpertsConfig& experts) {
+  if (experts.count == 0) {
+    return;
+  }
+  experts.count = std::min(experts.count, kExperts);
+  experts.per_token = std::min(experts.per_token, std::max<int64_t>(1, experts.count - 1));
+  experts.intermediate_size = std::min(experts.intermediate_size, kExpertIntermediate);
 }
 
 void set_end_ids(engine::ModelConfig& small, const std::optional<MadeUpIds>& ids) {
@@ -52,6 +64,7 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
   small.hidden_size =
       square ? small.num_attention_heads * small.head_dim : std::min(model.hidden_size, kHidden);
   small.intermediate_size = std::min(model.intermediate_size, kIntermediate);
+  shrink_experts(small.experts);
   cut_factors(small.rope_scaling, small.head_dim);
   if (ids) {
     small.vocab_size = ids->vocab_size;
@@ -64,7 +77,7 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
 
 engine::ModelConfig made_up_model() {
   engine::ModelConfig model;
-  model.architecture = engine::Architecture::kQwen3;
+  model.model_type = "qwen3";
   model.vocab_size = 151936;
   model.hidden_size = 1024;
   model.intermediate_size = 3072;
@@ -83,6 +96,9 @@ std::string describe_shrinking(const engine::ModelConfig& model, const engine::M
   return change("layers", model.num_hidden_layers, small.num_hidden_layers) + ", " +
          change("hidden size", model.hidden_size, small.hidden_size) + ", " +
          change("MLP", model.intermediate_size, small.intermediate_size) + ", " +
+         (model.experts.count > 0
+              ? change("experts", model.experts.count, small.experts.count) + ", "
+              : "") +
          change("query heads", model.num_attention_heads, small.num_attention_heads) + ", " +
          change("key-value heads", model.num_key_value_heads, small.num_key_value_heads) + ", " +
          change("head size", model.head_dim, small.head_dim) + ", " +
