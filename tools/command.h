@@ -39,7 +39,8 @@ struct ConfigInputs {
 
 // Sorts positional arguments into recipes and overrides. key=value is an override, unless a file of
 // exactly that name exists; the others are recipes. A key without "=" (and no file of that name),
-// or with "=" or ":" separated from it, is a mistake.
+// or with "=" or ":" separated from it, is a mistake. A recipe that is not found under its path is
+// looked for among the program's files: quickstart/grpo.yaml, configs/defaults.yaml.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
 // Loads the configuration. If it has no mistake, sets log.level of this process.
