@@ -8,10 +8,14 @@
 #include <stdexcept>
 
 #include "rl/config/batch_arithmetic.h"
+#include "rl/config/other_systems.h"
 #include "rl/config/presets.h"
+#include "rl/config/recipe_schema.h"
 #include "rl/config/schema.h"
 #include "rl/setup/layout_advice.h"
+#include "rl/setup/mesh_table.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::tools {
 namespace {
@@ -20,6 +24,9 @@ struct CheckOptions {
   std::vector<std::string> words;
   bool defaults = false;
   bool presets = false;
+  bool all = false;
+  bool json_schema = false;
+  bool names = false;
   bool prime_rl = false;
   std::filesystem::path rollouts;
   std::string memory;
@@ -39,21 +46,51 @@ void print_lines(const std::vector<Line>& lines) {
   }
 }
 
-// Prints the values set by a recipe, a preset or the command line first. Text is quoted so that ""
-// and blanks are visible.
-void print_configuration(rl::LoadedConfig& loaded) {
-  std::vector<Line> written, defaults;
+// Text is quoted so that "" and blanks are visible.
+Line line_of(const rl::Field& field, const std::string& origin) {
+  const bool text = std::holds_alternative<rl::TextSlot>(field.slot) ||
+                    std::holds_alternative<rl::PathSlot>(field.slot);
+  const std::string value = rl::value_text(field.slot);
+  return {field.key + ": " + (text ? "\"" + value + "\"" : value), origin};
+}
+
+// Prints the values that differ from the defaults, then those that repeat a default, then, if
+// `all`, the defaults.
+void print_configuration(rl::LoadedConfig& loaded, bool all) {
+  rl::Config defaults;
+  const auto default_fields = rl::fields_of(defaults);
+  std::vector<Line> changed, others;
+  std::size_t at = 0, keys = 0;
   for (const rl::Field& field : rl::fields_of(loaded.config)) {
-    const bool text = std::holds_alternative<rl::TextSlot>(field.slot) ||
-                      std::holds_alternative<rl::PathSlot>(field.slot);
-    const std::string value = rl::value_text(field.slot);
+    const bool same = rl::value_text(field.slot) == rl::value_text(default_fields[at++].slot);
     const std::string& origin = loaded.origins.at(field.key);
-    (origin == "default" ? defaults : written)
-        .emplace_back(field.key + ": " + (text ? "\"" + value + "\"" : value), origin);
+    ++keys;
+    if (!same) {
+      changed.push_back(line_of(field, origin));
+    } else if (all || origin != "default") {
+      others.push_back(line_of(field, origin == "default" ? origin : origin + ", as the default"));
+    }
   }
-  print_lines(written);
-  std::cout << (written.empty() ? "" : "\n");
-  print_lines(defaults);
+  std::cout << "changed from the defaults: " << changed.size() << " of " << keys << " keys"
+            << (all ? "" : "; --all prints every key") << "\n";
+  print_lines(changed);
+  std::cout << (others.empty() ? "" : "\n");
+  print_lines(others);
+}
+
+void print_names() {
+  std::size_t width = 0;
+  for (const rl::Translation& name : rl::translations()) {
+    width = std::max(width, name.theirs.size());
+  }
+  for (const rl::Translation& name : rl::translations()) {
+    std::cout << std::left << std::setw(static_cast<int>(width)) << name.theirs << "  " << name.ours
+              << "\n";
+  }
+  std::cout << "\n";
+  for (const rl::Absent& feature : rl::absent_features()) {
+    std::cout << feature.word << ": " << feature.sentence << "\n";
+  }
 }
 
 void print_presets() {
@@ -70,13 +107,53 @@ void print_presets() {
   }
 }
 
-int check(const CheckOptions& options) {
+// Prints what an option asks for that needs no recipe. Returns false if none is given.
+bool print_reference(const CheckOptions& options) {
   if (options.defaults) {
     std::cout << rl::defaults_yaml();
-    return kExitOk;
-  }
-  if (options.presets) {
+  } else if (options.presets) {
     print_presets();
+  } else if (options.json_schema) {
+    std::cout << rl::recipe_schema();
+  } else if (options.names) {
+    print_names();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void print_all(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::cout << line << "\n";
+}
+
+// The mesh after context_parallel_size is factored, which needs the model's heads.
+void print_mesh(rl::Config config) {
+  rl::factor_context_parallel(config);
+  rl::fix_replicas(config.parallel, /*world=*/0);
+  print_all(rl::mesh_table(rl::mesh_shape(config.parallel)));
+}
+
+// The mistakes in files that a configuration with other mistakes names. Those of keys that no
+// recipe sets are left out: such a key may be what a misspelt one was meant for.
+std::vector<std::string> file_mistakes(const rl::LoadedConfig& loaded,
+                                       const rl::PreflightScope& scope) {
+  std::vector<std::string> sentences;
+  try {
+    for (const rl::Mistake& mistake : rl::preflight(loaded.config, scope).mistakes) {
+      const auto origin = loaded.origins.find(mistake.key);
+      if (origin != loaded.origins.end() && origin->second != "default") {
+        sentences.push_back(origin->second + ": " + mistake.key + ": " + mistake.text);
+      }
+    }
+  } catch (const std::exception&) {
+    // A value that the preflight does not expect is among the mistakes that are known already.
+  }
+  return sentences;
+}
+
+int check(const CheckOptions& options) {
+  if (print_reference(options)) {
     return kExitOk;
   }
   int64_t memory = 0;
@@ -88,26 +165,30 @@ int check(const CheckOptions& options) {
       return kExitUsage;
     }
   }
-  auto loaded = load_or_print_errors(split_inputs(options.words));
-  if (!loaded) return kExitUsage;
-  print_configuration(*loaded);
-  std::cout << "\n";
-  for (const std::string& line : rl::describe_batch(loaded->config)) std::cout << line << "\n";
-  std::cout << std::flush;
   const bool brought = !options.rollouts.empty() || options.prime_rl;
-  std::vector<std::string> notes;
-  if (!pass_preflight(
-          *loaded,
-          {.workers_here = !brought, .brings_rollouts = brought, .rollouts = options.rollouts},
-          notes)) {
+  const rl::PreflightScope scope{
+      .workers_here = !brought, .brings_rollouts = brought, .rollouts = options.rollouts};
+  rl::LoadedConfig loaded = load(split_inputs(options.words));
+  if (!loaded.ok()) {
+    for (std::string& mistake : file_mistakes(loaded, scope)) {
+      loaded.errors.push_back(std::move(mistake));
+    }
+    print_errors(loaded);
     return kExitUsage;
   }
-  for (const std::string& line : rl::describe_sequence_parallel(loaded->config))
-    std::cout << line << "\n";
-  for (const std::string& note : notes) std::cout << note << "\n";
+  print_configuration(loaded, options.all);
+  std::cout << "\n";
+  print_all(rl::describe_batch(loaded.config));
+  std::cout << std::flush;
+  std::vector<std::string> notes;
+  if (!pass_preflight(loaded, scope, notes)) {
+    return kExitUsage;
+  }
+  print_mesh(loaded.config);
+  print_all(rl::describe_sequence_parallel(loaded.config));
+  print_all(notes);
   if (memory > 0) {
-    for (const std::string& line : rl::advise_layout(loaded->config, memory))
-      std::cout << line << "\n";
+    print_all(rl::advise_layout(loaded.config, memory));
   }
   return kExitOk;
 }
@@ -125,6 +206,12 @@ void add_check_command(CommandContext& context) {
                     "print every key with its default and meaning, as YAML");
   command->add_flag("--presets", options->presets,
                     "print every preset of algorithm.preset with the keys it sets");
+  command->add_flag("--json-schema", options->json_schema,
+                    "print a JSON Schema of recipes, for editors");
+  command->add_flag("--names", options->names,
+                    "print names of TRL, verl, axolotl and others, and what they are here");
+  command->add_flag("--all", options->all,
+                    "print every key, not only what differs from the defaults");
   command->add_option("--rollouts", options->rollouts,
                       "check for `train --rollouts FILE` in place of `run`");
   command->add_option("--memory", options->memory,

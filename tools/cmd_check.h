@@ -1,7 +1,7 @@
-// Command `ringside check [RECIPE...] [key=value ...]`: prints the resolved configuration with the
-// origin of each value, explicitly set keys first, and the batch arithmetic that follows from it.
-// Then it opens everything that `run` would open (rl/preflight). Starts nothing. Prints all
-// mistakes; the exit code is 2 if there are any.
+// Command `ringside check [RECIPE...] [key=value ...]`: prints what a recipe changes, with the
+// origin of each value, the batch arithmetic that follows, and the mesh. Opens everything that
+// `run` would open (rl/preflight). Starts nothing. Prints all mistakes; the exit code is 2 if there
+// are any.
 #pragma once
 
 #include "tools/command.h"

@@ -14,6 +14,7 @@
 #include "rl/config/schema.h"
 #include "rl/data/sft_file.h"
 #include "rl/report/log.h"
+#include "tools/installed_files.h"
 
 namespace ringside::tools {
 namespace {
@@ -70,6 +71,23 @@ std::string sentence(const rl::LoadedConfig& loaded, const rl::Mistake& mistake)
 
 }  // namespace
 
+namespace {
+
+// The file that a recipe's word means: a path, or the name of a recipe or fragment that comes with
+// the program.
+std::filesystem::path recipe_file(const std::string& word) {
+  const std::filesystem::path files = installed_files();
+  for (const std::filesystem::path& candidate : {files / "recipes" / word, files / word}) {
+    if (!files.empty() && !std::filesystem::exists(word) &&
+        std::filesystem::is_regular_file(candidate)) {
+      return candidate;
+    }
+  }
+  return word;
+}
+
+}  // namespace
+
 ConfigInputs split_inputs(const std::vector<std::string>& words) {
   ConfigInputs inputs;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -81,7 +99,7 @@ ConfigInputs split_inputs(const std::vector<std::string>& words) {
     }
     const std::string mistake = file ? "" : mistake_at(words, i);
     if (mistake.empty()) {
-      inputs.recipes.emplace_back(word);
+      inputs.recipes.push_back(recipe_file(word));
     } else {
       inputs.mistakes.push_back("command line: " + mistake);
     }
@@ -106,16 +124,27 @@ void apply_epochs(rl::LoadedConfig& loaded) {
 
 }  // namespace
 
-std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs) {
+rl::LoadedConfig load(const ConfigInputs& inputs) {
   rl::LoadedConfig loaded = rl::load_config(inputs.recipes, inputs.overrides);
   loaded.errors.insert(loaded.errors.begin(), inputs.mistakes.begin(), inputs.mistakes.end());
   if (loaded.ok()) {
     rl::log::set_level(log_level(loaded.config.log.level));
     apply_epochs(loaded);
-    return loaded;
   }
+  return loaded;
+}
+
+void print_errors(const rl::LoadedConfig& loaded) {
   for (const std::string& error : loaded.errors) std::cerr << error << "\n";
   print_count(loaded.errors.size());
+}
+
+std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs) {
+  rl::LoadedConfig loaded = load(inputs);
+  if (loaded.ok()) {
+    return loaded;
+  }
+  print_errors(loaded);
   return std::nullopt;
 }
 

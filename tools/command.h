@@ -39,11 +39,18 @@ struct ConfigInputs {
 
 // Sorts positional arguments into recipes and overrides. key=value is an override, unless a file of
 // exactly that name exists; the others are recipes. A key without "=" (and no file of that name),
-// or with "=" or ":" separated from it, is a mistake.
+// or with "=" or ":" separated from it, is a mistake. A recipe that is not found under its path is
+// looked for among the program's files: quickstart/grpo.yaml, configs/defaults.yaml.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration and sets log.level of this process. If there are mistakes, prints them
-// all to standard error and returns nullopt; the command then exits with kExitUsage.
+// Loads the configuration. If it has no mistake, sets log.level of this process.
+rl::LoadedConfig load(const ConfigInputs& inputs);
+
+// Prints all mistakes and their number to standard error.
+void print_errors(const rl::LoadedConfig& loaded);
+
+// load(). If there are mistakes, prints them all to standard error and returns nullopt; the command
+// then exits with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
 
 // Runs the preflight checks (rl/preflight). Prints all mistakes to standard error, each with the

@@ -9,11 +9,14 @@
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_export.h"
 #include "tools/cmd_generate.h"
+#include "tools/cmd_init.h"
 #include "tools/cmd_keygen.h"
 #include "tools/cmd_logprobs.h"
+#include "tools/cmd_reference.h"
 #include "tools/cmd_rollout.h"
 #include "tools/cmd_run.h"
 #include "tools/cmd_train.h"
+#include "tools/examples.h"
 #include "tools/version.h"
 
 namespace {
@@ -50,17 +53,25 @@ int main(int argc, char** argv) {
               SIG_IGN);  // write() then fails at the file size limit instead of killing the process
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
+  app.footer(
+      "Begin with `ringside init`; `ringside COMMAND --help` has options and examples.\n"
+      "Exit codes: 0 success, 1 failure, 2 a mistake in the command line or a recipe (nothing was "
+      "started),\n128 + n after signal n: 143 for SIGTERM, 130 for Ctrl-C; the run has saved, and "
+      "the same command resumes.");
   app.set_version_flag("--version", version_text);
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
   add_doctor_command(context);
   add_export_command(context);
   add_generate_command(context);
+  add_init_command(context);
   add_keygen_command(context);
   add_logprobs_command(context);
+  add_reference_commands(context);
   add_rollout_command(context);
   add_run_command(context);
   add_train_command(context);
+  set_examples(app);
   try {
     app.parse(argc, argv);
     return context.exit_code;

@@ -4,6 +4,7 @@
 #include <torch/headeronly/version.h>
 
 #include "engine/device/device_backend.h"
+#include "tools/source_commit.h"
 
 namespace ringside::tools {
 namespace {
@@ -31,9 +32,10 @@ std::string devices_line(const engine::DeviceBackend& backend) {
 }  // namespace
 
 std::string version_text() {
-  std::string text = "ringside " RINGSIDE_VERSION "\ntorch: built with " TORCH_VERSION
-                     ", running with " +
-                     loaded_torch_version();
+  const std::string commit = source_commit();
+  std::string text =
+      "ringside " RINGSIDE_VERSION + (commit.empty() ? "" : " (commit " + commit + ")") +
+      "\ntorch: built with " TORCH_VERSION ", running with " + loaded_torch_version();
   for (const engine::DeviceBackend* backend : engine::device_backends()) {
     text += "\n" + devices_line(*backend);
     for (const std::string& line : backend->describe()) {

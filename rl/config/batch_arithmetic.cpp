@@ -12,6 +12,20 @@ std::string count(std::int64_t n, const std::string& noun) {
   return std::to_string(n) + " " + noun + (n == 1 ? "" : sibilant ? "es" : "s");
 }
 
+// How many micro-batches a mini-batch is if all its rollouts have the greatest length.
+std::string describe_filling(const Config& config, const BatchArithmetic& batch) {
+  if (batch.max_tokens_per_sample == 0) {
+    return "";  // the lengths of documents stand in their file
+  }
+  const std::int64_t ranks =
+      std::max<std::int64_t>(1, config.parallel.data_parallel_replicate_size) *
+      config.parallel.data_parallel_shard_size;
+  const std::int64_t tokens = batch.samples_per_mini_batch * batch.max_tokens_per_sample;
+  const std::int64_t each = ceil_div(tokens, ranks * config.train.tokens_per_micro_batch);
+  return "; a mini-batch of the longest rollouts fills " + count(each, "micro-batch") +
+         (ranks > 1 ? " on each of " + std::to_string(ranks) + " data-parallel ranks" : "");
+}
+
 }  // namespace
 
 BatchArithmetic batch_arithmetic(const Config& config) {
@@ -45,10 +59,10 @@ std::vector<std::string> describe_batch(const Config& config) {
   } else {
     lines.push_back("a step: " + count(config.rollout.prompts_per_step, "prompt") + " x " +
                     count(config.rollout.group_size, "completion") + " = " +
-                    count(batch.samples_per_step, "sample") + ", at most " +
+                    count(batch.samples_per_step, "rollout") + ", at most " +
                     count(batch.max_tokens_per_step, "token"));
   }
-  const std::string unit = sft ? "document" : "sample";
+  const std::string unit = sft ? "document" : "rollout";
   lines.push_back("an optimizer step: at most " + count(batch.samples_per_mini_batch, unit) + "; " +
                   count(batch.optimizer_steps_per_step, "optimizer step") + " a step (" +
                   (sft ? "" : count(config.algorithm.num_iterations, "iteration") + " x ") +
@@ -59,7 +73,7 @@ std::vector<std::string> describe_batch(const Config& config) {
   lines.push_back(
       "a micro-batch: " + count(config.train.tokens_per_micro_batch, "token") + ", " +
       count(ceil_div(config.train.tokens_per_micro_batch, batch.sequence_parallel_size), "token") +
-      " a rank");
+      " a rank" + describe_filling(config, batch));
   const std::string axes =
       parallel.context_parallel_size > 0
           ? std::to_string(parallel.context_parallel_size) + " context parallel"

@@ -98,7 +98,13 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
 }
 
 void check_rewards(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+  std::vector<WeightedReward> rewards;
+  try {
+    rewards = parse_rewards(config.rollout.reward);
+  } catch (const std::invalid_argument&) {
+    // check_combinations() reports it.
+  }
+  for (const WeightedReward& reward : rewards) {
     try_open(
         "rollout.reward", [&] { make_reward(reward.name, reward_options(config.rollout, "")); },
         report);

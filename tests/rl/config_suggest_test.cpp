@@ -1,9 +1,14 @@
 // Guards what a user reads after a slip: the nearest key, the neighbours' words, and that every
 // suggestion names a key that exists. Also the derived batch arithmetic, the field's most recorded
 // confusion.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "rl/config/batch_arithmetic.h"
+#include "rl/config/load.h"
+#include "rl/config/other_systems.h"
+#include "rl/config/recipe_schema.h"
+#include "rl/config/schema.h"
 #include "rl/config/suggest.h"
 #include "rl/rewards/edit_distance.h"
 
@@ -48,6 +53,7 @@ TEST_CASE("a suggestion is one sentence a user can act on") {
              Contains("\"lr\" of other systems is optimizer.learning_rate"));
   CHECK_THAT(suggestion("gradient_accumulation_steps"),
              Contains("derived here from train.tokens_per_micro_batch"));
+  CHECK(suggestion("lora_r") == "unknown key; \"lora_r\" of other systems is lora.rank");
   CHECK_THAT(suggestion("optimizer.bta1"), Contains("did you mean optimizer.beta1?"));
   CHECK_THAT(suggestion("zzz"), Contains("ringside check --defaults"));
 }
@@ -57,14 +63,63 @@ TEST_CASE("keys whose nearest neighbour means another thing are led to the right
   CHECK_THAT(suggestion("eval.steps"), Contains("eval.every") && !Contains("train.steps"));
 }
 
+TEST_CASE("every translation begins with a key of ours or an option") {
+  const auto& keys = known_keys();
+  for (const Translation& entry : translations()) {
+    const std::string ours(entry.ours.substr(0, entry.ours.find_first_of(" :,")));
+    INFO(entry.theirs << " is " << entry.ours);
+    const bool option = entry.ours.starts_with("the option --");
+    CHECK((option || std::find(keys.begin(), keys.end(), ours) != keys.end()));
+    CHECK(translate(entry.theirs) == entry.ours);  // no other entry hides it
+    // A name that is a key here would never be asked for.
+    CHECK(std::find(keys.begin(), keys.end(), entry.theirs) == keys.end());
+  }
+  for (const Absent& feature : absent_features()) {
+    INFO(feature.word);
+    CHECK(absent_feature(feature.word) == feature.sentence);
+  }
+}
+
+TEST_CASE("names of TRL, verl, axolotl, OpenRLHF and torchtitan lead to what they are here") {
+  const std::vector<std::pair<const char*, const char*>> names = {
+      {"lora_r", "lora.rank"},
+      {"lora_alpha", "lora.alpha"},
+      {"peft_config.r", "lora.rank"},
+      {"report_to", "experiment trackers are not supported"},
+      {"num_train_epochs", "train.epochs"},
+      {"fsdp", "parallel.data_parallel_shard_size"},
+      {"fsdp_config.param_offload", "model.offload_parameters"},
+      {"tensor_parallel_size", "not supported"},
+      {"actor_rollout_ref.rollout.tensor_model_parallel_size", "to the server itself"},
+      {"vllm_tensor_parallel_size", "to the server itself"},
+      {"trainer.n_gpus_per_node", "--nproc, torchrun, Slurm"},
+      {"trainer.total_epochs", "train.epochs"},
+      {"data.filter_overlong_prompts", "data.on_overlong: drop"},
+      {"sample_packing", "always packed"},
+      {"min_p", "rollout.temperature"},
+      {"push_to_hub", "nothing is uploaded"},
+      {"resume_from_checkpoint", "the same --run-dir resumes"},
+      {"remote_rm_url", "rollout.reward_options.http_url"},
+      {"parallelism.data_parallel_shard_degree", "parallel.data_parallel_shard_size"},
+      {"parallelism.pipeline_parallel_degree", "pipeline parallelism is not supported"},
+      {"activation_checkpoint.mode", "model.recompute"},
+      {"use_vllm", "rollout.server: vllm"},
+      {"lora_dropout", "not supported"},
+  };
+  for (const auto& [theirs, expected] : names) {
+    INFO(theirs);
+    CHECK_THAT(suggestion(theirs), Contains(expected) && !Contains("did you mean"));
+  }
+}
+
 TEST_CASE("features that do not exist are said not to exist, with what there is instead") {
-  for (const char* key : {"lora_r", "model.lora_r", "model.lora.rank", "peft_config.r"}) {
+  for (const char* key : {"model.lora.bias", "peft_config.bias", "lora_init"}) {
     INFO(key);
     CHECK_THAT(suggestion(key), Contains("lora.rank") && Contains("lora.target_modules"));
   }
   CHECK_THAT(suggestion("model.load_in_4bit"), Contains("lora.base"));
   CHECK_THAT(suggestion("parallel.tensor_parallel_size"),
-             Contains("tensor parallelism does not exist") && !Contains("did you mean"));
+             Contains("tensor parallelism is not supported") && !Contains("did you mean"));
   CHECK_THAT(suggestion("parallel.fsdp"), Contains("parallel.data_parallel_shard_size"));
   CHECK_THAT(suggestion("log.wandb"), Contains("metrics.jsonl"));
   CHECK_THAT(suggestion("wandb.project"), Contains("metrics.jsonl"));
@@ -76,6 +131,24 @@ TEST_CASE("features that do not exist are said not to exist, with what there is 
   CHECK_THAT(suggestion("sp.allgather_logits"), Contains("never gathered"));
   // Only whole words: an exploration bonus is no LoRA.
   CHECK(absent_feature("algorithm.exploration") == "");
+}
+
+TEST_CASE("comments of a document belong to the key before them, on its line or below") {
+  const auto comments = comments_of(
+      "# of the file\nseed: 1   # a number\na:\n  b: x    # first\n          # second\n  c:   # a "
+      "section\n    d: \"\"\n");
+  CHECK(comments == std::map<std::string, std::string>{
+                        {"seed", "a number"}, {"a.b", "first second"}, {"a.c", "a section"}});
+}
+
+TEST_CASE("every key has a comment, which is its description in the schema") {
+  const std::string schema = recipe_schema();
+  const auto comments = comments_of(defaults_yaml());
+  for (const std::string& key : known_keys()) {
+    INFO(key);
+    CHECK(comments.count(key) == 1);
+  }
+  CHECK_THAT(schema, Contains(comments.at("model.init")));
 }
 
 TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all ranks") {
@@ -99,7 +172,13 @@ TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all
   CHECK(batch.sequence_parallel_size == 4);
   CHECK(batch.world_size == 12);
   CHECK(describe_batch(config)[0] ==
-        "a step: 10 prompts x 4 completions = 40 samples, at most 40960 tokens");
+        "a step: 10 prompts x 4 completions = 40 rollouts, at most 40960 tokens");
+  // 14 rollouts of 1024 tokens are more than one micro-batch of 16384 holds, but not on 3 ranks.
+  CHECK(describe_batch(config)[3] ==
+        "a micro-batch: 16384 tokens, 4096 tokens a rank; a mini-batch of the longest rollouts "
+        "fills 1 micro-batch on each of 3 data-parallel ranks");
+  config.rollout.max_completion_tokens = 7680;
+  CHECK_THAT(describe_batch(config)[3], Contains("fills 3 micro-batches on each of 3"));
   CHECK(describe_batch(config).back() == "ranks: 3 replicas x ring 2 x ulysses 2 = 12 ranks");
   config.parallel.ringattn_parallel_size = config.parallel.ulysses_parallel_size = 1;
   config.parallel.context_parallel_size = 8;

@@ -45,7 +45,7 @@ TEST_CASE("check prints values with their origins and the batch arithmetic") {
   const fs::path recipe =
       fs::temp_directory_path() / ("check_" + std::to_string(getpid()) + ".yaml");
   std::ofstream(recipe) << "algorithm:\n  preset: grpo\nrollout:\n  group_size: 4\n";
-  const Ran ran = run("check " + recipe.string() + " seed=7");
+  const Ran ran = run("check --all " + recipe.string() + " seed=7");
   fs::remove(recipe);
   CHECK(ran.status == 2);  // there is no model and no data; tests/tools/preflight_test.py has runs
                            // that are complete
@@ -57,14 +57,40 @@ TEST_CASE("check prints values with their origins and the batch arithmetic") {
                ? ""
                : ran.output.substr(at + 1, ran.output.find('\n', at + 1) - at - 1);
   };
-  CHECK_THAT(ran.output, Catch::StartsWith("seed: 7 ") && Contains("# command line"));
+  CHECK_THAT(ran.output, Catch::StartsWith("changed from the defaults: ") &&
+                             Contains("\nseed: 7 ") && Contains("# command line"));
   CHECK(ran.output.find("rollout.group_size: 4") <
         ran.output.find("model.dtype"));  // what was set comes first
   CHECK_THAT(line_of("rollout.group_size"),
              Contains(": 4 ") && Catch::EndsWith(recipe.string() + ":4"));
   CHECK_THAT(line_of("algorithm.kl_coef"), Contains(": 0.04 ") && Catch::EndsWith("# preset grpo"));
   CHECK_THAT(line_of("train.steps"), Catch::EndsWith("# default"));
-  CHECK_THAT(ran.output, Contains("8 prompts x 4 completions = 32 samples"));
+  CHECK_THAT(ran.output, Contains("8 prompts x 4 completions = 32 rollouts"));
+}
+
+TEST_CASE("check prints only what differs from the defaults, and what repeats one") {
+  const Ran ran = run("check rollout.group_size=4 train.steps=100");
+  CHECK_THAT(ran.output, Catch::StartsWith("changed from the defaults: 1 of "));
+  CHECK_THAT(ran.output, Contains("rollout.group_size: 4  # command line\n"));
+  CHECK_THAT(ran.output, Contains("train.steps: 100  # command line, as the default\n"));
+  CHECK_THAT(ran.output, !Contains("model.dtype"));
+}
+
+TEST_CASE("mistakes in keys and in the files that other keys name are printed together") {
+  const Ran ran = run("check rollout.grup_size=4 rollout.reward=exct data.train=/nowhere/x.jsonl");
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.output,
+             Contains("did you mean rollout.group_size?") && Contains("reward 'exct' is unknown") &&
+                 Contains("command line: data.train: /nowhere/x.jsonl") && Contains("3 mistakes"));
+  // Nobody set it: it may be what the misspelt key was meant for.
+  CHECK_THAT(ran.output, !Contains("model.path"));
+}
+
+TEST_CASE("names of other systems are listed with ours") {
+  const Ran ran = run("check --names");
+  CHECK(ran.status == 0);
+  CHECK_THAT(ran.output, Contains("num_generations ") && Contains("  rollout.group_size\n") &&
+                             Contains("tensor_parallel: tensor parallelism is not supported"));
 }
 
 TEST_CASE("mistakes end in exit code 2, all of them printed") {

@@ -8,10 +8,8 @@ Usage: preflight_test.py RINGSIDE. Standard library only.
 import json
 import os
 import pathlib
-import random
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tests/tools"))
 import quickstart_task  # noqa: E402
+from tiny_weights import shapes_of, write_weights  # noqa: E402
 
 PROMPTS = [{"prompt": f"{digits}>", "answer": "".join(sorted(digits))} for digits in ("312", "231", "213", "132")]
 HEADS, POSITIONS = 4, 64
@@ -32,33 +32,6 @@ LIBRARY_TEXT = ("[json.exception", "frame #", "Exception raised from", "terminat
 def model_config() -> dict:
     return {**quickstart_task.model_config(), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
             "num_attention_heads": HEADS, "head_dim": 8, "max_position_embeddings": POSITIONS}
-
-
-def shapes_of(config: dict) -> dict[str, list[int]]:
-    e, f, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
-    layer = {"self_attn.q_proj.weight": [q, e], "self_attn.k_proj.weight": [kv, e], "self_attn.v_proj.weight": [kv, e],
-             "self_attn.o_proj.weight": [e, q], "self_attn.q_norm.weight": [d], "self_attn.k_norm.weight": [d],
-             "mlp.gate_proj.weight": [f, e], "mlp.up_proj.weight": [f, e], "mlp.down_proj.weight": [e, f],
-             "input_layernorm.weight": [e], "post_attention_layernorm.weight": [e]}
-    return {"model.embed_tokens.weight": [config["vocab_size"], e], "model.norm.weight": [e],
-            **{f"model.layers.0.{name}": shape for name, shape in layer.items()}}
-
-
-def write_weights(path: pathlib.Path, shapes: dict[str, list[int]], spoiled: str = "") -> None:
-    """A safetensors file of small random fp32 values; the first value of tensor `spoiled` is NaN."""
-    rng, header, data = random.Random(1), {}, b""
-    for name, shape in shapes.items():
-        count = 1
-        for size in shape:
-            count *= size
-        values = [rng.gauss(0, 0.1) + (len(shape) == 1) for _ in range(count)]
-        if name == spoiled:
-            values[0] = float("nan")
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * count]}
-        data += struct.pack(f"<{count}f", *values)
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class Preflight(unittest.TestCase):
@@ -151,7 +124,7 @@ class Preflight(unittest.TestCase):
         adapter = self.folder / "adapter"
         adapter.mkdir()
         self.write(adapter / "adapter_config.json", {})
-        self.refused(f"model.path={adapter}", expect=("adapter", "merge"))
+        self.refused(f"model.path={adapter}", expect=("adapter", "its base model", "lora.path"))
         for name, text, parts in (("config.json", None, ("config.json", "does not exist")),
                                   ("config.json", '{"model_type": ', ("config.json:1:", "not valid JSON")),
                                   ("tokenizer.json", None, ("tokenizer.json", "does not exist")),
@@ -399,7 +372,7 @@ class Preflight(unittest.TestCase):
     # --- what check prints ---
 
     def test_what_differs_from_the_defaults_comes_first(self):
-        text = self.accepted("seed=7")
+        text = self.accepted("seed=7", "--all")
         self.assertLess(text.index("rollout.group_size: 2"), text.index("optimizer.beta1"))
         self.assertLess(text.index("train.steps: 1"), text.index("model.dtype"))
         code, text = self.ringside("check", "--presets")

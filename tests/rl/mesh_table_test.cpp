@@ -1,0 +1,32 @@
+// Guards the table of ranks that `check` prints: it must be the mesh that the program uses.
+#include "rl/setup/mesh_table.h"
+
+#include "tests/support/catch.h"
+
+namespace ringside::rl {
+namespace {
+
+TEST_CASE("the table shows each rank under its coordinates") {
+  const auto table = mesh_table({.dp_replicate = 2, .ring = 2, .ulysses = 2, .dp_shard = 2});
+  CHECK(table == std::vector<std::string>{
+                     "mesh: 16 ranks; the ranks of a row share each document, the rows have "
+                     "different documents",
+                     "  ring                   0   0   1   1",
+                     "  ulysses                0   1   0   1",
+                     "  replica 0 shard 0      0   1   2   3",
+                     "  replica 0 shard 1      4   5   6   7",
+                     "  replica 1 shard 0      8   9  10  11",
+                     "  replica 1 shard 1     12  13  14  15",
+                 });
+}
+
+TEST_CASE("a large mesh is cut, one rank is a line") {
+  CHECK(mesh_table({}) == std::vector<std::string>{"mesh: one rank"});
+  const auto table = mesh_table({.dp_replicate = 40, .ring = 64});
+  CHECK(table.size() == 1 + 1 + 16 + 1);
+  CHECK(table.back() == "  ...");
+  CHECK_THAT(table[2], Catch::EndsWith("  15 ..."));
+}
+
+}  // namespace
+}  // namespace ringside::rl

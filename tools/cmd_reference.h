@@ -1,0 +1,11 @@
+// Commands `ringside man` and `ringside completion SHELL`: print the manual page and what a shell
+// needs to complete command lines.
+#pragma once
+
+#include "tools/command.h"
+
+namespace ringside::tools {
+
+void add_reference_commands(CommandContext& context);
+
+}  // namespace ringside::tools

@@ -1,0 +1,24 @@
+// Recipe that `ringside init` writes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/init/data_sample.h"
+
+namespace ringside::tools {
+
+struct RecipeAnswers {
+  std::string model;  // a Hugging Face directory
+  std::string data;   // a file
+  std::string task;   // "sft", or text for rollout.reward
+  int64_t gpus = 0;   // of this machine; 0 = CPU
+  std::string run_dir;
+};
+
+// The text of a recipe for the answers. Lengths come from the model's positions and the longest
+// prompt of the data, the chat template from the markers that the tokenizer knows.
+// Throws: std::runtime_error when model or data cannot be read.
+std::string new_recipe(const RecipeAnswers& answers, const DataSample& sample);
+
+}  // namespace ringside::tools
