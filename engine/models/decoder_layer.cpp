@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,8 +16,21 @@
 namespace ringside::engine {
 namespace {
 
-std::optional<at::Tensor> if_defined(const Weight& bias) {
-  return bias.defined() ? std::make_optional(bias.differentiable_value()) : std::nullopt;
+// Rows of a plain weight or bias, cut into runs of these sizes. Undefined ones of an undefined one.
+std::vector<Weight> split_rows(const Weight& weight, const std::vector<int64_t>& sizes) {
+  if (!weight.defined()) {
+    return std::vector<Weight>(sizes.size());
+  }
+  const auto values = weight.value.split_with_sizes(sizes);
+  if (weight.value.is_same(weight.leaf)) {
+    return {values.begin(), values.end()};
+  }
+  const auto leaves = weight.leaf.split_with_sizes(sizes);
+  std::vector<Weight> parts;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    parts.emplace_back(values[i], leaves[i]);
+  }
+  return parts;
 }
 
 HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
@@ -36,23 +48,16 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
   }
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
   const std::vector<int64_t> sizes{h * d, k * d, k * d};
-  const auto weight = weights.qkv_weight.differentiable_value().split_with_sizes(sizes);
-  const auto bias = weights.qkv_bias.defined()
-                        ? weights.qkv_bias.differentiable_value().split_with_sizes(sizes)
-                        : std::vector<at::Tensor>{};
-  const auto projection = [&](std::size_t i) {
-    return OverlappedAttention::Projection{
-        weight[i], bias.empty() ? std::nullopt : std::make_optional(bias[i])};
-  };
-  auto heads = attention.project(normed_sE, projection(0), projection(1), projection(2));
+  const auto weight = split_rows(weights.qkv_weight, sizes);
+  const auto bias = split_rows(weights.qkv_bias, sizes);
+  auto heads = attention.project(normed_sE, {weight[0], bias[0]}, {weight[1], bias[1]},
+                                 {weight[2], bias[2]});
   const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
   const RotatedHeads rotated = norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own,
                                                head_norms(config, weights), rope);
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
-  return attention.project_out(
-      attention.attend_heads(heads),
-      {weights.o_weight.differentiable_value(), if_defined(weights.o_bias)});
+  return attention.project_out(attention.attend_heads(heads), {weights.o_weight, weights.o_bias});
 }
 
 at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,

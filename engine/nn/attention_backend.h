@@ -9,8 +9,8 @@
 #include <c10/util/Exception.h>
 
 #include <memory>
-#include <optional>
 
+#include "engine/params/weight.h"
 #include "sp/mesh/kept_results.h"
 
 namespace ringside::engine {
@@ -51,8 +51,8 @@ class OverlappedAttention {
   virtual ~OverlappedAttention() = default;
 
   struct Projection {
-    at::Tensor weight;  // [out, in]
-    std::optional<at::Tensor> bias;
+    Weight weight;  // [out, in], plain
+    Weight bias;    // may be undefined
   };
   struct Heads {
     at::Tensor q_ShD;

@@ -43,9 +43,6 @@ struct Weight {
       : value(std::move(compute_value)), leaf(std::move(master_leaf)) {}
 
   bool defined() const { return value.defined() || packed != nullptr; }
-  // In the compute dtype and differentiable, for code that knows no leaf: its gradient is rounded
-  // to the compute dtype.
-  at::Tensor differentiable_value() const;
 };
 
 }  // namespace ringside::engine

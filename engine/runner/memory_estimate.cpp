@@ -79,8 +79,11 @@ class Sizes {
             : saved_casts(below + 1) +
                   (weights_are_made() ? layers_of_weights * layer_parameters_ * compute_ : 0);
     m.activations = rope() + kept(std::min(device_layers(2), below + 1));
-    m.working = std::max(mlp_moment(), attention_moment());
-    m.communication = m.working == mlp_moment() ? 0 : key_value_buffers();
+    m.working = mlp_moment();
+    if (attention_moment() + key_value_buffers() > m.working) {
+      m.working = attention_moment();
+      m.communication = key_value_buffers();
+    }
     return m;
   }
 
@@ -245,13 +248,18 @@ class Sizes {
     return recomputed(saved_before_mlp()) + flowing + gradients - freed;
   }
 
-  // One step's keys and values, those that arrive, and the gradients that travel along.
+  // Other ranks' keys and values, and their gradients, where most of them exist: all of them when
+  // they are gathered. Otherwise those of the step and of the next one, and the gradients of the
+  // step, of the step before, which are being sent, and those that arrive. Short rings end before.
   int64_t key_value_buffers() const {
-    if (p_.ring_ranks == 1) {
+    const int64_t ranks = p_.ring_ranks;
+    if (ranks == 1) {
       return 0;
     }
-    const int64_t rows = p_.gathers_kv ? p_.ring_ranks * p_.share_tokens : 2 * p_.share_tokens;
-    return rows * 2 * p_.kv_heads * c_.head_dim * (compute_ + sums_);
+    const int64_t values = p_.gathers_kv ? ranks : ranks > 3 ? 2 : 1;
+    const int64_t gradients = p_.gathers_kv ? ranks : ranks > 2 ? 3 : 1;
+    return p_.share_tokens * 2 * p_.kv_heads * c_.head_dim *
+           (values * compute_ + gradients * sums_);
   }
 
   const ModelConfig& c_;

@@ -3,11 +3,21 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "sp/functional/async_projection.h"
 
 namespace ringside::engine {
+namespace {
+
+sp::ProjectionParameter parameter_of(const Weight& weight) { return {weight.value, weight.leaf}; }
+
+std::optional<sp::ProjectionParameter> bias_of(const Weight& bias) {
+  return bias.defined() ? std::make_optional(parameter_of(bias)) : std::nullopt;
+}
+
+}  // namespace
 
 OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S,
                                      std::shared_ptr<sp::KeptResults> kept)
@@ -34,8 +44,9 @@ OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_s
                                                       const Projection& v) {
   const sp::AttentionPlan& plan = context_.plan();
   auto [q_ShD, k_SkD, v_SkD] = sp::async_ulysses_qkv_projection(
-      hidden_sE, q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, plan.heads.head_dim,
-      context_.ulysses, plan.ulysses_rows, options_.kept.get());
+      hidden_sE, parameter_of(q.weight), bias_of(q.bias), parameter_of(k.weight), bias_of(k.bias),
+      parameter_of(v.weight), bias_of(v.bias), plan.heads.head_dim, context_.ulysses,
+      plan.ulysses_rows, options_.kept.get());
   return {q_ShD, k_SkD, v_SkD};
 }
 
@@ -44,8 +55,9 @@ at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
 }
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
-  return sp::async_ulysses_output_projection(out_ShD, o.weight, o.bias, context_.ulysses,
-                                             context_.plan().ulysses_rows, options_.kept.get());
+  return sp::async_ulysses_output_projection(out_ShD, parameter_of(o.weight), bias_of(o.bias),
+                                             context_.ulysses, context_.plan().ulysses_rows,
+                                             options_.kept.get());
 }
 
 }  // namespace ringside::engine

@@ -2,7 +2,8 @@
 // product, forward and backward. Results equal at::linear with the functions of head_exchange.h,
 // and the same rules hold: differentiable once, exact adjoints, any lengths and head counts. Apply
 // norms and rotations of q and k to the results; they work on head-sharded tensors. The gradients
-// of weights and biases are this rank's part: sum them over the group (gradient_sync.h).
+// of weights and biases are this rank's part: sum them over the group (gradient_sync.h). They are
+// summed and returned in the dtype of their leaf.
 //
 // Shapes: s = this rank's tokens, S = all tokens in rank order, E = hidden size, H/h = all/this
 // rank's query heads, K/k the same for KV heads, D = head dim. Weights [out, in], biases as in
@@ -16,12 +17,25 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sp/mesh/communicator.h"
 #include "sp/mesh/kept_results.h"
 
 namespace ringside::sp {
+
+// A weight or bias as a projection uses it: it computes with `value`, and the gradient goes to
+// `leaf`, which may be wider. A tensor alone is both.
+struct ProjectionParameter {
+  at::Tensor value;
+  at::Tensor leaf;
+
+  ProjectionParameter(at::Tensor tensor)  // NOLINT(google-explicit-constructor)
+      : value(tensor), leaf(std::move(tensor)) {}
+  ProjectionParameter(at::Tensor compute_value, at::Tensor master_leaf)
+      : value(std::move(compute_value)), leaf(std::move(master_leaf)) {}
+};
 
 // One exchange each for q, k and v, started as soon as its projection is done. The backward starts
 // all three and computes the gradients of one projection while the next exchange is in flight.
@@ -30,10 +44,10 @@ namespace ringside::sp {
 // second call sends nothing. Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E]
 // -> q_ShD, k_SkD, v_SkD, heads by head_share.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
-    const at::Tensor& hidden_sE, const at::Tensor& q_weight,
-    const std::optional<at::Tensor>& q_bias, const at::Tensor& k_weight,
-    const std::optional<at::Tensor>& k_bias, const at::Tensor& v_weight,
-    const std::optional<at::Tensor>& v_bias, int64_t head_dim,
+    const at::Tensor& hidden_sE, const ProjectionParameter& q_weight,
+    const std::optional<ProjectionParameter>& q_bias, const ProjectionParameter& k_weight,
+    const std::optional<ProjectionParameter>& k_bias, const ProjectionParameter& v_weight,
+    const std::optional<ProjectionParameter>& v_bias, int64_t head_dim,
     const std::shared_ptr<Communicator>& comm, const std::vector<int64_t>& seq_lengths = {},
     KeptResults* kept = nullptr);
 
@@ -44,8 +58,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
 // seq_lengths: tokens that each rank gets; empty = even_lengths of S.
 // kept: as above; the received pieces are kept.
 // Shapes: out_ShD (heads cut by even_lengths), weight [E, H D] -> hidden_sE.
-at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD, const at::Tensor& weight,
-                                           const std::optional<at::Tensor>& bias,
+at::Tensor async_ulysses_output_projection(const at::Tensor& out_ShD,
+                                           const ProjectionParameter& weight,
+                                           const std::optional<ProjectionParameter>& bias,
                                            const std::shared_ptr<Communicator>& comm,
                                            const std::vector<int64_t>& seq_lengths = {},
                                            KeptResults* kept = nullptr);

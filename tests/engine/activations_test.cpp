@@ -106,6 +106,34 @@ double largest_difference(const Pass& a, const Pass& b) {
   return difference;
 }
 
+// The part of fp32 numbers whose last four bits are 0: few of those that were summed in fp32, and
+// nearly all sums of a few bf16 numbers.
+double rounded_part(const at::Tensor& numbers) {
+  return numbers.view(at::kInt).bitwise_and(15).eq(0).to(at::kDouble).mean().item<double>();
+}
+
+TEST_CASE(
+    "gradients of a bf16 layer's projections are not rounded to bf16 before ranks are summed") {
+  const Layout& layout = GENERATE_COPY(from_range(kLayouts));
+  CAPTURE(layout.name);
+  const Pass pass = train(layout, {}, at::kBFloat16);
+  Decoder decoder = test::random_decoder(test::tiny_config(), at::kBFloat16, 7);
+  const std::vector<ParamUnit*> units = decoder.units();
+  int64_t found = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    int64_t offset = 0;
+    for (const ParamSpec& spec : units[u]->specs()) {
+      if (spec.name.ends_with("_proj.weight")) {
+        CAPTURE(spec.name);
+        CHECK(rounded_part(pass.grads[u].narrow(0, offset, spec.numel())) < 0.5);
+        ++found;
+      }
+      offset += spec.numel();
+    }
+  }
+  CHECK(found == 2 * 7);
+}
+
 TEST_CASE(
     "recomputation of either kind gives the same bits, and the selective one sends nothing again") {
   for (const Layout& layout : kLayouts) {

@@ -12,7 +12,7 @@ namespace {
 
 engine::ModelConfig large_llama() {
   engine::ModelConfig model;
-  model.architecture = engine::Architecture::kLlama;
+  model.model_type = "llama";
   model.vocab_size = 128256;
   model.hidden_size = 4096;
   model.intermediate_size = 14336;
@@ -81,7 +81,7 @@ TEST_CASE("a model that is not there gets the shape of its name, whatever the ca
   request.shapes = shapes.path();
   const PreparedDryRun prepared = prepare_dry_run(request);
   const auto model = engine::load_model_config(files.path() / "model");
-  CHECK(model.architecture == engine::Architecture::kLlama);
+  CHECK(model.model_type == "llama");
   CHECK(model.num_attention_heads == 4 * model.num_key_value_heads);
   CHECK_THAT(prepared.lines.front(), Catch::Contains("llama-3.1-8b.json; layers 32 -> 2"));
   CHECK(std::filesystem::exists(prepared.recipe));
