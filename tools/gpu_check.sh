@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Runs on this machine's GPU what only a GPU can tell, and writes gpu-DATE.json with date, commit,
-# versions and GPU: (1) the tests labelled "gpu"; (2) the same, and the bits of attention, under
-# CUDA_LAUNCH_BLOCKING=1, which must be equal; (3) the speed of attention; (4) a GRPO step of a Qwen3
-# of 0.6B parameters beside transformers, where python3 has transformers.
+# versions and GPU: (1) the tests labelled "gpu", among them training on the device beside the CPU;
+# (2) the same under CUDA_LAUNCH_BLOCKING=1; (3) the bits of attention and of deterministic
+# trainings, which must be equal with and without it; (4) a step's memory peak beside the prediction
+# of `ringside check`; (5) the speed of attention, and a GRPO step of a Qwen3 of 0.6B parameters
+# beside transformers, where python3 has transformers.
 #
 # Usage: tools/gpu_check.sh    in a checkout after `tools/setup.sh --cuda`; results in tools/bench/results/
 #        ./gpu_check.sh        in an unpacked bundle that was made with --cuda; results in results/
+#        gpu_check.sh --dry-run
+#                              runs the parts that can run on a CPU there, and measures nothing: a
+#                              check of this script; prints what it would write
 # Without a GPU it says so, runs nothing and exits 0. Exits non-zero when there is a GPU and a part
 # fails, or when no test carries the label.
 set -euo pipefail
@@ -19,17 +24,19 @@ die() {
 }
 
 # Sets, for a bundle or a checkout: program, results, commit, python, and the functions gpu_tests,
-# which runs the tests, and bench_attention.
+# which runs the tests, gpu_test NAME ARGUMENT..., which runs one program of them, and
+# bench_attention.
 use_bundle() {
   program=bin/ringside_cuda results=results python=python3 step=tools/grpo_step.py
   commit=$(sed -n 's/^commit: //p' MANIFEST)
   [[ -x libexec/ringside_cuda ]] || die "this bundle was made without --cuda"
   bench_attention() { bin/with-torch libexec/bench_gpu_attention "$@"; }
+  gpu_test() { bin/with-torch "tests/$1" "${@:2}"; }
   gpu_tests() {
     local name labels ran=0
     while read -r name labels; do
       [[ " $labels " == *" gpu "* ]] || continue
-      bin/with-torch "tests/$name" || return 1
+      gpu_test "$name" || return 1
       ran=1
     done <tests/labels.txt
     ((ran)) || die "no test carries the label gpu"
@@ -45,6 +52,7 @@ use_checkout() {
   # shellcheck disable=SC2086  # several targets
   ninja -C build ringside_cuda bench_gpu_attention $tests
   bench_attention() { build/tools/bench/gpu/bench_gpu_attention "$@"; }
+  gpu_test() { "$(find build/tests -type f -name "$1" -executable)" "${@:2}"; }
   gpu_tests() { ctest --test-dir build -L gpu --no-tests=error --output-on-failure; }
 }
 
@@ -73,6 +81,25 @@ equal_bits() {
   diff "$work/digests" "$work/blocking_digests"
 }
 
+# Deterministic products of cuBLAS need workspaces of a fixed size.
+training_digests() {
+  CUBLAS_WORKSPACE_CONFIG=:4096:8 gpu_test test_training_cuda '[digests]' | grep '^digest of '
+}
+
+equal_training() {
+  training_digests >"$work/trainings" || return 1
+  CUDA_LAUNCH_BLOCKING=1 training_digests >"$work/blocking_trainings" || return 1
+  diff "$work/trainings" "$work/blocking_trainings"
+}
+
+memory_peak() {
+  local status=0
+  gpu_test test_training_cuda '[memory]' >"$work/memory_output" || status=1
+  grep '^{' "$work/memory_output" >"$work/memory" || status=1
+  ((status == 0)) || cat "$work/memory_output"
+  return "$status"
+}
+
 attention_speed() { bench_attention | tee "$work/attention" && [[ -s $work/attention ]]; }
 
 grpo_step() { "$python" "$step" --ringside "$program" | tee "$work/step"; }
@@ -84,21 +111,38 @@ field() {
   cat "$2"
 }
 
-main() {
-  if ! nvidia-smi >/dev/null 2>&1; then
-    say "no GPU on this machine (nvidia-smi does not answer): nothing was built, run or measured"
-    return 0
-  fi
-  local program results python step commit work status=0 parts=''
-  if [[ -e MANIFEST ]]; then use_bundle; else use_checkout; fi
-  work=$(mktemp -d)
-  # shellcheck disable=SC2064  # the folder of now
-  trap "rm -rf '$work'" EXIT
+# write_results GPU: the results file, on stdout.
+write_results() {
+  printf '{\n"date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
+  printf '"commit": %s,\n' "$(quoted "$commit")"
+  printf '"gpu": %s,\n' "$(quoted "$1")"
+  printf '"versions": %s,\n' "$(quoted "$(cat "$work/version")")"
+  printf '"parts": {%s}' "${parts%, }"
+  field attention "$work/attention"
+  field memory "$work/memory"
+  field grpo_step "$work/step"
+  printf '\n}\n'
+}
+
+# On the CPU: everything but what only a GPU can run. Its results must be JSON.
+dry_run() {
+  export RINGSIDE_TEST_DEVICE=cpu
+  "$program" --version >"$work/version"
+  part "gpu tests" gpu_tests
+  part "equal bits of trainings with blocking launches" equal_training
+  part "memory peak" memory_peak
+  write_results "none: a dry run on the CPU" >"$work/results"
+  "$python" -m json.tool "$work/results"
+}
+
+measure() {
   "$program" --version | tee "$work/version"
   grep -q '^cuda: [1-9]' "$work/version" || die "$program sees no CUDA device, though nvidia-smi answers"
   part "gpu tests" gpu_tests
   part "gpu tests, blocking launches" blocking_tests
-  part "equal bits with blocking launches" equal_bits
+  part "equal bits of attention with blocking launches" equal_bits
+  part "equal bits of trainings with blocking launches" equal_training
+  part "memory peak" memory_peak
   part "attention" attention_speed
   if "$python" -c 'import transformers' 2>/dev/null; then
     part "GRPO step beside transformers" grpo_step
@@ -108,17 +152,22 @@ main() {
   mkdir -p "$results"
   local file
   file=$results/gpu-$(date -u +%Y-%m-%d).json
-  {
-    printf '{\n"date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
-    printf '"commit": %s,\n' "$(quoted "$commit")"
-    printf '"gpu": %s,\n' "$(quoted "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)")"
-    printf '"versions": %s,\n' "$(quoted "$(cat "$work/version")")"
-    printf '"parts": {%s}' "${parts%, }"
-    field attention "$work/attention"
-    field grpo_step "$work/step"
-    printf '\n}\n'
-  } >"$file"
+  write_results "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)" >"$file"
   say "results are in $file"
+}
+
+main() {
+  (($# == 0)) || [[ $# -eq 1 && $1 == --dry-run ]] || die "unknown arguments: $*; expected none or --dry-run"
+  if (($# == 0)) && ! nvidia-smi >/dev/null 2>&1; then
+    say "no GPU on this machine (nvidia-smi does not answer): nothing was built, run or measured"
+    return 0
+  fi
+  local program results python step commit work status=0 parts=''
+  if [[ -e MANIFEST ]]; then use_bundle; else use_checkout; fi
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf '$work'" EXIT
+  if (($# == 0)); then measure; else dry_run; fi
   return "$status"
 }
 

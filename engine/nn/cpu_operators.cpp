@@ -155,13 +155,13 @@ at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
 void token_scores(const at::Tensor& logits_cV, const at::Tensor& targets_c,
                   const at::Tensor& temperature_c, const at::Tensor& logprobs_c,
                   const at::Tensor& entropy_c, const at::Tensor& lse_c) {
-  at::Tensor tempered_cV = logits_cV.to(score_dtype(logits_cV));  // the logits, if they fit
-  tempered_cV.div_(temperature_c.unsqueeze(1));
+  at::Tensor tempered_cV = logits_cV.to(score_dtype(logits_cV)) / temperature_c.unsqueeze(1);
   const at::Tensor logp_cV = at::log_softmax(tempered_cV, -1);
   const at::Tensor targets_c1 = targets_c.unsqueeze(1);
   logprobs_c.copy_(logp_cV.gather(1, targets_c1).squeeze(1));
-  entropy_c.copy_(at::exp(logp_cV).mul_(logp_cV).sum(1).neg_());
   lse_c.copy_(tempered_cV.gather(1, targets_c1).squeeze(1)).sub_(logprobs_c);
+  at::exp_out(tempered_cV, logp_cV);  // in the tempered logits' place
+  entropy_c.copy_(tempered_cV.mul_(logp_cV).sum(1).neg_());
 }
 
 //   d logits = g_lp * (onehot - p) - g_H * p * (log p + H)

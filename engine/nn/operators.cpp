@@ -41,8 +41,8 @@ TORCH_LIBRARY_FRAGMENT(ringside, m) {
   define("swiglu(Tensor gate_up) -> Tensor", TORCH_FN(cpu::swiglu));
   define("swiglu_backward(Tensor dy, Tensor gate_up) -> Tensor", TORCH_FN(cpu::swiglu_backward));
   define(
-      "token_scores(Tensor(a!) logits, Tensor targets, Tensor temperature, Tensor(b!) logprobs,"
-      " Tensor(c!) entropy, Tensor(d!) lse) -> ()",
+      "token_scores(Tensor logits, Tensor targets, Tensor temperature, Tensor(a!) logprobs,"
+      " Tensor(b!) entropy, Tensor(c!) lse) -> ()",
       TORCH_FN(cpu::token_scores));
   define(
       "token_scores_backward(Tensor(a!) logits, Tensor targets, Tensor temperature, Tensor lse,"

@@ -56,8 +56,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
 at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up);
 
-// Log-prob of each row's target, entropy and log-sum-exp of softmax(logits / temperature). May
-// overwrite the logits.
+// Log-prob of each row's target, entropy and log-sum-exp of softmax(logits / temperature).
 // Shapes: logits [c, V]; targets [c] int64; temperature and the results [c] in acc.
 void token_scores(const at::Tensor& logits_cV, const at::Tensor& targets_c,
                   const at::Tensor& temperature_c, const at::Tensor& logprobs_c,

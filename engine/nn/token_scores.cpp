@@ -1,10 +1,12 @@
 #include "engine/nn/token_scores.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "engine/nn/checks.h"
 #include "engine/nn/operators.h"
@@ -32,26 +34,44 @@ at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) 
 }
 
 constexpr std::size_t kHeadLeaf = 2;  // place among the arguments of forward
+constexpr const char* kFirstLogits = "first_logits";
+
+// The logits that the forward kept. Computed again in a second backward, as the first one's
+// gradient took their place.
+at::Tensor take_first_logits(AutogradContext& ctx, const at::Tensor& hidden_cE,
+                             const at::Tensor& head_VE) {
+  const at::Tensor kept = std::exchange(ctx.saved_data[kFirstLogits], at::Tensor()).toTensor();
+  return kept.defined() ? kept : chunk_logits(hidden_cE, head_VE);
+}
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_nE,
                                const at::Tensor& head_VE, const at::Tensor& /*head_leaf*/,
                                const at::Tensor& targets_n, const at::Tensor& temperature_n,
-                               int64_t chunk_rows) {
+                               int64_t chunk_rows, bool has_backward) {
     const int64_t n = hidden_nE.size(0);
     const auto options = hidden_nE.options().dtype(score_dtype(hidden_nE.scalar_type()));
     const at::Tensor temperature = temperature_n.to(options);
     const at::Tensor logprobs_n = at::empty({n}, options);
     const at::Tensor entropy_n = at::empty({n}, options);
     const at::Tensor lse_n = at::empty({n}, options);
-    for (int64_t begin = 0; begin < n; begin += chunk_rows) {
+    // The first chunk comes last and its logits stay: the backward begins with them. So one chunk
+    // is computed once, and no more logits exist at a time than with all of them computed again.
+    at::Tensor first_logits_cV;
+    const int64_t chunks = (n + chunk_rows - 1) / chunk_rows;
+    for (int64_t begin = (chunks - 1) * chunk_rows; begin >= 0; begin -= chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-      operators::token_scores(chunk_logits(part(hidden_nE), head_VE), part(targets_n),
-                              part(temperature), part(logprobs_n), part(entropy_n), part(lse_n));
+      const at::Tensor logits_cV = chunk_logits(part(hidden_nE), head_VE);
+      operators::token_scores(logits_cV, part(targets_n), part(temperature), part(logprobs_n),
+                              part(entropy_n), part(lse_n));
+      if (begin == 0 && has_backward) {
+        first_logits_cV = logits_cV;
+      }
     }
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({hidden_nE, head_VE, targets_n, temperature, entropy_n, lse_n});
+    ctx->saved_data[kFirstLogits] = first_logits_cV;
     ctx->saved_data["chunk_rows"] = chunk_rows;
     return {logprobs_n, entropy_n};
   }
@@ -76,7 +96,8 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
       const at::Tensor hidden_cE = part(hidden_nE);
       // The gradient of the logits takes their place.
-      const at::Tensor d_logits_cV = chunk_logits(hidden_cE, head_VE);
+      const at::Tensor d_logits_cV = begin == 0 ? take_first_logits(*ctx, hidden_cE, head_VE)
+                                                : chunk_logits(hidden_cE, head_VE);
       operators::token_scores_backward(
           d_logits_cV, part(targets_n), part(temperature_n), part(lse_n), part(entropy_n),
           part(g_lp_n),
@@ -87,7 +108,8 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
         operators::add_transposed_mm(d_head_VE, d_logits_cV, hidden_cE);
       }
     }
-    return {d_hidden_nE, at::Tensor(), d_head_VE, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {d_hidden_nE,  at::Tensor(), d_head_VE,   at::Tensor(),
+            at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -131,8 +153,9 @@ TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,
   TORCH_CHECK(temperature_n.dim() == 1 && temperature_n.size(0) == n, "token_scores: ", n,
               " rows need temperatures [", n, "], got ", temperature_n.sizes());
   TORCH_CHECK(chunk_rows > 0, "token_scores: chunk_rows must be positive, got ", chunk_rows);
-  const variable_list scores = TokenScoresFunction::apply(hidden_nE, head_VE, head.leaf, targets_n,
-                                                          temperature_n, chunk_rows);
+  const variable_list scores =
+      TokenScoresFunction::apply(hidden_nE, head_VE, head.leaf, targets_n, temperature_n,
+                                 chunk_rows, at::GradMode::is_enabled());
   return {scores[0], scores[1]};
 }
 

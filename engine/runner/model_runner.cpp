@@ -82,8 +82,9 @@ const AdamW& ModelRunner::optimizer() const {
 
 HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention) const {
   const at::Tensor hidden_sE = model_->trunk().forward(batch.ids_s, batch.positions_s, attention);
+  // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
   return model_->apply_head(
-      {hidden_sE.index_select(0, batch.source_n), batch.target_n, batch.temperature_n});
+      {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
 }
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {

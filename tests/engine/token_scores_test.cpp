@@ -8,6 +8,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
+#include "tests/support/kernel_count.h"
 
 namespace ringside::engine {
 namespace {
@@ -60,6 +61,38 @@ TEST_CASE("token_scores equal dense autograd at every chunk boundary") {
         backward(p, (scores.logprobs_n * p.g_lp + scores.entropy_n * p.g_entropy).sum());
     CHECK(max_abs_diff(got.hidden, expected.hidden) < 1e-12);
     CHECK(max_abs_diff(got.head, expected.head) < 1e-12);
+  }
+}
+
+TEST_CASE("the logits of one chunk are not computed again, except by a second backward") {
+  const Problem p = make_problem(12, 9);
+  const auto products = [](const auto& run) {
+    const test::KernelCount count;
+    run();
+    int64_t sum = 0;
+    for (const char* name : {"aten::mm", "aten::mm.out"}) {
+      const auto found = count.kernels().find(name);
+      sum += found == count.kernels().end() ? 0 : found->second;
+    }
+    return sum;
+  };
+  for (const int64_t chunks : {1, 3}) {
+    CAPTURE(chunks);
+    TokenScores scores;
+    CHECK(products([&] {
+            scores = token_scores(p.hidden, p.head, p.targets, p.temperature, 12 / chunks);
+          }) == chunks);
+    const at::Tensor loss = (scores.logprobs_n * p.g_lp + scores.entropy_n * p.g_entropy).sum();
+    // One product a chunk for the hidden states' gradient, whose sum for the head counts as ours.
+    CHECK(products([&] { loss.backward({}, /*retain_graph=*/true); }) == chunks + chunks - 1);
+    const Gradients first{p.hidden.grad().clone(), p.head.grad().clone()};
+    p.hidden.mutable_grad().reset();
+    p.head.mutable_grad().reset();
+    CHECK(products([&] { loss.backward(); }) == 2 * chunks);
+    CHECK(at::equal(p.hidden.grad(), first.hidden));
+    CHECK(at::equal(p.head.grad(), first.head));
+    p.hidden.mutable_grad().reset();
+    p.head.mutable_grad().reset();
   }
 }
 
