@@ -21,6 +21,7 @@
 #include "tools/launch/rank_environment.h"
 #include "tools/start_plan.h"
 #include "tools/stop_signal.h"
+#include "tools/version.h"
 
 namespace ringside::tools {
 namespace {
@@ -97,8 +98,11 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
   std::optional<rl::TrainingRun> run;
   std::unique_ptr<rl::RolloutSource> source;
   rl::run_rank_work(*ranks.comms.control(sp::axes::kLoss), rl::waiting_round(config), [&] {
-    run.emplace(rl::RunOptions{config, options.run_dir, total_steps(options, config), stop_signal},
-                ranks.mesh, ranks.comms);
+    rl::RunOptions run_options{config, options.run_dir, total_steps(options, config), stop_signal};
+    run_options.facts = {{"versions", version_text()},
+                         {"device", ranks.comms.device().str()},
+                         {"rollouts", options.rollouts.string()}};
+    run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
     if (!run->is_main_rank()) {
       return;
     }

@@ -7,14 +7,17 @@
 #include "rl/rewards/edit_distance.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_doctor.h"
+#include "tools/cmd_eval.h"
 #include "tools/cmd_export.h"
 #include "tools/cmd_generate.h"
 #include "tools/cmd_init.h"
 #include "tools/cmd_keygen.h"
 #include "tools/cmd_logprobs.h"
 #include "tools/cmd_reference.h"
+#include "tools/cmd_report.h"
 #include "tools/cmd_rollout.h"
 #include "tools/cmd_run.h"
+#include "tools/cmd_top.h"
 #include "tools/cmd_train.h"
 #include "tools/examples.h"
 #include "tools/version.h"
@@ -65,14 +68,17 @@ int main(int argc, char** argv) {
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
   add_doctor_command(context);
+  add_eval_command(context);
   add_export_command(context);
   add_generate_command(context);
   add_init_command(context);
   add_keygen_command(context);
   add_logprobs_command(context);
   add_reference_commands(context);
+  add_report_command(context);
   add_rollout_command(context);
   add_run_command(context);
+  add_top_command(context);
   add_train_command(context);
   set_examples(app);
   try {

@@ -267,6 +267,36 @@ void check_no_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Several completions of a prompt: greedy ones would be equal, and fine-tuning has none.
+void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.eval.samples > 1 && c.eval.temperature == 0.0) {
+    mistakes.push_back({"eval.samples", "is " + std::to_string(c.eval.samples) +
+                                            ", but eval.temperature 0 samples greedily and every "
+                                            "completion of a prompt would be the same; expected "
+                                            "eval.temperature above 0, or eval.samples 1"});
+  }
+  if (c.eval.samples > 1 && c.algorithm.name == AlgorithmName::kSft) {
+    mistakes.push_back({"eval.samples", "is " + std::to_string(c.eval.samples) +
+                                            ", but algorithm.name sft samples nothing: it computes "
+                                            "the loss on data.sft_eval; expected eval.samples 1"});
+  }
+}
+
+// HOST:PORT, with a port from 1.
+void check_openmetrics(const Config& c, std::vector<Mistake>& mistakes) {
+  const std::string& address = c.log.openmetrics;
+  const std::size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  const bool digits = !port.empty() && port.size() <= 5 &&
+                      port.find_first_not_of("0123456789") == std::string::npos;
+  const bool good = digits && colon > 0 && std::stoi(port) >= 1 && std::stoi(port) <= 65535;
+  if (!address.empty() && !good) {
+    mistakes.push_back({"log.openmetrics", "is \"" + address +
+                                               "\", expected HOST:PORT such as 127.0.0.1:9400, "
+                                               "or \"\" to serve nothing"});
+  }
+}
+
 void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.checkpoint.keep_best && c.eval.every == 0) {
     mistakes.push_back({"checkpoint.keep_best",
@@ -280,6 +310,8 @@ void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
   check_checkpoints(c, mistakes);
+  check_evaluation(c, mistakes);
+  check_openmetrics(c, mistakes);
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);
   check_activations(c, mistakes);

@@ -273,12 +273,15 @@ struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   ProgressStyle progress = ProgressStyle::kAuto;
   bool rollouts = false;
+  std::int64_t samples = 2;
+  std::string openmetrics;
 };
 
 struct EvalConfig {
   std::int64_t every = 0;
   bool before_training = true;
   std::int64_t max_prompts = 0;
+  std::int64_t samples = 1;
   double temperature = 0.0;
 };
 

@@ -283,9 +283,12 @@ void add_outputs(FieldList& fields, Config& config) {
   fields.choice("log.level", config.log.level);
   fields.choice("log.progress", config.log.progress);
   fields.flag("log.rollouts", config.log.rollouts);
+  fields.integer("log.samples", config.log.samples, at_least(0));
+  fields.text("log.openmetrics", config.log.openmetrics);
   fields.integer("eval.every", config.eval.every, at_least(0));
   fields.flag("eval.before_training", config.eval.before_training);
   fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));
+  fields.integer("eval.samples", config.eval.samples, between(1, 1024));
   fields.real("eval.temperature", config.eval.temperature, at_least(0));
 }
 

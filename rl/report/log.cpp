@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <mutex>
 
@@ -17,7 +18,24 @@ std::string pattern_with(std::string_view prefix) {
   return "%Y-%m-%d %H:%M:%S.%e %-5l " + (escaped.empty() ? "" : "[" + escaped + "] ") + "%v";
 }
 
-constexpr char kClearLine[] = "\r\x1b[2K";
+// Removes the cursor's line and all below it: the status, at whose first line the cursor stands.
+constexpr char kClearBelow[] = "\r\x1b[J";
+
+// Draws the status over the one before without clearing that first, so that nothing flickers. The
+// cursor ends at the first line, where the next line of the log goes.
+std::string drawn(const std::string& status) {
+  if (status.empty()) {
+    return kClearBelow;
+  }
+  std::string text = "\r";
+  int breaks = 0;
+  for (const char c : status) {
+    text += c == '\n' ? "\x1b[K\n" : std::string(1, c);
+    breaks += c == '\n' ? 1 : 0;
+  }
+  text += "\x1b[J";
+  return text + (breaks > 0 ? "\x1b[" + std::to_string(breaks) + "A\r" : "\r");
+}
 
 // Log sink: standard error, with the status line at its end.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
@@ -30,23 +48,37 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void set_status(const std::string& text) {
     const std::lock_guard lock(mutex_);
     if (!text.empty() || !status_.empty()) {
-      write(kClearLine + text);
+      write(drawn(text));
     }
     status_ = text;
+  }
+
+  void copy_warnings_to(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    warnings_.close();
+    warnings_.clear();
+    if (!path.empty()) {
+      warnings_.open(path, std::ios::app);
+    }
   }
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t formatted;
     formatter_->format(message, formatted);
-    write_above_status(std::string(formatted.data(), formatted.size()));
+    const std::string text(formatted.data(), formatted.size());
+    if (message.level >= spdlog::level::warn && warnings_.is_open()) {
+      warnings_ << text << std::flush;
+    }
+    write_above_status(text);
   }
   void flush_() override { std::fflush(stderr); }
 
-  // On a terminal the line may hold the bar of another process of the run; that process redraws it.
+  // On a terminal the cursor may stand at the status of another process of the run; that process
+  // redraws it.
   void write_above_status(const std::string& text) {
-    const bool drawn = !status_.empty() || isatty(STDERR_FILENO) == 1;
-    write(drawn ? kClearLine + text + status_ : text);
+    const bool shown = !status_.empty() || isatty(STDERR_FILENO) == 1;
+    write((shown ? kClearBelow : "") + text + (status_.empty() ? "" : drawn(status_)));
   }
   // In one write, so that lines of other processes come before or after it.
   static void write(const std::string& text) {
@@ -55,6 +87,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
 
   std::string status_;
+  std::ofstream warnings_;
 };
 
 const std::shared_ptr<StderrSink>& sink() {
@@ -93,5 +126,6 @@ void error(const std::string& text) { write(spdlog::level::err, text); }
 
 void line(const std::string& text) { sink()->line(text); }
 void set_status(const std::string& text) { sink()->set_status(text); }
+void copy_warnings_to(const std::string& path) { sink()->copy_warnings_to(path); }
 
 }  // namespace ringside::rl::log

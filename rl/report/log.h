@@ -31,9 +31,14 @@ void error(const std::string& text);
 // Thread safety: safe to call concurrently.
 void line(const std::string& text);
 
-// Sets a status line that stays below the log on a terminal, e.g. a progress bar. Log lines appear
-// above it and it is redrawn. Replaces the previous status; "" removes it.
+// Sets a status of one or more lines that stays below the log on a terminal, e.g. the progress.
+// Log lines appear above it and it is redrawn. Replaces the previous status; "" removes it. The
+// lines must be shorter than the terminal is wide.
 // Thread safety: safe to call concurrently.
 void set_status(const std::string& text);
+
+// Also appends warnings and errors to the file, from now on; "" ends that.
+// Thread safety: safe to call concurrently.
+void copy_warnings_to(const std::string& path);
 
 }  // namespace ringside::rl::log

@@ -36,6 +36,112 @@ std::string bar_of(double fraction, bool color) {
   return "[" + (color ? "\x1b[32m" + done + "\x1b[0m" : done) + left + "]";
 }
 
+double step_seconds(const Metrics& metrics) {
+  return find_metric(metrics, "step_time").value_or(0.0);
+}
+
+double tokens_per_s(const Metrics& metrics) {
+  const double seconds = step_seconds(metrics);
+  return seconds > 0.0 ? find_metric(metrics, "num_tokens").value_or(0.0) / seconds : 0.0;
+}
+
+std::vector<std::string> pace_fields(const ProgressUpdate& update, std::int64_t total_steps,
+                                     double fraction, double eta_s) {
+  return {printed("%3.0f %%", std::floor(fraction * 100)),
+          std::to_string(update.step) + "/" + std::to_string(total_steps),
+          "eta " + format_duration(eta_s), printed("%.2f s/step", step_seconds(update.metrics)),
+          short_count(tokens_per_s(update.metrics)) + " tok/s"};
+}
+
+std::vector<std::string> learning_fields(const ProgressUpdate& update) {
+  std::vector<std::string> fields;
+  const auto add = [&](const char* name, const char* format) {
+    if (const auto value = find_metric(update.metrics, name)) {
+      fields.push_back(printed(format, *value));
+    }
+  };
+  add("reward", "reward %.3f");
+  if (update.evaluation) {
+    fields.push_back(printed("eval %.3f", *update.evaluation));
+  }
+  add("loss", "loss %.4f");
+  add("kl", "kl %.4f");
+  add("entropy", "entropy %.3f");
+  add("grad_norm", "grad %.3g");
+  add("learning_rate", "lr %.2g");
+  return fields;
+}
+
+std::vector<std::string> rollout_fields(const Metrics& metrics) {
+  std::vector<std::string> fields;
+  const auto of = [&](const char* name) { return find_metric(metrics, name); };
+  if (const auto length = of("completions/mean_length")) {
+    fields.push_back(printed("length %.1f", *length) +
+                     printed(", max %.0f", of("completions/max_length").value_or(0.0)) +
+                     printed(", cut %.0f %%", 100 * of("completions/clipped_ratio").value_or(0.0)));
+  }
+  for (const char* stage : {"time/wait_rollouts", "time/wait_data"}) {
+    if (const auto waited = of(stage); waited && step_seconds(metrics) > 0.0) {
+      fields.push_back(printed("waiting %.0f %%", 100 * *waited / step_seconds(metrics)));
+    }
+  }
+  if (const auto version = of("weight_version")) {
+    fields.push_back(printed("weights v%.0f", *version));
+  }
+  if (const auto age = of("staleness/mean")) {
+    fields.push_back(printed("age %.1f", *age) +
+                     printed(", max %.0f", of("staleness/max").value_or(0.0)));
+  }
+  if (const auto workers = of("bridge/workers")) {
+    fields.push_back(printed("workers %.0f", *workers));
+  }
+  return fields;
+}
+
+// Fields laid out in lines of at most `room` characters.
+class ScreenLines {
+ public:
+  static constexpr std::size_t kMostLines = 8;
+
+  explicit ScreenLines(std::size_t room) : room_(room) {}
+
+  // Appends to the current line, or begins the next. A field that no line has room for is left
+  // out.
+  void add(const std::string& field) {
+    if (field.size() > room_) {
+      return;
+    }
+    if (!line_.empty() && line_.size() + 2 + field.size() > room_) {
+      end_line();
+    }
+    line_ += (line_.empty() ? "" : "  ") + field;
+  }
+
+  // Puts a bar before the current line if there is room for it.
+  void put_bar(double fraction, bool color) {
+    if (line_.size() + kBarWidth + 3 <= room_) {
+      line_ = bar_of(fraction, color) + " " + line_;
+    }
+  }
+
+  void end_line() {
+    if (!line_.empty() && lines_.size() < kMostLines) {
+      lines_.push_back(line_);
+    }
+    line_.clear();
+  }
+
+  std::vector<std::string> take() && {
+    end_line();
+    return std::move(lines_);
+  }
+
+ private:
+  std::size_t room_;
+  std::string line_;
+  std::vector<std::string> lines_;
+};
+
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -75,55 +181,40 @@ std::string format_duration(double seconds) {
   return text;
 }
 
-std::string render_bar(const ProgressUpdate& update, std::int64_t total_steps, double eta_s,
-                       const TerminalTraits& terminal) {
+std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
+                                       double eta_s, const TerminalTraits& terminal) {
+  const auto room = static_cast<std::size_t>(std::max(terminal.columns - 1, 0));
   const double fraction =
       std::clamp(static_cast<double>(update.step) /
                      static_cast<double>(std::max<std::int64_t>(total_steps, 1)),
                  0.0, 1.0);
-  struct Part {
-    std::string text;
-    std::size_t width;  // on the screen: escapes take none
-  };
-  const auto plain = [](std::string text) {
-    const std::size_t width = text.size();
-    return Part{std::move(text), width};
-  };
-  std::vector<Part> parts;
-  parts.push_back(plain("train " + printed("%3.0f%%", std::floor(fraction * 100))));
-  parts.push_back(plain(std::to_string(update.step) + "/" + std::to_string(total_steps)));
-  if (update.reward) {
-    parts.push_back(plain("reward " + printed("%.3f", *update.reward)));
+  ScreenLines lines(room);
+  for (const std::string& field : pace_fields(update, total_steps, fraction, eta_s)) {
+    lines.add(field);
   }
-  parts.push_back(plain("loss " + printed("%.4f", update.loss)));
-  if (update.evaluation) {
-    parts.push_back(plain("eval " + printed("%.3f", *update.evaluation)));
+  lines.put_bar(fraction, terminal.color);
+  lines.end_line();
+  for (const std::string& field : learning_fields(update)) {
+    lines.add(field);
   }
-  parts.push_back(plain("eta " + format_duration(eta_s)));
-  parts.push_back(plain(short_count(update.tokens_per_s) + " tok/s"));
-
-  const auto room = static_cast<std::size_t>(std::max(terminal.columns - 1, 0));
-  std::string line;
-  std::size_t used = 0;
-  for (const Part& part : parts) {
-    const std::size_t gap = line.empty() ? 0 : 2;
-    if (used + gap + part.width > room) break;
-    line += std::string(gap, ' ') + part.text;
-    used += gap + part.width;
+  lines.end_line();
+  for (const std::string& field : rollout_fields(update.metrics)) {
+    lines.add(field);
   }
-  if (used + kBarWidth + 3 <= room) line = bar_of(fraction, terminal.color) + " " + line;
-  return line;
+  return std::move(lines).take();
 }
 
 std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s) {
   std::string line = "step " + std::to_string(update.step) + "/" + std::to_string(total_steps);
-  if (update.reward) line += "  reward " + printed("%.4f", *update.reward);
-  line += "  loss " + printed("%.6g", update.loss);
+  if (const auto reward = find_metric(update.metrics, "reward")) {
+    line += "  reward " + printed("%.4f", *reward);
+  }
+  line += "  loss " + printed("%.6g", find_metric(update.metrics, "loss").value_or(0.0));
   if (update.evaluation) {
     line += "  eval " + printed("%.4f", *update.evaluation);
   }
-  line += "  " + printed("%.0f", update.tokens_per_s) + " tok/s";
-  line += "  " + printed("%.2f", update.step_s) + " s";
+  line += "  " + printed("%.0f", tokens_per_s(update.metrics)) + " tok/s";
+  line += "  " + printed("%.2f", step_seconds(update.metrics)) + " s";
   return line + "  eta " + format_duration(eta_s);
 }
 
@@ -131,25 +222,29 @@ Progress::Progress(std::int64_t total_steps, ProgressOutput output)
     : total_steps_(total_steps), output_(std::move(output)) {}
 
 void Progress::update(const ProgressUpdate& update) {
-  average_step_s_ = average_step_s_
-                        ? *average_step_s_ + kNewestWeight * (update.step_s - *average_step_s_)
-                        : update.step_s;
+  const double step_s = step_seconds(update.metrics);
+  average_step_s_ =
+      average_step_s_ ? *average_step_s_ + kNewestWeight * (step_s - *average_step_s_) : step_s;
   const double eta_s =
       static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * *average_step_s_;
+  last_line_ = render_line(update, total_steps_, eta_s);
   if (output_.status) {
-    bar_ = render_bar(update, total_steps_, eta_s, output_.terminal());
-    output_.status(bar_);
+    std::string screen;
+    for (const std::string& line : render_screen(update, total_steps_, eta_s, output_.terminal())) {
+      screen += (screen.empty() ? "" : "\n") + line;
+    }
+    output_.status(screen);
   } else {
-    output_.line(render_line(update, total_steps_, eta_s));
+    output_.line(last_line_);
   }
 }
 
 void Progress::finish() {
-  if (!bar_.empty()) {
+  if (output_.status && !last_line_.empty()) {
     output_.status("");
-    output_.line(bar_);
+    output_.line(last_line_);
   }
-  bar_.clear();
+  last_line_.clear();
 }
 
 }  // namespace ringside::rl

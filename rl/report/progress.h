@@ -1,20 +1,20 @@
-// Progress display: on a terminal a bar with reward, tokens/s and ETA, elsewhere one line per step.
+// Progress display: on a terminal one live screen of a few lines, elsewhere one line per step.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "rl/report/metrics.h"
 
 namespace ringside::rl {
 
 struct ProgressUpdate {
-  std::int64_t step = 0;         // steps done, 1 after the first
-  std::optional<double> reward;  // the step's mean reward; none in supervised fine-tuning
-  double loss = 0;
+  std::int64_t step = 0;                  // steps done, 1 after the first
+  Metrics metrics;                        // of the step, as in metrics.jsonl
   std::optional<double> evaluation = {};  // the last one's reward or loss, if any
-  double tokens_per_s = 0;
-  double step_s = 0;  // wall time of this step in seconds
 };
 
 struct TerminalTraits {
@@ -26,12 +26,15 @@ struct TerminalTraits {
 // Reads the environment and standard error's terminal.
 TerminalTraits detect_terminal();
 
-// The bar as one line of at most `columns` - 1 characters (a full last column wraps on some
-// terminals), not counting colour escapes: "[####------] train  40%  40/100  reward 0.532  loss
-// 0.0125  eval 0.610  eta 1:02  12.3k tok/s". On a narrow terminal the bar is left out first, then
-// the fields from the right. `eta_s` is in seconds.
-std::string render_bar(const ProgressUpdate& update, std::int64_t total_steps, double eta_s,
-                       const TerminalTraits& terminal);
+// The screen as up to 8 lines, each of at most `columns` - 1 characters (a full last column wraps
+// on some terminals), not counting colour escapes:
+//   [#########---------------]  40 %  40/100  eta 1:30  1.50 s/step  12.3k tok/s
+//   reward 0.532  eval 0.610  loss 0.0125  kl 0.0013  entropy 0.71  grad 0.52  lr 2e-06
+//   length 7.1, max 12, cut 0 %  waiting 34 %  weights v40  age 0.2, max 1  workers 2
+// A metric that is absent has no field. On a narrow terminal the bar is left out and fields move to
+// further lines. `eta_s` is in seconds.
+std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
+                                       double eta_s, const TerminalTraits& terminal);
 
 // "step 40/100  reward 0.532  loss 0.0123  eval 0.61  12345 tok/s  1.52 s  eta 1:02".
 std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s);
@@ -43,30 +46,30 @@ std::string format_duration(double seconds);
 struct ProgressOutput {
   // Writes a permanent line; the text has no line end.
   std::function<void(const std::string&)> line;
-  // Draws the bar in place of the previous one; "" removes it. Empty: no bar.
+  // Draws the screen's lines in place of the previous ones; "" removes them. Empty: no screen.
   std::function<void(const std::string&)> status;
-  // Called at each draw of the bar, because a terminal may be resized.
+  // Called at each draw of the screen, because a terminal may be resized.
   std::function<TerminalTraits()> terminal;
 };
 
-// Draws updates as they arrive: a bar below the log if there is a status output, else one line per
-// step.
+// Draws updates as they arrive: a screen below the log if there is a status output, else one line
+// per step.
 // Thread safety: none.
 class Progress {
  public:
   Progress(std::int64_t total_steps, ProgressOutput output);
 
-  // Draws an update. The ETA is the remaining steps times a moving average of the step time (weight
-  // 0.1 for the newest).
+  // Draws an update. Its metrics must hold "step_time". The ETA is the remaining steps times a
+  // moving average of the step time (weight 0.1 for the newest).
   void update(const ProgressUpdate& update);
-  // Writes the last bar as a permanent line.
+  // Removes the screen and writes the last step as a permanent line.
   void finish();
 
  private:
   std::int64_t total_steps_;
   ProgressOutput output_;
   std::optional<double> average_step_s_;
-  std::string bar_;  // as drawn last
+  std::string last_line_;  // of the step that the screen shows
 };
 
 }  // namespace ringside::rl

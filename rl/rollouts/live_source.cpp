@@ -119,10 +119,8 @@ class Durations {
     const double ms = std::chrono::duration<double, std::milli>(span).count();
     total_ms_ += ms;
     longest_ms_ = std::max(longest_ms_, ms);
-    last_ms_ = ms;
     ++count_;
   }
-  double last_seconds() const { return last_ms_ / 1000; }
   // E.g. "copying took 1.25 ms on average and 3.50 ms at most for each of 100 versions".
   std::string sentence(const std::string& what) const {
     char figures[96];
@@ -136,7 +134,6 @@ class Durations {
  private:
   double total_ms_ = 0;
   double longest_ms_ = 0;
-  double last_ms_ = 0;
   int64_t count_ = 0;
 };
 
@@ -244,9 +241,7 @@ class LiveSource final : public RolloutSource {
 
   SourceCounters counters() const override {
     const std::lock_guard lock(mutex_);
-    SourceCounters counters = intake_.counters();
-    counters.publish_seconds = stalls_.last_seconds();
-    return counters;
+    return intake_.counters();
   }
   void checkpointed(int64_t step) override {
     const std::lock_guard lock(mutex_);

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "rl/setup/endpoint_file.h"
 
@@ -15,32 +17,49 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Either no token of a rollout carries loss, or exactly those of its loss mask do.
-Json by_token(const bridge::Rollout& rollout, std::span<const double> advantage) {
+// The values of the loss tokens at their completion tokens, null elsewhere. Either no token of a
+// rollout carries loss, or exactly those of its loss mask do.
+Json by_token(const bridge::Rollout& rollout, std::span<const double> of_loss_tokens,
+              const char* what) {
   Json values = Json::array();
   std::size_t next = 0;
   for (std::size_t i = 0; i < rollout.completion_ids.size(); ++i) {
     const bool masked_in = rollout.loss_mask.empty() || rollout.loss_mask[i] != 0;
-    values.push_back(masked_in && next < advantage.size() ? Json(advantage[next]) : Json());
+    values.push_back(masked_in && next < of_loss_tokens.size() ? Json(of_loss_tokens[next])
+                                                               : Json());
     next += masked_in ? 1 : 0;
   }
-  if (!advantage.empty() && next != advantage.size()) {
+  if (!of_loss_tokens.empty() && next != of_loss_tokens.size()) {
     throw std::invalid_argument("rollout " + rollout.rollout_id + ": " +
-                                std::to_string(advantage.size()) + " advantages for " +
+                                std::to_string(of_loss_tokens.size()) + " " + what + " for " +
                                 std::to_string(next) + " loss tokens");
   }
   return values;
 }
 
-Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step,
-             int64_t logged_in_term) {
-  Json versions = Json::array();
-  for (const bridge::VersionSpan& span : rollout.versions) {
-    versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
-  }
+Json rewards_of(const bridge::Rollout& rollout) {
   Json rewards = Json::array();
   for (const auto& [name, value] : rollout.rewards) {
     rewards.push_back(Json::array({name, value}));
+  }
+  return rewards;
+}
+
+Json text_of(const std::optional<engine::Tokenizer>& tokenizer, std::span<const int64_t> ids) {
+  return tokenizer ? Json(tokenizer->decode(ids, /*skip_special=*/false)) : Json();
+}
+
+void cut(Json& list, std::size_t size) {
+  if (list.size() > size) {
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(size), list.end());
+  }
+}
+
+Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, int64_t step,
+             int64_t logged_in_term, const std::optional<engine::Tokenizer>& tokenizer) {
+  Json versions = Json::array();
+  for (const bridge::VersionSpan& span : rollout.versions) {
+    versions.push_back({{"version", span.version}, {"begin", span.begin}, {"end", span.end}});
   }
   Json line = {{"step", step},
                {"logged_in_term", logged_in_term},
@@ -48,15 +67,17 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
                {"group_id", rollout.group_id},
                {"sample_index", rollout.sample_index},
                {"attempt", rollout.attempt},
+               {"prompt", text_of(tokenizer, rollout.prompt_ids)},
+               {"completion", text_of(tokenizer, rollout.completion_ids)},
                {"prompt_ids", rollout.prompt_ids},
                {"completion_ids", rollout.completion_ids},
                {"logprobs", rollout.logprobs},
-               {"advantages", by_token(rollout, advantage)},
+               {"advantages", by_token(rollout, advantage, "advantages")},
                {"temperature", rollout.temperature},
                {"versions", std::move(versions)},
                {"trainer_term", rollout.trainer_term},
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
-               {"rewards", std::move(rewards)}};
+               {"rewards", rewards_of(rollout)}};
   // Written only if not empty, as in a recorded file.
   if (!rollout.loss_mask.empty()) {
     line["loss_mask"] = rollout.loss_mask;
@@ -69,6 +90,43 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   }
   for (const bridge::Branch& branch : rollout.branches) {
     line["branches"].push_back({{"begin", branch.begin}, {"context_end", branch.context_end}});
+  }
+  return line;
+}
+
+Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
+             const std::optional<engine::Tokenizer>& tokenizer) {
+  const bridge::Rollout& rollout = *sample.rollout;
+  const std::size_t length = rollout.completion_ids.size();
+  const std::size_t shown = std::min(length, SampleLog::kMaxTokens);
+  Json line = {{"step", step},
+               {"logged_in_term", logged_in_term},
+               {"group_id", rollout.group_id},
+               {"sample_index", rollout.sample_index},
+               {"reward", sample.reward},
+               {"rewards", rewards_of(rollout)},
+               {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
+               {"version", rollout.versions.empty() ? -1 : rollout.versions.front().version},
+               {"prompt", text_of(tokenizer, rollout.prompt_ids)},
+               {"completion", text_of(tokenizer, rollout.completion_ids)},
+               {"length", length}};
+  Json tokens = Json::array();
+  for (std::size_t i = 0; i < shown; ++i) {
+    const int64_t id = rollout.completion_ids[i];
+    tokens.push_back(tokenizer ? text_of(tokenizer, std::span(&id, 1)) : Json(std::to_string(id)));
+  }
+  line["tokens"] = std::move(tokens);
+  line["logprobs"] = rollout.logprobs;
+  cut(line["logprobs"], shown);
+  const std::pair<const char*, std::span<const double>> figures[] = {
+      {"old_logprobs", sample.old_logprob},
+      {"new_logprobs", sample.new_logprob},
+      {"advantages", sample.advantage}};
+  for (const auto& [name, values] : figures) {
+    if (!values.empty()) {
+      line[name] = by_token(rollout, values, name);
+      cut(line[name], shown);
+    }
   }
   return line;
 }
@@ -90,14 +148,32 @@ uint64_t end_of_last_line(const bridge::PosixFile& file) {
   return 0;
 }
 
+bridge::PosixFile open_for_lines(const std::filesystem::path& path) {
+  bridge::PosixFile file(path, O_RDWR | O_CREAT | O_APPEND);
+  if (const uint64_t end = end_of_last_line(file); end < file.size()) {
+    file.truncate(end);
+  }
+  return file;
+}
+
+int64_t term_of(const std::filesystem::path& run_dir) {
+  const auto endpoint = read_endpoint_file(run_dir / "bridge" / "endpoint.json");
+  return endpoint ? endpoint->trainer_term : -1;
+}
+
+std::optional<engine::Tokenizer> tokenizer_of(const std::filesystem::path& model) {
+  const auto path = model / "tokenizer.json";
+  return std::filesystem::exists(path) ? std::optional(engine::Tokenizer::load(path))
+                                       : std::nullopt;
+}
+
 }  // namespace
 
-RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t logged_in_term)
-    : file_(path, O_RDWR | O_CREAT | O_APPEND), logged_in_term_(logged_in_term) {
-  if (const uint64_t end = end_of_last_line(file_); end < file_.size()) {
-    file_.truncate(end);
-  }
-}
+RolloutLog::RolloutLog(const std::filesystem::path& path, int64_t logged_in_term,
+                       std::optional<engine::Tokenizer> tokenizer)
+    : file_(open_for_lines(path)),
+      logged_in_term_(logged_in_term),
+      tokenizer_(std::move(tokenizer)) {}
 
 void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts,
                        std::span<const int64_t> begin, std::span<const double> advantage) {
@@ -110,14 +186,58 @@ void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts,
   std::string text;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const auto own = advantage.subspan(begin[r], begin[r + 1] - begin[r]);
-    text += line_of(rollouts[r], own, step, logged_in_term_).dump() + "\n";
+    text += line_of(rollouts[r], own, step, logged_in_term_, tokenizer_).dump() + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }
 
-RolloutLog open_rollout_log(const std::filesystem::path& run_dir) {
-  const auto endpoint = read_endpoint_file(run_dir / "bridge" / "endpoint.json");
-  return RolloutLog(run_dir / "rollouts.jsonl", endpoint ? endpoint->trainer_term : -1);
+SampleLog::SampleLog(const std::filesystem::path& path, int64_t logged_in_term,
+                     std::optional<engine::Tokenizer> tokenizer)
+    : file_(open_for_lines(path)),
+      logged_in_term_(logged_in_term),
+      tokenizer_(std::move(tokenizer)) {}
+
+void SampleLog::write(int64_t step, std::span<const LoggedSample> samples) {
+  std::string text;
+  for (const LoggedSample& sample : samples) {
+    text += line_of(sample, step, logged_in_term_, tokenizer_).dump() + "\n";
+  }
+  file_.append(std::as_bytes(std::span(text)));
+}
+
+std::vector<std::size_t> lowest_and_highest(std::span<const double> score, std::size_t count) {
+  std::vector<std::size_t> order(score.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return score[a] < score[b]; });
+  std::vector<std::size_t> picked;
+  std::size_t low = 0;
+  std::size_t high = order.size();
+  while (picked.size() < count && low < high) {
+    if (picked.size() % 2 == 0) {
+      picked.push_back(order[low++]);
+      continue;
+    }
+    // The first of those with the highest score that is left.
+    const double highest = score[order[high - 1]];
+    const auto first = std::find_if(order.begin() + static_cast<std::ptrdiff_t>(low),
+                                    order.begin() + static_cast<std::ptrdiff_t>(high),
+                                    [&](std::size_t i) { return score[i] == highest; });
+    picked.push_back(*first);
+    order.erase(first);
+    --high;
+  }
+  return picked;
+}
+
+RolloutLog open_rollout_log(const std::filesystem::path& run_dir,
+                            const std::filesystem::path& model) {
+  return RolloutLog(run_dir / "rollouts.jsonl", term_of(run_dir), tokenizer_of(model));
+}
+
+SampleLog open_sample_log(const std::filesystem::path& run_dir,
+                          const std::filesystem::path& model) {
+  return SampleLog(run_dir / "samples.jsonl", term_of(run_dir), tokenizer_of(model));
 }
 
 }  // namespace ringside::rl

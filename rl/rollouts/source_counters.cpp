@@ -15,6 +15,7 @@ void append_bridge_metrics(Metrics& metrics, const bridge::BridgeCounters& count
       {"bridge/requeued", counters.requeued},
       {"bridge/reassigned", counters.reassigned},
       {"bridge/busy", counters.busy},
+      {"bridge/workers", counters.ready_workers},
       {"bridge/lost_workers", counters.lost_workers},
       {"bridge/left_workers", counters.left_workers},
       {"bridge/denied", counters.denied},
@@ -62,7 +63,6 @@ void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
     metrics.emplace_back(std::string("rollouts/") + name, static_cast<double>(count));
   }
   if (counters.bridge) {
-    metrics.emplace_back("time/publish", counters.publish_seconds);
     append_bridge_metrics(metrics, *counters.bridge);
   }
 }

@@ -29,15 +29,13 @@ struct SourceCounters {
   int64_t failed_samples = 0;      // rollouts accepted as error or aborted after the last retry
   int64_t retried_samples = 0;     // samples retried because they were returned as error or aborted
   int64_t waiting = 0;             // accepted rollouts that are in no step yet
-  // Time that training waited for the newest weights to be published; not cumulative.
-  double publish_seconds = 0;
   std::optional<bridge::BridgeCounters> bridge;  // nullopt for rollouts from a file
 };
 
 // Appends the counters as metrics: rollouts/accepted, rollouts/dropped_stale and so on; the
-// bridge's counters as bridge/lost_workers, bridge/duplicates and so on; its rejections as
+// bridge's counters as bridge/workers (ready now), bridge/lost_workers and so on; its rejections as
 // bridge/rejected/REASON if there are any; its weight counters as weights/bytes,
-// weights/delta_staged and weights/delta_refetched; publish_seconds as time/publish.
+// weights/delta_staged and weights/delta_refetched.
 void append_source_metrics(Metrics& metrics, const SourceCounters& counters);
 
 }  // namespace ringside::rl

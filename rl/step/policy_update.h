@@ -30,7 +30,8 @@ struct SequenceFigures {
 struct UpdateResult {
   LossSums sums;  // over all ranks
   SequenceFigures sequence;
-  double grad_norm = 0.0;   // of the summed gradient, before the clip; 0 for a skipped step
+  double grad_norm = 0.0;  // of the summed gradient, before the clip; 0 for a skipped step
+  double learning_rate = 0.0;
   double loss_scale = 0.0;  // of float16; 0 without
   bool skipped = false;     // because the gradients overflowed under that scale
 };

@@ -2,15 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "rl/step/column_tensors.h"
 
 namespace ringside::rl {
 
-std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
-                                                 std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh,
-                                                 const sp::ProcessGroups& comms,
-                                                 const ScoreOptions& options) {
+std::vector<std::vector<double>> score_documents(
+    const engine::ModelRunner& model, std::span<const sp::Document> documents, const sp::Mesh& mesh,
+    const sp::ProcessGroups& comms, const ScoreOptions& options, std::vector<double> temperature) {
   const auto& config = model.decoder().config();
   const sp::CollatorOptions collator{
       {config.num_attention_heads, config.num_key_value_heads, config.head_dim},
@@ -23,14 +23,16 @@ std::vector<std::vector<double>> score_documents(const engine::ModelRunner& mode
     num_entries += document.entries.size();
   }
   std::vector<double> logprobs(num_entries, 0.0);
-  const auto inputs = model_inputs(local, {}, column_dtype(model.decoder().compute_dtype()));
+  StepColumns columns;
+  columns.temperature = std::move(temperature);
+  const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
   ColumnOutputs outputs;
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
     outputs.add(logprobs, local.micro_batches[i], 0, output.logprobs_n);
   });
   outputs.store();
-  std::vector<double>* columns[] = {&logprobs};
-  merge_columns(columns, *comms.control(sp::axes::kLoss));
+  std::vector<double>* merged[] = {&logprobs};
+  merge_columns(merged, *comms.control(sp::axes::kLoss));
   std::vector<std::vector<double>> result;
   auto next = logprobs.begin();
   for (const sp::Document& document : documents) {

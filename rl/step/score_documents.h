@@ -18,12 +18,14 @@ struct ScoreOptions {
 };
 
 // The log-probs of each document's loss entries, in order. Without autograd. Every rank passes the
-// same documents and gets the same result.
+// same documents and gets the same result. temperature: of each loss entry of all documents in
+// order; empty = 1.
 // Collective over: the world.
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,
                                                  const sp::Mesh& mesh,
                                                  const sp::ProcessGroups& comms,
-                                                 const ScoreOptions& options);
+                                                 const ScoreOptions& options,
+                                                 std::vector<double> temperature = {});
 
 }  // namespace ringside::rl

@@ -1,73 +1,41 @@
 #include "rl/trainer/evaluation.h"
 
-#include <algorithm>
-#include <stdexcept>
 #include <vector>
 
 #include "engine/models/whole_weights.h"
-#include "rl/data/data_order.h"
 #include "rl/report/log.h"
-#include "rl/sampling/prompt_sampler.h"
+#include "rl/sampling/prompt_evaluation.h"
 
 namespace ringside::rl {
-namespace {
-
-// Prompts sampled as one batch.
-constexpr std::size_t kBatch = 256;
-
-}  // namespace
-
 class HeldOutPrompts {
  public:
   HeldOutPrompts(const Config& config, const engine::ModelConfig& model);
-  double mean_reward(const engine::Decoder& decoder) const;
+  Metrics evaluate(const engine::Decoder& decoder) const;
 
  private:
-  double temperature_;
+  Config config_;
   PromptSampler sampler_;
   std::vector<Prompt> prompts_;
-  std::vector<uint64_t> seeds_;
 };
 
 HeldOutPrompts::HeldOutPrompts(const Config& config, const engine::ModelConfig& model)
-    : temperature_(config.eval.temperature),
+    : config_(config),
       sampler_(config, model),
       prompts_(load_prompt_set(config.data.eval, config, sampler_.tokenizer()).prompts) {
   if (config.eval.max_prompts > 0 &&
       config.eval.max_prompts < static_cast<int64_t>(prompts_.size())) {
     prompts_.resize(config.eval.max_prompts);
   }
-  for (std::size_t i = 0; i < prompts_.size(); ++i) {
-    seeds_.push_back(mix_seed({static_cast<uint64_t>(config.seed), i}));
-  }
 }
 
-double HeldOutPrompts::mean_reward(const engine::Decoder& decoder) const {
-  double sum = 0.0;
-  int64_t count = 0;
-  std::string failure;
-  for (std::size_t begin = 0; begin < prompts_.size(); begin += kBatch) {
-    const std::size_t end = std::min(prompts_.size(), begin + kBatch);
-    const std::vector<Prompt> prompts(prompts_.begin() + begin, prompts_.begin() + end);
-    const std::vector<uint64_t> seeds(seeds_.begin() + begin, seeds_.begin() + end);
-    for (const ScoredCompletion& scored : sampler_.sample(decoder, prompts, seeds, temperature_)) {
-      if (scored.scores.failure.empty()) {
-        sum += scored.scores.total;
-        ++count;
-      } else {
-        failure = scored.scores.failure;
-      }
-    }
+Metrics HeldOutPrompts::evaluate(const engine::Decoder& decoder) const {
+  const PromptEvaluation found = evaluate_prompts(sampler_, decoder, prompts_, config_);
+  if (found.unscored > 0) {
+    log::warn("evaluation: " + std::to_string(found.unscored) + " of " +
+              std::to_string(static_cast<int64_t>(prompts_.size()) * config_.eval.samples) +
+              " completions have no reward and are left out: " + found.failure);
   }
-  if (count == 0) {
-    throw std::runtime_error("evaluation: no completion could be scored: " + failure);
-  }
-  if (!failure.empty()) {
-    log::warn("evaluation: " + std::to_string(prompts_.size() - count) + " of " +
-              std::to_string(prompts_.size()) +
-              " completions have no reward and are left out: " + failure);
-  }
-  return sum / static_cast<double>(count);
+  return eval_metrics(eval_figures(found.results, config_.eval.samples));
 }
 
 Evaluation::Evaluation(TrainingRun& run) : run_(run) {
@@ -83,16 +51,16 @@ bool Evaluation::is_due(int64_t step) const {
   return eval.every > 0 && (step == 0 ? eval.before_training : step % eval.every == 0);
 }
 
-double Evaluation::mean_reward() const {
-  double reward = 0.0;
+Metrics Evaluation::metrics() const {
+  Metrics found;
   run_.on_main_rank_with_weights(true, [&] {
     if (engine::is_sharded(run_.decoder())) {
-      reward = prompts_->mean_reward(*engine::whole_copy(run_.decoder()));
+      found = prompts_->evaluate(*engine::whole_copy(run_.decoder()));
     } else {
-      reward = prompts_->mean_reward(run_.decoder());
+      found = prompts_->evaluate(run_.decoder());
     }
   });
-  return reward;
+  return found;
 }
 
 }  // namespace ringside::rl

@@ -1,4 +1,4 @@
-// Evaluation: mean reward on held-out prompts during training.
+// Evaluation on held-out prompts during training: mean reward, pass@k, lengths.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,13 @@ class Evaluation {
   // rank.
   bool is_due(int64_t step) const;
 
-  // The mean weighted reward of one completion per prompt of data.eval at eval.temperature. Only
-  // the first eval.max_prompts prompts are used (0 = all). The result is on rank 0; the other ranks
-  // wait and return 0. Completions whose reward is unavailable are left out, with a warning.
-  // Collective over: the world.
-  // Blocks: until all completions are sampled and scored, which may take longer than
-  // parallel.collective_timeout_s.
-  // Throws: std::runtime_error when no completion could be scored.
-  double mean_reward() const;
+  // eval_metrics() of eval.samples completions per prompt of data.eval at eval.temperature. Only
+  // the first eval.max_prompts prompts are used (0 = all). The metrics are on rank 0; the other
+  // ranks wait and return none. Completions whose reward is unavailable are left out, with a
+  // warning. Collective over: the world. Blocks: until all completions are sampled and scored,
+  // which may take longer than parallel.collective_timeout_s. Throws: std::runtime_error when no
+  // completion could be scored.
+  Metrics metrics() const;
 
  private:
   TrainingRun& run_;

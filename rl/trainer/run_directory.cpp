@@ -1,6 +1,7 @@
 #include "rl/trainer/run_directory.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -104,6 +105,12 @@ StartPlan refuse(const fs::path& run_dir, const std::vector<std::string>& senten
 }
 
 }  // namespace
+
+bool trainer_at_work(const fs::path& run_dir) {
+  std::ifstream file(run_dir / "trainer.pid");
+  pid_t pid = 0;
+  return (file >> pid) && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+}
 
 RunDirectoryLock::RunDirectoryLock(const fs::path& run_dir) {
   fs::create_directories(run_dir);

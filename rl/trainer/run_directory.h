@@ -28,6 +28,10 @@ class RunDirectoryLock {
   int fd_ = -1;
 };
 
+// Whether the process that RUN_DIR/trainer.pid names is alive on this machine. Takes no lock, so it
+// never disturbs a trainer that starts.
+bool trainer_at_work(const std::filesystem::path& run_dir);
+
 enum class StartKind {
   kTrain,     // trains from the newest checkpoint or from step 0
   kFinished,  // all steps are done

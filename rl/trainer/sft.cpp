@@ -8,6 +8,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/data/sft_batches.h"
 #include "rl/data/sft_file.h"
+#include "rl/report/stage_times.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/score_documents.h"
@@ -126,13 +127,13 @@ struct Data {
 };
 
 // Collective.
-void evaluate_before_training(TrainingRun& run, Data& data) {
+void evaluate_before_training(TrainingRun& run, Data& data, StageTimes& times) {
   if (run.state().step > 0 || !data.held_out || !run.config().eval.before_training) {
     return;
   }
-  const double loss = data.held_out->loss();
+  const double loss = times.time("evaluate", [&] { return data.held_out->loss(); });
   if (run.is_main_rank()) {
-    run.report().write_first_evaluation("eval_loss", loss);
+    run.report().write_first_evaluation({{"eval_loss", loss}});
   }
 }
 
@@ -149,10 +150,11 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 void train_sft(TrainingRun& run) {
   const Config& config = run.config();
   Data data(run);
-  evaluate_before_training(run, data);
+  StageTimes times;  // what follows finish_step() counts in the next step
+  evaluate_before_training(run, data, times);
   while (!run.is_over()) {
     SftStep step;
-    run.on_every_rank([&] { step = data.batches->next(); });
+    times.time("wait_data", [&] { run.on_every_rank([&] { step = data.batches->next(); }); });
     const auto documents = static_cast<int64_t>(step.examples.size());
     std::vector<UpdateResult> updates;
     int64_t tokens = 0;
@@ -163,15 +165,19 @@ void train_sft(TrainingRun& run) {
       }
       const SftBatch batch =
           make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin));
-      updates.push_back(update(run, batch));
+      updates.push_back(times.time("train", [&] { return update(run, batch); }));
       tokens += batch.tokens;
     }
     Metrics metrics = step_metrics(step, updates);
     metrics.emplace_back("num_tokens", static_cast<double>(tokens));
     if (data.held_out && (run.state().step + 1) % config.eval.every == 0) {
-      metrics.emplace_back("eval_loss", data.held_out->loss());
+      metrics.emplace_back("eval_loss",
+                           times.time("evaluate", [&] { return data.held_out->loss(); }));
     }
-    run.finish_step(std::move(metrics), updates);
+    for (auto& time : times.take()) {
+      metrics.push_back(std::move(time));
+    }
+    times.time("save", [&] { return run.finish_step(std::move(metrics), updates); });
   }
   run.finish();
 }

@@ -169,6 +169,9 @@ Metrics update_metrics(const std::vector<UpdateResult>& updates) {
       {"kl", token_mean(updates, &LossSums::kl)},
       {"entropy", token_mean(updates, &LossSums::entropy)},
       {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
+  if (!updates.empty()) {
+    metrics.emplace_back("learning_rate", updates.back().learning_rate);
+  }
   if (!updates.empty() && updates.back().loss_scale > 0.0) {
     metrics.emplace_back("loss_scale", updates.back().loss_scale);
     metrics.emplace_back("skipped_steps",

@@ -37,8 +37,8 @@ std::vector<std::string> add_alarms(Metrics& metrics);
 // as sent, and load balance (the fullest ring rank over the mean).
 Metrics sequence_metrics(const std::vector<UpdateResult>& updates);
 
-// Metrics that every algorithm has: loss, policy_loss, kl, entropy, grad_norm; with float16 also
-// loss_scale (the last) and skipped_steps.
+// Metrics that every algorithm has: loss, policy_loss, kl, entropy, grad_norm, learning_rate (of
+// the last optimizer step); with float16 also loss_scale (the last) and skipped_steps.
 Metrics update_metrics(const std::vector<UpdateResult>& updates);
 
 // The evaluation among a step's metrics ("eval_reward" or "eval_loss"), if there was one.

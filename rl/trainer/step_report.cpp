@@ -1,5 +1,6 @@
 #include "rl/trainer/step_report.h"
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -9,15 +10,6 @@
 
 namespace ringside::rl {
 namespace {
-
-std::optional<double> find(const Metrics& metrics, const std::string& name) {
-  for (const auto& [key, value] : metrics) {
-    if (key == name) {
-      return value;
-    }
-  }
-  return std::nullopt;
-}
 
 // Says from where the run goes on, and puts away the metrics of an earlier run that left no
 // checkpoint. Returns the last step of the metrics that were there.
@@ -38,6 +30,19 @@ int64_t continue_metrics(const std::filesystem::path& run_dir, const std::filesy
   return last;
 }
 
+// "reward 0.5, pass@1 0.5, length 7" of a step's evaluation metrics.
+std::string eval_text(const Metrics& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) {
+    if (name.starts_with("eval_") || name.starts_with("eval/")) {
+      char number[32];
+      std::snprintf(number, sizeof number, " %.4g", value);
+      text += (text.empty() ? "" : ", ") + name.substr(5) + number;
+    }
+  }
+  return text;
+}
+
 ProgressOutput progress_output(ProgressStyle style) {
   const bool bar = style == ProgressStyle::kBar ||
                    (style == ProgressStyle::kAuto && detect_terminal().is_terminal);
@@ -53,10 +58,16 @@ StepReport::StepReport(const Config& config, const std::filesystem::path& run_di
 
 StepReport::StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
                        int64_t step, int64_t last)
-    : shows_reward_(config.algorithm.name == AlgorithmName::kGrpo),
-      metrics_(run_dir / "metrics.jsonl", step),
+    : metrics_(run_dir / "metrics.jsonl", step > 0 ? step : -1),
       tensorboard_(run_dir / "tensorboard", last > 0 ? step + 1 : -1),
-      progress_(steps, progress_output(config.log.progress)) {}
+      progress_(steps, progress_output(config.log.progress)) {
+  log::copy_warnings_to((run_dir / "warnings.log").string());
+  if (!config.log.openmetrics.empty()) {
+    exposed_.emplace(config.log.openmetrics);
+  }
+}
+
+StepReport::~StepReport() { log::copy_warnings_to(""); }
 
 void StepReport::write(const TrainingState& state, Metrics metrics,
                        const std::vector<UpdateResult>& updates) {
@@ -74,30 +85,21 @@ void StepReport::write(const TrainingState& state, Metrics metrics,
   }
   metrics_.write(state.step, metrics, per_update);
   tensorboard_.write(state.step, metrics);
-  show_progress(state.step, metrics, step_time);
-}
-
-void StepReport::show_progress(int64_t step, const Metrics& metrics, double step_time) {
-  ProgressUpdate update;
-  update.step = step;
-  if (shows_reward_) {
-    update.reward = find(metrics, "reward");
+  if (exposed_) {
+    exposed_->set(state.step, metrics);
   }
-  update.loss = find(metrics, "loss").value_or(0.0);
   if (const auto evaluated = evaluation_of(metrics)) {
     evaluation_ = evaluated->value;
+    log::info("evaluation after step " + std::to_string(state.step) + ": " + eval_text(metrics));
   }
-  update.evaluation = evaluation_;
-  update.tokens_per_s = find(metrics, "num_tokens").value_or(0.0) / step_time;
-  update.step_s = step_time;
-  progress_.update(update);
+  progress_.update({state.step, std::move(metrics), evaluation_});
 }
 
-void StepReport::write_first_evaluation(const std::string& metric, double value) {
-  evaluation_ = value;
-  log::info("evaluation before training: " + metric.substr(metric.find('_') + 1) + " " +
-            std::to_string(value));
-  tensorboard_.write(0, {{metric, value}});
+void StepReport::write_first_evaluation(const Metrics& metrics) {
+  evaluation_ = evaluation_of(metrics)->value;
+  log::info("evaluation before training: " + eval_text(metrics));
+  metrics_.write(0, metrics);
+  tensorboard_.write(0, metrics);
 }
 
 }  // namespace ringside::rl

@@ -13,6 +13,7 @@
 
 #include "rl/config/config.h"
 #include "rl/report/metrics_writer.h"
+#include "rl/report/openmetrics.h"
 #include "rl/report/progress.h"
 #include "rl/report/tensorboard_writer.h"
 #include "rl/step/policy_update.h"
@@ -23,15 +24,19 @@ namespace ringside::rl {
 class StepReport {
  public:
   // Opens the files of a run that goes on after `step` from the checkpoint `from`, or begins when
-  // that is empty. Metrics of later steps are dropped; those of a run without checkpoint are kept
-  // under another name. The log says which.
+  // that is empty. Warnings of the log also go to RUN_DIR/warnings.log while this object lives.
+  // Metrics of later steps are dropped; those of a run without checkpoint are kept under another
+  // name. The log says which.
   StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
              const std::filesystem::path& from, int64_t step);
+  ~StepReport();
+  StepReport(const StepReport&) = delete;
+  StepReport& operator=(const StepReport&) = delete;
 
   // One finished step. `metrics` must hold "num_tokens", and "reward" if there is one.
   void write(const TrainingState& state, Metrics metrics, const std::vector<UpdateResult>& updates);
-  // The evaluation before the first step.
-  void write_first_evaluation(const std::string& metric, double value);
+  // The evaluation before the first step, as step 0 of the metrics.
+  void write_first_evaluation(const Metrics& metrics);
   // Ends the progress line.
   void finish() { progress_.finish(); }
   // The time of the next step counts from here.
@@ -41,12 +46,11 @@ class StepReport {
   // `last`: the last step of the metrics that are there.
   StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
              int64_t step, int64_t last);
-  void show_progress(int64_t step, const Metrics& metrics, double step_time);
 
-  bool shows_reward_;
   MetricsWriter metrics_;
   TensorboardWriter tensorboard_;
   Progress progress_;
+  std::optional<OpenMetricsServer> exposed_;  // with log.openmetrics
   std::chrono::steady_clock::time_point step_begin_;
   std::optional<double> evaluation_;  // the last one
 };

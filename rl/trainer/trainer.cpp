@@ -13,16 +13,22 @@
 // and loss weights without communication. Ranks differ only in the shard that collate() returns.
 #include "rl/trainer/trainer.h"
 
+#include <iterator>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
 #include "rl/report/reward_alarms.h"
+#include "rl/report/stage_times.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/step_metrics.h"
+#include "rl/trainer/step_samples.h"
 
 namespace ringside::rl {
 namespace {
@@ -32,13 +38,17 @@ struct Parts {
   std::optional<Learner> learner;
   std::optional<Evaluation> evaluation;
   std::optional<RolloutLog> rollout_log;  // rank 0's
+  std::optional<StepSamples> samples;     // with log.samples
 
   explicit Parts(TrainingRun& run) {
     run.on_every_rank([&] {
       learner.emplace(run);
       evaluation.emplace(run);
       if (run.is_main_rank() && run.config().log.rollouts) {
-        rollout_log.emplace(open_rollout_log(run.run_dir()));
+        rollout_log.emplace(open_rollout_log(run.run_dir(), run.config().model.path));
+      }
+      if (run.config().log.samples > 0) {
+        samples.emplace(run);
       }
     });
   }
@@ -54,13 +64,28 @@ void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
 }
 
 // Collective.
-void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation) {
+void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, StageTimes& times) {
   if (run.state().step == 0 && evaluation.is_due(0)) {
-    const double reward = evaluation.mean_reward();
+    const Metrics found = times.time("evaluate", [&] { return evaluation.metrics(); });
     if (run.is_main_rank()) {
-      run.report().write_first_evaluation("eval_reward", reward);
+      run.report().write_first_evaluation(found);
     }
   }
+}
+
+// Collective, with log.samples.
+void log_rollouts(Parts& parts, int64_t step, std::span<const bridge::Rollout> rollouts,
+                  const StepBatch& batch, const StepAdvantages& advantages) {
+  if (parts.rollout_log) {
+    parts.rollout_log->write(step, rollouts, batch.columns.begin, advantages.advantage);
+  }
+  if (parts.samples) {
+    parts.samples->score(rollouts, batch, advantages);
+  }
+}
+
+void append(Metrics& metrics, Metrics more) {
+  std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
 
 // Collective.
@@ -84,28 +109,35 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   Parts parts(run);
   Learner& learner = *parts.learner;
   const Evaluation& evaluation = *parts.evaluation;
-  publish(run, source, std::nullopt);
-  evaluate_before_training(run, evaluation);
+  StageTimes times;  // what follows finish_step() counts in the next step
+  times.time("publish", [&] { publish(run, source, std::nullopt); });
+  evaluate_before_training(run, evaluation, times);
   RewardAlarms reward_alarms;
   while (!run.is_over()) {
-    const auto next =
-        broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
-                           waiting_round(config), [&] { return run.signal_here(); });
+    const auto next = times.time("wait_rollouts", [&] {
+      return broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
+                                waiting_round(config), [&] { return run.signal_here(); });
+    });
     if (next.stop_signal != 0) {
       run.agree_to_stop(next.stop_signal);
       break;
     }
     const auto& rollouts = next.rollouts;
     StepBatch batch = make_step_batch(rollouts, config);
-    const auto mini_batches = learner.collate(batch);
-    learner.score(mini_batches, batch);
-    const StepAdvantages advantages = learner.compute_advantages(batch);
-    if (parts.rollout_log) {
-      parts.rollout_log->write(run.state().step + 1, rollouts, batch.columns.begin,
-                               advantages.advantage);
-    }
-    const StepUpdates updates = learner.update(mini_batches, batch);
+    std::vector<LocalBatch> mini_batches;
+    const StepAdvantages advantages = times.time("score", [&] {
+      mini_batches = learner.collate(batch);
+      learner.score(mini_batches, batch);
+      return learner.compute_advantages(batch);
+    });
+    times.time("samples",
+               [&] { log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages); });
+    const StepUpdates updates =
+        times.time("train", [&] { return learner.update(mini_batches, batch); });
     learner.adapt(updates, advantages);
+    if (parts.samples) {
+      times.time("samples", [&] { parts.samples->write(); });
+    }
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
     warn_of(add_alarms(metrics), run);
@@ -116,10 +148,12 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       append_source_metrics(metrics, source->counters());
     }
     if (evaluation.is_due(run.state().step + 1)) {
-      metrics.emplace_back("eval_reward", evaluation.mean_reward());
+      append(metrics, times.time("evaluate", [&] { return evaluation.metrics(); }));
     }
-    const auto saved_step = run.finish_step(std::move(metrics), updates.policy);
-    publish(run, source, saved_step);
+    append(metrics, times.take());
+    const auto saved_step =
+        times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
+    times.time("publish", [&] { publish(run, source, saved_step); });
   }
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {

@@ -17,6 +17,7 @@
 #include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
 #include "rl/report/log.h"
+#include "rl/report/run_summary.h"
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
@@ -107,6 +108,15 @@ void write_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPar
   directory.commit();
 }
 
+Facts start_facts(const RunOptions& options, const sp::Mesh& mesh) {
+  Facts facts = options.facts;
+  facts.emplace_back("ranks", std::to_string(mesh.shape().world_size()));
+  for (auto& fact : machine_facts()) {
+    facts.push_back(std::move(fact));
+  }
+  return facts;
+}
+
 // Takes part in write_final() of a sharded model.
 void join_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart>& parts) {
   engine::join_reading(run.decoder().units());
@@ -116,6 +126,9 @@ void join_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart
 }
 
 void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
+  for (const std::string& sentence : summarize_run(read_metrics(run.run_dir() / "metrics.jsonl"))) {
+    log::info(sentence);
+  }
   if (const auto& figures = checkpoints.figures(); figures.saves > 0) {
     log::info(describe_saves(figures));
   }
@@ -125,6 +138,8 @@ void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
                 std::to_string(best->evaluation.value) + ", " + best->dir.string());
     }
   }
+  log::info("metrics: " + (run.run_dir() / "metrics.jsonl").string() +
+            "; as a page with samples: ringside report " + run.run_dir().string());
   const std::filesystem::path& newest = checkpoints.newest();
   const std::string steps = std::to_string(run.state().step);
   if (const int signal = run.stop_signal(); signal == 0) {
@@ -163,6 +178,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     report_.emplace(config(), run_dir(), steps(), newest, state_.step);
     report_->start_clock();
+    append_start(run_dir() / "starts.jsonl", state_.step, steps(), start_facts(options_, mesh_));
   }
   checkpoints_.start_clock();
 }
@@ -236,8 +252,9 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
   const StepSize size{config().optimizer.learning_rate * learning_rate_factor(),
                       config().optimizer.max_grad_norm};
   try {
-    const UpdateResult result =
+    UpdateResult result =
         update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
+    result.learning_rate = size.learning_rate;
     if (!std::isfinite(result.sums.loss)) {
       throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
     }

@@ -14,6 +14,7 @@
 
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
+#include "rl/report/start_record.h"
 #include "rl/setup/model_setup.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
@@ -32,6 +33,8 @@ struct RunOptions {
   std::function<int()> stop_signal{};
   // Called by the thread that saves checkpoints before it writes this rank's part; may be empty.
   std::function<void(int64_t step)> before_checkpoint{};
+  // Versions of the program and the like, for RUN_DIR/starts.jsonl.
+  Facts facts{};
 };
 
 // Training cannot continue. Every rank throws it for the same reason.

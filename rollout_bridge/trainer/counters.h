@@ -42,6 +42,7 @@ struct BridgeCounters {
   uint64_t dropped_events = 0;
   uint64_t denied = 0;           // connections refused for their key
   uint64_t journal_refused = 0;  // rollouts answered BUSY because the journal had no room
+  uint64_t ready_workers = 0;    // not a count: sessions that take work now
   // Sizes, not counts: current or peak bytes, as on the wire.
   uint64_t queued_bytes = 0;                      // rollouts that the owner has not looked for yet
   uint64_t promised_bytes = 0;                    // sum of the workers' windows

@@ -317,6 +317,9 @@ BridgeCounters TrainerState::counters() const {
   counters.promised_bytes = static_cast<uint64_t>(budget_.promised());
   counters.peak_bytes = static_cast<uint64_t>(budget_.peak());
   counters.journal_bytes = journal_.file_bytes();
+  for (const auto& [identity, session] : sessions_) {
+    counters.ready_workers += session.state == SessionState::kReady ? 1 : 0;
+  }
   return counters;
 }
 

@@ -172,10 +172,12 @@ std::vector<Effect> training_effects() {
       {"eval.every", "2", recorded, evaluated},
       {"eval.max_prompts", "1", recorded, evaluated},
       {"eval.temperature", "0.0", recorded, evaluated},
+      {"eval.samples", "3", recorded, evaluated},
       {"checkpoint.every", "1", recorded, {"checkpoint.every=2"}},
       {"checkpoint.keep", "1", recorded, {"checkpoint.every=1", "train.steps=3"}},
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
+      {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
@@ -334,6 +336,7 @@ const std::vector<Elsewhere>& elsewhere() {
       {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",
        "bridge::read_public_key(curve.trainer_public)"},
       {"log.level", "tests/tools/preflight_test.py", "test_log_level_decides_what_is_logged"},
+      {"log.openmetrics", "tests/tools/watch_test.py", "log.openmetrics="},
       {"log.progress", "rl/trainer/step_report.cpp", "progress_output(config.log.progress)"},
   };
   return all;

@@ -365,6 +365,19 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
              Contains("data.sft_eval: is") && Contains("algorithm.name sft"));
   CHECK_THAT(error({"checkpoint.keep_best=true"}),
              Contains("checkpoint.keep_best: is true") && Contains("eval.every is 0"));
+  CHECK_THAT(error({"eval.samples=4"}),
+             Contains("eval.samples: is 4, but eval.temperature 0 samples greedily"));
+  CHECK(load_config({}, {"eval.samples=4", "eval.temperature=0.7"}).ok());
+  CHECK_THAT(error({"algorithm.name=sft", "eval.samples=4", "eval.temperature=0.7"}),
+             Contains("eval.samples: is 4, but algorithm.name sft samples nothing"));
+  for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
+                          "localhost:65536", "localhost:94x0", "localhost:999999"}) {
+    CHECK_THAT(error({std::string("log.openmetrics=") + bad}),
+               Contains("log.openmetrics: is") && Contains("expected HOST:PORT"));
+  }
+  for (const char* good : {"", "127.0.0.1:9400", "[::1]:1", "localhost:65535"}) {
+    CHECK(load_config({}, {std::string("log.openmetrics=") + good}).ok());
+  }
 }
 
 TEST_CASE("a file that cannot be used is an error, not an exception") {

@@ -9,12 +9,15 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rl/report/log.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
 namespace {
@@ -22,7 +25,28 @@ namespace {
 using Catch::Matchers::Contains;
 
 const ProgressUpdate kUpdate{
-    .step = 40, .reward = 0.53219, .loss = 0.0125, .tokens_per_s = 12345, .step_s = 1.5};
+    .step = 40,
+    .metrics = {
+        {"reward", 0.53219}, {"loss", 0.0125}, {"num_tokens", 18517.5}, {"step_time", 1.5}}};
+
+ProgressUpdate full_update() {
+  ProgressUpdate update = kUpdate;
+  update.evaluation = 0.6103;
+  const Metrics more{{"kl", 0.00131},
+                     {"entropy", 0.71},
+                     {"grad_norm", 0.52},
+                     {"learning_rate", 2e-6},
+                     {"completions/mean_length", 7.08},
+                     {"completions/max_length", 12},
+                     {"completions/clipped_ratio", 0.031},
+                     {"time/wait_rollouts", 0.51},
+                     {"weight_version", 40},
+                     {"staleness/mean", 0.2},
+                     {"staleness/max", 1},
+                     {"bridge/workers", 2}};
+  update.metrics.insert(update.metrics.end(), more.begin(), more.end());
+  return update;
+}
 
 TEST_CASE("durations") {
   CHECK(format_duration(0) == "0:00");
@@ -35,57 +59,65 @@ TEST_CASE("durations") {
   CHECK(format_duration(std::numeric_limits<double>::quiet_NaN()) == "?");
 }
 
-TEST_CASE("the bar shows reward, tokens per second and ETA, and never fills the last column") {
+TEST_CASE("the screen shows pace, learning and rollouts, and never fills the last column") {
   const TerminalTraits wide{.is_terminal = true, .color = false, .columns = 100};
-  CHECK(render_bar(kUpdate, 100, 90, wide) ==
-        "[#########---------------] train  40%  40/100  reward 0.532  loss 0.0125  eta "
-        "1:30  12.3k tok/s");
+  CHECK(render_screen(full_update(), 100, 90, wide) ==
+        std::vector<std::string>{
+            "[#########---------------]  40 %  40/100  eta 1:30  1.50 s/step  12.3k tok/s",
+            "reward 0.532  eval 0.610  loss 0.0125  kl 0.0013  entropy 0.710  grad 0.52  lr 2e-06",
+            "length 7.1, max 12, cut 3 %  waiting 34 %  weights v40  age 0.2, max 1  workers 2"});
   for (int columns = 0; columns <= 100; ++columns) {
     TerminalTraits narrow = wide;
     narrow.columns = columns;
     INFO(columns);
-    CHECK(static_cast<int>(render_bar(kUpdate, 100, 90, narrow).size()) <=
-          std::max(columns - 1, 0));
+    const auto lines = render_screen(full_update(), 100, 90, narrow);
+    CHECK(lines.size() <= 8);
+    for (const std::string& line : lines) {
+      CHECK(static_cast<int>(line.size()) <= std::max(columns - 1, 0));
+    }
   }
-  const std::string colored =
-      render_bar(kUpdate, 100, 90, {.is_terminal = true, .color = true, .columns = 100});
-  CHECK_THAT(colored, Contains("\x1b[32m#########\x1b[0m"));
-  // More steps than planned, none planned, no reward: still a bar.
-  CHECK_THAT(render_bar(kUpdate, 10, 0, wide), Contains("100%"));
-  CHECK_THAT(render_bar(kUpdate, 0, 0, wide), Contains("100%"));
+  // Narrow: no bar, and the fields that are left are whole.
+  CHECK(render_screen(kUpdate, 100, 90, {.is_terminal = true, .color = false, .columns = 30}) ==
+        std::vector<std::string>{" 40 %  40/100  eta 1:30", "1.50 s/step  12.3k tok/s",
+                                 "reward 0.532  loss 0.0125"});
+  const auto colored =
+      render_screen(kUpdate, 100, 90, {.is_terminal = true, .color = true, .columns = 100});
+  CHECK_THAT(colored.at(0), Contains("\x1b[32m#########\x1b[0m"));
+  // More steps than planned, none planned: still a bar.
+  CHECK_THAT(render_screen(kUpdate, 10, 0, wide).at(0), Contains("100 %"));
+  CHECK_THAT(render_screen(kUpdate, 0, 0, wide).at(0), Contains("100 %"));
+  // Supervised fine-tuning has no reward.
   ProgressUpdate sft = kUpdate;
-  sft.reward.reset();
-  CHECK_THAT(render_bar(sft, 100, 0, wide), Contains("loss 0.0125") && !Contains("reward"));
+  sft.metrics.erase(sft.metrics.begin());
+  CHECK(render_screen(sft, 100, 0, wide).at(1) == "loss 0.0125");
   ProgressUpdate evaluated = kUpdate;
   evaluated.evaluation = 0.6103;
-  CHECK_THAT(render_bar(evaluated, 100, 0, wide), Contains("loss 0.0125  eval 0.610  eta"));
   CHECK_THAT(render_line(evaluated, 100, 0), Contains("loss 0.0125  eval 0.6103  12345 tok/s"));
 }
 
 TEST_CASE(
-    "a bar is drawn at the width that the terminal has at each draw, and is left as a line at the "
-    "end") {
-  std::vector<std::string> bars;
+    "a screen is drawn at the width that the terminal has at each draw, and a plain line is left "
+    "at the end") {
+  std::vector<std::string> screens;
   std::vector<std::string> lines;
   TerminalTraits terminal{.is_terminal = true, .color = false, .columns = 60};
   Progress progress(100, {.line = [&](const std::string& text) { lines.push_back(text); },
-                          .status = [&](const std::string& text) { bars.push_back(text); },
+                          .status = [&](const std::string& text) { screens.push_back(text); },
                           .terminal = [&] { return terminal; }});
   progress.finish();
-  CHECK(bars.empty());
+  CHECK(screens.empty());
   CHECK(lines.empty());
   progress.update(kUpdate);
-  REQUIRE(bars.size() == 1);
-  CHECK_THAT(bars[0], Contains("reward 0.532"));
+  REQUIRE(screens.size() == 1);
+  CHECK_THAT(screens[0], Contains("\nreward 0.532"));
   terminal.columns = 20;
   progress.update(kUpdate);
-  CHECK(bars[1].size() < 20);
-  terminal.columns = 120;
-  progress.update(kUpdate);
-  CHECK_THAT(bars[2], Contains("12.3k tok/s"));
+  CHECK(screens[1] ==
+        " 40 %  40/100\neta 1:30\n1.50 s/step\n12.3k tok/s\nreward 0.532\nloss 0.0125");
   progress.finish();
-  CHECK(bars.back() == "");
-  CHECK(lines == std::vector<std::string>{bars[2]});
+  CHECK(screens.back() == "");
+  CHECK(lines == std::vector<std::string>{
+                     "step 40/100  reward 0.5322  loss 0.0125  12345 tok/s  1.50 s  eta 1:30"});
 }
 
 TEST_CASE("without a terminal each step is one plain line") {
@@ -96,12 +128,12 @@ TEST_CASE("without a terminal each step is one plain line") {
   progress.update(kUpdate);
   ProgressUpdate slower = kUpdate;
   slower.step = 41;
-  slower.step_s = 2.5;
+  slower.metrics.at(3).second = 2.5;
   progress.update(slower);
   progress.finish();
   CHECK(screen ==
         "step 40/100  reward 0.5322  loss 0.0125  12345 tok/s  1.50 s  eta 1:30\n"
-        "step 41/100  reward 0.5322  loss 0.0125  12345 tok/s  2.50 s  eta 1:34\n");
+        "step 41/100  reward 0.5322  loss 0.0125  7407 tok/s  2.50 s  eta 1:34\n");
 }
 
 TEST_CASE("the environment decides about width and colour") {
@@ -157,12 +189,16 @@ TEST_CASE(
   CHECK_THAT(text, !Contains("hidden"));
 }
 
-TEST_CASE("what is logged while a status line is shown appears above it, whole, from any thread") {
-  const std::string clear = "\r\x1b[2K";
+TEST_CASE("what is logged while a status is shown appears above it, whole, from any thread") {
+  const std::string clear = "\r\x1b[J";
+  // Two lines, and the cursor at the first of them.
+  const auto drawn = [](const std::string& first, const std::string& second) {
+    return "\r" + first + "\x1b[K\n" + second + "\x1b[J\x1b[1A\r";
+  };
   const std::string text = captured_stderr([&] {
-    log::set_status("[##--] 2/4");
+    log::set_status("[##--]\n2/4");
     log::line("step 2");
-    log::set_status("[###-] 3/4");
+    log::set_status("[###-]\n3/4");
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([] {
@@ -177,17 +213,36 @@ TEST_CASE("what is logged while a status line is shown appears above it, whole, 
     log::set_status("");
     log::line("done");
   });
-  CHECK_THAT(text, Catch::StartsWith(clear + "[##--] 2/4" + clear + "step 2\n[##--] 2/4" + clear +
-                                     "[###-] 3/4" + clear));
-  CHECK_THAT(text, Catch::EndsWith("worker joined\n[###-] 3/4" + clear + "done\n"));
-  // Between two log lines stands the bar, once, and nothing else.
+  const std::string before = drawn("[##--]", "2/4");
+  const std::string after = drawn("[###-]", "3/4");
+  CHECK_THAT(text, Catch::StartsWith(before + clear + "step 2\n" + before + after + clear));
+  CHECK_THAT(text, Catch::EndsWith("worker joined\n" + after + clear + "done\n"));
+  // Between two log lines stands the status, once, and nothing else.
   std::size_t lines = 0;
   for (auto at = text.find("joined\n"); at != std::string::npos;
        at = text.find("joined\n", at + 1)) {
-    CHECK(text.compare(at + 7, 10 + clear.size(), "[###-] 3/4" + clear) == 0);
+    CHECK(text.compare(at + 7, after.size() + clear.size(), after + clear) == 0);
     ++lines;
   }
   CHECK(lines == 200);
+}
+
+TEST_CASE("warnings and errors are copied to a file, other lines are not") {
+  const test::TemporaryDirectory folder;
+  const std::string path = (folder.path() / "warnings.log").string();
+  captured_stderr([&] {
+    log::warn("before");
+    log::copy_warnings_to(path);
+    log::info("a step");
+    log::warn("rewards are all 0");
+    log::error("bad");
+    log::copy_warnings_to("");
+    log::warn("after");
+  });
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CHECK_THAT(text, Contains("rewards are all 0\n") && Contains("bad\n"));
+  CHECK_THAT(text, !Contains("before") && !Contains("after") && !Contains("a step"));
 }
 
 }  // namespace

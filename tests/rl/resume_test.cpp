@@ -209,6 +209,38 @@ TEST_CASE("the log of a run holds the advantages that each step trained on") {
   CHECK(compared > 20);
 }
 
+// Guards: log-probs of samples that differ on another layout, or both passes before or both after
+// the update. Oracle: one rank.
+TEST_CASE("samples of a step have the log-probs before and after its update, on every layout") {
+  std::vector<std::vector<nlohmann::json>> runs;
+  for (const sp::MeshShape shape : {sp::MeshShape{1, 1, 1}, sp::MeshShape{1, 2, 2}}) {
+    const test::TemporaryDirectory dir;
+    train(make_config({"log.samples=3", "train.num_mini_batches=2"}), dir.path(), 2, shape);
+    std::ifstream file(dir.path() / "samples.jsonl");
+    auto& lines = runs.emplace_back();
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    REQUIRE(lines.size() == 2 * 3);
+  }
+  double moved = 0.0;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const nlohmann::json& line = runs[0][i];
+    CAPTURE(i, line.at("step"));
+    CHECK(line.at("step") == 1 + i / 3);
+    CHECK(line.at("reward") == runs[1][i].at("reward"));
+    if (!line.contains("advantages")) continue;
+    for (std::size_t t = 0; t < line.at("tokens").size(); ++t) {
+      if (line.at("advantages")[t].is_null()) continue;
+      for (const char* name : {"old_logprobs", "new_logprobs"}) {
+        CHECK(line.at(name)[t].get<double>() ==
+              Approx(runs[1][i].at(name)[t].get<double>()).margin(1e-9));
+      }
+      const double before = line.at("old_logprobs")[t];
+      moved = std::max(moved, std::abs(line.at("new_logprobs")[t].get<double>() - before));
+    }
+  }
+  CHECK(moved > 1e-4);
+}
+
 // Guards: a start that finds no checkpoint yet takes itself for another run and refuses the journal
 // of the one before.
 TEST_CASE("a run keeps its id over a start without a checkpoint, and other runs have others") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rl/setup/endpoint_file.h"
+#include "tests/support/letter_tokenizer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
@@ -52,7 +53,7 @@ TEST_CASE("a logged rollout reads back as it was") {
   fs::create_directories(folder.path() / "bridge");
   write_endpoint_file(folder.path() / "bridge" / "endpoint.json", {"a", "b", "run", 5});
   const bridge::Rollout rollout = make_rollout(1);
-  open_rollout_log(folder.path())
+  open_rollout_log(folder.path(), "")
       .write(10, std::vector{rollout}, std::vector<int64_t>{0, 3}, std::vector{0.1, -1.5, 2.0});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
@@ -116,10 +117,65 @@ TEST_CASE("a restart appends behind the last whole line") {
 TEST_CASE("a file without a whole line is emptied, and a run without a bridge has no epoch") {
   const test::TemporaryDirectory folder;
   std::ofstream(folder.path() / "rollouts.jsonl") << "{\"step\": 1";
-  write_plain(open_rollout_log(folder.path()), 1, {make_rollout(0)});
+  write_plain(open_rollout_log(folder.path(), ""), 1, {make_rollout(0)});
   const auto lines = lines_of(folder.path() / "rollouts.jsonl");
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].at("logged_in_term") == -1);
+}
+
+TEST_CASE("with a tokenizer a line holds prompt and completion as texts, special tokens included") {
+  const test::TemporaryDirectory folder;
+  std::ofstream(folder.path() / "tokenizer.json") << test::letter_tokenizer();
+  bridge::Rollout rollout = make_rollout(0);
+  rollout.prompt_ids = {3, 4};
+  rollout.completion_ids = {5, 6, 1};
+  {
+    RolloutLog log = open_rollout_log(folder.path(), folder.path());
+    log.write(1, std::vector{rollout}, std::vector<int64_t>{0, 0}, {});
+  }
+  const auto lines = lines_of(folder.path() / "rollouts.jsonl");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].at("prompt") == "bc");
+  CHECK(lines[0].at("completion") == "de;");
+  write_plain(open_rollout_log(folder.path(), "no such model"), 2, {rollout});
+  CHECK(lines_of(folder.path() / "rollouts.jsonl").at(1).at("prompt").is_null());
+}
+
+TEST_CASE("the lowest and the highest in turn, the first among equals") {
+  using Picked = std::vector<std::size_t>;
+  const std::vector<double> score{0, 1, 0, 1, 0.5};
+  CHECK(lowest_and_highest(score, 0).empty());
+  CHECK(lowest_and_highest(score, 1) == Picked{0});
+  CHECK(lowest_and_highest(score, 2) == Picked{0, 1});
+  CHECK(lowest_and_highest(score, 4) == Picked{0, 1, 2, 3});
+  CHECK(lowest_and_highest(score, 9) == Picked{0, 1, 2, 3, 4});
+  CHECK(lowest_and_highest({}, 3).empty());
+}
+
+TEST_CASE("a sample's figures stand at its loss tokens, and long completions are cut") {
+  const test::TemporaryDirectory folder;
+  SampleLog log(folder.path() / "samples.jsonl", 3, std::nullopt);
+  bridge::Rollout masked = make_rollout(0), longer = make_rollout(1);
+  masked.loss_mask = {1, 0, 1};
+  const std::vector<double> advantage{1.0, 2.0}, old_logprob{-0.5, -1.0}, next{-0.25, -2.0};
+  longer.completion_ids.assign(SampleLog::kMaxTokens + 5, 9);
+  longer.logprobs.assign(SampleLog::kMaxTokens + 5, -1.0F);
+  const std::vector<LoggedSample> samples{{&masked, 0.75, advantage, old_logprob, next},
+                                          {&longer, 0.0}};
+  log.write(4, samples);
+  const auto lines = lines_of(folder.path() / "samples.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("step") == 4);
+  CHECK(lines[0].at("reward") == 0.75);
+  CHECK(lines[0].at("rewards").size() == 2);
+  CHECK(lines[0].at("tokens") == nlohmann::json::parse(R"(["5", "6", "7"])"));
+  CHECK(lines[0].at("advantages") == nlohmann::json::parse("[1.0, null, 2.0]"));
+  CHECK(lines[0].at("old_logprobs") == nlohmann::json::parse("[-0.5, null, -1.0]"));
+  CHECK(lines[0].at("new_logprobs") == nlohmann::json::parse("[-0.25, null, -2.0]"));
+  CHECK(lines[1].at("length") == SampleLog::kMaxTokens + 5);
+  CHECK(lines[1].at("tokens").size() == SampleLog::kMaxTokens);
+  CHECK(lines[1].at("logprobs").size() == SampleLog::kMaxTokens);
+  CHECK_FALSE(lines[1].contains("advantages"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer
 // state or precision; documents whose scores come back in another order.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -360,4 +361,26 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
       }
     }
   }
+}
+
+// Guards: a temperature that is left out, or given to another entry. Oracle: log-softmax at T = 1,
+// and the uniform distribution that it tends to as T grows.
+TEST_CASE("documents are scored at each loss entry's temperature") {
+  const std::vector<sp::Document> documents{rl::make_scored_document({1, 2, 3, 4}, 1),
+                                            rl::make_scored_document({5, 6, 7}, 1)};
+  test::run_ranks({1, 2, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const auto model = make_runner(3, at::kDouble, comms);
+    const auto plain = rl::score_documents(model, documents, mesh, comms, {20, {}});
+    const auto found =
+        rl::score_documents(model, documents, mesh, comms, {20, {}}, {1.0, 1e12, 1.0, 1e12, 1.0});
+    const double uniform = -std::log(static_cast<double>(model.decoder().config().vocab_size));
+    REQUIRE(found.size() == 2);
+    REQUIRE(found[0].size() == 3);
+    CHECK(found[0][0] == Approx(plain[0][0]).margin(1e-12));
+    CHECK(found[0][1] == Approx(uniform).margin(1e-9));
+    CHECK(found[0][2] == Approx(plain[0][2]).margin(1e-12));
+    CHECK(found[1][0] == Approx(uniform).margin(1e-9));
+    CHECK(found[1][1] == Approx(plain[1][1]).margin(1e-12));
+    CHECK(std::abs(plain[1][0] - uniform) > 1e-6);
+  });
 }

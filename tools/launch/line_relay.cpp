@@ -11,7 +11,8 @@ namespace ringside::tools {
 namespace {
 
 constexpr std::string_view kLastWords = "ringside: ";
-constexpr std::string_view kClearLine = "\r\x1b[2K";
+// Removes the screen of rank 0, which draws it again (rl/report/log.cpp).
+constexpr std::string_view kClearBelow = "\r\x1b[J";
 constexpr std::size_t kMaxLine = 64 * 1024;
 constexpr std::size_t kMaxHeld = 4 * 1024;
 
@@ -95,7 +96,7 @@ void LineRelay::pass_on(const std::string& line) {
   if (!line.empty()) {
     last_line_ = line;
   }
-  write_to_stderr((terminal_ ? std::string(kClearLine) : "") + line + "\n");
+  write_to_stderr((terminal_ ? std::string(kClearBelow) : "") + line + "\n");
 }
 
 }  // namespace ringside::tools

@@ -1,0 +1,113 @@
+#include "rl/report/openmetrics.h"
+
+#include <httplib.h>
+
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace ringside::rl {
+namespace {
+
+constexpr const char* kContentType = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+std::string metric_name(const std::string& name) {
+  std::string text = "ringside_";
+  for (const char c : name) {
+    const bool kept = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    text += kept ? c : '_';
+  }
+  return text;
+}
+
+std::string value_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+}  // namespace
+
+std::string openmetrics_text(std::int64_t step, const Metrics& metrics) {
+  std::string text;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& name, double value) {
+    if (seen.insert(name).second) {
+      text += "# TYPE " + name + " gauge\n" + name + " " + value_text(value) + "\n";
+    }
+  };
+  add("ringside_step", static_cast<double>(step));
+  for (const auto& [name, value] : metrics) {
+    add(metric_name(name), value);
+  }
+  return text + "# EOF\n";
+}
+
+class OpenMetricsServer::Server {
+ public:
+  explicit Server(const std::string& address) {
+    const std::size_t colon = address.rfind(':');
+    std::string host = address.substr(0, colon);
+    if (host.size() > 2 && host.front() == '[') {
+      host = host.substr(1, host.size() - 2);
+    }
+    http_.new_task_queue = [] { return new httplib::ThreadPool(1); };
+    http_.set_read_timeout(5);
+    http_.set_payload_max_length(1 << 16);
+    http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+      const std::lock_guard lock(mutex_);
+      response.set_content(text_, kContentType);
+    });
+    // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
+    http_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    if (colon == std::string::npos ||
+        !http_.bind_to_port(host, std::stoi(address.substr(colon + 1)))) {
+      throw std::runtime_error("log.openmetrics " + address +
+                               ": cannot be bound; expected HOST:PORT with an address of this "
+                               "machine and a free port");
+    }
+    thread_ = std::thread([this] { http_.listen_after_bind(); });
+    // stop() does nothing before the thread listens.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!http_.is_running() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  ~Server() {
+    http_.stop();
+    thread_.join();
+  }
+
+  void set(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+
+ private:
+  std::mutex mutex_;  // guards text_
+  std::string text_ = openmetrics_text(0, {});
+  httplib::Server http_;
+  std::thread thread_;
+};
+
+OpenMetricsServer::OpenMetricsServer(const std::string& address)
+    : server_(std::make_unique<Server>(address)) {}
+
+OpenMetricsServer::~OpenMetricsServer() = default;
+
+void OpenMetricsServer::set(std::int64_t step, const Metrics& metrics) {
+  server_->set(openmetrics_text(step, metrics));
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,115 @@
+#include "rl/sampling/eval_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+
+namespace ringside::rl {
+namespace {
+
+constexpr double kNormal95 = 1.959963984540054;  // 97.5 % quantile of the normal distribution
+
+using OfPrompt = std::function<std::optional<double>(const PromptResult&)>;
+
+EvalFigure figure_of(std::string name, std::span<const PromptResult> results,
+                     const OfPrompt& value) {
+  std::vector<double> values;
+  for (const PromptResult& result : results) {
+    if (const auto own = value(result)) {
+      values.push_back(*own);
+    }
+  }
+  EvalFigure figure{std::move(name)};
+  const auto count = static_cast<double>(values.size());
+  if (values.empty()) {
+    return figure;
+  }
+  figure.value = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  if (values.size() > 1) {
+    double squares = 0.0;
+    for (const double own : values) {
+      squares += (own - figure.value) * (own - figure.value);
+    }
+    figure.half_width = kNormal95 * std::sqrt(squares / (count - 1.0) / count);
+  }
+  return figure;
+}
+
+template <class T>
+double mean(const std::vector<T>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::optional<double> pass_of(const PromptResult& result, int64_t k) {
+  const auto n = static_cast<int64_t>(result.rewards.size());
+  if (n < k) {
+    return std::nullopt;
+  }
+  const auto passed = std::count_if(result.rewards.begin(), result.rewards.end(),
+                                    [](double reward) { return reward > kPassReward; });
+  return pass_at_k(n, passed, k);
+}
+
+std::vector<int64_t> tried(int64_t samples) {
+  std::vector<int64_t> ks;
+  for (int64_t k = 1; k < samples; k *= 2) {
+    ks.push_back(k);
+  }
+  ks.push_back(samples);
+  return ks;
+}
+
+}  // namespace
+
+double pass_at_k(int64_t n, int64_t passed, int64_t k) {
+  if (passed < 0 || passed > n || k < 1 || k > n) {
+    throw std::invalid_argument("pass@" + std::to_string(k) + " of " + std::to_string(passed) +
+                                " passed of " + std::to_string(n) +
+                                " samples: expected 0 <= passed <= n and 1 <= k <= n");
+  }
+  double none = 1.0;  // C(n - passed, k) / C(n, k) as a product of k factors
+  for (int64_t i = 0; i < k; ++i) {
+    none *= static_cast<double>(std::max<int64_t>(n - passed - i, 0)) / static_cast<double>(n - i);
+  }
+  return 1.0 - none;
+}
+
+std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int64_t samples) {
+  std::vector<PromptResult> scored;
+  std::copy_if(results.begin(), results.end(), std::back_inserter(scored),
+               [](const PromptResult& result) { return !result.rewards.empty(); });
+  if (scored.empty()) {
+    return {};
+  }
+  std::vector<EvalFigure> figures;
+  figures.push_back(
+      figure_of("reward", scored, [](const PromptResult& r) { return mean(r.rewards); }));
+  for (const int64_t k : tried(samples)) {
+    figures.push_back(figure_of("pass@" + std::to_string(k), scored,
+                                [k](const PromptResult& r) { return pass_of(r, k); }));
+  }
+  figures.push_back(
+      figure_of("length", scored, [](const PromptResult& r) { return mean(r.lengths); }));
+  figures.push_back(figure_of("truncated", scored, [](const PromptResult& r) {
+    return static_cast<double>(r.truncated) / static_cast<double>(r.rewards.size());
+  }));
+  return figures;
+}
+
+Metrics eval_metrics(const std::vector<EvalFigure>& figures) {
+  Metrics metrics;
+  for (const EvalFigure& figure : figures) {
+    if (figure.name == "reward") {
+      metrics.emplace_back("eval_reward", figure.value);
+      metrics.emplace_back("eval/reward_ci95", figure.half_width);
+    } else {
+      metrics.emplace_back("eval/" + figure.name, figure.value);
+    }
+  }
+  return metrics;
+}
+
+}  // namespace ringside::rl

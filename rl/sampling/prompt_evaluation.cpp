@@ -1,0 +1,64 @@
+#include "rl/sampling/prompt_evaluation.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "rl/data/data_order.h"
+
+namespace ringside::rl {
+namespace {
+
+// Completions sampled as one batch.
+constexpr int64_t kCompletionBatch = 256;
+
+uint64_t completion_seed(const Config& config, uint64_t prompt, uint64_t sample) {
+  const auto seed = static_cast<uint64_t>(config.seed);
+  return sample == 0 ? mix_seed({seed, prompt}) : mix_seed({seed, prompt, sample});
+}
+
+void add_completion(PromptEvaluation& evaluation, std::size_t index,
+                    const ScoredCompletion& scored) {
+  PromptResult& result = evaluation.results[index];
+  if (!scored.scores.failure.empty()) {
+    ++result.unscored;
+    ++evaluation.unscored;
+    evaluation.failure = scored.scores.failure;
+    return;
+  }
+  result.rewards.push_back(scored.scores.total);
+  result.lengths.push_back(static_cast<int64_t>(scored.completion.ids.size()));
+  result.truncated += scored.completion.finish == engine::FinishReason::kLength ? 1 : 0;
+}
+
+}  // namespace
+
+PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::Decoder& decoder,
+                                  const std::vector<Prompt>& prompts, const Config& config,
+                                  const OnCompletion& on_completion) {
+  PromptEvaluation evaluation;
+  evaluation.results.resize(prompts.size());
+  const int64_t samples = config.eval.samples;
+  const auto all = static_cast<int64_t>(prompts.size()) * samples;
+  for (int64_t begin = 0; begin < all; begin += kCompletionBatch) {
+    const int64_t end = std::min(all, begin + kCompletionBatch);
+    std::vector<Prompt> batch;
+    std::vector<uint64_t> seeds;
+    for (int64_t i = begin; i < end; ++i) {
+      batch.push_back(prompts[i / samples]);
+      seeds.push_back(completion_seed(config, i / samples, i % samples));
+    }
+    const auto scored = sampler.sample(decoder, batch, seeds, config.eval.temperature);
+    for (int64_t i = begin; i < end; ++i) {
+      add_completion(evaluation, i / samples, scored[i - begin]);
+      if (on_completion) {
+        on_completion(i / samples, i % samples, scored[i - begin]);
+      }
+    }
+  }
+  if (evaluation.unscored == all) {
+    throw std::runtime_error("evaluation: no completion could be scored: " + evaluation.failure);
+  }
+  return evaluation;
+}
+
+}  // namespace ringside::rl

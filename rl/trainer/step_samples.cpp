@@ -1,0 +1,89 @@
+#include "rl/trainer/step_samples.h"
+
+#include "rl/setup/sequence_parallel.h"
+#include "rl/step/score_documents.h"
+
+namespace ringside::rl {
+namespace {
+
+// The documents whose loss entries are the loss tokens of one sample: one, or one for each branch.
+std::vector<sp::Document> documents_of(const StepBatch& batch, sp::Range tokens) {
+  std::vector<sp::Document> found;
+  for (const MiniBatch& mini_batch : batch.mini_batches) {
+    int64_t first = mini_batch.first_token;
+    for (const sp::Document& document : mini_batch.documents) {
+      const int64_t end = first + document.entries.size();
+      if (end > first && first >= tokens.begin && end <= tokens.end) {
+        found.push_back(document);
+      }
+      first = end;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+StepSamples::StepSamples(TrainingRun& run) : run_(run) {
+  if (run.is_main_rank() && run.config().log.samples > 0) {
+    log_.emplace(open_sample_log(run.run_dir(), run.config().model.path));
+  }
+}
+
+std::vector<double> StepSamples::logprobs() const {
+  if (documents_.empty()) {
+    return {};
+  }
+  const ScoreOptions options{run_.config().train.tokens_per_micro_batch,
+                             sequence_options(run_.config().sp)};
+  std::vector<double> all;
+  for (const auto& of_document : score_documents(run_.policy(), documents_, run_.mesh(),
+                                                 run_.comms(), options, temperature_)) {
+    all.insert(all.end(), of_document.begin(), of_document.end());
+  }
+  return all;
+}
+
+void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+                        const StepAdvantages& advantages) {
+  picked_.clear();
+  documents_.clear();
+  temperature_.clear();
+  const auto& begin = batch.columns.begin;
+  std::vector<double> reward = advantages.sample_score;
+  reward.resize(rollouts.size(), 0.0);  // estimator given: there are no rewards
+  const auto count = static_cast<std::size_t>(run_.config().log.samples);
+  for (const std::size_t i : lowest_and_highest(reward, count)) {
+    const sp::Range tokens{begin[i], begin[i + 1]};
+    LoggedSample sample{&rollouts[i], reward[i]};
+    sample.advantage =
+        std::span(advantages.advantage).subspan(tokens.begin, tokens.end - tokens.begin);
+    picked_.push_back({sample, tokens});
+    for (sp::Document& document : documents_of(batch, tokens)) {
+      documents_.push_back(std::move(document));
+    }
+    temperature_.insert(temperature_.end(), batch.columns.temperature.begin() + tokens.begin,
+                        batch.columns.temperature.begin() + tokens.end);
+  }
+  before_ = logprobs();
+}
+
+void StepSamples::write() {
+  const std::vector<double> after = logprobs();
+  if (!log_ || picked_.empty()) {
+    return;
+  }
+  std::vector<LoggedSample> samples;
+  int64_t next = 0;
+  for (const Picked& picked : picked_) {
+    const int64_t size = picked.tokens.end - picked.tokens.begin;
+    LoggedSample sample = picked.sample;
+    sample.old_logprob = std::span(before_).subspan(next, size);
+    sample.new_logprob = std::span(after).subspan(next, size);
+    samples.push_back(sample);
+    next += size;
+  }
+  log_->write(run_.state().step + 1, samples);
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,138 @@
+#include "tools/cmd_top.h"
+
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "rl/report/log.h"
+#include "rl/report/metrics_reader.h"
+#include "rl/report/progress.h"
+#include "rl/report/start_record.h"
+#include "rl/trainer/run_directory.h"
+#include "tools/stop_signal.h"
+
+namespace ringside::tools {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenReads{500};
+
+struct TopOptions {
+  std::filesystem::path run_dir;
+  bool once = false;
+};
+
+// How many steps the newest start of the run has in all; 0 if that is unknown.
+int64_t planned_steps(const std::filesystem::path& run_dir) {
+  std::ifstream file(run_dir / "starts.jsonl");
+  int64_t steps = 0;
+  for (std::string line; std::getline(file, line);) {
+    steps = rl::steps_of_start(line).value_or(steps);
+  }
+  return steps;
+}
+
+// The run directory's progress, drawn as the run itself draws it.
+class RunView {
+ public:
+  explicit RunView(const TopOptions& options)
+      : run_dir_(options.run_dir),
+        screen_(!options.once && rl::detect_terminal().is_terminal),
+        follower_(run_dir_ / "metrics.jsonl") {}
+
+  // Shows what is new since the last call.
+  void show() {
+    if (!follower_.poll()) {
+      return;
+    }
+    const auto& lines = follower_.lines();
+    if (lines.size() < shown_) {  // the run was resumed from a checkpoint
+      shown_ = 0;
+      evaluation_.reset();
+    }
+    if (!progress_) {
+      progress_.emplace(planned_steps(run_dir_), output());
+    }
+    // A terminal shows the newest step only, but the ETA is an average over the last ones.
+    for (; shown_ < lines.size(); ++shown_) {
+      const rl::MetricsLine& line = lines[shown_];
+      for (const char* name : {"eval_reward", "eval_loss"}) {
+        if (const auto value = rl::find_metric(line.metrics, name)) {
+          evaluation_ = value;
+        }
+      }
+      is_last_ = shown_ + 1 == lines.size();
+      if (line.step > 0) {
+        progress_->update({line.step, line.metrics, evaluation_});
+      }
+    }
+  }
+
+  bool empty() const { return follower_.lines().empty(); }
+  void finish() {
+    if (progress_) {
+      progress_->finish();
+    }
+  }
+
+ private:
+  rl::ProgressOutput output() {
+    rl::ProgressOutput output;
+    output.line = rl::log::line;
+    output.terminal = rl::detect_terminal;
+    if (screen_) {
+      output.status = [this](const std::string& text) {
+        if (is_last_ || text.empty()) {
+          rl::log::set_status(text);
+        }
+      };
+    }
+    return output;
+  }
+
+  std::filesystem::path run_dir_;
+  bool screen_;
+  rl::MetricsFollower follower_;
+  std::size_t shown_ = 0;  // lines
+  bool is_last_ = false;   // of the lines read
+  std::optional<double> evaluation_;
+  std::optional<rl::Progress> progress_;
+};
+
+int top(const TopOptions& options) {
+  if (!std::filesystem::is_directory(options.run_dir)) {
+    std::cerr << options.run_dir.string() << ": is no directory; expected the --run-dir of a run\n";
+    return kExitUsage;
+  }
+  finish_on_stop_signals();
+  RunView view(options);
+  bool at_work = true;
+  while (at_work && stop_signal() == 0) {
+    at_work = !options.once && rl::trainer_at_work(options.run_dir);  // before the last read
+    view.show();
+    if (at_work) {
+      std::this_thread::sleep_for(kBetweenReads);
+    }
+  }
+  view.finish();
+  if (!options.once && stop_signal() == 0) {
+    rl::log::line(view.empty() ? "no step is done and no trainer works in this directory"
+                               : "no trainer works in this directory now");
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_top_command(CommandContext& context) {
+  const auto options = std::make_shared<TopOptions>();
+  CLI::App* command = context.app.add_subcommand(
+      "top", "Follow a run from another shell: a live screen on a terminal, else a line per step");
+  command->add_option("run_dir", options->run_dir, "directory of the run")->required();
+  command->add_flag("--once", options->once, "print the steps that are done and exit");
+  command->callback([options, &context] { context.exit_code = top(*options); });
+}
+
+}  // namespace ringside::tools
