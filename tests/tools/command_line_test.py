@@ -80,7 +80,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.complete("ro"), ["rollout"])
         self.assertEqual(self.complete("run", "--dry"), ["--dry-run"])
         self.assertEqual(self.complete("check", "r.yaml", "rollout.group"), ["rollout.group_size="])
-        self.assertEqual(self.complete("doctor", "rollout.group"), [])  # files, by -o default
+        self.assertEqual(self.complete("keygen", "rollout.group"), [])  # files, by -o default
         self.assertEqual(self.complete("check", ""), [])
 
     def test_zsh_completion_names_every_command_and_option(self):
