@@ -1,4 +1,5 @@
-// `ringside doctor`: what this program and this machine have, and how fast this device is.
+// Command `ringside doctor [RECIPE...]`: what this program and this machine have, what a recipe can
+// reach, with advice, and how fast this device is. The exit code is 1 if something stops a run.
 #pragma once
 
 #include "tools/command.h"

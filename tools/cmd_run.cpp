@@ -54,7 +54,7 @@ rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
 
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
-  if (!loaded) return kExitUsage;
+  if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
   if (options.dry_run) return dry_run(*loaded, /*recorded_rollouts=*/false, options.nproc);
   if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
   remove_old_addresses(options.run_dir);

@@ -125,7 +125,7 @@ int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
 
 int train(const TrainOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors(split_inputs(options.words));
-  if (!loaded) return kExitUsage;
+  if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
   if (options.dry_run) return dry_run_of(options, *loaded);
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
     // train.steps is not set otherwise: the schedule ends with --steps.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -169,6 +170,16 @@ int trainer_processes(const rl::Config& config, int nproc) {
         (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
   }
   return processes;
+}
+
+bool check_nproc(const rl::Config& config, int nproc) {
+  try {
+    trainer_processes(config, nproc);
+    return true;
+  } catch (const std::invalid_argument& error) {
+    std::cerr << "--nproc: " << error.what() << "\n";
+    return false;
+  }
 }
 
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,

@@ -22,6 +22,9 @@ struct Ranks {
 // Throws: std::invalid_argument otherwise.
 int trainer_processes(const rl::Config& config, int nproc);
 
+// Whether --nproc (0 = not given) fits the mesh. If it does not, prints why to standard error.
+bool check_nproc(const rl::Config& config, int nproc);
+
 // Runs `body` as this process's rank of the configuration's mesh, connected to the other ranks.
 // With sp.reproducible it runs once per virtual rank, each on its own thread. If a launcher has set
 // RANK, or one process holds the whole mesh, `body` runs in this process. Otherwise this process

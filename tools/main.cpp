@@ -21,12 +21,15 @@
 
 namespace {
 
-// The message for a first argument that names no subcommand; "" when it does, or is an option.
+// The message for a first argument that names no subcommand and no option; "" for others.
 std::string unknown_subcommand(const CLI::App& app, const std::vector<std::string>& words) {
-  if (words.empty() || words.front().starts_with('-')) {
+  if (words.empty() || app.get_option_no_throw(words.front()) != nullptr) {
     return "";
   }
   const std::string& word = words.front();
+  if (word.starts_with('-')) {
+    return "'" + word + "' is no option; options follow a subcommand: `ringside --help` lists them";
+  }
   std::string nearest;
   std::string list;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {

@@ -7,7 +7,9 @@ Usage: doctor_test.py RINGSIDE. Standard library only.
 """
 
 import json
+import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RINGSIDE = sys.argv.pop(1)
+RINGSIDE = str(pathlib.Path(sys.argv.pop(1)).resolve())
 sys.path.insert(0, str(ROOT / "tools"))
 import quickstart_task  # noqa: E402
 
@@ -56,6 +58,33 @@ class DoctorTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("torch: built with", done.stdout)
         self.assertIn("cpu: 1 device", done.stdout)
+
+    def test_limits_and_libraries_are_lines_with_advice_where_they_are_bad(self):
+        text = run("doctor").stdout
+        for part in ("libraries: glibc", "libzmq", "memory: ", "/dev/shm", "open files (nofile): ", "(memlock): ", "clock: 20",
+                     "temporary files: ", "ports: a free port", "name of this machine: "):
+            self.assertIn(part, text)
+        low = subprocess.run(["bash", "-c", f"ulimit -n 64; exec {RINGSIDE} doctor"], stdout=subprocess.PIPE, text=True,
+                             check=False, env={**os.environ, "TMPDIR": str(self.folder)}, timeout=60)
+        self.assertEqual(low.returncode, 0, low.stdout)  # a warning stops nothing
+        self.assertRegex(low.stdout, r"warning open files \(nofile\): 64; advice: .*ulimit -n")
+        self.assertIn(f"ok      temporary files: {self.folder}", low.stdout)
+
+    def test_what_a_recipe_reaches_is_tried(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            taken = server.getsockname()[1]
+            done = run("doctor", f"bridge.rollout_address=tcp://127.0.0.1:{taken}", "rollout.server=vllm",
+                       f"rollout.server_options.url=http://127.0.0.1:{taken}", "rollout.reward=http",
+                       "rollout.reward_options.http_url=http://no-such-host.invalid/score", "model.device=cuda")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, rf"bad     bridge.rollout_address: tcp://127.0.0.1:{taken}: Address already in use; advice")
+        self.assertIn("ok      bridge.weights_address: tcp://127.0.0.1:0, any free port", done.stdout)
+        self.assertIn(f"ok      rollout.server_options.url: http://127.0.0.1:{taken}, answers", done.stdout)
+        self.assertRegex(done.stdout, "bad     rollout.reward_options.http_url: .*no-such-host.invalid is not resolved")
+        closed = run("doctor", "rollout.server=sglang", f"rollout.server_options.url=http://127.0.0.1:{taken}",
+                     f"bridge.rollout_address=tcp://127.0.0.1:{taken}")
+        self.assertRegex(closed.stdout, "bad     rollout.server_options.url: .*Connection refused; advice: start the server")
+        self.assertIn(f"ok      bridge.rollout_address: tcp://127.0.0.1:{taken}, free on this machine", closed.stdout)
 
     def test_measured_speeds_are_written_and_used(self):
         output = self.folder / "speeds.json"

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -40,17 +41,25 @@ std::vector<std::string> first_lines(const fs::path& file) {
   return lines;
 }
 
+// One reward of rollout.reward, as it is written there.
+struct RewardPart {
+  std::string text;
+  std::string name;
+};
+
 // The rewards of rollout.reward that can be made here. A server is not called, and "worker" stands
 // for rewards that come from elsewhere.
-std::vector<rl::WeightedReward> usable_rewards(const rl::Config& config) {
-  std::vector<rl::WeightedReward> usable;
-  for (const rl::WeightedReward& reward : rl::parse_rewards(config.rollout.reward)) {
-    if (reward.name == "http" || reward.name == "worker") {
+std::vector<RewardPart> usable_rewards(const rl::Config& config) {
+  std::vector<RewardPart> usable;
+  std::istringstream parts(config.rollout.reward);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const std::string name = rl::parse_rewards(part).front().name;
+    if (name == "http" || name == "worker") {
       continue;
     }
     try {
-      rl::make_reward(reward.name, rl::reward_options(config.rollout, ""));
-      usable.push_back(reward);
+      rl::make_reward(name, rl::reward_options(config.rollout, ""));
+      usable.push_back({part, name});
     } catch (const std::exception&) {
       // `ringside check` says what it lacks.
     }
@@ -63,7 +72,7 @@ std::string made_up_answer(const rl::Config& config) {
   const rl::RewardOptions options = rl::reward_options(config.rollout, "");
   for (const char* answer : {"4", "A", "assert True", R"({"type": "object"})"}) {
     const auto rewards = usable_rewards(config);
-    if (std::all_of(rewards.begin(), rewards.end(), [&](const rl::WeightedReward& reward) {
+    if (std::all_of(rewards.begin(), rewards.end(), [&](const RewardPart& reward) {
           return rl::answer_problem(reward.name, answer, options).empty();
         })) {
       return answer;
@@ -123,21 +132,13 @@ void use_small_file(std::string& path, const rl::Config& config, const MakeLines
 }  // namespace
 
 std::string small_rewards(const rl::Config& config) {
-  std::vector<rl::WeightedReward> rewards = usable_rewards(config);
-  const bool has_length =
-      std::any_of(rewards.begin(), rewards.end(),
-                  [](const rl::WeightedReward& reward) { return reward.name == "length"; });
-  if (!has_length) {
-    rewards.push_back({"length", 1.0});
-  }
   std::string text;
-  for (const auto& [name, weight] : rewards) {
-    text += (text.empty() ? "" : ", ") + name;
-    if (weight != 1.0) {
-      text += " * " + json(weight).dump();
-    }
+  bool by_length = false;
+  for (const RewardPart& reward : usable_rewards(config)) {
+    text += (text.empty() ? "" : ",") + reward.text;
+    by_length = by_length || reward.name == "length";
   }
-  return text;
+  return by_length ? text : text + (text.empty() ? "length" : ", length");
 }
 
 void use_small_data(rl::Config& config, const fs::path& dir) {
