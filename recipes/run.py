@@ -5,7 +5,7 @@ Usage: recipes/run.py NAME [OVERLAY ...] [--seed N] [--ringside FILE]
     OVERLAY   files of that folder, without .yaml, that are merged over grpo.yaml: `arithmetic ppo`
 
 Writes runs/NAME/{data,sft} once, and runs/NAME/<grpo or overlays>/ with summary.json and curve.svg; what a recipe's
-folder holds of these is a copy. Standard library only.
+folder holds of these is a copy. Exits 1 if the mean reward on the test set rises by less than 0.25. Standard library only.
 """
 import argparse
 import contextlib
@@ -18,6 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WIDTH, HEIGHT, MARGIN = 480, 220, 36
+WANTED_GAIN = 0.25
 
 
 def run(*words) -> str:
@@ -84,7 +85,7 @@ def prepare(ringside, folder: pathlib.Path, data: pathlib.Path, seed: int) -> pa
     return warm / "checkpoint-final"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("overlays", nargs="*")
@@ -114,7 +115,8 @@ def main() -> None:
     (out / "curve.svg").write_text(curve_svg(f"{options.name}, {label}, seed {options.seed}: reward in training", rewards))
     print(f"{options.name} {label}: mean reward on the test set {before:.3f} before, {after:.3f} after {len(steps)} "
           f"steps in {seconds:.0f} s; {out.relative_to(ROOT)}/curve.svg")
+    return 0 if after - before >= WANTED_GAIN else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """Runs trainer ranks and rollout workers as Ray actors.
 
-Usage: ray_driver.py RECIPE ... [key=value ...] --run-dir DIR [--address ADDRESS] [--gpus-per-rank G] [--gpus-per-worker G]
+Usage: ray_driver.py RECIPE ... [key=value ...] --run-dir DIR [--address ADDRESS]
+                     [--gpus-per-rank G] [--gpus-per-worker G] [--cpus-per-rank C] [--cpus-per-worker C]
 
 Ranks are placed as one group, on as few nodes as hold them; every worker is a group of its own. Addresses, ports and keys
 are derived. A worker that dies is started again, on another node if its own is gone. To change how many there are while it
@@ -26,7 +27,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import launch_plan
 
 POLL_S = 0.5
-PLACED_S = 120  # until a cluster has room for a group
+RANKS_PLACED_S = 120  # until the cluster has room for the ranks
+WORKER_PLACED_S = 5  # for a worker, while the trainer runs; then it is tried again
 LEAVE_S = 20  # for workers to leave by themselves after the run
 PR_SET_PDEATHSIG = 1
 
@@ -78,11 +80,18 @@ class Process:
             self._process.send_signal(signal.SIGTERM)
 
 
-def placed(bundles: list[dict], strategy: str) -> tuple[list, object]:
-    """One actor a bundle, and their group. Exits when the cluster has no room."""
-    group = placement_group(bundles, strategy=strategy)
-    if not group.wait(PLACED_S):
-        sys.exit(f"launch: the cluster has no room for {bundles} within {PLACED_S} s; it has {ray.cluster_resources()}")
+class NoRoom(Exception):
+    pass
+
+
+def placed(bundles: list[dict], seconds: float) -> tuple[list, object]:
+    """One actor a bundle, and their group. Raises NoRoom when the cluster has none within that time."""
+    group = placement_group(bundles, strategy="PACK")
+    deadline = time.monotonic() + seconds
+    while not group.wait(1):  # short waits: a signal is handled between them
+        if time.monotonic() > deadline:
+            remove_placement_group(group)
+            raise NoRoom(f"the cluster has no room for {bundles}; free are {ray.available_resources()}")
     actors = [Process.options(num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0),
                               scheduling_strategy=PlacementGroupSchedulingStrategy(group, i)).remote()
               for i, bundle in enumerate(bundles)]
@@ -94,7 +103,7 @@ class Trainer:
 
     def __init__(self, inputs: list[str], run_dir: pathlib.Path, ranks: int, bundle: dict):
         self.run_dir = run_dir
-        actors, _ = placed([bundle] * ranks, "PACK")
+        actors, _ = placed([bundle] * ranks, RANKS_PLACED_S)
         nodes = ray.get([actor.node.remote() for actor in actors])
         order = sorted(range(ranks), key=lambda i: nodes[i])
         self.actors, nodes = [actors[i] for i in order], [nodes[i] for i in order]
@@ -140,7 +149,11 @@ class Workers:
         self._bundle, self._running = bundle, {}  # name -> (actor, group)
 
     def _start(self, name: str) -> None:
-        (actor,), group = placed([self._bundle], "PACK")
+        try:
+            (actor,), group = placed([self._bundle], WORKER_PLACED_S)
+        except NoRoom as error:
+            print(f"launch: {name} waits: {error}", file=sys.stderr, flush=True)
+            return
         self._running[name] = actor, group
         ray.get(actor.start.remote([*self._words, "--worker-id", name], {}, self._files))
         print(f"launch: {name} runs on {ray.get(actor.node.remote())[1]}, pid {ray.get(actor.pid.remote())}", flush=True)
@@ -212,20 +225,25 @@ def main() -> int:
     parser.add_argument("--address", default=None, help="of a running cluster; default: $RAY_ADDRESS, else one of this machine")
     parser.add_argument("--gpus-per-rank", type=float, default=0)
     parser.add_argument("--gpus-per-worker", type=float, default=0)
+    parser.add_argument("--cpus-per-rank", type=float, default=1)
+    parser.add_argument("--cpus-per-worker", type=float, default=1)
     options, words = parser.parse_known_args()
     inputs, run_dir = launch_plan.split_run_dir(words)
     inputs = [str(pathlib.Path(word).absolute()) if "=" not in word else word for word in inputs]
     sizes = launch_plan.sizes_of(inputs)
     ray.init(address=options.address, log_to_driver=True, runtime_env={"env_vars": {
         "PYTHONPATH": str(pathlib.Path(__file__).resolve().parent), "RINGSIDE": launch_plan.program()}})
-    trainer = Trainer(inputs, run_dir, sizes.ranks, {"CPU": 1, "GPU": options.gpus_per_rank})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # after ray.init, which sets its own
     try:
-        return supervise(trainer, inputs, sizes.workers, {"CPU": 1, "GPU": options.gpus_per_worker})
-    except KeyboardInterrupt:
-        print("launch: the trainer saves and stops", file=sys.stderr)
-        return wait_for_save(trainer)
+        trainer = Trainer(inputs, run_dir, sizes.ranks, {"CPU": options.cpus_per_rank, "GPU": options.gpus_per_rank})
+    except NoRoom as error:
+        sys.exit(f"launch: {error}")
+    try:
+        return supervise(trainer, inputs, sizes.workers, {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker})
+    except (KeyboardInterrupt, SystemExit) as reason:
+        print(f"launch: the trainer saves and stops: {reason}", file=sys.stderr, flush=True)
+        return wait_for_save(trainer) or 1
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the quickstart's GRPO under a real Slurm of one node, and compares it with `ringside run`.
+# Runs the quickstart's GRPO under a real Slurm of one node, to its end and with a stop, and compares it with `ringside run`.
 #
-# Usage: tools/launch/test_slurm.sh [STEPS]    default 20 steps. Needs root and Debian's slurm-wlm (apt-get install slurm-wlm).
+# Usage: tools/launch/test_slurm.sh [STEPS]    default 40 steps. Needs root and Debian's slurm-wlm (apt-get install slurm-wlm).
 # Starts its own munged, slurmctld and slurmd with files in a temporary folder, and stops them at the end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -58,18 +58,42 @@ CONF
 stop_later() { daemons+=("$folder/slurm/$1.pid"); }
 
 stop_slurm() {
-  local file
+  local file pid
   for file in "${daemons[@]}"; do
-    [[ -f $file ]] && kill "$(cat "$file")" 2>/dev/null || true
+    [[ -f $file ]] || continue
+    pid=$(cat "$file")
+    kill "$pid" 2>/dev/null || true
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
   done
 }
 
 daemons=()
 make_folder
 trap 'stop_slurm; remove_folder' EXIT
-prepare "${1:-20}"
+prepare "${1:-40}"
 start_slurm
-say "sbatch"
-sbatch --wait --nodes 1 --ntasks 2 --output "$folder/slurm.log" tools/launch/ringside.sbatch "${recipe[@]}" \
-  --run-dir "$folder/slurm_run" || { cat "$folder/slurm.log" >&2; die "the job failed"; }
-python3 tools/launch/compare_runs.py "$folder/run" "$folder/slurm_run"
+submit() { # RUN_DIR
+  sbatch --parsable --nodes 1 --ntasks 2 --output "$1.log" tools/launch/ringside.sbatch "${recipe[@]}" --run-dir "$1"
+}
+
+steps_of() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }
+
+# wait_for_job JOB: until it has left the queue.
+wait_for_job() {
+  while [[ -n $(squeue -h -j "$1" 2>/dev/null) ]]; do sleep 0.2; done
+}
+
+say "one job to its end"
+wait_for_job "$(submit "$folder/whole")"
+say "a job that gets SIGTERM, as before its time limit, and one that resumes"
+job=$(submit "$folder/stopped")
+until (($(steps_of "$folder/stopped") >= 3)); do sleep 0.1; done
+scancel --signal TERM "$job"
+wait_for_job "$job"
+(($(steps_of "$folder/stopped") < ${1:-40})) || die "the job ended before it was stopped; take more steps"
+ls "$folder"/stopped/checkpoints/step-* >/dev/null || die "the stopped job saved nothing"
+wait_for_job "$(submit "$folder/stopped")"
+python3 tools/launch/compare_runs.py "$folder/run" "$folder/whole" "$folder/stopped" || {
+  cat "$folder"/{whole,stopped}.log >&2
+  die "the figures differ"
+}
