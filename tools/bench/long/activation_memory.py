@@ -32,6 +32,7 @@ GIB, MIB = 4, 32
 # Tokens, the least part that must be saved, and (ring, Ulysses) of the layouts.
 SERIES = ((16384, 0.65, ((4, 1), (1, 4), (2, 2))), (8192, 0.40, ((2, 1), (1, 2))))
 EXCESS = 1.05
+# What there was before sharding and offload: dashed where states are left out.
 BEFORE = ("all on the device, each rank a whole copy", "all on the device, each rank a whole copy, recompute full")
 
 
@@ -98,6 +99,8 @@ def draw(data: dict, path: pathlib.Path) -> None:
             # What weights are has no effect beside them: one line for all such settings.
             label = setting if key == "tokens" else setting.split(", ", setting.startswith("all on") + 1)[-1]
             before = setting in BEFORE
+            if key != "tokens" and setting == BEFORE[0]:
+                label = "nothing recomputed"
             if not any(values) or (key != "tokens" and values in drawn):
                 continue
             drawn.add(values)
