@@ -53,10 +53,11 @@ std::vector<RewardPart> usable_rewards(const rl::Config& config) {
   std::vector<RewardPart> usable;
   std::istringstream parts(config.rollout.reward);
   for (std::string part; std::getline(parts, part, ',');) {
-    const std::string name = rl::parse_rewards(part).front().name;
-    if (name == "http" || name == "worker") {
+    const auto parsed = rl::parse_rewards(part);  // empty for "worker"
+    if (parsed.empty() || parsed.front().name == "http") {
       continue;
     }
+    const std::string name = parsed.front().name;
     try {
       rl::make_reward(name, rl::reward_options(config.rollout, ""));
       usable.push_back({part, name});
