@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 
+#include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -100,7 +101,15 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
 void check_rewards(const Config& config, const ModelFiles& files, PreflightReport& report) {
   for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
     try_open(
-        "rollout.reward", [&] { make_reward(reward.name, reward_options(config.rollout, "")); },
+        "rollout.reward",
+        [&] {
+          const RewardOptions options = reward_options(config.rollout, "");
+          if (reward.is_python()) {
+            PythonReward(reward, options).load();
+          } else {
+            make_reward(reward.name, options);
+          }
+        },
         report);
   }
   if (files.model && files.tokenizer) {
