@@ -1,6 +1,6 @@
-// Command `ringside generate --model DIR --input FILE.jsonl [--output FILE.jsonl] [key=value ...]`:
-// samples one completion per prompt at eval.temperature (0 = greedy) and scores it by
-// rollout.reward.
+// Command `ringside generate --model DIR (--input FILE | --prompt TEXT) [-n K] [--output
+// FILE.jsonl] [key=value ...]`: samples K completions per prompt at eval.temperature (0 = greedy)
+// and scores them by rollout.reward. Those of --prompt are printed.
 #pragma once
 
 #include "tools/command.h"

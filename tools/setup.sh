@@ -21,7 +21,7 @@ kPackages=(
   g++ cmake ninja-build ccache pkg-config
   libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
-  libre2-dev libcpp-httplib-dev python3 python3-venv)
+  libre2-dev libcpp-httplib-dev python3 python3-venv python3-jinja2)
 # What the tests, the benchmarks and the check of the tree's format need besides.
 kTestPackages=(git catch2 librapidcheck-dev libbenchmark-dev clang-format-14)
 readonly kStamp=ringside-complete

@@ -1,5 +1,6 @@
 #include "engine/tokenizer/pipeline.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
@@ -7,6 +8,7 @@
 
 #include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/unigram.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace ringside::engine {
@@ -30,7 +32,7 @@ std::string type_of(const Json& json) { return json.at("type").get<std::string>(
 }
 
 PreTokenizer split_step(std::string_view pattern, Keep keep) {
-  return [regex = Regex(pattern), keep](const std::string& text) {
+  return [regex = Regex(pattern), keep](const std::string& text, bool) {
     Words words;
     for (const Piece& piece : regex.split(text)) {
       const bool kept = keep == Keep::kAll || piece.is_match == (keep == Keep::kMatches);
@@ -63,10 +65,10 @@ PreTokenizer make_byte_level(const Json& json) {
   const bool prefix_space = json.value("add_prefix_space", true);
   const PreTokenizer split =
       json.value("use_regex", true) ? split_step(kByteLevelPattern, Keep::kAll) : nullptr;
-  return [prefix_space, split](const std::string& text) {
+  return [prefix_space, split](const std::string& text, bool at_start) {
     std::string padded(prefix_space && !text.starts_with(' ') ? 1 : 0, ' ');
     padded += text;
-    Words words = split ? split(std::move(padded)) : Words{std::move(padded)};
+    Words words = split ? split(std::move(padded), at_start) : Words{std::move(padded)};
     for (std::string& word : words) {
       word = bytes_to_alphabet(word);
     }
@@ -75,12 +77,12 @@ PreTokenizer make_byte_level(const Json& json) {
 }
 
 PreTokenizer in_turn(std::vector<PreTokenizer> steps) {
-  return [steps = std::move(steps)](std::string text) {
+  return [steps = std::move(steps)](std::string text, bool at_start) {
     Words words = {std::move(text)};
     for (const PreTokenizer& step : steps) {
       Words next;
-      for (std::string& word : words) {
-        for (std::string& piece : step(std::move(word))) {
+      for (std::size_t i = 0; i < words.size(); ++i) {
+        for (std::string& piece : step(std::move(words[i]), at_start && i == 0)) {
           next.push_back(std::move(piece));
         }
       }
@@ -99,12 +101,178 @@ std::string join(const Words& tokens, std::string_view separator) {
   return text;
 }
 
-std::string decode_byte_level(const Words& tokens) {
+// Text with every occurrence of a pattern replaced.
+Normalizer make_replace(const Json& json) {
+  const Json& pattern = json.at("pattern");
+  const std::string regex = pattern.contains("Regex")
+                                ? pattern.at("Regex").get<std::string>()
+                                : quote_pattern(pattern.at("String").get<std::string>());
+  return [regex = Regex(regex),
+          content = json.at("content").get<std::string>()](const std::string& text) {
+    std::string result;
+    for (const Piece& piece : regex.split(text)) {
+      result += piece.is_match ? content : text.substr(piece.begin, piece.end - piece.begin);
+    }
+    return result;
+  };
+}
+
+Normalizer make_prepend(const Json& json) {
+  return [prefix = json.at("prepend").get<std::string>()](const std::string& text) {
+    return text.empty() ? text : prefix + text;
+  };
+}
+
+// Where Metaspace puts its mark before a text. Files before tokenizers 0.15 have add_prefix_space.
+std::string prepend_scheme(const Json& json) {
+  const std::string scheme = json.contains("prepend_scheme")
+                                 ? json.at("prepend_scheme").get<std::string>()
+                                 : (json.value("add_prefix_space", true) ? "always" : "never");
+  if (scheme != "always" && scheme != "first" && scheme != "never") {
+    throw std::runtime_error("Metaspace: prepend_scheme '" + scheme +
+                             "' is not supported, expected always, first or never");
+  }
+  return scheme;
+}
+
+std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
+  std::string result;
+  std::size_t at = 0;
+  for (std::size_t found = text.find(from); found != std::string::npos;
+       found = text.find(from, at)) {
+    result.append(text, at, found - at).append(to);
+    at = found + from.size();
+  }
+  return result.append(text, at);
+}
+
+PreTokenizer make_metaspace(const Json& json) {
+  const auto mark = json.at("replacement").get<std::string>();
+  const std::string scheme = prepend_scheme(json);
+  const bool split = json.value("split", true);
+  return [mark, scheme, split](const std::string& text, bool at_start) {
+    std::string marked = replaced(text, " ", mark);
+    if ((scheme == "always" || (scheme == "first" && at_start)) && !marked.starts_with(mark)) {
+      marked = mark + marked;
+    }
+    Words words;
+    for (std::size_t begin = 0; begin < marked.size();) {  // a word begins with the mark
+      const std::size_t next =
+          split ? std::min(marked.find(mark, begin + 1), marked.size()) : marked.size();
+      words.push_back(marked.substr(begin, next - begin));
+      begin = next;
+    }
+    return words;
+  };
+}
+
+// Tokens to tokens; their texts are joined in the end.
+using DecodeStep = std::function<Words(Words)>;
+
+Words decode_byte_level(const Words& tokens) {
   std::string bytes;
   for (const std::string& token : tokens) {
     bytes += alphabet_to_bytes(token);
   }
-  return to_valid_utf8(bytes);
+  return {to_valid_utf8(bytes)};
+}
+
+// Runs of byte pieces as their text; each byte of a run that is no text becomes U+FFFD.
+Words decode_byte_fallback(const Words& tokens) {
+  Words result;
+  std::string bytes;
+  const auto end_run = [&] {
+    if (is_utf8(bytes)) {
+      result.push_back(bytes);
+    } else {
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        result.emplace_back("\xEF\xBF\xBD");
+      }
+    }
+    bytes.clear();
+  };
+  for (const std::string& token : tokens) {
+    if (const auto byte = byte_of_piece(token)) {
+      bytes.push_back(static_cast<char>(*byte));
+      continue;
+    }
+    if (!bytes.empty()) {
+      end_run();
+    }
+    result.push_back(token);
+  }
+  if (!bytes.empty()) {
+    end_run();
+  }
+  return result;
+}
+
+// The mark is a space, and nothing in the first token.
+DecodeStep make_metaspace_decoding(const Json& json) {
+  const auto mark = json.at("replacement").get<std::string>();
+  const bool drops_first = prepend_scheme(json) != "never";
+  return [mark, drops_first](Words tokens) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = replaced(tokens[i], mark, i == 0 && drops_first ? "" : " ");
+    }
+    return tokens;
+  };
+}
+
+// Up to `start` times the content at the beginning of each token, and up to `stop` at its end.
+DecodeStep make_strip_decoding(const Json& json) {
+  const auto content = json.at("content").get<std::string>();
+  const auto start = json.at("start").get<int64_t>();
+  const auto stop = json.at("stop").get<int64_t>();
+  return [content, start, stop](Words tokens) {
+    for (std::string& token : tokens) {
+      for (int64_t i = 0; i < start && token.starts_with(content); ++i) {
+        token.erase(0, content.size());
+      }
+      for (int64_t i = 0; i < stop && token.ends_with(content); ++i) {
+        token.resize(token.size() - content.size());
+      }
+    }
+    return tokens;
+  };
+}
+
+DecodeStep make_decode_step(const Json& json) {
+  const std::string type = type_of(json);
+  if (type == "ByteLevel") {
+    return decode_byte_level;
+  }
+  if (type == "ByteFallback") {
+    return decode_byte_fallback;
+  }
+  if (type == "Fuse") {
+    return [](const Words& tokens) { return Words{join(tokens, "")}; };
+  }
+  if (type == "Metaspace") {
+    return make_metaspace_decoding(json);
+  }
+  if (type == "Strip") {
+    return make_strip_decoding(json);
+  }
+  if (type == "Replace") {
+    return [replace = make_replace(json)](Words tokens) {
+      std::transform(tokens.begin(), tokens.end(), tokens.begin(), replace);
+      return tokens;
+    };
+  }
+  if (type != "Sequence") {
+    unsupported("decoder", type);
+  }
+  std::vector<DecodeStep> steps;
+  for (const Json& step : json.at("decoders")) {
+    steps.push_back(make_decode_step(step));
+  }
+  return [steps](Words tokens) {
+    for (const DecodeStep& step : steps) {
+      tokens = step(std::move(tokens));
+    }
+    return tokens;
+  };
 }
 
 }  // namespace
@@ -116,6 +284,15 @@ Normalizer make_normalizer(const Json& json) {
   const std::string type = type_of(json);
   if (type == "NFC") {
     return [](const std::string& text) { return to_nfc(text); };
+  }
+  if (type == "NFKC") {
+    return [](const std::string& text) { return to_nfkc(text); };
+  }
+  if (type == "Replace") {
+    return make_replace(json);
+  }
+  if (type == "Prepend") {
+    return make_prepend(json);
   }
   if (type != "Sequence") {
     unsupported("normalizer", type);
@@ -134,11 +311,14 @@ Normalizer make_normalizer(const Json& json) {
 
 PreTokenizer make_pre_tokenizer(const Json& json) {
   if (json.is_null()) {
-    return [](std::string text) { return Words{std::move(text)}; };
+    return [](std::string text, bool) { return Words{std::move(text)}; };
   }
   const std::string type = type_of(json);
   if (type == "ByteLevel") {
     return make_byte_level(json);
+  }
+  if (type == "Metaspace") {
+    return make_metaspace(json);
   }
   if (type == "Split") {
     return make_split(json);
@@ -167,26 +347,8 @@ Decoding make_decoding(const Json& json) {
   if (json.is_null()) {
     return [](const Words& tokens) { return join(tokens, " "); };
   }
-  const std::string type = type_of(json);
-  if (type == "ByteLevel") {
-    return decode_byte_level;
-  }
-  if (type == "Fuse") {
-    return [](const Words& tokens) { return join(tokens, ""); };
-  }
-  if (type != "Sequence") {
-    unsupported("decoder", type);
-  }
-  std::vector<Decoding> steps;
-  for (const Json& step : json.at("decoders")) {
-    steps.push_back(make_decoding(step));
-  }
-  return [steps](Words tokens) {
-    for (const Decoding& step : steps) {
-      tokens = {step(std::move(tokens))};
-    }
-    return join(tokens, "");
-  };
+  return
+      [step = make_decode_step(json)](Words tokens) { return join(step(std::move(tokens)), ""); };
 }
 
 }  // namespace ringside::engine

@@ -12,16 +12,18 @@
 namespace ringside::engine {
 
 using Normalizer = std::function<std::string(std::string)>;
-using PreTokenizer = std::function<std::vector<std::string>(std::string)>;  // text to words
-using Decoding = std::function<std::string(std::vector<std::string>)>;      // tokens to text
+// Text to words. at_start: the text begins where the whole text does.
+using PreTokenizer = std::function<std::vector<std::string>(std::string, bool at_start)>;
+using Decoding = std::function<std::string(std::vector<std::string>)>;  // tokens to text
 
-// Supports null, NFC, Sequence.
+// Supports null, NFC, NFKC, Prepend, Replace, Sequence.
 Normalizer make_normalizer(const nlohmann::json& json);
 
-// Supports null, ByteLevel, Split, Whitespace, WhitespaceSplit, Digits, Sequence.
+// Supports null, ByteLevel, Metaspace, Split, Whitespace, WhitespaceSplit, Digits, Sequence.
 PreTokenizer make_pre_tokenizer(const nlohmann::json& json);
 
-// Supports null (tokens joined by spaces), ByteLevel, Fuse, Sequence.
+// Supports null (tokens joined by spaces), ByteFallback, ByteLevel, Fuse, Metaspace, Replace,
+// Strip, Sequence.
 Decoding make_decoding(const nlohmann::json& json);
 
 }  // namespace ringside::engine

@@ -11,6 +11,7 @@
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/pipeline.h"
+#include "engine/tokenizer/unigram.h"
 #include "engine/tokenizer/utf8.h"
 #include "engine/tokenizer/word_level.h"
 
@@ -56,12 +57,27 @@ void refuse_option(const Json& json, const char* component, const char* key, con
   }
 }
 
+std::unique_ptr<const TokenModel> read_unigram(const Json& json) {
+  std::vector<std::pair<std::string, double>> pieces;
+  for (const Json& piece : json.at("vocab")) {
+    pieces.emplace_back(piece.at(0).get<std::string>(), piece.at(1).get<double>());
+  }
+  std::optional<int64_t> unk_id;
+  if (json.contains("unk_id") && !json.at("unk_id").is_null()) {
+    unk_id = json.at("unk_id").get<int64_t>();
+  }
+  return std::make_unique<Unigram>(std::move(pieces), unk_id, json.value("byte_fallback", false));
+}
+
 std::unique_ptr<const TokenModel> read_model(const Json& json) {
   // Old files omit the type of a BPE.
   const std::string type = json.value("type", json.contains("merges") ? "BPE" : "");
   if (type == "WordLevel") {
     return std::make_unique<WordLevel>(read_vocabulary(json.at("vocab")),
                                        json.at("unk_token").get<std::string>());
+  }
+  if (type == "Unigram") {
+    return read_unigram(json);
   }
   if (type != "BPE") {
     throw std::runtime_error("model of type '" + type + "' is not supported");
@@ -201,7 +217,8 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
         ids.push_back(*part.id);
         continue;
       }
-      for (const std::string& word : parts_->pre_tokenizer(std::string(part.text))) {
+      const bool at_start = raw.text.data() == text.data() && part.text.data() == normalized.data();
+      for (const std::string& word : parts_->pre_tokenizer(std::string(part.text), at_start)) {
         parts_->model->encode_word(word, ids);
       }
     }

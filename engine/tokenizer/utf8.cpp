@@ -55,6 +55,18 @@ Prefix first_piece(std::string_view text) {
   return {bytes, true};
 }
 
+std::string mapped(std::string_view text, int options) {
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                             static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                                             static_cast<utf8proc_option_t>(options));
+  if (size < 0) {
+    throw std::invalid_argument(std::string("cannot normalize text: ") + utf8proc_errmsg(size));
+  }
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, std::free);
+  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size)};
+}
+
 }  // namespace
 
 std::size_t utf8_char_bytes(std::string_view text) {
@@ -89,16 +101,11 @@ std::string to_valid_utf8(std::string_view bytes) {
 }
 
 std::string to_nfc(std::string_view text) {
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (size < 0) {
-    throw std::invalid_argument(std::string("cannot normalize text: ") + utf8proc_errmsg(size));
-  }
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, std::free);
-  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size)};
+  return mapped(text, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+}
+
+std::string to_nfkc(std::string_view text) {
+  return mapped(text, UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
 }
 
 }  // namespace ringside::engine

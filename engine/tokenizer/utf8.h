@@ -20,4 +20,8 @@ std::string to_valid_utf8(std::string_view bytes);
 // Throws: std::invalid_argument when `text` is not UTF-8.
 std::string to_nfc(std::string_view text);
 
+// Normal form KC.
+// Throws: as to_nfc.
+std::string to_nfkc(std::string_view text);
+
 }  // namespace ringside::engine

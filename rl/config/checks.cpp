@@ -297,6 +297,16 @@ void check_openmetrics(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_template_options(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.data.template_options.empty() && c.data.chat_template != ChatTemplate::kModel) {
+    mistakes.push_back(
+        {"data.template_options",
+         "is " + c.data.template_options + ", but data.chat_template is " +
+             std::string(to_string(c.data.chat_template)) +
+             ", which has no variables; expected data.chat_template model, or \"\""});
+  }
+}
+
 void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.checkpoint.keep_best && c.eval.every == 0) {
     mistakes.push_back({"checkpoint.keep_best",
@@ -309,6 +319,7 @@ void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
 
 std::vector<Mistake> check_combinations(const Config& c) {
   std::vector<Mistake> mistakes;
+  check_template_options(c, mistakes);
   check_checkpoints(c, mistakes);
   check_evaluation(c, mistakes);
   check_openmetrics(c, mistakes);

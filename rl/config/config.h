@@ -39,7 +39,10 @@ struct DataConfig {
   std::int64_t max_length = 0;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
+  std::string completion_key = "completion";
+  std::string messages_key = "messages";
   ChatTemplate chat_template = ChatTemplate::kNone;
+  std::string template_options;
   OnOverlong on_overlong = OnOverlong::kError;
   bool shuffle = true;
 };
@@ -55,6 +58,9 @@ struct RewardOptionsConfig {
   std::int64_t code_memory_mb = 1024;
   std::string http_url;
   double http_timeout_s = 30.0;
+  std::string python_command = "python3";
+  std::int64_t python_processes = 1;
+  double python_timeout_s = 60.0;
 };
 
 // External inference server (rollout.server other than embedded).

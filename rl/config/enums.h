@@ -60,7 +60,7 @@ enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
-enum class ChatTemplate { kNone, kChatml, kLlama3 };
+enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
@@ -204,7 +204,7 @@ struct EnumNames<ServerPause> {
 };
 template <>
 struct EnumNames<ChatTemplate> {
-  static constexpr std::array<std::string_view, 3> kNames = {"none", "chatml", "llama3"};
+  static constexpr std::array<std::string_view, 4> kNames = {"none", "chatml", "llama3", "model"};
 };
 template <>
 struct EnumNames<OnOverlong> {

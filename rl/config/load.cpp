@@ -37,17 +37,8 @@ class Setter {
     *slot.value = source_.text == "true";
     return "";
   }
-  std::string operator()(const TextSlot& slot) const {
-    *slot.value = source_.text;
-    return "";
-  }
-  std::string operator()(const PathSlot& slot) const {
-    *slot.value =
-        source_.text.empty()
-            ? ""
-            : std::filesystem::absolute(source_.base / source_.text).lexically_normal().string();
-    return "";
-  }
+  std::string operator()(const TextSlot& slot) const { return set_text(*slot.value, slot.resolve); }
+  std::string operator()(const PathSlot& slot) const { return set_text(*slot.value, slot.resolve); }
   std::string operator()(const ChoiceSlot& slot) const {
     const auto found = std::find(slot.names.begin(), slot.names.end(), source_.text);
     if (found != slot.names.end()) {
@@ -68,6 +59,15 @@ class Setter {
     if (!slot.range.holds(static_cast<double>(*value))) return wrong(slot.range.describe());
     *slot.value = *value;
     return "";
+  }
+  std::string set_text(std::string& value, ResolvePaths resolve) const {
+    try {
+      value = source_.text.empty() || resolve == nullptr ? source_.text
+                                                         : resolve(source_.text, source_.base);
+      return "";
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
   }
   std::string wrong(const std::string& expected) const {
     return "is " + (source_.text.empty() ? "empty" : "\"" + source_.text + "\"") + ", expected " +

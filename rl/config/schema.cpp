@@ -3,7 +3,9 @@
 #include <charconv>
 #include <utility>
 
+#include "rl/config/data_files.h"
 #include "rl/config/presets.h"
+#include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
 namespace {
@@ -33,11 +35,11 @@ class FieldList {
     fields_.push_back({std::move(key), RealSlot{&value, range}});
   }
   void flag(std::string key, bool& value) { fields_.push_back({std::move(key), BoolSlot{&value}}); }
-  void text(std::string key, std::string& value) {
-    fields_.push_back({std::move(key), TextSlot{&value}});
+  void text(std::string key, std::string& value, ResolvePaths resolve = nullptr) {
+    fields_.push_back({std::move(key), TextSlot{&value, resolve}});
   }
-  void path(std::string key, std::string& value) {
-    fields_.push_back({std::move(key), PathSlot{&value}});
+  void path(std::string key, std::string& value, ResolvePaths resolve = absolute_path) {
+    fields_.push_back({std::move(key), PathSlot{&value, resolve}});
   }
   template <class E>
   void choice(std::string key, E& value) {
@@ -77,14 +79,17 @@ void add_model(FieldList& fields, ModelConfig& model) {
 }
 
 void add_data(FieldList& fields, DataConfig& data) {
-  fields.path("data.train", data.train);
-  fields.path("data.eval", data.eval);
-  fields.path("data.sft", data.sft);
-  fields.path("data.sft_eval", data.sft_eval);
+  fields.path("data.train", data.train, absolute_data_files);
+  fields.path("data.eval", data.eval, absolute_data_files);
+  fields.path("data.sft", data.sft, absolute_data_files);
+  fields.path("data.sft_eval", data.sft_eval, absolute_data_files);
   fields.integer("data.max_length", data.max_length, at_least(0));
   fields.text("data.prompt_key", data.prompt_key);
   fields.text("data.answer_key", data.answer_key);
+  fields.text("data.completion_key", data.completion_key);
+  fields.text("data.messages_key", data.messages_key);
   fields.choice("data.chat_template", data.chat_template);
+  fields.text("data.template_options", data.template_options);
   fields.choice("data.on_overlong", data.on_overlong);
   fields.flag("data.shuffle", data.shuffle);
 }
@@ -98,7 +103,7 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true});
   fields.integer("rollout.top_k", rollout.top_k, at_least(0));
   fields.text("rollout.stop", rollout.stop);
-  fields.text("rollout.reward", rollout.reward);
+  fields.text("rollout.reward", rollout.reward, absolute_reward_files);
   fields.text("rollout.reward_separator", rollout.reward_separator);
   RewardOptionsConfig& options = rollout.reward_options;
   fields.real("rollout.reward_options.tolerance", options.tolerance, at_least(0));
@@ -110,6 +115,11 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.integer("rollout.reward_options.code_memory_mb", options.code_memory_mb, at_least(1));
   fields.text("rollout.reward_options.http_url", options.http_url);
   fields.real("rollout.reward_options.http_timeout_s", options.http_timeout_s, above(0));
+  fields.text("rollout.reward_options.python_command", options.python_command);
+  fields.integer("rollout.reward_options.python_processes", options.python_processes,
+                 between(1, 64));
+  fields.real("rollout.reward_options.python_timeout_s", options.python_timeout_s,
+              Range{.low = 0, .high = 86400, .above = true});
   fields.choice("rollout.server", rollout.server);
   ServerConfig& server = rollout.server_options;
   fields.text("rollout.server_options.url", server.url);

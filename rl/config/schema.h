@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
@@ -38,12 +39,18 @@ struct RealSlot {
 struct BoolSlot {
   bool* value;
 };
+// The text with its relative paths made absolute from a folder.
+// Throws: std::invalid_argument with the problem of a text that has none of the forms it may have.
+using ResolvePaths = std::string (*)(const std::string& text, const std::filesystem::path& folder);
+
 struct TextSlot {
   std::string* value;
+  ResolvePaths resolve = nullptr;  // null: the text names no file
 };
-// A file or folder. Made absolute when set; "" stays "".
+// A file or folder, or several files (data_files.h). Made absolute when set; "" stays "".
 struct PathSlot {
   std::string* value;
+  ResolvePaths resolve;
 };
 // One value of a fixed list.
 struct ChoiceSlot {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "rl/config/data_files.h"
 #include "rl/config/schema.h"
 #include "rl/config/suggest.h"
 
@@ -25,6 +26,15 @@ std::string keys_of_section(std::string_view name) {
     list += (list.empty() ? "" : ", ") + key.substr(prefix.size());
   }
   return list;
+}
+
+// A list on one line, as it may stand on the command line too.
+std::string flow_text(const YAML::Node& list) {
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  out << YAML::Clone(list);
+  return out.c_str();
 }
 
 class Flattener {
@@ -78,7 +88,10 @@ class Flattener {
   }
 
   void add_value(const std::string& key, const YAML::Mark& mark, const YAML::Node& node) {
-    if (node.IsMap() || node.IsSequence()) {
+    if (node.IsSequence() && is_data_files_key(key)) {
+      values_.push_back(
+          {key, flow_text(node), place(mark, true), place(mark, false), source_.base});
+    } else if (node.IsMap() || node.IsSequence()) {
       error(
           mark, key,
           std::string("is a ") + (node.IsMap() ? "mapping" : "list") + ", expected a single value");

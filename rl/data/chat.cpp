@@ -56,8 +56,9 @@ std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages,
         add_llama3(message, pieces);
         break;
       case ChatTemplate::kNone:
+      case ChatTemplate::kModel:
         throw std::invalid_argument(
-            "chat messages, but data.chat_template is none; expected chatml or llama3");
+            "chat messages, but data.chat_template is neither chatml nor llama3");
     }
   }
   return pieces;

@@ -1,4 +1,5 @@
-// Chat templates: messages rendered as text, as the models' own templates do. Torch-free.
+// Chat templates that need no Python: messages rendered as text, as the models' own templates do.
+// Torch-free.
 #pragma once
 
 #include <string>
@@ -28,7 +29,7 @@ struct ChatPiece {
 //   llama3  <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|> LF LF CONTENT
 //           <|eot_id|> for each message, CONTENT without white space around it.
 // CONTENT and the end marker of every message of role assistant are learned.
-// Throws: std::invalid_argument for ChatTemplate::kNone and for a message without a role.
+// Throws: std::invalid_argument for other templates and for a message without a role.
 std::vector<ChatPiece> chat_pieces(const std::vector<ChatMessage>& messages,
                                    ChatTemplate chat_template);
 

@@ -1,6 +1,7 @@
 #include "rl/data/json_lines.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -36,7 +37,9 @@ std::ifstream open_json_lines(const std::filesystem::path& path) {
     throw std::runtime_error(path.string() + " is a directory, " + kJsonLines);
   }
   if (!std::filesystem::exists(path)) {
-    throw std::runtime_error(path.string() + " does not exist");
+    throw std::runtime_error(path.string() +
+                             " does not exist (a name on a hub is not downloaded; "
+                             "expected a file on this machine)");
   }
   std::ifstream file(path, std::ios::binary);
   std::string head(64, '\0');
@@ -45,11 +48,11 @@ std::ifstream open_json_lines(const std::filesystem::path& path) {
   if (file.bad() || !file.is_open()) {
     throw std::runtime_error("cannot read " + path.string());
   }
-  if (head.starts_with("\x1f\x8b") || head.starts_with("PAR1") || engine::is_lfs_pointer(head)) {
-    const std::string form = head.starts_with("PAR1") ? "a Parquet file" : "compressed by gzip";
-    throw std::runtime_error(path.string() + (engine::is_lfs_pointer(head)
-                                                  ? " " + engine::lfs_advice()
-                                                  : " is " + form + ", " + kJsonLines));
+  if (head.starts_with("\x1f\x8b") || engine::is_lfs_pointer(head)) {
+    throw std::runtime_error(path.string() + " " +
+                             (engine::is_lfs_pointer(head)
+                                  ? engine::lfs_advice()
+                                  : std::string("is compressed by gzip, ") + kJsonLines));
   }
   file.clear();
   file.seekg(0);
@@ -75,13 +78,19 @@ LineIndex::LineIndex(std::filesystem::path path)
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path_));
   int64_t begin = 0;  // of the current line
   bool blank = true;  // so far
+  int64_t number = 1;
   visit_chunks(file_, bytes, [&](std::string_view chunk, int64_t at) {
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       const char c = chunk[i];
       if (c == '\n') {
         begin = at + static_cast<int64_t>(i) + 1;
         blank = true;
+        ++number;
       } else if (blank && c != ' ' && c != '\t' && c != '\r') {
+        const int64_t before = number - 1 - size();
+        if (before > (blanks_.empty() ? 0 : blanks_.back().second)) {
+          blanks_.emplace_back(size(), before);
+        }
         offsets_.push_back(begin);
         blank = false;
       }
@@ -107,13 +116,11 @@ std::string LineIndex::line(int64_t i) {
   return text;
 }
 
-int64_t LineIndex::line_number(int64_t i) {
-  int64_t number = 1;
-  at_ = -1;
-  visit_chunks(file_, offset(i), [&](std::string_view chunk, int64_t) {
-    number += std::count(chunk.begin(), chunk.end(), '\n');
-  });
-  return number;
+int64_t LineIndex::line_number(int64_t i) const {
+  const auto after = std::upper_bound(
+      blanks_.begin(), blanks_.end(), i,
+      [](int64_t index, const std::pair<int64_t, int64_t>& run) { return index < run.first; });
+  return i + 1 + (after == blanks_.begin() ? 0 : std::prev(after)->second);
 }
 
 }  // namespace ringside::rl

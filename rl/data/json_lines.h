@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ringside::rl {
@@ -24,8 +25,8 @@ bool is_blank(const std::string& line);
 nlohmann::json parse_json_line(const std::string& text, const std::filesystem::path& path,
                                int64_t line_number);
 
-// Where the lines of a file begin that are not blank: 8 bytes a line in memory.
-// Thread safety: none.
+// Where the lines of a file begin that are not blank: 8 bytes a line in memory, 16 for a run of
+// blank ones. Thread safety: none.
 class LineIndex {
  public:
   // Reads the file once.
@@ -40,14 +41,16 @@ class LineIndex {
   // The text of line i, read from the file.
   // Throws: std::runtime_error when the file has become shorter.
   std::string line(int64_t i);
-  // Its number in the file, from 1. Counts in the file, so it is for messages.
-  int64_t line_number(int64_t i);
+  // Its number in the file, from 1.
+  int64_t line_number(int64_t i) const;
 
  private:
   std::filesystem::path path_;
   std::ifstream file_;
   int64_t at_ = -1;  // where the next read begins; -1: unknown
   std::vector<int64_t> offsets_;
+  // Runs of blank lines: the index of the line after each, and the blank lines up to there.
+  std::vector<std::pair<int64_t, int64_t>> blanks_;
 };
 
 }  // namespace ringside::rl

@@ -15,9 +15,14 @@ std::string limit_text(const PromptLimit& limit) {
   return "rollout.max_prompt_tokens = " + std::to_string(limit.max_tokens);
 }
 
+// Whether the template is written in this program, and so are its markers.
+bool has_markers(ChatTemplate chat_template) {
+  return chat_template == ChatTemplate::kChatml || chat_template == ChatTemplate::kLlama3;
+}
+
 // The first prompt that was rendered by the template, recognised by its first marker in the text.
 const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate chat_template) {
-  if (chat_template == ChatTemplate::kNone) {
+  if (!has_markers(chat_template)) {
     return nullptr;
   }
   const std::string marker = chat_pieces({{"user", ""}}, chat_template).front().text;
@@ -27,8 +32,14 @@ const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate ch
   return found == prompts.end() ? nullptr : &*found;
 }
 
-std::string place(const std::filesystem::path& path, const Prompt& prompt) {
-  return path.string() + ":" + std::to_string(prompt.line);
+// Counts the prompts that are left of each entry.
+void count_parts(PromptSet& set) {
+  for (OrderPart& part : set.parts) {
+    part.size = 0;
+  }
+  for (const Prompt& prompt : set.prompts) {
+    ++set.parts[prompt.part].size;
+  }
 }
 
 }  // namespace
@@ -38,7 +49,7 @@ PromptLimit prompt_limit(const Config& config) {
 }
 
 std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& tokenizer) {
-  if (chat_template == ChatTemplate::kNone) {
+  if (!has_markers(chat_template)) {
     return "";
   }
   for (const ChatPiece& piece : chat_pieces({{"user", ""}}, chat_template)) {
@@ -51,17 +62,18 @@ std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& 
   return "";
 }
 
-PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& config,
+PromptSet scan_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer) {
   const PromptLimit limit = prompt_limit(config);
-  auto data = scan_prompts(path, config.data);
+  auto data = scan_prompts(files, config);
   PromptSet set;
   set.problems = std::move(data.problems);
+  set.parts = std::move(data.parts);
   set.lines = static_cast<int64_t>(data.items.size());
   if (const Prompt* rendered = first_rendered(data.items, config.data.chat_template)) {
     const std::string wrong = marker_problem(config.data.chat_template, tokenizer);
     if (!wrong.empty()) {
-      set.problems.push_back(place(path, *rendered) + ": " + wrong);
+      set.problems.push_back(rendered->place + ": " + wrong);
     }
   }
   std::string first_overlong;
@@ -70,17 +82,15 @@ PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& confi
     try {
       length = static_cast<int64_t>(tokenizer.encode(prompt.prompt).size());
     } catch (const std::invalid_argument& error) {
-      set.problems.push_back(place(path, prompt) + ": " + error.what());
+      set.problems.push_back(prompt.place + ": " + error.what());
       continue;
     }
     if (length == 0) {
-      set.problems.push_back(place(path, prompt) +
-                             ": the prompt has 0 tokens, expected at least 1");
+      set.problems.push_back(prompt.place + ": the prompt has 0 tokens, expected at least 1");
       continue;
     }
     if (length > limit.max_tokens) {
-      first_overlong +=
-          set.overlong++ == 0 ? place(path, prompt) + " has " + tokens_of(length) : "";
+      first_overlong += set.overlong++ == 0 ? prompt.place + " has " + tokens_of(length) : "";
       if (limit.on_overlong != OnOverlong::kTruncate) {
         continue;
       }
@@ -90,17 +100,24 @@ PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& confi
   }
   if (set.overlong > 0 && limit.on_overlong == OnOverlong::kError) {
     set.problems.push_back(
-        path.string() + ": " + describe_overlong(set, limit) + " (the first at " + first_overlong +
+        describe_overlong(set, limit) + " (the first at " + first_overlong +
         "); expected a higher rollout.max_prompt_tokens, or data.on_overlong drop or truncate");
   } else if (set.prompts.empty() && set.problems.empty()) {
-    set.problems.push_back(path.string() + ": no prompt is left: " + describe_overlong(set, limit));
+    set.problems.push_back("no prompt is left: " + describe_overlong(set, limit));
+  }
+  count_parts(set);
+  for (const OrderPart& part : set.parts) {
+    if (part.weight > 0 && part.size == 0 && set.problems.empty()) {
+      set.problems.push_back("a data file with a weight has no prompt left: " +
+                             describe_overlong(set, limit));
+    }
   }
   return set;
 }
 
-PromptSet load_prompt_set(const std::filesystem::path& path, const Config& config,
+PromptSet load_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer) {
-  PromptSet set = scan_prompt_set(path, config, tokenizer);
+  PromptSet set = scan_prompt_set(files, config, tokenizer);
   if (!set.problems.empty()) {
     throw std::runtime_error(set.problems.front());
   }

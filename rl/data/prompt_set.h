@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,24 +18,26 @@ struct PromptLimit {
 };
 PromptLimit prompt_limit(const Config& config);
 
-// The prompts of a file. They depend only on the file, the tokenizer and the configuration, so all
-// workers and the trainer's evaluation see the same prompts at the same indices.
+// The prompts of data files. They depend only on the files, the tokenizer and the configuration, so
+// all workers and the trainer's evaluation see the same prompts at the same indices.
 struct PromptSet {
-  std::vector<Prompt> prompts;  // the prompts that are sampled, in the file's order
+  std::vector<Prompt> prompts;   // the prompts that are sampled, in the files' order
+  std::vector<OrderPart> parts;  // their numbers and weights by entry of the list of files
   std::vector<std::string>
       problems;          // one sentence each, with file and line; with any, a run does not start
-  int64_t lines = 0;     // prompts in the file
+  int64_t lines = 0;     // prompts in the files
   int64_t overlong = 0;  // of these, longer than the limit
   int64_t longest = 0;   // tokens of the longest that is sampled
 };
 
-// Throws: std::runtime_error naming the file when it cannot be read or has no line.
-PromptSet scan_prompt_set(const std::filesystem::path& path, const Config& config,
+// files: as data_file_entries() in rl/config/data_files.h.
+// Throws: as scan_prompts.
+PromptSet scan_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
 // The same for callers that cannot continue with problems.
 // Throws: std::runtime_error for the first problem too.
-PromptSet load_prompt_set(const std::filesystem::path& path, const Config& config,
+PromptSet load_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
 // "3 of 900 prompts are longer than rollout.max_prompt_tokens = 512: dropped"; "" when none is.

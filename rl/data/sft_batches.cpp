@@ -13,7 +13,7 @@ constexpr std::size_t kAhead = 4;  // steps
 SftBatches::SftBatches(std::unique_ptr<SftFile> file, const Options& options)
     : file_(std::move(file)),
       options_(options),
-      order_(file_->size(), options.seed, options.shuffle, /*cached_passes=*/1),
+      order_(file_->records().parts(), options.seed, options.shuffle, /*cached_passes=*/1),
       thread_([this](const std::stop_token& stop) { loop(stop); }) {}
 
 SftBatches::~SftBatches() = default;

@@ -60,6 +60,61 @@ TokenizedExample tokenize_completion(const SftExample& example, const engine::To
   return result;
 }
 
+// How many of the first `ids` are text of `head`: their bytes, less those of a character that is
+// not complete, are a beginning of it. The answer grows with the count, so it is found by halving.
+std::size_t tokens_within(const engine::Tokenizer& tokenizer, const std::vector<int64_t>& ids,
+                          std::string_view head) {
+  constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
+  const auto within = [&](std::size_t count) {
+    std::string text = tokenizer.decode(std::span(ids).first(count), false);
+    bool incomplete = false;
+    while (text.ends_with(kIncomplete)) {
+      text.resize(text.size() - kIncomplete.size());
+      incomplete = true;
+    }
+    return head.starts_with(text) && (!incomplete || text.size() < head.size());
+  };
+  std::size_t low = 0;
+  std::size_t high = ids.size();
+  while (low < high) {
+    const std::size_t middle = (low + high + 1) / 2;
+    if (within(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// A conversation in the model's own template.
+TokenizedExample tokenize_rendered(const RenderedChat& chat, const engine::Tokenizer& tokenizer) {
+  TokenizedExample result;
+  result.ids = tokenizer.encode(chat.text);
+  result.learned.assign(result.ids.size(), false);
+  if (tokenizer.decode(result.ids, false) != chat.text) {
+    throw std::runtime_error(
+        "the tokenizer changes the text of the conversation (a normalizer or an unknown "
+        "character), so the assistant's tokens cannot be told; expected data.chat_template chatml "
+        "or llama3");
+  }
+  for (const auto& [begin, end] : chat.learned) {
+    const auto bytes = std::string_view(chat.text);
+    const std::size_t first =
+        tokens_within(tokenizer, result.ids, bytes.substr(0, static_cast<std::size_t>(begin)));
+    std::size_t last =
+        tokens_within(tokenizer, result.ids, bytes.substr(0, static_cast<std::size_t>(end)));
+    // A token across the end belongs to it.
+    const auto head = tokenizer.decode(std::span<const int64_t>(result.ids).first(last), false);
+    last += static_cast<int64_t>(head.size()) < end ? 1 : 0;
+    for (std::size_t i = std::max<std::size_t>(1, first); i < std::min(last, result.ids.size());
+         ++i) {
+      result.learned[i] = true;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 int64_t TokenizedExample::learned_tokens() const {
@@ -67,12 +122,14 @@ int64_t TokenizedExample::learned_tokens() const {
 }
 
 TokenizedExample tokenize_example(const SftExample& example, const engine::Tokenizer& tokenizer,
-                                  const std::vector<int64_t>& eos, ChatTemplate chat_template) {
+                                  const std::vector<int64_t>& eos, ChatFormat& chat) {
   TokenizedExample result;
-  if (example.messages.empty()) {
+  if (example.conversation.empty()) {
     result = tokenize_completion(example, tokenizer, eos);
+  } else if (chat.kind() == ChatTemplate::kModel) {
+    result = tokenize_rendered(chat.render(example.conversation), tokenizer);
   } else {
-    for (const ChatPiece& piece : chat_pieces(example.messages, chat_template)) {
+    for (const ChatPiece& piece : chat_pieces(plain_messages(example.conversation), chat.kind())) {
       append_piece(result, piece, tokenizer);
     }
   }

@@ -18,13 +18,14 @@ struct TokenizedExample {
 };
 
 // Tokenizes one example. {"prompt", "completion"}: the completion is learned. It ends with an
-// end-of-sequence id; eos.front() is added if the text does not end with one. {"messages"}: the ids
-// of the rendered text as one call of the tokenizer gives them. Every token that holds a byte of an
-// assistant's content, and its end marker, is learned, as in transformers' assistant mask.
-// Throws: std::runtime_error for an empty prompt, nothing to learn, or a template marker that is no
-// token of the tokenizer.
+// end-of-sequence id; eos.front() is added if the text does not end with one. A conversation: the
+// ids of the rendered text as one call of the tokenizer gives them. Every token that holds a byte
+// of what the assistant said, and its end marker, is learned, as in transformers' assistant mask.
+// Throws: std::runtime_error for an empty prompt, nothing to learn, a template marker that is no
+// token of the tokenizer, and with the model's template for a tokenizer that changes the text; and
+// what ChatFormat throws.
 TokenizedExample tokenize_example(const SftExample& example, const engine::Tokenizer& tokenizer,
-                                  const std::vector<int64_t>& eos, ChatTemplate chat_template);
+                                  const std::vector<int64_t>& eos, ChatFormat& chat);
 
 // Longest document of supervised fine-tuning, in ids, and the key that says so.
 struct SftLimit {

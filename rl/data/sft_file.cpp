@@ -1,47 +1,42 @@
 #include "rl/data/sft_file.h"
 
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
 
 namespace ringside::rl {
 
-SftFile::SftFile(const std::filesystem::path& path, const Config& config,
-                 const engine::Tokenizer& tokenizer, std::vector<int64_t> eos)
-    : index_(path),
+SftFile::SftFile(const std::string& files, const Config& config, const engine::Tokenizer& tokenizer,
+                 std::vector<int64_t> eos)
+    : records_(files),
+      chat_(config),
       data_(config.data),
       limit_(sft_limit(config)),
       tokenizer_(tokenizer),
       eos_(std::move(eos)) {}
 
 TokenizedExample SftFile::tokenize(int64_t i) {
-  const std::string text = index_.line(i);
-  SftExample example;
+  const std::string place = records_.place(i);
+  const SftExample example = parse_sft_example(records_.record(i), place, data_);
   try {
-    example = parse_sft_example(text, index_.path(), 0, data_);
-  } catch (const std::exception&) {
-    parse_sft_example(text, index_.path(), index_.line_number(i), data_);  // throws with the line
+    return tokenize_example(example, tokenizer_, eos_, chat_);
+  } catch (const ChatUnavailable&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(place + ": " + error.what());
   }
-  return tokenize_example(example, tokenizer_, eos_, data_.chat_template);
 }
 
 SftFile::Read SftFile::read(int64_t i) {
-  const auto where = [&] {
-    return index_.path().string() + ":" + std::to_string(index_.line_number(i)) + ": ";
-  };
   Read read;
-  try {
-    read.example = tokenize(i);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw std::runtime_error(text.starts_with(index_.path().string()) ? text : where() + text);
-  }
+  read.example = tokenize(i);
   const auto ids = static_cast<int64_t>(read.example->ids.size());
   if (ids <= limit_.ids) {
     return read;
   }
   read.overlong = true;
   if (data_.on_overlong == OnOverlong::kError) {
-    throw std::runtime_error(where() + std::to_string(ids - limit_.uncounted) +
+    throw std::runtime_error(records_.place(i) + ": " + std::to_string(ids - limit_.uncounted) +
                              " tokens, expected at most " + limit_.key +
                              ", or data.on_overlong drop or truncate");
   }
@@ -56,12 +51,14 @@ SftFile::Read SftFile::read(int64_t i) {
 SftSummary summarize(SftFile& file, int64_t bytes) {
   SftSummary summary;
   summary.documents = file.size();
-  for (int64_t i = 0; i < file.size() && file.index().offset(i) < bytes; ++i) {
+  for (int64_t i = 0; i < file.size() && file.records().offset(i) < bytes; ++i) {
     ++summary.checked;
     try {
       const SftFile::Read read = file.read(i);
       summary.usable += read.example ? 1 : 0;
       summary.overlong += read.overlong ? 1 : 0;
+    } catch (const ChatUnavailable&) {
+      throw;
     } catch (const std::exception& error) {
       summary.problems.emplace_back(error.what());
     }
@@ -80,7 +77,7 @@ std::string describe_overlong(const SftSummary& summary, const Config& config) {
 }
 
 int64_t steps_of_epochs(const Config& config) {
-  const int64_t positions = config.train.epochs * LineIndex(config.data.sft).size();
+  const int64_t positions = config.train.epochs * RecordSet(config.data.sft).size();
   return (positions + config.train.batch_size - 1) / config.train.batch_size;
 }
 

@@ -1,16 +1,17 @@
-// Documents of supervised fine-tuning in a JSONL file. Only the index of lines is in memory; a
-// document is read and tokenized when it is asked for. Torch-free.
+// Documents of supervised fine-tuning in data files. Of JSON Lines only the index of lines is in
+// memory, of Parquet one row group; a document is read and tokenized when it is asked for.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
-#include "rl/data/json_lines.h"
+#include "rl/data/chat_format.h"
+#include "rl/data/record_set.h"
 #include "rl/data/sft_examples.h"
 
 namespace ringside::rl {
@@ -19,12 +20,12 @@ namespace ringside::rl {
 class SftFile {
  public:
   // eos: the model's end-of-sequence ids. The tokenizer must outlive the object.
-  // Throws: as LineIndex.
-  SftFile(const std::filesystem::path& path, const Config& config,
-          const engine::Tokenizer& tokenizer, std::vector<int64_t> eos);
+  // Throws: as RecordSet.
+  SftFile(const std::string& files, const Config& config, const engine::Tokenizer& tokenizer,
+          std::vector<int64_t> eos);
 
-  const LineIndex& index() const { return index_; }
-  int64_t size() const { return index_.size(); }
+  const RecordSet& records() const { return records_; }
+  int64_t size() const { return records_.size(); }
 
   struct Read {
     // Empty: dropped, as data.on_overlong says, or nothing is left to learn of it.
@@ -39,7 +40,8 @@ class SftFile {
  private:
   TokenizedExample tokenize(int64_t i);
 
-  LineIndex index_;
+  RecordSet records_;
+  ChatFormat chat_;
   DataConfig data_;
   SftLimit limit_;
   const engine::Tokenizer& tokenizer_;
@@ -56,14 +58,15 @@ struct SftSummary {
   std::vector<std::string> problems;
 };
 
-// Reads and tokenizes the documents that begin within the first `bytes` of the file.
+// Reads and tokenizes the documents that begin within the first `bytes` of the files.
+// Throws: ChatUnavailable.
 SftSummary summarize(SftFile& file, int64_t bytes);
 
 // "3 of 900 documents are longer than data.max_length = 512: dropped"; "" when none is.
 std::string describe_overlong(const SftSummary& summary, const Config& config);
 
 // Steps of train.epochs passes over data.sft; the last one may have fewer documents.
-// Throws: as LineIndex.
+// Throws: as RecordSet.
 int64_t steps_of_epochs(const Config& config);
 
 }  // namespace ringside::rl

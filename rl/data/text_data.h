@@ -1,51 +1,58 @@
-// Prompts and supervised examples from JSONL files. Torch-free.
+// Prompts and supervised examples of data files. Torch-free.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "rl/config/config.h"
-#include "rl/data/chat.h"
+#include "rl/data/chat_format.h"
+#include "rl/data/data_order.h"
 
 namespace ringside::rl {
 
 struct Prompt {
-  std::string id;  // the line's "id", or its number
+  std::string id;  // the record's "id", or RecordSet::id
   std::string prompt;
-  std::string answer;  // the reference answer for rewards; empty if the line has none
-  int64_t line = 0;    // of the file, from 1
+  std::string answer;  // the reference answer for rewards; empty if the record has none
+  // The record's other fields as a JSON object, if a reward reads them; else "".
+  std::string columns = {};
+  std::string place = {};  // "FILE:LINE" or "FILE: row N"
+  std::size_t part = 0;    // entry of the list of data files
 };
 
 struct SftExample {
-  std::string prompt;  // with completion, or else messages
+  std::string prompt;  // with completion, or else a conversation
   std::string completion;
-  std::vector<ChatMessage> messages;
+  Conversation conversation;
 };
 
-// The items of a file, and a sentence "FILE:LINE: ..." for each line that cannot be used.
-template <class Item>
-struct DataFile {
-  std::vector<Item> items;
+// The prompts of data files, and a sentence "FILE:LINE: ..." for each record that cannot be used.
+struct PromptFile {
+  std::vector<Prompt> items;
   std::vector<std::string> problems;
+  std::vector<OrderPart> parts;  // sizes and weights of the entries, with records that are problems
 };
 
-// Reads one JSON object per line, with prompt and answer under config.prompt_key and
-// config.answer_key. A prompt that is a list of chat messages is rendered by config.chat_template,
-// up to the beginning of the assistant's turn. A line is a problem if it is no JSON object, has
-// neither a string nor messages under prompt_key, or has messages without a template.
-// Throws: std::runtime_error naming the file when it cannot be read or has no line.
-DataFile<Prompt> scan_prompts(const std::filesystem::path& path, const DataConfig& config);
+// Reads the records of `files` (data_files.h), with prompt and answer under data.prompt_key and
+// data.answer_key. A prompt that is a list of chat messages is rendered by data.chat_template, up
+// to the beginning of the assistant's turn, with the record's "tools". A record is a problem if it
+// is no JSON object, has neither a string nor messages under prompt_key, or has messages that
+// cannot be rendered.
+// Throws: std::runtime_error naming the file when it cannot be read or has no record, and when the
+// template of the model cannot be used at all.
+PromptFile scan_prompts(const std::string& files, const Config& config);
 
 // The items of scan_prompts.
 // Throws: std::runtime_error for the first problem too.
-std::vector<Prompt> read_prompts(const std::filesystem::path& path, const DataConfig& config);
+std::vector<Prompt> read_prompts(const std::string& files, const Config& config);
 
-// The example of one line: a {"prompt", "completion"} or {"messages"} object.
-// Throws: std::runtime_error "FILE:LINE: ..." when it is neither, or has messages without a
+// The example of one record: a conversation under data.messages_key, or else a prompt and a
+// completion.
+// Throws: std::runtime_error "PLACE: ..." when it is neither, or is a conversation without a
 // template.
-SftExample parse_sft_example(const std::string& text, const std::filesystem::path& path,
-                             int64_t line_number, const DataConfig& config);
+SftExample parse_sft_example(const nlohmann::ordered_json& record, const std::string& place,
+                             const DataConfig& config);
 
 }  // namespace ringside::rl

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <nlohmann/json.hpp>
 
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/sft_file.h"
+#include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/rollouts/rollout_admission.h"
@@ -31,17 +33,18 @@ void add_problems(const std::string& key, const std::string& file,
 }
 
 // Answers that a reward of the recipe cannot parse.
-std::vector<std::string> answer_problems(const std::string& file,
-                                         const std::vector<Prompt>& prompts, const Config& config) {
+std::vector<std::string> answer_problems(const std::vector<Prompt>& prompts, const Config& config) {
   const RewardOptions options = reward_options(config.rollout, "");
   std::vector<std::string> problems;
   for (const Prompt& prompt : prompts) {
     for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+      if (reward.is_python()) {
+        continue;
+      }
       const std::string problem = answer_problem(reward.name, prompt.answer, options);
       if (!problem.empty()) {
-        problems.push_back(file + ":" + std::to_string(prompt.line) + ": \"" +
-                           config.data.answer_key + "\" (data.answer_key) " + problem +
-                           ", for reward " + reward.name);
+        problems.push_back(prompt.place + ": \"" + config.data.answer_key +
+                           "\" (data.answer_key) " + problem + ", for reward " + reward.name);
       }
     }
   }
@@ -69,29 +72,70 @@ void check_positions(const std::string& key, int64_t longest, const Config& conf
   }
 }
 
+// The beginning of the first prompt as the model gets it, on one line.
+std::string first_prompt(const std::string& key, const PromptSet& set) {
+  constexpr std::size_t kShown = 400;
+  const std::string& text = set.prompts.front().prompt;
+  std::size_t end = std::min(text.size(), kShown);
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+    --end;  // not in the middle of a character
+  }
+  return key + ": the first prompt is " + nlohmann::json(text.substr(0, end)).dump() +
+         (end < text.size() ? " and " + std::to_string(text.size() - end) + " more bytes" : "");
+}
+
+// Calls each Python function once, with the first prompt and its answer as the completion.
+void try_python_rewards(const PromptSet& set, const Config& config, PreflightReport& report) {
+  const Prompt& prompt = set.prompts.front();
+  for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+    if (!reward.is_python()) {
+      continue;
+    }
+    RewardInput input;
+    input.prompt = prompt.prompt;
+    input.completion = prompt.answer;
+    input.answer = prompt.answer;
+    input.completion_tokens = 1;
+    input.max_completion_tokens = config.rollout.max_completion_tokens;
+    input.columns = prompt.columns;
+    const auto score =
+        PythonReward(reward, reward_options(config.rollout, "")).score(std::span(&input, 1));
+    if (!score.front().failure.empty()) {
+      report.mistakes.push_back(
+          {"rollout.reward",
+           "a trial call with " + prompt.place +
+               " and its answer as the completion failed: " + score.front().failure});
+    }
+  }
+}
+
 void check_prompt_file(const std::string& key, const std::string& path, const Config& config,
                        const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
-    report.mistakes.push_back({key, "is not set; expected a JSONL file of {\"" +
+    report.mistakes.push_back({key, "is not set; expected a JSONL or JSON file of {\"" +
                                         config.data.prompt_key + "\", \"" + config.data.answer_key +
-                                        "\"} objects, one a line"});
+                                        "\"} objects"});
     return;
   }
   try {
     if (!files.tokenizer) {  // reported already; lines and answers can still be read
-      auto data = scan_prompts(path, config.data);
-      auto more = answer_problems(path, data.items, config);
+      auto data = scan_prompts(path, config);
+      auto more = answer_problems(data.items, config);
       data.problems.insert(data.problems.end(), more.begin(), more.end());
       add_problems(key, path, data.problems, report);
       return;
     }
     PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
-    const auto more = answer_problems(path, set.prompts, config);
+    const auto more = answer_problems(set.prompts, config);
     set.problems.insert(set.problems.end(), more.begin(), more.end());
     add_problems(key, path, set.problems, report);
     report.notes.push_back(key + ": " + std::to_string(set.lines) +
                            (set.lines == 1 ? " prompt" : " prompts") + ", at most " +
                            std::to_string(set.longest) + " tokens (" + path + ")");
+    if (!set.prompts.empty()) {
+      report.notes.push_back(first_prompt(key, set));
+      try_python_rewards(set, config, report);
+    }
     if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
       report.notes.push_back(key + ": " + describe_overlong(set, prompt_limit(config)));
     }
@@ -103,11 +147,11 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
 
 // Lines of a file of documents that cannot be parsed, among the first bytes of the file.
 std::vector<std::string> unreadable_lines(const std::string& path, const DataConfig& config) {
-  LineIndex lines(path);
+  RecordSet records(path);
   std::vector<std::string> problems;
-  for (int64_t i = 0; i < lines.size() && lines.offset(i) < kCheckedBytes; ++i) {
+  for (int64_t i = 0; i < records.size() && records.offset(i) < kCheckedBytes; ++i) {
     try {
-      parse_sft_example(lines.line(i), path, i + 1, config);
+      parse_sft_example(records.record(i), records.place(i), config);
     } catch (const std::exception& error) {
       problems.emplace_back(error.what());
     }
@@ -130,8 +174,8 @@ void check_documents(const std::string& key, const std::string& path, const Conf
   if (path.empty()) {
     report.mistakes.push_back(
         {key,
-         "is not set; expected a JSONL file of {\"prompt\", \"completion\"} or {\"messages\"} "
-         "objects, one a line"});
+         "is not set; expected a JSONL or JSON file of {\"prompt\", \"completion\"} or "
+         "{\"messages\"} objects"});
     return;
   }
   try {

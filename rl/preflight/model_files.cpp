@@ -30,12 +30,6 @@ std::string hub_advice(const fs::path& path) {
 
 // The reason why `path` cannot be a model's directory; "" when it can.
 std::string directory_problem(const fs::path& path) {
-  for (const fs::path& part : path) {
-    if (part == "~") {
-      return "is " + path.string() +
-             ", but ~ is not replaced by the home directory here; expected the whole path";
-    }
-  }
   if (!fs::exists(path)) {
     return "is " + path.string() + ", which does not exist" + hub_advice(path) + "; " + kExpected;
   }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 
+#include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -106,7 +107,15 @@ void check_rewards(const Config& config, const ModelFiles& files, PreflightRepor
   }
   for (const WeightedReward& reward : rewards) {
     try_open(
-        "rollout.reward", [&] { make_reward(reward.name, reward_options(config.rollout, "")); },
+        "rollout.reward",
+        [&] {
+          const RewardOptions options = reward_options(config.rollout, "");
+          if (reward.is_python()) {
+            PythonReward(reward, options).load();
+          } else {
+            make_reward(reward.name, options);
+          }
+        },
         report);
   }
   if (files.model && files.tokenizer) {

@@ -89,7 +89,7 @@ std::string unknown_reward(std::string_view name) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     text.append(i == 0 ? "" : ", ").append(names[i]);
   }
-  return text;
+  return text + ", python(FILE.py:FUNCTION)";
 }
 
 }  // namespace ringside::rl

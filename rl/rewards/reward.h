@@ -20,6 +20,7 @@ struct RewardInput {
   int64_t completion_tokens = 0;      // sampled tokens
   int64_t max_completion_tokens = 0;  // limit of sampled tokens; 0 = unknown
   bool truncated = false;             // the completion stopped at that limit
+  std::string_view columns = {};      // other fields of the data, a JSON object or ""
 };
 
 // No score is available, for a reason other than the completion: a reward server that does not
@@ -45,12 +46,15 @@ struct RewardOptions {
   double tolerance = 1e-6;  // math_answer, times the larger of 1 and the numbers' magnitudes
   std::string regex;        // regex: RE2 syntax
   std::string json_schema;  // json_schema: file of the schema; "" = the answer is the schema
-  int64_t repetition_ngram = 20;         // repetition: words
-  std::string code_command = "python3";  // code_tests: interpreter and its arguments
-  double code_timeout_s = 5.0;           // code_tests: seconds per program
-  int64_t code_memory_mb = 1024;         // code_tests: MiB of address space per process
-  std::string http_url;                  // http: http://host[:port][/path]
-  double http_timeout_s = 30.0;          // http: seconds per try
+  int64_t repetition_ngram = 20;           // repetition: words
+  std::string code_command = "python3";    // code_tests: interpreter and its arguments
+  double code_timeout_s = 5.0;             // code_tests: seconds per program
+  int64_t code_memory_mb = 1024;           // code_tests: MiB of address space per process
+  std::string http_url;                    // http: http://host[:port][/path]
+  double http_timeout_s = 30.0;            // http: seconds per try
+  std::string python_command = "python3";  // python: interpreter and its arguments
+  int64_t python_processes = 1;            // python: processes for each function
+  double python_timeout_s = 60.0;          // python: seconds per call
 };
 
 // The reward of that name.

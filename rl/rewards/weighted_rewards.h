@@ -2,6 +2,7 @@
 // rewards, the trainer that sums them again, and the checks of a configuration use it. Torch-free.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,21 +11,31 @@
 
 namespace ringside::rl {
 
+// A reward of rollout.reward. The name of a Python function is its name in metrics too.
 struct WeightedReward {
   std::string name;
   double weight = 1.0;
+  std::string file = {};  // of a Python function; empty for the rewards of this program
+  bool is_python() const { return !file.empty(); }
   bool operator==(const WeightedReward&) const = default;
 };
 
 // A reward's value under its name, before weights.
 using NamedRewards = std::vector<std::pair<std::string, double>>;
 
-// Parses "name" or "name * weight, name * weight". White space is free. A weight is any finite
-// number, also negative; the default is 1. "worker" alone is no recipe: the workers choose their
-// rewards and names, and the plain sum counts.
-// Throws: std::invalid_argument naming the part and its problem: an empty part, an unknown name
-// (with the known ones and the nearest), a weight that is no number, or a duplicate name.
+// Parses "name" or "name * weight, name * weight", where python(FILE:FUNCTION) may stand for a
+// name. White space is free. A weight is any finite number, also negative; the default is 1.
+// "worker" alone is no recipe: the workers choose their rewards and names, and the plain sum
+// counts. Throws: std::invalid_argument naming the part and its problem: an empty part, an unknown
+// name (with the known ones and the nearest), a weight that is no number, or a duplicate name.
 std::vector<WeightedReward> parse_rewards(std::string_view text);
+
+// The text with the files of Python functions as absolute paths.
+// Throws: as parse_rewards for a python() without a file or a function; other mistakes are left.
+std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder);
+
+// Whether a reward of the text reads other fields of the data than the answer.
+bool reads_columns(std::string_view text);
 
 // The weighted sum of a rollout's raw rewards.
 //   - Every reward of `recipe` must be there once. A reward that only the rollout has is kept for

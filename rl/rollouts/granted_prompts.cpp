@@ -5,11 +5,9 @@
 
 namespace ringside::rl {
 
-GrantedPrompts::GrantedPrompts(const Config& config, std::vector<Prompt> prompts,
-                               engine::Tokenizer tokenizer)
+GrantedPrompts::GrantedPrompts(const Config& config, PromptSet prompts, engine::Tokenizer tokenizer)
     : prompts_(std::move(prompts)),
-      order_(static_cast<int64_t>(prompts_.size()), static_cast<uint64_t>(config.seed),
-             config.data.shuffle),
+      order_(prompts_.parts, static_cast<uint64_t>(config.seed), config.data.shuffle),
       tokenizer_(std::move(tokenizer)),
       limit_(prompt_limit(config)) {}
 
@@ -24,7 +22,7 @@ const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
     }
     std::vector<int64_t> ids;
     try {
-      ids = prompt_ids(prompts_[index], limit_, tokenizer_);
+      ids = prompt_ids(prompts_.prompts[index], limit_, tokenizer_);
     } catch (const std::exception&) {
       ids.clear();  // the worker has the same error and logs it
     }

@@ -15,20 +15,20 @@
 
 namespace ringside::rl {
 
-// Maps group g to item g of the endless data order over data.train: DataOrder(prompts, seed,
+// Maps group g to item g of the endless data order over data.train: DataOrder(parts, seed,
 // data.shuffle).at(g). Torch-free.
 // Thread safety: none.
 class GrantedPrompts {
  public:
   // Throws: std::invalid_argument without a prompt.
-  GrantedPrompts(const Config& config, std::vector<Prompt> prompts, engine::Tokenizer tokenizer);
+  GrantedPrompts(const Config& config, PromptSet prompts, engine::Tokenizer tokenizer);
 
   // The ids as a worker sends them: truncated if data.on_overlong is truncate. nullptr for a prompt
   // that the tokenizer cannot encode. The pointer is valid until the next call.
   const std::vector<int64_t>* of(int64_t group_id);
 
  private:
-  std::vector<Prompt> prompts_;
+  PromptSet prompts_;
   DataOrder order_;
   engine::Tokenizer tokenizer_;
   PromptLimit limit_;

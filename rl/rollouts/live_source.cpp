@@ -12,6 +12,7 @@
 
 #include "engine/device/side_stream.h"
 #include "rl/data/prompt_set.h"
+#include "rl/data/record_set.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/publish/job_thread.h"
 #include "rl/publish/version_directories.h"
@@ -73,12 +74,11 @@ std::optional<engine::Tokenizer> known_tokenizer(const Config& config) {
 
 // The prompts of the groups, if this machine has them and can determine which are sampled. Workers,
 // with the data, may be elsewhere.
-std::vector<Prompt> known_prompts(const Config& config,
-                                  const std::optional<engine::Tokenizer>& tokenizer) {
+PromptSet known_prompts(const Config& config, const std::optional<engine::Tokenizer>& tokenizer) {
   const std::string& path = config.data.train;
-  const bool here = !path.empty() && std::filesystem::exists(path);
+  const bool here = data_files_exist(path);
   if (here && tokenizer) {
-    return load_prompt_set(path, config, *tokenizer).prompts;
+    return load_prompt_set(path, config, *tokenizer);
   }
   log::info(std::string(path.empty() ? "data.train is empty"
                         : here       ? "model.path has no tokenizer.json"
@@ -105,7 +105,7 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
   options.settings =
       shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
   std::unique_ptr<GrantedPrompts> granted;
-  if (!prompts.empty() && tokenizer) {
+  if (!prompts.prompts.empty() && tokenizer) {
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
   options.admission =

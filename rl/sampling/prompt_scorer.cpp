@@ -71,6 +71,9 @@ RewardOptions reward_options(const RolloutConfig& config, const std::string& sto
   options.code_memory_mb = from.code_memory_mb;
   options.http_url = from.http_url;
   options.http_timeout_s = from.http_timeout_s;
+  options.python_command = from.python_command;
+  options.python_processes = from.python_processes;
+  options.python_timeout_s = from.python_timeout_s;
   return options;
 }
 
@@ -100,7 +103,7 @@ std::vector<ScoredCompletion> PromptScorer::score(
     const engine::Completion& completion = scored[i].completion;
     inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer,
                       static_cast<int64_t>(completion.ids.size()), config_.max_completion_tokens,
-                      completion.finish == engine::FinishReason::kLength});
+                      completion.finish == engine::FinishReason::kLength, prompts[i].columns});
   }
   auto scores = rewards_.score_all(inputs, kRewardThreads);
   for (std::size_t i = 0; i < scored.size(); ++i) {

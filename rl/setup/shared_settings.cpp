@@ -18,7 +18,7 @@
 namespace ringside::rl {
 namespace {
 
-std::string fingerprint_of(std::span<const Prompt> prompts, bool shuffle) {
+std::string fingerprint_of(const PromptSet& set, bool shuffle) {
   bridge::Hash128 hash;
   const auto add = [&](const std::string& text) {
     // The length prefix makes the bytes of any two lists differ.
@@ -27,9 +27,14 @@ std::string fingerprint_of(std::span<const Prompt> prompts, bool shuffle) {
     hash.update(std::as_bytes(std::span(text)));
   };
   add(shuffle ? "shuffled" : "in order");
-  for (const Prompt& prompt : prompts) {
+  for (const Prompt& prompt : set.prompts) {
     add(prompt.prompt);
     add(prompt.answer);
+  }
+  for (const OrderPart& part : set.parts) {
+    if (part.weight > 0) {
+      add(std::to_string(part.size) + " items of weight " + text_of(part.weight));
+    }
   }
   return hash.hex();
 }
@@ -71,7 +76,7 @@ std::string published_weights(const LoraConfig& lora) {
 }  // namespace
 
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
-                                 std::span<const Prompt> prompts,
+                                 const PromptSet& prompts,
                                  std::optional<std::vector<int64_t>> stop_ids) {
   const RolloutConfig& rollout = config.rollout;
   bridge::Settings settings;
@@ -90,7 +95,7 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   }
   std::sort(settings.reward_names->begin(), settings.reward_names->end());
   settings.reward_options = options_text(rollout);
-  if (!prompts.empty()) {
+  if (!prompts.prompts.empty()) {
     settings.prompts = fingerprint_of(prompts, config.data.shuffle);
   }
   settings.weights = published_weights(config.lora);

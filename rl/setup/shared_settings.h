@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "engine/models/model_config.h"
 #include "rl/config/config.h"
-#include "rl/data/text_data.h"
+#include "rl/data/prompt_set.h"
 #include "rollout_bridge/protocol/settings.h"
 
 namespace ringside::rl {
@@ -18,7 +17,7 @@ namespace ringside::rl {
 // prompts: empty if unknown.
 // Throws: what parse_rewards throws.
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
-                                 std::span<const Prompt> prompts,
+                                 const PromptSet& prompts,
                                  std::optional<std::vector<int64_t>> stop_ids);
 
 }  // namespace ringside::rl

@@ -42,14 +42,14 @@ bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, c
 }
 
 // The prompts that the trainer's group indices refer to; the same in every worker.
-std::vector<Prompt> sampled_prompts(const Config& config) {
+PromptSet sampled_prompts(const Config& config) {
   const auto tokenizer =
       engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (set.overlong > 0) {
     log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
   }
-  return std::move(set.prompts);
+  return set;
 }
 
 }  // namespace
@@ -104,10 +104,10 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
 SampleJobs::SampleJobs(const Config& config)
     : seed_(static_cast<uint64_t>(config.seed)),
       prompts_(sampled_prompts(config)),
-      order_(static_cast<int64_t>(prompts_.size()), seed_, config.data.shuffle) {}
+      order_(prompts_.parts, seed_, config.data.shuffle) {}
 
 SampleJob SampleJobs::of(const bridge::GrantedSample& sample) {
-  return {sample, prompts_[order_.at(sample.group_id)],
+  return {sample, prompts_.prompts[order_.at(sample.group_id)],
           mix_seed({seed_, static_cast<uint64_t>(sample.group_id),
                     static_cast<uint64_t>(sample.sample_index),
                     static_cast<uint64_t>(sample.attempt)})};

@@ -48,11 +48,11 @@ class SampleJobs {
   // The job of a granted sample; its prompt is that of the group in the trainer's data order.
   // Thread safety: none.
   SampleJob of(const bridge::GrantedSample& sample);
-  const std::vector<Prompt>& prompts() const { return prompts_; }
+  const PromptSet& prompts() const { return prompts_; }
 
  private:
   uint64_t seed_;
-  std::vector<Prompt> prompts_;
+  PromptSet prompts_;
   DataOrder order_;
 };
 

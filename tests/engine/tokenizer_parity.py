@@ -71,11 +71,45 @@ def word_level(pre_tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def unigram(texts: list[str], byte_fallback: bool, scheme: str, split: bool, nfkc: bool) -> Tokenizer:
+    """As SentencePiece's converted tokenizers: trained on the texts, without their rare characters."""
+    tokenizer = Tokenizer(models.Unigram())
+    steps = [normalizers.Replace(Regex(" {2,}"), " ")] if nfkc else []
+    tokenizer.normalizer = normalizers.Sequence(([normalizers.NFKC()] if nfkc else []) + steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=split)
+    # Without the other letters, so that some are unknown.
+    known = ["".join(c for c in text if ord(c) < 0x250 or c in "日本語") for text in texts]
+    tokenizer.train_from_iterator(known, trainers.UnigramTrainer(
+        vocab_size=400, special_tokens=["<unk>", "<s>"], unk_token="<unk>", show_progress=False))
+    data = json.loads(tokenizer.to_str())
+    if byte_fallback:
+        data["model"]["vocab"] += [[f"<0x{byte:02X}>", -20.0] for byte in range(256)]
+        data["model"]["byte_fallback"] = True
+        data["decoder"] = {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    else:
+        data["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def unigram_with_prepend(texts: list[str]) -> Tokenizer:
+    tokenizer = unigram(texts, byte_fallback=True, scheme="never", split=False, nfkc=False)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = None
+    tokenizer.add_special_tokens(["<|end|", "<|end|>"])
+    return tokenizer
+
+
 def cases(texts: list[str]) -> dict[str, Tokenizer]:
     return {
         "qwen": byte_level_bpe(QWEN, texts, nfc=True, ignore_merges=False),
         "llama3": byte_level_bpe(LLAMA3, texts, nfc=False, ignore_merges=True),
         "gpt2": byte_level_bpe(None, texts, nfc=False, ignore_merges=False),
+        "unigram": unigram(texts, byte_fallback=False, scheme="always", split=True, nfkc=True),
+        "unigram, bytes": unigram(texts, byte_fallback=True, scheme="first", split=True, nfkc=False),
+        "unigram, whole text": unigram(texts, byte_fallback=False, scheme="never", split=False, nfkc=False),
+        "unigram, Prepend": unigram_with_prepend(texts),
         "characters": character_bpe(unk=False),
         "characters with unk": character_bpe(unk=True),
         "words, Whitespace": word_level(pre_tokenizers.Whitespace()),

@@ -68,15 +68,42 @@ TEST_CASE("tokenizer: text that is not UTF-8 is an error, bytes that are none co
   CHECK(to_valid_utf8("\xf0\x9f\x98\x80") == "\xf0\x9f\x98\x80");
 }
 
+json unigram() {
+  return {{"model",
+           {{"type", "Unigram"},
+            {"unk_id", 0},
+            {"vocab", json::array({json::array({"?", 0.0}), json::array({"a", -1.0}),
+                                   json::array({"b", -1.5}), json::array({"ab", -2.0}),
+                                   json::array({"bb", -1.0})})}}},
+          {"decoder", {{"type", "Fuse"}}}};
+}
+
+TEST_CASE("tokenizer: a Unigram takes the pieces with the largest sum of scores") {
+  const Tokenizer tokenizer = load(unigram());
+  CHECK(tokenizer.encode("ab") == Ids{3});          // -2 against -1 - 1.5
+  CHECK(tokenizer.encode("abb") == Ids{1, 4});      // -1 - 1 against -2 - 1.5
+  CHECK(tokenizer.encode("axya") == Ids{1, 0, 1});  // unknown characters become one
+  CHECK(tokenizer.encode("").empty());
+  json wrong = unigram();
+  wrong["model"]["unk_id"] = 5;
+  CHECK_THAT(error_of(wrong, json::object()), Contains("unk_id 5"));
+  wrong["model"]["unk_id"] = nullptr;
+  CHECK_THROWS_WITH(load(wrong).encode("x"), Contains("no piece") && Contains("no unk_id"));
+}
+
 TEST_CASE("tokenizer: what it does not understand is refused by name") {
   const json good = characters();
   CHECK(error_of(good, json::object()) == "no error");
-  CHECK_THAT(error_of(good, {{"normalizer", {{"type", "NFKC"}}}}),
-             Contains("normalizer") && Contains("NFKC"));
-  CHECK_THAT(error_of(good, {{"pre_tokenizer", {{"type", "Metaspace"}}}}), Contains("Metaspace"));
+  CHECK_THAT(error_of(good, {{"normalizer", {{"type", "Precompiled"}}}}),
+             Contains("normalizer") && Contains("Precompiled"));
+  CHECK_THAT(error_of(good, {{"pre_tokenizer", {{"type", "Punctuation"}}}}),
+             Contains("Punctuation"));
+  const json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "sometimes"}};
+  CHECK_THAT(error_of(good, {{"pre_tokenizer", metaspace}}), Contains("'sometimes'"));
   CHECK_THAT(error_of(good, {{"decoder", {{"type", "WordPiece"}}}}),
              Contains("decoder") && Contains("WordPiece"));
-  CHECK_THAT(error_of(good, {{"model", {{"type", "Unigram"}}}}), Contains("Unigram"));
+  CHECK_THAT(error_of(good, {{"model", {{"type", "WordPiece"}}}}), Contains("WordPiece"));
   CHECK_THAT(error_of(good, {{"model", {{"byte_fallback", true}}}}), Contains("byte_fallback"));
   CHECK_THAT(error_of(good, {{"model", {{"dropout", 0.1}}}}), Contains("dropout"));
   CHECK_THAT(error_of(good, {{"model", {{"merges", json::array({"a q"})}}}}), Contains("'q'"));

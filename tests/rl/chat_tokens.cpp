@@ -3,7 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "rl/data/json_lines.h"
+#include "rl/data/record_set.h"
 #include "rl/data/sft_examples.h"
 
 int main(int argc, char** argv) {
@@ -13,15 +13,16 @@ int main(int argc, char** argv) {
   }
   using namespace ringside;
   const auto tokenizer = engine::Tokenizer::load(argv[1]);
-  rl::DataConfig config;
-  config.chat_template =
+  rl::Config config;
+  config.data.chat_template =
       std::string(argv[2]) == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
-  config.prompt_key = "messages";
+  config.data.prompt_key = "messages";
   const auto prompts = rl::read_prompts(argv[3], config);
-  rl::LineIndex lines(argv[3]);
-  for (int64_t i = 0; i < lines.size(); ++i) {
-    const auto example = rl::parse_sft_example(lines.line(i), argv[3], i + 1, config);
-    const auto tokens = rl::tokenize_example(example, tokenizer, {}, config.chat_template);
+  rl::RecordSet records(argv[3]);
+  rl::ChatFormat chat(config);
+  for (int64_t i = 0; i < records.size(); ++i) {
+    const auto example = rl::parse_sft_example(records.record(i), records.place(i), config.data);
+    const auto tokens = rl::tokenize_example(example, tokenizer, {}, chat);
     std::cout << nlohmann::json{{"ids", tokens.ids},
                                 {"learned", tokens.learned},
                                 {"prompt", prompts[i].prompt}}

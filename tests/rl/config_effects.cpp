@@ -163,6 +163,10 @@ std::vector<Effect> training_effects() {
       {"train.batch_size", "3", fine_tuned, sft},
       {"data.sft", input_file("sft2.jsonl"), fine_tuned, sft},
       {"train.epochs", "2", fine_tuned, sft},
+      {"data.completion_key", "other", fine_tuned,
+       with(sft, {"data.sft=" + input_file("sft_keys.jsonl")})},
+      {"data.messages_key", "chat", fine_tuned,
+       with(sft, {"data.sft=" + input_file("sft_keys.jsonl"), "data.chat_template=model"})},
       {"data.sft_eval", input_file("sft2.jsonl"), fine_tuned,
        with(sft, {"data.sft_eval=" + input_file("sft.jsonl"), "eval.every=1"})},
       {"data.max_length", "9", fine_tuned, with(sft, {"data.on_overlong=truncate"})},
@@ -198,6 +202,7 @@ std::vector<Effect> training_effects() {
 std::vector<Effect> rollout_effects() {
   const Words json{"rollout.reward=json_schema"};
   const Words code{"rollout.reward=code_tests", "rollout.reward_options.code_timeout_s=10"};
+  const Words python{"rollout.reward=python(" + input_file("rewards.py") + ":slow)"};
   const Words server{"rollout.server=sglang"};
   const Words live_run{"rollout.reward=length"};
   return {
@@ -206,8 +211,13 @@ std::vector<Effect> rollout_effects() {
       {"data.answer_key", "solution", jobs, {"data.train=" + input_file("keys.jsonl")}},
       {"data.chat_template",
        "llama3",
-       [](const rl::Config& c) { return rl::read_prompts(c.data.train, c.data)[0].prompt; },
+       [](const rl::Config& c) { return rl::read_prompts(c.data.train, c)[0].prompt; },
        {"data.train=" + input_file("chat.jsonl"), "data.chat_template=chatml"}},
+      {"data.template_options",
+       R"({"who": "you"})",
+       [](const rl::Config& c) { return rl::read_prompts(c.data.train, c)[0].prompt; },
+       {"data.train=" + input_file("chat.jsonl"), "data.chat_template=model",
+        R"(data.template_options={"who": "me"})"}},
       {"data.shuffle", "false", jobs, {}},
       {"rollout.prompts_per_step", "3", worker_side, {}},
       {"rollout.group_size", "2", worker_side, {}},
@@ -237,6 +247,8 @@ std::vector<Effect> rollout_effects() {
        "1e7",
        scored,
        {"rollout.reward=http", "rollout.reward_options.http_url=http://127.0.0.1:1"}},
+      {"rollout.reward_options.python_command", "no-such-python", scored, python},
+      {"rollout.reward_options.python_timeout_s", "0.3", scored, python},
       {"rollout.server", "llama_cpp", server_client, server},
       {"rollout.server_options.url", "http://127.0.0.1:9", server_client, server},
       {"rollout.server_options.api_key_file", input_file("key"), server_client, server},
@@ -305,6 +317,8 @@ std::vector<Effect> rollout_effects() {
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{
+      {"rollout.reward_options.python_processes", "tests/rl/rewards_python_test.cpp",
+       "options.python_processes = processes"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",
        "test_num_workers_decides_how_many_workers_are_started"},
       {"rollout.worker_threads", "tools/cmd_rollout.cpp",

@@ -48,6 +48,8 @@ class Files {
   Files() {
     fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
     write("model/tokenizer.json", letter_tokenizer());
+    write("model/tokenizer_config.json",
+          R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     fs::create_directories(path("adapter"));
@@ -63,6 +65,13 @@ class Files {
                         "\n");
     write("sft.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "completion"));
     write("sft2.jsonl", lines({"xy", "zz"}, "prompt", "completion"));
+    write("sft_keys.jsonl",
+          R"({"prompt": "ab", "completion": "b", "other": "c", )"
+          R"("chat": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ddd"}]})"
+          "\n");
+    write("rewards.py",
+          "import time\ndef slow(completions):\n    time.sleep(1 if completions[0] == 'b' else 0)\n"
+          "    return [1.0] * len(completions)\n");
     write("schema.json", R"({"type": "integer"})");
     write("key", "secret\n");
   }

@@ -92,10 +92,11 @@ std::unique_ptr<rl::GrantedPrompts> letters(const rl::Config& config,
       R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,)"
       R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","vocab":{)" +
           vocab + R"(},"merges":[]}})");
-  std::vector<rl::Prompt> prompts;
+  rl::PromptSet prompts;
   for (const std::string& text : texts) {
-    prompts.push_back({"", text, ""});
+    prompts.prompts.push_back({"", text, ""});
   }
+  prompts.parts = {{static_cast<int64_t>(texts.size()), 0.0}};
   return std::make_unique<rl::GrantedPrompts>(config, prompts,
                                               engine::Tokenizer::load(directory.path()));
 }
@@ -281,7 +282,9 @@ TEST_CASE("fingerprints tell prompts, answers, their order and tokenizers apart"
   model.max_position_embeddings = 64;
   const std::vector<rl::Prompt> prompts{{"1", "ab", "c"}, {"2", "d", "e"}};
   const auto of = [&](const std::vector<rl::Prompt>& list) {
-    return rl::shared_settings(config, model, list, {});
+    rl::PromptSet set;
+    set.prompts = list;
+    return rl::shared_settings(config, model, set, {});
   };
   const auto base = of(prompts);
   CHECK(base.vocab_size == 48);

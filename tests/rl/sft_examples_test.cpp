@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "rl/data/json_lines.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/sft_batches.h"
 #include "rl/data/sft_file.h"
@@ -322,13 +323,13 @@ TEST_CASE("every line that cannot be used is named, with what it has and what wa
   const Config config = files.config(
       "{\"prompt\": \"a\", \"answer\": null}\n{\"question\": \"a\", \"id\": 1}\n[1]\n{\"prompt\": "
       "5}\n{\"prompt\": \n");
-  const auto data = scan_prompts(config.data.sft, config.data);
+  const auto data = scan_prompts(config.data.sft, config);
   REQUIRE(data.items.size() == 1);
   CHECK(data.items[0].answer.empty());
   REQUIRE(data.problems.size() == 4);
   CHECK_THAT(
       data.problems[0],
-      Contains("data.jsonl:2: has no \"prompt\" (data.prompt_key); it has \"id\", \"question\""));
+      Contains("data.jsonl:2: has no \"prompt\" (data.prompt_key); it has \"question\", \"id\""));
   CHECK_THAT(data.problems[1], Contains("data.jsonl:3: holds an array, expected an object"));
   CHECK_THAT(data.problems[2], Contains("data.jsonl:4: \"prompt\" is a number, expected a string"));
   CHECK_THAT(data.problems[3], Contains("data.jsonl:5:12: not valid JSON"));
@@ -339,17 +340,17 @@ TEST_CASE("a prompt of messages is rendered up to the assistant's turn") {
   const Config config = files.config(
       "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"answer\": 5}\n{\"prompt\": "
       "\"plain\"}\n");
-  auto prompts = read_prompts(config.data.sft, config.data);
+  auto prompts = read_prompts(config.data.sft, config);
   REQUIRE(prompts.size() == 2);
   CHECK(prompts[0].prompt == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
   CHECK(prompts[0].answer == "5");
   CHECK(prompts[1].prompt == "plain");
-  DataConfig none = config.data;
-  none.chat_template = ChatTemplate::kNone;
+  Config none = config;
+  none.data.chat_template = ChatTemplate::kNone;
   CHECK_THROWS_WITH(read_prompts(config.data.sft, none),
                     Contains("data.jsonl:1") && Contains("data.chat_template"));
-  DataConfig llama = config.data;
-  llama.chat_template = ChatTemplate::kLlama3;
+  Config llama = config;
+  llama.data.chat_template = ChatTemplate::kLlama3;
   CHECK(read_prompts(config.data.sft, llama)[0].prompt ==
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|><|start_header_id|"
         ">assistant<|end_header_id|>\n\n");

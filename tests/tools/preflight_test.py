@@ -115,7 +115,7 @@ class Preflight(unittest.TestCase):
         for path, parts in {"": ["model.path is not set"],
                             "nothere": ["model.path", "nothere", "does not exist"],
                             "Qwen/Qwen3-0.6B": ["model.path", "hf download Qwen/Qwen3-0.6B"],
-                            "~/models/x": ["model.path", "~"],
+                            "~/models/x": ["model.path", f"{os.environ.get('HOME', '')}/models/x", "does not exist"],
                             "train.jsonl": ["model.path", "expected a directory"]}.items():
             with self.subTest(path=path):
                 self.refused(f"model.path={path}", expect=tuple(parts))
@@ -198,6 +198,59 @@ class Preflight(unittest.TestCase):
         self.refused(f"data.train={self.folder}", expect=("data.train", "is a directory"))
         self.refused("data.train=nothere.jsonl", expect=("data.train", "nothere.jsonl", "does not exist"))
         self.refused("data.train=", expect=("data.train is not set",))
+
+    def test_the_first_prompt_is_shown_as_the_model_gets_it(self):
+        self.assertIn('data.train: the first prompt is "312>"', self.accepted())
+        self.lines("train.jsonl", [{"prompt": [{"role": "user", "content": "12"}], "answer": "1"}])
+        self.write(self.model / "tokenizer_config.json",
+                   {"chat_template": "{% for m in messages %}{{ m.content }}{{ tail }}{% endfor %}", "eos_token": ";"})
+        text = self.accepted("data.chat_template=model", 'data.template_options={"tail": "3>"}')
+        self.assertIn('the first prompt is "123>"', text)
+        run = self.ringside("run", self.recipe, "data.chat_template=model", "--run-dir", self.folder / "run")
+        self.assertEqual(run[0], 0, run[1])
+        self.write(self.model / "tokenizer_config.json", {"chat_template": "{{ raise_exception('no ' + messages[0].role) }}"})
+        self.refused("data.chat_template=model", expect=("train.jsonl:1", "no user", "line 1 of the template"))
+        self.write(self.model / "tokenizer_config.json", {})
+        self.refused("data.chat_template=model", expect=("data.train", "has no default chat template"))
+        self.refused("data.template_options={}", expect=("data.template_options", "expected data.chat_template model"))
+
+    def test_python_rewards_are_tried_and_used(self):
+        rewards = self.write(self.folder / "rewards.py", "def near(completions, answers):\n"
+                             "    return [float(a == c) for a, c in zip(answers, completions)]\n"
+                             "def wrong(completions):\n    return [1 / 0]\n")
+        text = self.recipe.read_text()
+        self.recipe.write_text(text.replace("rollout: {", "rollout: {reward: 'python(rewards.py:near) * 2', "))
+        self.accepted()
+        code, output = self.ringside("run", self.recipe, "--run-dir", self.folder / "run")
+        self.assertEqual(code, 0, output)
+        metrics = json.loads((self.folder / "run" / "metrics.jsonl").read_text().splitlines()[0])
+        self.assertIn("rewards/near/mean", metrics)
+        self.refused("rollout.reward=python(rewards.py:wrong)",
+                     expect=("rollout.reward", "rewards.py:4: in wrong: ZeroDivisionError", "train.jsonl:1"))
+        self.refused("rollout.reward=python(rewards.py:far)", expect=("has no function far; it has near, wrong",))
+        self.refused("rollout.reward=python(no.py:far)", expect=("no.py", "No such file"))
+        rewards.write_text("import nothing_like_it\n")
+        self.refused(expect=("rewards.py:1", "nothing_like_it"))
+
+    def test_the_example_of_a_reward_in_the_documents(self):
+        text = (ROOT / "recipes" / "bring_your_own.md").read_text()
+        example = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+        self.write(self.folder / "rewards.py", example)
+        self.lines("train.jsonl", [{**prompt, "difficulty": "easy"} for prompt in PROMPTS])
+        self.accepted(f"rollout.reward=python({self.folder}/rewards.py:score), length * 0.1",
+                      "rollout.reward_options.python_processes=2")
+        scope: dict = {}
+        exec(example, scope)
+        self.assertEqual(scope["score"](["it is 12", "13", "none"], ["12", "12", "1"]), [1.0, 0.0, 0.0])
+        self.assertEqual(scope["score"](["12"], ["12"], ["easy"]), [0.5])
+
+    def test_several_files_with_weights(self):
+        self.write(self.folder / "more.json", PROMPTS[:2])
+        text = self.accepted(f"data.train=[{{path: {self.folder}/train.jsonl, weight: 3}}, {self.folder}/*.json]")
+        self.assertIn("data.train: 6 prompts", text)
+        self.refused("data.train=[{path: train.jsonl, weight: -1}]", expect=("data.train", "above 0"))
+        self.write(self.folder / "more.json", [PROMPTS[0], {}])
+        self.refused("data.train=[train.jsonl, more.json]", expect=("more.json: row 2", '"prompt"'))
 
     def test_a_template_whose_markers_the_tokenizer_lacks(self):
         self.lines("train.jsonl", [{"prompt": [{"role": "user", "content": "1"}], "answer": "1"}])
@@ -322,6 +375,27 @@ class Preflight(unittest.TestCase):
         code, text = self.ringside(*words, "--output", self.folder / "x.jsonl")
         self.assertEqual(code, 0, text)
         self.assertEqual(len((self.folder / "x.jsonl").read_text().splitlines()), 4)
+
+    def test_generate_takes_a_prompt_and_a_number_of_completions(self):
+        model = ("generate", "--model", self.model, "rollout.max_completion_tokens=4")
+        file = ("--input", self.folder / "train.jsonl", "--output", self.folder / "x.jsonl")
+        code, text = self.ringside(*model, "--prompt", "31>", "-n", 3, "eval.temperature=1")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(len(text.splitlines()), 3, text)
+        code, text = self.ringside(*model, *file, "-n", 2, "eval.temperature=1")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(json.loads(text)["samples"], 8)
+        both = [json.loads(line) for line in (self.folder / "x.jsonl").read_text().splitlines()]
+        self.assertEqual([(line["id"], line["sample"]) for line in both], [(str(1 + i // 2), i % 2) for i in range(8)])
+        self.assertEqual(self.ringside(*model, *file, "eval.temperature=1")[0], 0)
+        alone = [json.loads(line) for line in (self.folder / "x.jsonl").read_text().splitlines()]
+        self.assertEqual([line["completion_ids"] for line in alone], [line["completion_ids"] for line in both[::2]])
+        for words, part in ((("-n", 2, "--prompt", "1"), "eval.temperature is 0"), ((), "--prompt TEXT"),
+                            (("--prompt", "1", *file), "--prompt TEXT"), (("-n", 0, "--prompt", "1"), "-n")):
+            with self.subTest(words=words):
+                code, text = self.ringside(*model, *words)
+                self.assertEqual(code, 2, text)
+                self.assertIn(part, text)
 
     def test_input_of_other_commands_is_named(self):
         self.lines("ids.jsonl", [{"ids": "abc"}])
