@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "rl/config/data_files.h"
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 
@@ -50,7 +51,9 @@ struct SlotSchema {
     return {{"type", {"string", "number", "boolean"}}, {"default", *slot.value}};
   }
   Json operator()(const PathSlot& slot) const {
-    return {{"type", "string"}, {"default", *slot.value}};
+    const Json types =
+        slot.resolve == absolute_data_files ? Json{"string", "array"} : Json("string");
+    return {{"type", types}, {"default", *slot.value}};
   }
   Json operator()(const ChoiceSlot& slot) const {
     Json names = Json::array();

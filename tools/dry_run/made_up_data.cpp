@@ -109,10 +109,11 @@ std::vector<std::string> made_up_documents(const rl::Config& config) {
     json prompt = question(config, line);
     const std::string answer = "It is " + std::to_string(line % 7 + line % 5) + ".";
     if (prompt.is_string()) {
-      lines.push_back(json{{"prompt", prompt}, {"completion", answer}}.dump());
+      lines.push_back(
+          json{{config.data.prompt_key, prompt}, {config.data.completion_key, answer}}.dump());
     } else {
       prompt.push_back({{"role", "assistant"}, {"content", answer}});
-      lines.push_back(json{{"messages", prompt}}.dump());
+      lines.push_back(json{{config.data.messages_key, prompt}}.dump());
     }
   }
   return lines;
