@@ -174,7 +174,7 @@ TEST_CASE("files and functions that cannot be used are named before a run starts
   PythonReward interpreter({"score", 1.0, "/nothere/rewards.py"}, options);
   CHECK_THROWS_WITH(interpreter.load(), Contains("cannot start no-such-python"));
   CHECK_THAT(Function("def score(completions, solution): return [1]\n").failure(),
-             Contains("score takes solution, and no row has it; there is answers, "));
+             Contains("score takes solution, and no row has it; there is prompts, "));
 }
 
 TEST_CASE("a batch is divided among the processes, which work at the same time") {
