@@ -128,6 +128,7 @@ def run_ours(size: Size, folder: pathlib.Path, options: argparse.Namespace) -> d
         "optimizer.learning_rate": LEARNING_RATE,
         "optimizer.lr_schedule": "constant",
         "optimizer.max_grad_norm": MAX_GRAD_NORM,
+        "log.samples": 0,  # TRL logs no completions here either
         "train.threads": options.threads,
     } | dict(word.split("=", 1) for word in options.overrides.split())
     ranks = math.prod(int(words[key]) for key in words if re.match(r"parallel\..*_size$", key))
