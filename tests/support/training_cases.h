@@ -26,7 +26,7 @@ struct Part {
   Words words;
 };
 
-// Model directories of random weights, of one shape: config.json alone.
+// Model directories of random weights, of one shape: config.json alone. config: a Qwen3's.
 class Models {
  public:
   explicit Models(nlohmann::json config) {
@@ -36,9 +36,14 @@ class Models {
     write("qwen3_moe", with_experts(config));
     config["architectures"] = {"Qwen2ForCausalLM"};
     config["model_type"] = "qwen2";
+    config.erase("attention_bias");
     write("qwen2", config);
     config["architectures"] = {"LlamaForCausalLM"};
     config["model_type"] = "llama";
+    for (const char* key :
+         {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}) {
+      config.erase(key);
+    }
     write("llama", config);
   }
   Part part(const std::string& name) const {
