@@ -31,7 +31,7 @@ def libraries(program: str) -> dict[str, pathlib.Path]:
 class Version(unittest.TestCase):
     def test_the_program_for_the_cpu_has_the_cpu_alone(self):
         text = version(_RINGSIDE)
-        self.assertRegex(text, r"^ringside \d+\.\d+\.\d+\n")
+        self.assertRegex(text, r"^ringside \d+\.\d+\.\d+( \(commit [0-9a-f]+\+?\))?\n")
         self.assertRegex(text, r"\ntorch: built with (2\.11\.\d+), running with \1\n")
         self.assertRegex(text, r"\ncpu: 1 device\n  groups: Gloo\n")
         self.assertNotIn("cuda", text.lower())

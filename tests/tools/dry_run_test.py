@@ -22,7 +22,7 @@ RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
 import quickstart_task  # noqa: E402
 
-ABSENT = "model: {path: /nowhere/Qwen3-8B, dtype: bfloat16, device: cuda}\ndata: {train: /nowhere/train.jsonl}\n"
+ABSENT = "model: {path: /nowhere/Nobodys-8B, dtype: bfloat16, device: cuda}\ndata: {train: /nowhere/train.jsonl}\n"
 
 
 class DryRun(unittest.TestCase):
@@ -60,7 +60,7 @@ class DryRun(unittest.TestCase):
                            "rollout: {prompts_per_step: 512, max_completion_tokens: 20480, reward: math_answer, server: vllm}\n"
                            "parallel: {data_parallel_shard_size: 2, ulysses_parallel_size: 2, zero_stage: 2}\n"
                            "train: {steps: 1000, num_mini_batches: 16}\n")
-        for part in ("model: a made-up Qwen3, because /nowhere/Qwen3-8B is not there", "made up, one token a byte",
+        for part in ("model: a made-up Qwen3, because /nowhere/Nobodys-8B is not there", "made up, one token a byte",
                      "ranks: 4, as in the recipe", "train.steps: 1000 -> 2", "rollout.server: vllm -> embedded",
                      "replicas 1 x shards 2 x ring 1 x ulysses 2", "lora.rank: 32 -> 4", "step 2/2"):
             self.assertIn(part, text)
