@@ -273,8 +273,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
-                  config_.fp32_norms);
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
@@ -286,7 +285,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
 
 DecoderWeights Decoder::materialize() const {

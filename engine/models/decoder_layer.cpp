@@ -34,7 +34,7 @@ std::vector<Weight> split_rows(const Weight& weight, const std::vector<int64_t>&
 }
 
 HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
-  return {weights.q_norm, weights.k_norm, config.rms_norm_eps, config.fp32_norms};
+  return {weights.q_norm, weights.k_norm, config.norm_options()};
 }
 
 // Self-attention whose projections overlap the exchange of heads. This rank norms, rotates and
@@ -251,11 +251,11 @@ LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const P
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
                          AttentionBackend& attention, MlpTiles tiles) {
-  const double eps = config.rms_norm_eps;
-  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
+  const NormOptions norm = config.norm_options();
+  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, norm);
   const ResidualNorm attended =
       add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
-                   weights.post_attention_norm, eps, config.fp32_norms);
+                   weights.post_attention_norm, norm);
   return attended.residual + (config.has_experts(layer) ? mixture(config, weights, attended.normed)
                                                         : mlp(weights, attended.normed, tiles));
 }

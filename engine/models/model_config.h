@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
 
 namespace ringside::engine {
@@ -31,6 +32,7 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  bool norms_plus_one = false;  // Gemma and Qwen3-Next: every RMSNorm multiplies by 1 + weight
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
   bool tie_word_embeddings = false;
@@ -51,6 +53,8 @@ struct ModelConfig {
   std::optional<int64_t> pad_token_id;
 
   bool has_experts(int64_t layer) const;
+
+  NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
