@@ -57,7 +57,7 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
                                                head_norms(config, weights), rope);
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
-  return attention.project_out(attention.attend_heads(heads), {weights.o_weight, weights.o_bias});
+  return attention.project_out(attention.attend_heads(spec, heads), {weights.o_weight, weights.o_bias});
 }
 
 at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -71,7 +71,7 @@ at::Tensor self_attention(const ModelConfig& config, const LayerWeights& weights
   const at::Tensor qkv = apply_linear(normed_sE, weights.qkv_weight, weights.qkv_bias);
   const RotatedHeads heads =
       norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k}, head_norms(config, weights), rope);
-  const at::Tensor out_sHD = attention.attend(layer, heads.q_sHD, heads.k_sKD, heads.v);
+  const at::Tensor out_sHD = attention.attend(spec, heads.q_sHD, heads.k_sKD, heads.v);
   return apply_linear(out_sHD.reshape({s, h * d}), weights.o_weight, weights.o_bias);
 }
 
