@@ -1,6 +1,8 @@
 #include "engine/models/model_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 namespace ringside::engine {
 namespace {
@@ -15,9 +17,29 @@ int64_t times(int64_t length, double factor) {
 
 }  // namespace
 
-bool ModelConfig::has_experts(int64_t layer) const {
-  return experts.count > 0 &&
-         !std::binary_search(experts.mlp_layers.begin(), experts.mlp_layers.end(), layer);
+BlockSpec ModelConfig::block(int64_t layer) const {
+  if (!blocks.empty()) {
+    return blocks.at(layer);
+  }
+  return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
+}
+
+void ModelConfig::list_blocks() {
+  if (blocks.empty()) {
+    blocks.assign(num_hidden_layers, block(0));
+  }
+}
+
+std::vector<int64_t> ModelConfig::distinct_windows() const {
+  std::set<int64_t> windows;
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    windows.insert(window(layer));
+  }
+  return {windows.begin(), windows.end()};
+}
+
+double ModelConfig::softmax_scale() const {
+  return 1.0 / std::sqrt(query_scalar > 0 ? query_scalar : static_cast<double>(head_dim));
 }
 
 int64_t num_positions(const ModelConfig& config) {

@@ -11,14 +11,26 @@
 
 namespace ringside::engine {
 
-// Mixture of experts in place of the MLP.
+// Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
-  int64_t count = 0;  // 0: every layer has an MLP
+  int64_t count = 0;
   int64_t per_token = 0;
-  int64_t intermediate_size = 0;    // of one expert
-  bool normalise_weights = false;   // a token's routing weights sum to 1
-  std::vector<int64_t> mlp_layers;  // layers that have an MLP all the same, ascending
+  int64_t intermediate_size = 0;   // of one expert
+  bool normalise_weights = false;  // a token's routing weights sum to 1
   bool operator==(const ExpertsConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention };
+enum class ChannelMixer { kMlp, kExperts };
+enum class GateActivation { kSilu, kGeluTanh };
+
+// What one layer is made of.
+struct BlockSpec {
+  TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
+  ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
+  bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
+  bool operator==(const BlockSpec&) const = default;
 };
 
 struct ModelConfig {
@@ -35,12 +47,19 @@ struct ModelConfig {
   bool norms_plus_one = false;  // Gemma and Qwen3-Next: every RMSNorm multiplies by 1 + weight
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;    // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;  // Llama with mlp_bias
-  bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;        // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;      // Llama with mlp_bias
+  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
+  bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
+  GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
   ExpertsConfig experts;
+  // Of each layer. Empty: all layers are alike, with experts if there are any.
+  std::vector<BlockSpec> blocks;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -52,10 +71,23 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
-  bool has_experts(int64_t layer) const;
+  // Throws: std::out_of_range when blocks are given, but none for `layer`.
+  BlockSpec block(int64_t layer) const;
+  // Writes blocks out where they are all alike.
+  void list_blocks();
+  int64_t window(int64_t layer) const { return block(layer).window; }
+  // Of all layers, ascending.
+  std::vector<int64_t> distinct_windows() const;
+  bool has_experts(int64_t layer) const {
+    return block(layer).channel_mixer == ChannelMixer::kExperts;
+  }
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 
+  // Factor on attention scores.
+  double softmax_scale() const;
+
+  RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
   }

@@ -122,8 +122,7 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
-      const sp::Traffic& traffic =
-          input.batch->plan(decoder.config().window(layer)).plan->traffic;
+      const sp::Traffic& traffic = input.batch->plan(decoder.config().window(layer)).plan->traffic;
       bytes += forwards * sp::forward_bytes(traffic, element) +
                sp::backward_bytes(traffic, element, std::max<int64_t>(4, element));
     }

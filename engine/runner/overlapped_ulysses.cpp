@@ -55,8 +55,7 @@ at::Tensor OverlappedUlysses::attend_heads(const AttentionSpec& spec, const Head
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
   return sp::async_ulysses_output_projection(out_ShD, parameter_of(o.weight), bias_of(o.bias),
-                                             any().ulysses, any().plan().ulysses_rows,
-                                             kept_.get());
+                                             any().ulysses, any().plan().ulysses_rows, kept_.get());
 }
 
 }  // namespace ringside::engine

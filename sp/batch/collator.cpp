@@ -66,8 +66,8 @@ WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& l
                    const CollatorOptions& options) {
   PlanOptions plan_options = options.sequence.plan;
   plan_options.window = window;
-  WindowPlan plan{window, std::make_shared<const AttentionPlan>(plan_attention(
-                              layout, options.heads, rank, plan_options))};
+  WindowPlan plan{window, std::make_shared<const AttentionPlan>(
+                              plan_attention(layout, options.heads, rank, plan_options))};
   const SegmentForest& forest = packed.tree.forest;
   const auto pairs_of = [&](int64_t segment) {
     return forest.attended_pairs(segment, {0, forest.length(segment)}, window);
