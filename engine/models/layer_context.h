@@ -16,9 +16,9 @@ struct MlpTiles {
 
 struct LayerContext {
   RopeTables rope;
-  RopeTables local_rope;        // of blocks with local_rope; empty without
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
+  RopeTables local_rope = {};  // of blocks with local_rope; empty without
 };
 
 }  // namespace ringside::engine
