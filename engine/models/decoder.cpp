@@ -72,6 +72,7 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 // The context of parameters that every rank holds whole, on its device.
 ComputeContext whole_context(ComputeContext context) {
   context.sharding = nullptr;
+  context.experts = nullptr;
   context.host_master = context.host_values = false;
   return context;
 }
@@ -242,7 +243,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   const UnitShapes cut = layer_shapes(config_, index, context_.compute);
   if (recomputes) {
     const auto segment = [=, this, &unit](const at::Tensor& hidden) {
-      const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
+      const std::vector<Weight> matrices = unit.materialize(cut);
       // In the backward, where autograd is on, the layers come in the opposite order.
       prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
       return run(layer_weights(config_, index, matrices), hidden);

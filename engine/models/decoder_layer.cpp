@@ -104,13 +104,16 @@ at::Tensor mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTile
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE) {
+                   const at::Tensor& normed_sE, const ExpertGroup& group) {
   const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
   const ExpertsConfig& experts = config.experts;
+  const Routes routes =
+      route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights, config.fp32_norms);
   return apply_experts(
-      normed_sE,
-      route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights, config.fp32_norms),
-      weights.experts_gate_up, weights.experts_down);
+      normed_sE, routes, group,
+      [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+        return swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
+      });
 }
 
 using AddSpec = std::function<void(const std::string& name, std::vector<int64_t> shape)>;
@@ -150,31 +153,41 @@ void add_mlp_specs(const ModelConfig& config, const AddSpec& add) {
   }
 }
 
-// gate and up of each expert side by side, then all down projections, so that either is one tensor.
 void add_experts_specs(const ModelConfig& config, const AddSpec& add) {
   const int64_t e = config.hidden_size, i = config.experts.intermediate_size;
-  add("mlp.gate.weight", {config.experts.count, e});
-  const auto name = [](int64_t expert, const char* matrix) {
-    return "mlp.experts." + std::to_string(expert) + "." + matrix + ".weight";
+  for (int64_t x = 0; x < config.experts.count; ++x) {
+    const std::string expert = "mlp.experts." + std::to_string(x) + ".";
+    add(expert + "gate_proj.weight", {i, e});
+    add(expert + "up_proj.weight", {i, e});
+    add(expert + "down_proj.weight", {e, i});
+  }
+}
+
+AddSpec add_to(std::vector<ParamSpec>& specs, int64_t layer) {
+  return [&specs, layer](const std::string& name, std::vector<int64_t> shape) {
+    specs.push_back({"model.layers." + std::to_string(layer) + "." + name, std::move(shape)});
   };
-  for (int64_t x = 0; x < config.experts.count; ++x) {
-    add(name(x, "gate_proj"), {i, e});
-    add(name(x, "up_proj"), {i, e});
-  }
-  for (int64_t x = 0; x < config.experts.count; ++x) {
-    add(name(x, "down_proj"), {e, i});
-  }
 }
 
 }  // namespace
 
+std::vector<ParamSpec> layer_experts_specs(const ModelConfig& config, int64_t layer) {
+  std::vector<ParamSpec> specs;
+  if (config.has_experts(layer)) {
+    add_experts_specs(config, add_to(specs, layer));
+  }
+  return specs;
+}
+
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
   std::vector<ParamSpec> specs;
-  const AddSpec add = [&](const std::string& name, std::vector<int64_t> shape) {
-    specs.push_back({"model.layers." + std::to_string(layer) + "." + name, std::move(shape)});
-  };
+  const AddSpec add = add_to(specs, layer);
   add_attention_specs(config, add);
-  config.has_experts(layer) ? add_experts_specs(config, add) : add_mlp_specs(config, add);
+  if (config.has_experts(layer)) {
+    add("mlp.gate.weight", {config.experts.count, config.hidden_size});
+  } else {
+    add_mlp_specs(config, add);
+  }
   add("input_layernorm.weight", {config.hidden_size});
   add("post_attention_layernorm.weight", {config.hidden_size});
   return specs;
@@ -206,14 +219,11 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerP
   cut(&LayerWeights::o_bias, {e}, config.o_bias);
   cut(&LayerWeights::q_norm, {d}, config.qk_norm);
   cut(&LayerWeights::k_norm, {d}, config.qk_norm);
-  const int64_t x = config.experts.count, i = config.experts.intermediate_size;
   cut(&LayerWeights::gate_up_weight, {2 * f, e}, projections && !experts);
   cut(&LayerWeights::gate_up_bias, {2 * f}, config.mlp_bias && !experts);
   cut(&LayerWeights::down_weight, {e, f}, projections && !experts);
   cut(&LayerWeights::down_bias, {e}, config.mlp_bias && !experts);
-  cut(&LayerWeights::router, {x, e}, experts);
-  cut(&LayerWeights::experts_gate_up, {x, 2 * i, e}, experts);
-  cut(&LayerWeights::experts_down, {x, e, i}, experts);
+  cut(&LayerWeights::router, {config.experts.count, e}, experts);
   cut(&LayerWeights::input_norm, {e});
   cut(&LayerWeights::post_attention_norm, {e});
   return parts;
@@ -242,21 +252,32 @@ LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
   return weights;
 }
 
+UnitShapes experts_shapes(const ModelConfig& config, int64_t count, at::ScalarType compute_dtype) {
+  const int64_t e = config.hidden_size, i = config.experts.intermediate_size;
+  return {compute_dtype, {{count, 2 * i, e}, {count, e, i}}, count};
+}
+
+void set_experts(LayerWeights& weights, const std::vector<Weight>& matrices) {
+  weights.experts_gate_up = matrices.at(0);
+  weights.experts_down = matrices.at(1);
+}
+
 LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which) {
   const UnitShapes cut = layer_shapes(config, layer, compute_dtype, which);
-  return layer_weights(config, layer, unit.materialize(cut.dtype, cut.shapes), which);
+  return layer_weights(config, layer, unit.materialize(cut), which);
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
-                         AttentionBackend& attention, MlpTiles tiles) {
+                         AttentionBackend& attention, MlpTiles tiles,
+                         const ExpertGroup& experts) {
   const double eps = config.rms_norm_eps;
   const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
   const ResidualNorm attended =
       add_rms_norm(in.residual, self_attention(config, weights, layer, in.normed, rope, attention),
                    weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + (config.has_experts(layer) ? mixture(config, weights, attended.normed)
+  return attended.residual + (config.has_experts(layer) ? mixture(config, weights, attended.normed, experts)
                                                         : mlp(weights, attended.normed, tiles));
 }
 

@@ -12,6 +12,7 @@
 
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
+#include "engine/nn/experts.h"
 #include "engine/nn/rope.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/unit_scope.h"
@@ -21,6 +22,10 @@ namespace ringside::engine {
 // Parameters of layer `layer` with their Hugging Face names, ordered so that q, k, v and gate, up
 // are adjacent.
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
+
+// Parameters of a layer's experts, which are a unit of their own: gate, up and down of each expert,
+// one expert after the other. Empty for a layer without experts.
+std::vector<ParamSpec> layer_experts_specs(const ModelConfig& config, int64_t layer);
 
 // A layer's parameters for use in compute dtype, with q, k, v and gate, up fused. Absent ones are
 // undefined.
@@ -36,8 +41,8 @@ struct LayerWeights {
   Weight down_weight;  // [E, F]
   Weight down_bias;
   Weight router;           // [X, E], in place of the MLP's
-  Weight experts_gate_up;  // [X, 2I, E]
-  Weight experts_down;     // [X, E, I]
+  Weight experts_gate_up;  // [x, 2I, E] of the x experts of this rank
+  Weight experts_down;     // [x, E, I]
   Weight input_norm;       // [E]
   Weight post_attention_norm;
 };
@@ -48,12 +53,18 @@ enum class LayerParts { kAll, kWithoutProjections };
 // The matrices that a unit made from decoder_layer_specs(), or from those of `which`, is cut into.
 UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType compute_dtype,
                         LayerParts which = LayerParts::kAll);
-// Those matrices as the layer's weights.
+// The matrices that `count` experts are cut into.
+UnitShapes experts_shapes(const ModelConfig& config, int64_t count, at::ScalarType compute_dtype);
+
+// Those matrices as the layer's weights, without its experts.
 LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
                            const std::vector<Weight>& matrices,
                            LayerParts which = LayerParts::kAll);
 
-// Both together. Differentiable towards unit.flat().
+// Sets the matrices of experts_shapes().
+void set_experts(LayerWeights& weights, const std::vector<Weight>& matrices);
+
+// layer_shapes() and layer_weights() together. Differentiable towards unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which = LayerParts::kAll);
 
@@ -68,6 +79,7 @@ struct MlpTiles {
 // Shapes: hidden_sE -> hidden_sE; s may be 0.
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const RopeTables& rope,
-                         AttentionBackend& attention, MlpTiles tiles = {});
+                         AttentionBackend& attention, MlpTiles tiles = {},
+                         const ExpertGroup& experts = {});
 
 }  // namespace ringside::engine
