@@ -95,9 +95,8 @@ ExpertExchange::ExpertExchange(std::shared_ptr<sp::Communicator> ranks, const at
   const int64_t experts = counts_X.numel(), size = ranks->size();
   const int64_t mine = sp::even_part(experts, size, ranks->rank()).size();
   TORCH_CHECK(size <= experts, "experts: ", experts, " experts for ", size, " ranks");
-  const at::Tensor counts = sp::compute_once(kept, [&] {
-    return sp::KeptResults::Tensors{exchange_counts(counts_X, mine, *ranks)};
-  })[0];
+  const at::Tensor counts = sp::compute_once(
+      kept, [&] { return sp::KeptResults::Tensors{exchange_counts(counts_X, mine, *ranks)}; })[0];
   const at::Tensor on_host = counts.cpu();
   const int64_t* sent = on_host.const_data_ptr<int64_t>();
   const int64_t* received = sent + experts;

@@ -1,7 +1,7 @@
 // Exchange of rows between the ranks that hold a layer's experts.
 //
-// Shapes: R = rows of this rank, T = rows of all ranks for this rank's experts, E = hidden size, X =
-// experts, x = this rank's experts, P = ranks.
+// Shapes: R = rows of this rank, T = rows of all ranks for this rank's experts, E = hidden size, X
+// = experts, x = this rank's experts, P = ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

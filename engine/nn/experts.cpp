@@ -98,7 +98,7 @@ void count_load(const ExpertGroup& group, const at::Tensor& counts_X) {
   if (!group.load_X.defined()) {
     return;
   }
-  sp::compute_once(group.kept, [&] {
+  sp::compute_once(group.kept.get(), [&] {
     group.load_X.add_(counts_X);
     return sp::KeptResults::Tensors{};
   });
@@ -106,37 +106,24 @@ void count_load(const ExpertGroup& group, const at::Tensor& counts_X) {
 
 }  // namespace
 
-Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32) {
-  TORCH_CHECK(logits_sX.dim() == 2 && per_token > 0 && per_token <= logits_sX.size(1),
-              "router: ", per_token, " experts a token of logits ", logits_sX.sizes());
-  const at::Tensor probabilities =
-      at::softmax(logits_sX, 1, in_fp32 ? at::kFloat : sum_dtype(logits_sX));
-  auto [weight, expert] = at::topk(probabilities, per_token, 1);
-  if (normalise) {
-    weight = weight / weight.sum(1, /*keepdim=*/true);
-  }
-  return {expert, weight.to(logits_sX.scalar_type())};
-}
-
-at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, const ExpertGroup& group,
-                         const ExpertFunction& function) {
+at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
+                         const ExpertGroup& group, const ExpertFunction& function) {
   TORCH_CHECK(routes.expert_sK.dim() == 2 && routes.expert_sK.size(0) == x_sE.size(0) &&
                   routes.expert_sK.sizes() == routes.weight_sK.sizes(),
               "experts: x ", x_sE.sizes(), " with routes ", routes.expert_sK.sizes(),
               " and weights ", routes.weight_sK.sizes());
-  const RowOrder order = order_rows(routes.expert_sK, group.experts);
+  const RowOrder order = order_rows(routes.expert_sK, experts);
   count_load(group, order.counts_X);
   const at::Tensor rows =
       Dispatch::apply(x_sE, order.sorted, order.inverse, routes.expert_sK.size(1));
   at::Tensor results;
   if (group.ranks != nullptr && group.ranks->size() > 1) {
-    const ExpertExchange exchange(group.ranks, order.counts_X, group.kept);
+    const ExpertExchange exchange(group.ranks, order.counts_X, group.kept.get());
     results = exchange.to_sources(function(exchange.to_experts(rows), exchange.counts()));
   } else {
     const at::Tensor counts = order.counts_X.cpu();
     const auto* first = counts.const_data_ptr<int64_t>();
-    results = function(rows, {first, first + group.experts});
+    results = function(rows, {first, first + experts});
   }
   return Combine::apply(results, routes.weight_sK, order.sorted, order.inverse);
 }

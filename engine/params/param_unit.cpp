@@ -116,7 +116,8 @@ void ParamUnit::freeze(at::ScalarType dtype) {
 
 void ParamUnit::release() {
   gather_.reset();
-  flat_ = at::empty({part_numel_}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
+  flat_ =
+      at::empty({part_numel_}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
 }
 
 at::Tensor ParamUnit::grad() const {
@@ -165,9 +166,9 @@ std::vector<at::Tensor> ParamUnit::matrices_of(const at::Tensor& flat,
   }
   TORCH_CHECK(row * cut.rows == flat.numel(), "unit ", name_, " holds ", flat.numel(),
               " elements, the shapes asked for take ", row * cut.rows);
-  std::vector<at::Tensor> matrices =
-      cut.rows == 1 ? flat.split_with_sizes(sizes)
-                    : flat.view({cut.rows, row}).split_with_sizes(sizes, 1);
+  std::vector<at::Tensor> matrices = cut.rows == 1
+                                         ? flat.split_with_sizes(sizes)
+                                         : flat.view({cut.rows, row}).split_with_sizes(sizes, 1);
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     matrices[i] = matrices[i].view(cut.shapes[i]);
   }

@@ -120,8 +120,8 @@ class ParamUnit {
   ShardGather* gather() const { return gather_.get(); }
 
   // Called in a backward of a sharded unit with a gradient of all that is gathered [part_numel], in
-  // master dtype, in place of what autograd does for a leaf. There is one call for each materialize() of
-  // the forward; `last` says that none is open any more.
+  // master dtype, in place of what autograd does for a leaf. There is one call for each
+  // materialize() of the forward; `last` says that none is open any more.
   using OnGradient = std::function<void(at::Tensor gradient, bool last)>;
   void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
   // For the backward.

@@ -22,7 +22,8 @@ std::vector<AxisSize> axis_sizes(const MeshShape& shape, Axes axes) {
   for (const Axis axis : {Axis::kDpShard, Axis::kRing, Axis::kUlysses}) {
     if (axes.contains(axis)) {
       throw std::invalid_argument(
-          "mesh: the axes of experts cut the ranks of dp_shard, ring and ulysses another way; a set "
+          "mesh: the axes of experts cut the ranks of dp_shard, ring and ulysses another way; a "
+          "set "
           "has one or the other");
     }
   }

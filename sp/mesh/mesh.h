@@ -22,8 +22,8 @@ struct MeshShape {
   int64_t world_size() const { return dp_size() * sp_size(); }
 };
 
-// Outermost first. kExpertShard x kExpert are the ranks of kDpShard x kRing x kUlysses once more, so
-// a set of axes has some of the one or some of the other.
+// Outermost first. kExpertShard x kExpert are the ranks of kDpShard x kRing x kUlysses once more,
+// so a set of axes has some of the one or some of the other.
 enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses, kExpertShard, kExpert };
 
 // A set of axes. It names a sub-mesh: the ranks that differ from this one only in these

@@ -1,5 +1,5 @@
-// Mixture of experts against a formula that runs every expert on every token, and experts of several
-// ranks against those of one.
+// Mixture of experts against a formula that runs every expert on every token, and experts of
+// several ranks against those of one.
 #include "engine/nn/experts.h"
 
 #include <ATen/ATen.h>
@@ -49,7 +49,7 @@ at::Tensor dense_formula(const Inputs& in, const at::Tensor& expert_sK, bool nor
 
 at::Tensor local_experts(const at::Tensor& x, const Routes& routes, const Weight& gate_up,
                          const Weight& down) {
-  return apply_experts(x, routes, {kExperts},
+  return apply_experts(x, routes, kExperts, {},
                        [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
                          return swiglu_experts(rows, counts, gate_up, down);
                        });
@@ -153,23 +153,23 @@ Pass run_pass(const Inputs& in, int64_t begin, int64_t n, sp::Range mine, const 
     routes.expert_sK = at::full_like(routes.expert_sK, 3);
   }
   const at::Tensor out =
-      apply_experts(x, routes, group, [&](const at::Tensor& rows, const auto& counts) {
+      apply_experts(x, routes, kExperts, group, [&](const at::Tensor& rows, const auto& counts) {
         return swiglu_experts(rows, counts, gate_up, down);
       });
-  const at::Tensor weight = at::sin(at::arange(kTokens * kHidden, in.x.options().requires_grad(false)))
-                                .view({kTokens, kHidden})
-                                .narrow(0, begin, n);
+  const at::Tensor weight =
+      at::sin(at::arange(kTokens * kHidden, in.x.options().requires_grad(false)))
+          .view({kTokens, kHidden})
+          .narrow(0, begin, n);
   (out * weight).sum().backward();
   return {out.detach(), x.grad(), logits.grad(), gate_up.grad(), down.grad()};
 }
 
-// Unequal numbers of tokens; the second rank has none.
+// Unequal numbers of tokens; of three and more ranks the second has none.
 sp::Range tokens_of(int64_t rank, int64_t ranks) {
-  if (ranks == 1) {
-    return {0, kTokens};
-  }
-  const int64_t begin = rank == 0 ? 0 : 7 + (rank == 1 ? 0 : rank - 2);
-  return {begin, rank == 0 ? 7 : rank == 1 ? 7 : rank + 1 == ranks ? kTokens : begin + 1};
+  const std::vector<int64_t> ends = ranks == 2   ? std::vector<int64_t>{7, kTokens}
+                                    : ranks == 3 ? std::vector<int64_t>{7, 7, kTokens}
+                                                 : std::vector<int64_t>{7, 7, 8, kTokens};
+  return {rank == 0 ? 0 : ends[rank - 1], ends[rank]};
 }
 
 TEST_CASE("experts of several ranks compute what one rank computes") {
@@ -177,7 +177,7 @@ TEST_CASE("experts of several ranks compute what one rank computes") {
   for (const int64_t ranks : {2, 3, 4}) {
     for (const bool one_expert : {false, true}) {
       CAPTURE(ranks, one_expert);
-      const Pass expected = run_pass(in, 0, kTokens, {0, kExperts}, {kExperts}, one_expert);
+      const Pass expected = run_pass(in, 0, kTokens, {0, kExperts}, {}, one_expert);
       const auto wanted = [&](const at::Tensor& whole, sp::Range range) {
         return whole.narrow(0, range.begin, range.size());
       };
@@ -188,11 +188,11 @@ TEST_CASE("experts of several ranks compute what one rank computes") {
             const sp::Range mine = sp::even_part(kExperts, ranks, comm->rank());
             const sp::Range tokens = tokens_of(mesh.rank(), ranks);
             const at::Tensor load = at::zeros({kExperts}, at::kLong);
-            const Pass pass = run_pass(in, tokens.begin, tokens.size(), mine,
-                                       {kExperts, comm, nullptr, load}, one_expert);
+            const Pass pass =
+                run_pass(in, tokens.begin, tokens.size(), mine, {comm, nullptr, load}, one_expert);
             const auto equal = [&](const char* what, const at::Tensor& a, const at::Tensor& b) {
-              TORCH_CHECK(a.sizes() == b.sizes() && (a.numel() == 0 ||
-                                                     (a - b).abs().max().item<double>() < 1e-13),
+              TORCH_CHECK(a.sizes() == b.sizes() &&
+                              (a.numel() == 0 || (a - b).abs().max().item<double>() < 1e-13),
                           what, " of rank ", mesh.rank(), " is ", a, ", expected ", b);
             };
             equal("the result", pass.out, wanted(expected.out, tokens));
@@ -222,15 +222,15 @@ TEST_CASE("the second run of a recomputed layer uses the row counts of the first
       {.ulysses = 2, .expert = 2},
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         const auto& comm = groups.tensors(sp::axes::kExpert);
-        sp::KeptResults kept;
+        const auto kept = std::make_shared<sp::KeptResults>();
         const at::Tensor load = at::zeros({kExperts}, at::kLong);
-        const ExpertGroup group{kExperts, comm, &kept, load};
+        const ExpertGroup group{comm, kept, load};
         const sp::Range mine = sp::even_part(kExperts, 2, comm->rank());
         const sp::Range tokens = tokens_of(mesh.rank(), 2);
         const Pass first = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
         const int64_t counts_bytes = comm->sent_bytes().at("expert_counts");
         const at::Tensor load_before = load.clone();
-        kept.restore(kept.release());
+        kept->restore(kept->release());
         const Pass second = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
         TORCH_CHECK(comm->sent_bytes().at("expert_counts") == counts_bytes, "counts sent again");
         TORCH_CHECK(load.equal(load_before), "rows counted twice: ", load);

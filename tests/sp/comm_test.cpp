@@ -200,7 +200,8 @@ TEST_CASE("experts' groups cut the ranks of a replica another way") {
       CHECK(each.ranks(axes).at(each.coordinate(axes)) == rank);
     }
   }
-  CHECK_THROWS_WITH(mesh.size({sp::Axis::kExpert, sp::Axis::kRing}), Catch::Contains("another way"));
+  CHECK_THROWS_WITH(mesh.size({sp::Axis::kExpert, sp::Axis::kRing}),
+                    Catch::Contains("another way"));
   CHECK_THROWS_WITH(sp::Mesh({.ulysses = 4, .expert = 3}, 0),
                     Catch::Contains("3 ranks with all experts do not divide the 4 ranks"));
 }
