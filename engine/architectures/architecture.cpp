@@ -81,7 +81,8 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kGemma3, &kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
+constexpr std::array kTable = {&kGemma3, &kGptOss, &kLlama,   &kMistral,
+                               &kQwen2,  &kQwen3,  &kQwen3Moe};
 
 }  // namespace
 

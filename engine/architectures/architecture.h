@@ -38,6 +38,6 @@ std::string architecture_names();
 void refuse_unknown_fields(const JsonObject& json);
 
 // Each of these has a file of its own.
-extern const Architecture kGemma3, kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe;
+extern const Architecture kGemma3, kGptOss, kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe;
 
 }  // namespace ringside::engine

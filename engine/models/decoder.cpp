@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
+#include "engine/params/sharding.h"
+#include "sp/layout/range.h"
 
 namespace ringside::engine {
 namespace {
@@ -50,6 +53,7 @@ void check_config(const ModelConfig& c) {
 struct UnitSpecs {
   std::string name;
   std::vector<ParamSpec> specs;
+  bool of_experts = false;
 };
 
 // The units of Decoder::units(), in order.
@@ -57,7 +61,11 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   const int64_t v = config.vocab_size, e = config.hidden_size;
   std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    units.push_back({"layers." + std::to_string(i), decoder_layer_specs(config, i)});
+    const std::string name = "layers." + std::to_string(i);
+    units.push_back({name, decoder_layer_specs(config, i)});
+    if (auto experts = layer_experts_specs(config, i); !experts.empty()) {
+      units.push_back({name + ".experts", std::move(experts), /*of_experts=*/true});
+    }
   }
   units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
   if (!config.tie_word_embeddings) {
@@ -73,9 +81,28 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
               ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
 }
 
+// A unit of a layer's experts: all of them, or this rank's part of them.
+std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& config,
+                                        ComputeContext context) {
+  if (context.experts == nullptr) {
+    return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context);
+  }
+  const int64_t ranks = context.experts->ranks->size(), count = config.experts.count;
+  TORCH_CHECK(ranks <= count, "model config: ", count, " experts are too few for ", ranks,
+              " ranks, of which each holds at least one");
+  const int64_t parameters = static_cast<int64_t>(unit.specs.size()) / count;  // of one expert
+  UnitParts parts{context.experts->ranks, {}};
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    parts.ends.push_back(sp::even_part(count, ranks, rank).end * parameters);
+  }
+  context.sharding = context.experts->sharding;
+  return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context, std::move(parts));
+}
+
 // The context of parameters that every rank holds whole, on its device.
 ComputeContext whole_context(ComputeContext context) {
   context.sharding = nullptr;
+  context.experts = nullptr;
   context.host_master = context.host_values = false;
   return context;
 }
@@ -91,6 +118,15 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     one->inverse_d = one->inverse_d.to(context_.device);
   }
   for (UnitSpecs& unit : unit_specs(config_)) {
+    if (unit.of_experts) {
+      experts_.back() = units_.size();
+      units_.push_back(experts_unit(std::move(unit), config_, context_));
+      continue;
+    }
+    if (!units_.empty() && static_cast<int64_t>(layers_.size()) < config_.num_hidden_layers) {
+      layers_.push_back(units_.size());
+      experts_.emplace_back();
+    }
     units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
 }
@@ -103,6 +139,8 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       rope_frequencies_(other.rope_frequencies_),
       local_rope_frequencies_(other.local_rope_frequencies_),
       units_(other.units_),
+      layers_(other.layers_),
+      experts_(other.experts_),
       quantised_(other.quantised_) {}
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
@@ -119,7 +157,7 @@ void Decoder::init_random(uint64_t seed, double std) {
   for (ParamUnit* unit : units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       const ParamSpec& spec = unit->specs()[i];
-      if (spec.shape.size() > 1) {
+      if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
         // Drawn in fp64, so that decoders of either master dtype start from the same model, and
         // whole on every rank, so that shards do too.
         unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
@@ -154,6 +192,9 @@ void Decoder::copy_parameters_from(const Decoder& other) {
 void Decoder::prefetch_layer(int64_t index) const {
   if (index >= 0 && index < config_.num_hidden_layers) {
     layer(index).prefetch(context_.compute);
+    if (const ParamUnit* experts = experts_of(index)) {
+      experts->prefetch(context_.compute);
+    }
   }
 }
 
@@ -177,7 +218,7 @@ void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    ParamUnit& unit = *units_[1 + i];
+    ParamUnit& unit = *units_[layers_[i]];
     quantised_.push_back(
         std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context(context_)));
     unit.release();
@@ -202,10 +243,11 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 
 at::Tensor Decoder::effective_values(std::size_t unit) const {
   const at::Tensor values = units_.at(unit)->gather_flat();
-  const auto layer = static_cast<int64_t>(unit) - 1;
-  if (has_plain_weights() || layer < 0 || layer >= config_.num_hidden_layers) {
+  const auto found = std::ranges::find(layers_, unit);
+  if (has_plain_weights() || found == layers_.end()) {
     return values;
   }
+  const int64_t layer = found - layers_.begin();
   const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
                                                            /*copy=*/true)
                                                : quantised_[layer]->unpack(context_.master);
@@ -220,19 +262,58 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
+UnitShapes Decoder::experts_cut(int64_t index) const {
+  const auto& sharding = context_.experts;
+  const int64_t all = config_.experts.count;
+  const int64_t mine =
+      sharding == nullptr
+          ? all
+          : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
+  return experts_shapes(config_, index, mine, context_.compute);
+}
+
+std::vector<at::Tensor> Decoder::run_with_experts(LayerWeights weights, int64_t index,
+                                                  const at::Tensor& hidden_sE, const LayerRun& run,
+                                                  ScopeChain& scopes) const {
+  const ParamUnit* experts = experts_of(index);
+  if (experts == nullptr) {
+    prefetch_layer(index + 1);
+    return {run(weights, hidden_sE)};
+  }
+  const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
+    prefetch_layer(index + 1);
+    set_layer_weights(weights, config_, index, matrices, LayerParts::kExperts);
+    return std::vector<at::Tensor>{run(weights, hidden)};
+  };
+  return run_with_weights(*experts, experts_cut(index), hidden_sE, segment, scopes);
+}
+
+LayerWeights Decoder::weights_of(int64_t index) const {
+  if (!quantised_.empty()) {
+    return quantised_[index]->weights();
+  }
+  LayerWeights weights = materialize_layer(config_, index, layer(index), context_.compute);
+  if (const ParamUnit* experts = experts_of(index)) {
+    set_layer_weights(weights, config_, index, experts->materialize(experts_cut(index)),
+                      LayerParts::kExperts);
+  }
+  return weights;
+}
+
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
                               const LayerContext& shared, LayerChain& chain) const {
-  const ParamUnit& unit = layer(index);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  if (recomputes && activations_.recompute == Recompute::kSelective) {
+  const bool selective = activations_.recompute == Recompute::kSelective;
+  if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = shared.attention.keeping(kept.results);
+    keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
+  const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results};
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const auto run = [this, index, shared, adapter_leaf, keeping](LayerWeights weights,
-                                                                const at::Tensor& hidden) {
+  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group](
+                           LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
@@ -240,31 +321,34 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
     return decoder_layer(
         config_, weights, index, hidden,
-        {shared.rope, shared.local_rope, keeping ? *keeping : shared.attention, tiles});
+        {shared.rope, keeping ? *keeping : shared.attention, tiles, group, shared.local_rope});
   };
-  const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
-  if (!quantised_.empty()) {
-    const auto segment = [run, quantised = quantised_[index]](const at::Tensor& hidden) {
-      return run(quantised->weights(), hidden);
-    };
-    return recomputes ? recompute_in_backward(hidden_sE, leaves, segment, kept)
-                      : segment(hidden_sE);
-  }
-  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
   if (recomputes) {
-    const auto segment = [=, this, &unit](const at::Tensor& hidden) {
-      const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
+    std::vector<at::Tensor> leaves{adapter_leaf};
+    if (!adapter_leaf.defined()) {
+      leaves = {layer(index).flat()};
+      if (const ParamUnit* experts = experts_of(index)) {
+        leaves.push_back(experts->flat());
+      }
+    }
+    const auto segment = [this, run, index](const at::Tensor& hidden) {
+      const LayerWeights weights = weights_of(index);
       // In the backward, where autograd is on, the layers come in the opposite order.
       prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(layer_weights(config_, index, matrices), hidden);
+      return run(weights, hidden);
     };
     return recompute_in_backward(hidden_sE, leaves, segment, kept);
   }
-  const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
-    prefetch_layer(index + 1);
-    return std::vector<at::Tensor>{run(layer_weights(config_, index, matrices), h)};
+  if (!quantised_.empty()) {
+    return run(weights_of(index), hidden_sE);
+  }
+  const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
+    LayerWeights weights;
+    set_layer_weights(weights, config_, index, matrices);
+    return run_with_experts(std::move(weights), index, hidden, run, chain.scopes);
   };
-  return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
+  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
+  return run_with_weights(layer(index), cut, hidden_sE, segment, chain.scopes).front();
 }
 
 LayerContext Decoder::layer_context(const at::Tensor& positions,
@@ -273,10 +357,11 @@ LayerContext Decoder::layer_context(const at::Tensor& positions,
   for (const BlockSpec& block : config_.blocks) {
     has_local = has_local || block.local_rope;
   }
-  return {
-      rope_tables(rope_frequencies_, positions, context_.compute),
-      has_local ? rope_tables(local_rope_frequencies_, positions, context_.compute) : RopeTables{},
-      attention};
+  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return shared;
 }
 
 // transformers holds the factor in fp32 and rounds it to the compute dtype.
@@ -326,9 +411,7 @@ DecoderWeights Decoder::materialize() const {
   weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
   const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    LayerWeights of_layer = quantised_.empty()
-                                ? materialize_layer(config_, i, layer(i), context_.compute)
-                                : quantised_[i]->weights();
+    LayerWeights of_layer = weights_of(i);
     if (leaves[i].defined()) {
       adapters_->attach(of_layer, leaves[i], context_.compute);
     }

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -81,7 +82,8 @@ class Decoder {
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
-  // Collective over: the backend's group, if it has one: num_hidden_layers calls of attend(), and
+  // Collective over: the ranks of the experts; the backend's group, if it has one:
+  // num_hidden_layers calls of attend(), and
   // once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
@@ -118,8 +120,8 @@ class Decoder {
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 
-  // The parameters without adapters: embedding, layers in order, final norm, and last an untied
-  // head. Weights are streamed in this order.
+  // The parameters without adapters: embedding, layers in order, each followed by its experts if it
+  // has any, final norm, and last an untied head. Weights are streamed in this order.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -128,8 +130,14 @@ class Decoder {
   // Shares the parameters of `other`, without its adapters.
   Decoder(const Decoder& other, ParametersOf);
   const ParamUnit& embedding() const { return *units_.front(); }
-  const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
-  const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
+  const ParamUnit& layer(int64_t i) const { return *units_[layers_[i]]; }
+  // Null for a layer without experts.
+  const ParamUnit* experts_of(int64_t i) const {
+    return experts_[i] ? units_[*experts_[i]].get() : nullptr;
+  }
+  const ParamUnit& final_norm() const {
+    return *units_[units_.size() - (config_.tie_word_embeddings ? 1 : 2)];
+  }
   // The embedding's unit with tied embeddings, otherwise the last unit.
   const ParamUnit& head() const {
     return config_.tie_word_embeddings ? embedding() : *units_.back();
@@ -140,6 +148,15 @@ class Decoder {
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
   };
+  using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
+  // How this rank's experts of a layer are cut into matrices.
+  UnitShapes experts_cut(int64_t index) const;
+  // All weights of a layer but adapters.
+  LayerWeights weights_of(int64_t index) const;
+  // run() in the scope of the layer's experts. weights: the layer's others.
+  std::vector<at::Tensor> run_with_experts(LayerWeights weights, int64_t index,
+                                           const at::Tensor& hidden_sE, const LayerRun& run,
+                                           ScopeChain& scopes) const;
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const LayerContext& shared,
                        LayerChain& chain) const;
   // What all layers of a forward share.
@@ -156,7 +173,9 @@ class Decoder {
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
+  std::vector<std::shared_ptr<ParamUnit>> units_;    // in the order of units(); shared once frozen
+  std::vector<std::size_t> layers_;                  // each layer's place among them
+  std::vector<std::optional<std::size_t>> experts_;  // of its experts
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;
 };

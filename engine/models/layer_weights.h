@@ -20,15 +20,19 @@ struct LayerWeights {
   Weight qkv_bias;
   Weight o_weight;  // [E, H D]
   Weight o_bias;
+  Weight sinks;   // [H]
   Weight q_norm;  // [D]
   Weight k_norm;
   Weight gate_up_weight;  // [2F, E]
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
-  Weight router;                 // [X, E], in place of the MLP's
-  Weight experts_gate_up;        // [X, 2I, E]
-  Weight experts_down;           // [X, E, I]
+  Weight router;                // [X, E], in place of the MLP's
+  Weight router_bias;           // [X]
+  Weight experts_gate_up;       // [x, 2I, E] of the x experts of this rank
+  Weight experts_down;          // [x, E, I]
+  Weight experts_gate_up_bias;  // of clamped experts; shapes in clamped_experts.h
+  Weight experts_down_bias;
   Weight input_norm;             // [E]
   Weight post_attention_norm;    // before the channel mixer
   Weight attention_branch_norm;  // of what the mixers add to the residual
@@ -38,10 +42,13 @@ struct LayerWeights {
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie
 // side by side in the unit, in this order. Names are those of Hugging Face behind the layer's
 // prefix.
+// Experts are a unit of their own: one expert after another, each with its share of every part.
+// Such a part's shape and parameters are those of one expert.
 struct LayerPart {
   Weight LayerWeights::*target;
   std::vector<int64_t> shape;
   std::vector<ParamSpec> params;
+  bool of_expert = false;
 };
 
 // A weight that is one parameter.

@@ -11,8 +11,14 @@
 
 namespace ringside::engine {
 
+// kPlain: SwiGLU without biases, each expert with tensors of its own. kClamped: GPT-OSS, with
+// biases, clamped gates and a router whose weights are those of the chosen experts alone; all
+// experts of a layer are one tensor.
+enum class ExpertKind { kPlain, kClamped };
+
 // Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
+  ExpertKind kind = ExpertKind::kPlain;
   int64_t count = 0;
   int64_t per_token = 0;
   int64_t intermediate_size = 0;   // of one expert
@@ -49,11 +55,12 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;        // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;      // Llama with mlp_bias
-  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
-  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool qkv_bias = false;     // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;       // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;     // Llama with mlp_bias
+  bool qk_norm = false;      // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  bool sinks = false;        // GPT-OSS: a learned logit per query head joins every softmax
+  int64_t query_scalar = 0;  // attention scores are divided by its root; 0 = head_dim
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
   bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace ringside::engine {
@@ -34,7 +35,7 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
                             const c10::intrusive_ptr<UnitHolder>& holder) {
     ctx->saved_data["unit"] = c10::IValue::make_capsule(holder);
     return at::empty_strided(
-        {holder->unit.numel()}, {0},
+        {holder->unit.part_numel()}, {0},
         at::TensorOptions().dtype(shard_c.scalar_type()).device(holder->unit.context().device));
   }
 
@@ -49,20 +50,63 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
 
 int64_t ParamSpec::numel() const { return product(shape); }
 
-ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context)
-    : name_(std::move(name)), context_(context), specs_(std::move(specs)) {
+ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context,
+                     std::optional<UnitParts> parts)
+    : name_(std::move(name)),
+      context_(context),
+      specs_(std::move(specs)),
+      parts_(std::move(parts)) {
   for (const ParamSpec& spec : specs_) {
     offsets_.push_back(numel_);
     numel_ += spec.numel();
   }
-  int64_t local = numel_;
+  part_numel_ = numel_;
+  if (parts_) {
+    take_part();
+  }
+  int64_t local = part_numel_;
   TORCH_CHECK(context.sharding || !context.host_master,
               "a unit with master weights in host memory needs a sharding, if only over one rank");
   if (context.sharding && (context.sharding->shard->size() > 1 || context.host_master)) {
-    gather_ = std::make_unique<ShardGather>(context, numel_);
+    gather_ = std::make_unique<ShardGather>(context, part_numel_);
     local = gather_->shard_numel();
   }
   flat_ = at::zeros({local}, context.master_options()).set_requires_grad(true);
+}
+
+void ParamUnit::take_part() {
+  TORCH_CHECK(context_.sharding, "unit ", name_, " is in parts and its context has no sharding");
+  const std::vector<int64_t>& ends = parts_->ends;
+  const int64_t rank = parts_->ranks->rank(), ranks = parts_->ranks->size();
+  const bool ascend =
+      std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<>()) == ends.end();
+  TORCH_CHECK(static_cast<int64_t>(ends.size()) == ranks && ascend && ends.front() > 0 &&
+                  ends.back() == static_cast<int64_t>(specs_.size()),
+              "unit ", name_, " of ", specs_.size(), " parameters for ", ranks,
+              " ranks in parts that end at ", ends,
+              "; expected one part of at least one parameter for each rank");
+  part_begin_ = part_begin(rank);
+  part_numel_ = part_begin(rank + 1) - part_begin_;
+}
+
+int64_t ParamUnit::part_begin(int64_t part) const {
+  const int64_t parameter = part == 0 ? 0 : parts_->ends.at(part - 1);
+  return parameter < static_cast<int64_t>(offsets_.size()) ? offsets_[parameter] : numel_;
+}
+
+sp::Communicator* ParamUnit::holders() const {
+  return is_whole() ? nullptr : context_.sharding->replicas.get();
+}
+
+std::vector<sp::Communicator*> ParamUnit::spread() const {
+  std::vector<sp::Communicator*> groups;
+  if (is_sharded()) {
+    groups.push_back(context_.sharding->shard.get());
+  }
+  if (parts_) {
+    groups.push_back(parts_->ranks.get());
+  }
+  return groups;
 }
 
 void ParamUnit::freeze(at::ScalarType dtype) {
@@ -72,7 +116,8 @@ void ParamUnit::freeze(at::ScalarType dtype) {
 
 void ParamUnit::release() {
   gather_.reset();
-  flat_ = at::empty({numel_}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
+  flat_ =
+      at::empty({part_numel_}, at::TensorOptions().dtype(flat_.scalar_type()).device(at::kMeta));
 }
 
 at::Tensor ParamUnit::grad() const {
@@ -89,37 +134,45 @@ void ParamUnit::zero_grad() {
 }
 
 std::vector<Weight> ParamUnit::materialize(at::ScalarType compute_dtype) const {
-  std::vector<std::vector<int64_t>> shapes;
-  shapes.reserve(specs_.size());
+  UnitShapes cut{compute_dtype, {}};
   for (const ParamSpec& spec : specs_) {
-    shapes.push_back(spec.shape);
+    cut.shapes.push_back(spec.shape);
   }
-  return materialize(compute_dtype, shapes);
+  return materialize(cut);
 }
 
-std::vector<Weight> ParamUnit::materialize(at::ScalarType compute_dtype,
-                                           const std::vector<std::vector<int64_t>>& shapes) const {
-  std::vector<int64_t> sizes;
-  sizes.reserve(shapes.size());
-  int64_t numel = 0;
-  for (const std::vector<int64_t>& shape : shapes) {
-    sizes.push_back(product(shape));
-    numel += sizes.back();
+std::vector<Weight> ParamUnit::materialize(const UnitShapes& cut) const {
+  const bool casts = is_sharded() || cut.dtype != flat_.scalar_type();
+  const std::vector<at::Tensor> leaves = matrices_of(whole_leaf(), cut);
+  if (!casts) {
+    return {leaves.begin(), leaves.end()};
   }
-  TORCH_CHECK(numel == numel_, "unit ", name_, " holds ", numel_,
-              " elements, the shapes asked for take ", numel);
-  const bool casts = is_sharded() || compute_dtype != flat_.scalar_type();
-  const std::vector<at::Tensor> leaves = whole_leaf().split_with_sizes(sizes);
-  const std::vector<at::Tensor> values =
-      !casts         ? leaves
-      : is_sharded() ? gather_->whole(flat_, compute_dtype).split_with_sizes(sizes)
-                     : flat_.detach().to(compute_dtype).split_with_sizes(sizes);
+  const std::vector<at::Tensor> values = matrices_of(
+      is_sharded() ? gather_->whole(flat_, cut.dtype) : flat_.detach().to(cut.dtype), cut);
   std::vector<Weight> weights;
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const at::Tensor leaf = leaves[i].view(shapes[i]);
-    weights.push_back(casts ? Weight(values[i].view(shapes[i]), leaf) : Weight(leaf));
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    weights.emplace_back(values[i], leaves[i]);
   }
   return weights;
+}
+
+std::vector<at::Tensor> ParamUnit::matrices_of(const at::Tensor& flat,
+                                               const UnitShapes& cut) const {
+  std::vector<int64_t> sizes;  // elements of each matrix in a row
+  int64_t row = 0;
+  for (const std::vector<int64_t>& shape : cut.shapes) {
+    sizes.push_back(product(shape) / cut.rows);
+    row += sizes.back();
+  }
+  TORCH_CHECK(row * cut.rows == flat.numel(), "unit ", name_, " holds ", flat.numel(),
+              " elements, the shapes asked for take ", row * cut.rows);
+  std::vector<at::Tensor> matrices = cut.rows == 1
+                                         ? flat.split_with_sizes(sizes)
+                                         : flat.view({cut.rows, row}).split_with_sizes(sizes, 1);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    matrices[i] = matrices[i].view(cut.shapes[i]);
+  }
+  return matrices;
 }
 
 at::Tensor ParamUnit::whole_leaf() const {
@@ -143,8 +196,17 @@ void ParamUnit::prefetch(at::ScalarType compute_dtype) const {
 }
 
 at::Tensor ParamUnit::gather_flat() const {
-  return is_sharded() && gather_->sharding().shard->size() > 1 ? gather_->gather_once(flat_)
-                                                               : flat_.detach();
+  const at::Tensor part = is_sharded() && gather_->sharding().shard->size() > 1
+                              ? gather_->gather_once(flat_)
+                              : flat_.detach();
+  if (!parts_) {
+    return part;
+  }
+  std::vector<int64_t> numel_of;
+  for (int64_t rank = 0; rank < parts_->ranks->size(); ++rank) {
+    numel_of.push_back(part_begin(rank + 1) - part_begin(rank));
+  }
+  return parts_->ranks->all_gather_rows(part.to(context_.device), numel_of, "parameters");
 }
 
 void ParamUnit::changed() const {
@@ -166,8 +228,8 @@ std::vector<NamedSlice> ParamUnit::slices_of(const at::Tensor& buffer) const {
 std::optional<NamedSlice> ParamUnit::slice_of(const at::Tensor& buffer, std::size_t i) const {
   TORCH_CHECK(buffer.sizes() == flat_.sizes(), "unit ", name_, " has a buffer of shape ",
               flat_.sizes(), ", got one of shape ", buffer.sizes());
-  const int64_t first = is_sharded() ? gather_->begin() : 0;
-  const int64_t last = is_sharded() ? first + gather_->size() : numel_;
+  const int64_t first = part_begin_ + (is_sharded() ? gather_->begin() : 0);
+  const int64_t last = first + (is_sharded() ? gather_->size() : part_numel_);
   const ParamSpec& spec = specs_.at(i);
   const int64_t begin = std::max(first, offsets_[i]);
   const int64_t end = std::min(last, offsets_[i] + spec.numel());
@@ -195,7 +257,7 @@ void ParamUnit::await_readers(const c10::Stream& stream) const {
 }
 
 at::Tensor ParamUnit::view(std::size_t i) const {
-  TORCH_CHECK(!is_sharded(), "unit ", name_, " is sharded: it has slices, no whole parameters");
+  TORCH_CHECK(is_whole(), "unit ", name_, " is sharded: it has slices, no whole parameters");
   TORCH_CHECK(!flat_.is_meta(), "unit ", name_, " does not hold its values: they are quantised");
   return view_of(flat_.detach(), i);
 }

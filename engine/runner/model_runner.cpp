@@ -235,19 +235,23 @@ std::vector<NamedSlice> ModelRunner::state_slices() const {
 }
 
 std::vector<NamedSlice> ModelRunner::state_to_write() const {
-  std::vector<NamedSlice> of_shard, of_all = loss_scale_state();
-  const sp::Communicator* holders = nullptr;
+  // What each group of ranks holds alike: all ranks, those with the same shard, the same experts.
+  const sp::Communicator* world = groups_.tensors(sp::axes::kLoss).get();
+  std::vector<std::pair<const sp::Communicator*, std::vector<NamedSlice>>> held;
+  held.emplace_back(world, loss_scale_state());
   const auto units = model_->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool sharded = units[u]->is_sharded();
-    std::ranges::move(state_of(u), std::back_inserter(sharded ? of_shard : of_all));
-    holders = sharded ? units[u]->gather()->sharding().replicas.get() : holders;
+    const sp::Communicator* holders = units[u]->holders();
+    holders = holders != nullptr ? holders : world;
+    auto group = std::ranges::find(held, holders, [](const auto& h) { return h.first; });
+    if (group == held.end()) {
+      group = held.insert(group, {holders, {}});
+    }
+    std::ranges::move(state_of(u), std::back_inserter(group->second));
   }
-  const auto& world = groups_.tensors(sp::axes::kLoss);
-  std::vector<NamedSlice> share = share_of(of_all, world->rank(), world->size());
-  if (holders != nullptr) {
-    std::ranges::move(share_of(of_shard, holders->rank(), holders->size()),
-                      std::back_inserter(share));
+  std::vector<NamedSlice> share;
+  for (const auto& [ranks, slices] : held) {
+    std::ranges::move(share_of(slices, ranks->rank(), ranks->size()), std::back_inserter(share));
   }
   return share;
 }

@@ -30,6 +30,7 @@ engine::ComputeContext compute_context(const Config& config, c10::Device device)
 engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups) {
   engine::ComputeContext context = compute_context(config, groups.device());
   context.sharding = make_sharding(config.parallel, groups);
+  context.experts = make_expert_sharding(config.parallel, groups);
   if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
@@ -59,6 +60,7 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
   model.max_document_tokens = config.model.max_document_tokens;
+  check_expert_count(config.parallel, model.experts.count);
   return model;
 }
 

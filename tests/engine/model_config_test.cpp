@@ -28,6 +28,16 @@ json base(const std::string& model_type) {
           {"max_position_embeddings", 4096}};
 }
 
+json gpt_oss_fields() {
+  return {{"num_local_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"rope_parameters",
+           {{"rope_type", "yarn"},
+            {"factor", 32.0},
+            {"truncate", false},
+            {"original_max_position_embeddings", 4096}}}};
+}
+
 json with(json config, const json& changes) {
   config.update(changes);
   return config;
@@ -259,7 +269,7 @@ TEST_CASE("config: windows are those of transformers' classes") {
       all.push_back(config.window(layer));
     }
     const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
-    CHECK(again.blocks == config.blocks);
+    CHECK((again.blocks == config.blocks));
     return all;
   };
   CHECK(windows("mistral", {{"sliding_window", 7}}) == Windows{7, 7, 7});
@@ -302,6 +312,24 @@ TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refus
                     Contains("windowed layers is not scaled"));
 }
 
+TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts cannot be is refused") {
+  const json fields = with(base("gpt_oss"), gpt_oss_fields());
+  const ModelConfig config = load(fields);
+  CHECK((config.sinks && config.qkv_bias && config.o_bias && config.rope_theta == 150000.0));
+  CHECK((config.window(0) == 128 && config.window(1) == 0));
+  CHECK(config.experts.count == 4);
+  CHECK_FALSE(*std::get<YarnRope>(config.rope_scaling).truncate);
+  CHECK_NOTHROW(load(with(fields, {{"swiglu_limit", 7.0}, {"experts_per_token", 2}})));
+  const auto refused = [&](const json& changes, const std::string& key) {
+    CHECK_THROWS_WITH(load(with(fields, changes)), Contains("'" + key + "'"));
+  };
+  refused({{"swiglu_limit", 5.0}}, "swiglu_limit");
+  refused({{"experts_per_token", 3}}, "experts_per_token");
+  refused({{"num_experts_per_tok", 5}}, "num_experts_per_tok");
+  refused({{"rope_parameters", nullptr}}, "rope_parameters");
+  refused({{"quantization_config", {{"quant_method", "mxfp4"}}}}, "quantization_config");
+}
+
 TEST_CASE("config: every architecture writes what it reads") {
   for (const Architecture* architecture : architectures()) {
     INFO(architecture->model_type);
@@ -311,6 +339,9 @@ TEST_CASE("config: every architecture writes what it reads") {
                                 {"num_experts_per_tok", 2},
                                 {"moe_intermediate_size", 16},
                                 {"mlp_only_layers", {1}}});
+    }
+    if (architecture->model_type == std::string("gpt_oss")) {
+      written_by_others.update(gpt_oss_fields());
     }
     const ModelConfig config = load(written_by_others);
     const json written = json::parse(model_config_json(config, "float32"));

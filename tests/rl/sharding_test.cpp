@@ -147,6 +147,36 @@ TEST_CASE("a model with experts trains as in one process on every mesh") {
   }
 }
 
+TEST_CASE("experts of several ranks train as in one process") {
+  using Mode = rl::CpFsdpMode;
+  using engine::Recompute;
+  const sp::RingImpl gathered = sp::RingImpl::kAllGather;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2, .expert = 2},
+      {.ulysses = 2, .activations = {Recompute::kFull}, .expert = 2, .shared_prefix = false},
+      {.ring = 2, .stage = 1, .activations = {Recompute::kSelective}, .expert = 2},
+      {.ring = 2, .mode = Mode::kNone, .expert = 2, .ring_impl = gathered},
+      {.ring = 2, .ulysses = 2, .expert = 4},
+      {.ring = 2, .ulysses = 2, .mode = Mode::kNone, .expert = 2, .shared_prefix = false},
+      {.shard = 2, .ulysses = 2, .expert = 2},
+      {.shard = 2, .ulysses = 2, .stage = 2, .activations = {Recompute::kFull}, .expert = 2},
+      {.shard = 2, .ring = 2, .mode = Mode::kNone, .expert = 4, .shared_prefix = false},
+      {.shard = 3, .documents = 4, .expert = 3},
+      {.replicate = 2, .ulysses = 2, .activations = {Recompute::kSelective, true}, .expert = 2},
+      {.replicate = 2, .shard = 2, .offload = rl::OptimizerOffload::kFull, .expert = 2}};
+  for (const int64_t documents : {9, 4}) {
+    const Outcome whole = train({.documents = documents}, with_experts(), at::kDouble, at::kDouble);
+    for (const Layout& layout : layouts) {
+      if (layout.documents == documents) {
+        CAPTURE(layout.name());
+        const Outcome found = train(layout, with_experts(), at::kDouble, at::kDouble);
+        CHECK((documents == 9 || found.empty_micro_batches > 0));
+        require_equal(found, whole, 1e-10);
+      }
+    }
+  }
+}
+
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {

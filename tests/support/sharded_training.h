@@ -29,6 +29,9 @@ struct ShardLayout {
   rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
   bool offload_parameters = false;
   int64_t documents = 9;
+  int64_t expert = 1;
+  sp::RingImpl ring_impl = sp::RingImpl::kP2p;
+  bool shared_prefix = true;
 
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
@@ -36,6 +39,7 @@ struct ShardLayout {
     parallel.data_parallel_shard_size = shard;
     parallel.ringattn_parallel_size = ring;
     parallel.ulysses_parallel_size = ulysses;
+    parallel.expert_parallel_size = expert;
     parallel.cp_fsdp_mode = mode;
     parallel.zero_stage = stage;
     return parallel;
@@ -45,7 +49,10 @@ struct ShardLayout {
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
            std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) + " recompute " +
            std::to_string(static_cast<int>(activations.recompute)) + " offload " +
-           std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "");
+           std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "") +
+           (expert > 1 ? " expert " + std::to_string(expert) : "") +
+           (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
+           (shared_prefix ? "" : " unshared");
   }
 };
 
@@ -95,8 +102,11 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
   const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
-  const rl::LocalBatch local{sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, {}}),
-                             0};
+  sp::SequenceOptions sequence;
+  sequence.plan.ring_impl = layout.ring_impl;
+  sequence.shared_prefix = layout.shared_prefix;
+  const rl::LocalBatch local{
+      sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, sequence}), 0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
   outcome.micro_batches = static_cast<int64_t>(inputs.size());
