@@ -151,6 +151,14 @@ std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   return specs;
 }
 
+ExpertLoad no_expert_load(const ModelConfig& config) {
+  ExpertLoad load(config.num_hidden_layers);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    load[i].resize(config.has_experts(i) ? config.experts.count : 0);
+  }
+  return load;
+}
+
 void Decoder::init_random(uint64_t seed, double std) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
@@ -310,7 +318,8 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
-  const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results};
+  const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results,
+                          chain.load != nullptr ? &chain.load->at(index) : nullptr};
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
   const LayerRun run = [this, index, shared, adapter_leaf, keeping, group](
                            LayerWeights weights, const at::Tensor& hidden) {
@@ -375,7 +384,7 @@ at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention) const {
+                            AttentionBackend& attention, ExpertLoad* load) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const LayerContext shared =
@@ -384,6 +393,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
+  chain.load = load;
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }

@@ -39,6 +39,11 @@ struct DecoderWeights {
 // nothing.
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 
+// Rows for each expert of each layer; empty for a layer without experts.
+using ExpertLoad = std::vector<std::vector<double>>;
+// Zeros for all experts of a model.
+ExpertLoad no_expert_load(const ModelConfig& config);
+
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
@@ -80,14 +85,14 @@ class Decoder {
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward.
+  // backward, as must `load`, to which the rows of this rank's tokens for each expert are added.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
   // Collective over: the ranks of the experts; the backend's group, if it has one:
   // num_hidden_layers calls of attend(), and
   // once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention) const;
+                     AttentionBackend& attention, ExpertLoad* load = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling.
@@ -147,6 +152,7 @@ class Decoder {
     ScopeChain scopes;
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
+    ExpertLoad* load = nullptr;                  // null: not counted
   };
   using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
   // How this rank's experts of a layer are cut into matrices.

@@ -100,6 +100,7 @@ ExpertExchange::ExpertExchange(std::shared_ptr<sp::Communicator> ranks, const at
   const at::Tensor on_host = counts.cpu();
   const int64_t* sent = on_host.const_data_ptr<int64_t>();
   const int64_t* received = sent + experts;
+  route->sent_counts.assign(sent, sent + experts);
   route->counts.assign(mine, 0);
   for (int64_t rank = 0; rank < size; ++rank) {
     const sp::Range theirs = sp::even_part(experts, size, rank);

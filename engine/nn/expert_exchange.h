@@ -29,6 +29,8 @@ class ExpertExchange {
 
   // Rows of each of this rank's experts, from all ranks: [x].
   const std::vector<int64_t>& counts() const { return route_->counts; }
+  // This rank's rows for each expert: [X].
+  const std::vector<int64_t>& sent_counts() const { return route_->sent_counts; }
 
   // The rows for this rank's experts in order of expert, then source rank, then place there.
   // Differentiable; the backward sends the gradients the way back.
@@ -45,7 +47,7 @@ class ExpertExchange {
   struct Route {
     std::shared_ptr<sp::Communicator> ranks;
     std::vector<int64_t> sent, received;  // rows to and from each rank, [P]
-    std::vector<int64_t> counts;
+    std::vector<int64_t> counts, sent_counts;
     at::Tensor by_expert;  // [T] place among the rows that arrive of each row in order of experts
     at::Tensor by_source;  // inverse
   };

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "engine/nn/expert_exchange.h"
@@ -94,12 +95,12 @@ struct Combine : torch::autograd::Function<Combine> {
   }
 };
 
-void count_load(const ExpertGroup& group, const at::Tensor& counts_X) {
-  if (!group.load_X.defined()) {
+void count_load(const ExpertGroup& group, const std::vector<int64_t>& counts_X) {
+  if (group.load_X == nullptr) {
     return;
   }
   sp::compute_once(group.kept.get(), [&] {
-    group.load_X.add_(counts_X);
+    std::ranges::transform(*group.load_X, counts_X, group.load_X->begin(), std::plus<>());
     return sp::KeptResults::Tensors{};
   });
 }
@@ -113,17 +114,19 @@ at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t e
               "experts: x ", x_sE.sizes(), " with routes ", routes.expert_sK.sizes(),
               " and weights ", routes.weight_sK.sizes());
   const RowOrder order = order_rows(routes.expert_sK, experts);
-  count_load(group, order.counts_X);
   const at::Tensor rows =
       Dispatch::apply(x_sE, order.sorted, order.inverse, routes.expert_sK.size(1));
   at::Tensor results;
   if (group.ranks != nullptr && group.ranks->size() > 1) {
     const ExpertExchange exchange(group.ranks, order.counts_X, group.kept.get());
+    count_load(group, exchange.sent_counts());
     results = exchange.to_sources(function(exchange.to_experts(rows), exchange.counts()));
   } else {
     const at::Tensor counts = order.counts_X.cpu();
     const auto* first = counts.const_data_ptr<int64_t>();
-    results = function(rows, {first, first + experts});
+    const std::vector<int64_t> counts_X(first, first + experts);
+    count_load(group, counts_X);
+    results = function(rows, counts_X);
   }
   return Combine::apply(results, routes.weight_sK, order.sorted, order.inverse);
 }

@@ -23,9 +23,9 @@ struct ExpertGroup {
   std::shared_ptr<sp::Communicator> ranks = nullptr;
   // Of a recomputed layer; null: none. Both runs use the routes and the row counts of the first.
   std::shared_ptr<sp::KeptResults> kept = nullptr;
-  // int64 [X] on the device; undefined: none. The rows of this rank's tokens for each expert are
-  // added, once for a layer that runs twice.
-  at::Tensor load_X = {};
+  // [X]; null: none. The rows of this rank's tokens for each expert are added, once for a layer
+  // that runs twice. Outlives the backward.
+  std::vector<double>* load_X = nullptr;
 };
 
 // The results of this rank's experts for rows in their order. counts: rows of each.

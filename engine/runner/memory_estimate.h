@@ -22,7 +22,7 @@ struct StateShape {
 
 // The largest micro-batch of a rank, and how the rank computes it.
 struct PassShape {
-  int64_t tokens = 0;        // of this rank
+  int64_t tokens = 0;        // of this rank; its experts get as many rows as its tokens send
   int64_t share_tokens = 0;  // of its ring share; equal to `tokens` with one Ulysses rank
   int64_t entries = 0;       // loss entries of this rank
   int64_t query_heads = 0;   // of this rank, after the exchange of heads

@@ -86,8 +86,10 @@ const AdamW& ModelRunner::optimizer() const {
   return *optimizer_;
 }
 
-HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention) const {
-  const at::Tensor hidden_sE = model_->trunk().forward(batch.ids_s, batch.positions_s, attention);
+HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
+                                ExpertLoad* load) const {
+  const at::Tensor hidden_sE =
+      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, load);
   // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
   return model_->apply_head(
       {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
@@ -136,6 +138,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     unit->zero_grad();
   }
   SequenceWork work;
+  work.expert_rows = no_expert_load(model_->trunk().config());
   const double sent_before = sent_bytes();
   DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -143,7 +146,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     // Lives until the backward, in which recomputed layers call it again.
     const auto attention =
         attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    const at::Tensor sum = loss(forward(batch, *attention), batch.columns_n);
+    const at::Tensor sum = loss(forward(batch, *attention, &work.expert_rows), batch.columns_n);
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();
     }

@@ -61,7 +61,8 @@ struct ShardOutcome {
   std::vector<double> losses, norms;
   int64_t micro_batches = 0;            // a step
   int64_t empty_micro_batches = 0;      // of all ranks together
-  std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
+  // Bytes that rank 0 sent in the group of the shard, and of its experts' shard, by tag.
+  std::map<std::string, int64_t> sent;
 };
 
 // Documents of unequal lengths, of which a budget of 24 tokens makes several micro-batches.
@@ -130,6 +131,11 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     outcome.norms.push_back(runner.step(1e-2, 0.5).grad_norm);
   }
   outcome.sent = context.sharding->shard->sent_bytes();
+  if (context.experts) {
+    for (const auto& [tag, bytes] : context.experts->sharding->shard->sent_bytes()) {
+      outcome.sent[tag] += bytes;
+    }
+  }
   for (const engine::ParamUnit* unit : runner.model().units()) {
     outcome.weights.push_back(unit->gather_flat().cpu().clone());
   }
