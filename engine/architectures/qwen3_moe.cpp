@@ -49,7 +49,6 @@ std::vector<int64_t> mlp_layers(const ModelConfig& config) {
 ModelConfig read_qwen3_moe(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {}, config);
-  refuse_windows(json);
   read_attention_bias(json, config);
   config.qk_norm = true;
   ExpertsConfig& experts = config.experts;
@@ -63,6 +62,14 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
   experts.intermediate_size = json.require_at_least(1, "moe_intermediate_size");
   experts.normalise_weights = json.boolean("norm_topk_prob").value_or(false);
   config.blocks = read_blocks(json, config.num_hidden_layers);
+  // Of every layer: the class has no max_window_layers.
+  if (json.boolean("use_sliding_window").value_or(false)) {
+    for (BlockSpec& block : config.blocks) {
+      block.window = read_window(json);
+    }
+  }
+  json.has("sliding_window");
+  json.has("max_window_layers");
   // Of a loss that pre-training adds.
   json.has("router_aux_loss_coef");
   json.has("output_router_logits");
@@ -71,8 +78,8 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
 
 void write_qwen3_moe(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["attention_bias"] = config.qkv_bias;
-  json["use_sliding_window"] = false;
-  json["sliding_window"] = nullptr;
+  json["sliding_window"] = window_json(config);
+  json["use_sliding_window"] = !json["sliding_window"].is_null();
   json["num_experts"] = config.experts.count;
   json["num_local_experts"] = config.experts.count;
   json["num_experts_per_tok"] = config.experts.per_token;

@@ -36,13 +36,14 @@ class KvCache final : public AttentionBackend {
 
   // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  // Windows keep all columns in memory.
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
 
  private:
-  at::Tensor prefill(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor prefill(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                      const at::Tensor& v_sKD);
-  at::Tensor decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
+  at::Tensor decode(const AttentionSpec& spec, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                     const at::Tensor& v_BKD);
   void reserve(int64_t columns);
 

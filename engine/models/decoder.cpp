@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -112,7 +113,10 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     : config_(std::move(config)), context_(context) {
   check_config(config_);
   rope_frequencies_ = rope_frequencies(config_.rope());
-  rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
+  local_rope_frequencies_ = rope_frequencies(config_.local_rope());
+  for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
+    one->inverse_d = one->inverse_d.to(context_.device);
+  }
   for (UnitSpecs& unit : unit_specs(config_)) {
     if (unit.of_experts) {
       experts_.back() = units_.size();
@@ -133,6 +137,7 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       activations_(other.activations_),
       offload_stream_(other.offload_stream_),
       rope_frequencies_(other.rope_frequencies_),
+      local_rope_frequencies_(other.local_rope_frequencies_),
       units_(other.units_),
       layers_(other.layers_),
       experts_(other.experts_),
@@ -165,7 +170,9 @@ void Decoder::init_random(uint64_t seed, double std) {
         // whole on every rank, so that shards do too.
         unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
-        unit->assign(i, at::full(spec.shape, spec.name.ends_with("bias") ? 0.0 : 1.0, at::kDouble));
+        // A norm multiplies by 1.
+        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
+        unit->assign(i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
     unit->changed();
@@ -301,28 +308,30 @@ LayerWeights Decoder::weights_of(int64_t index) const {
   return weights;
 }
 
-at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                              AttentionBackend& attention, LayerChain& chain) const {
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
+                              const LayerContext& shared, LayerChain& chain) const {
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
   const bool selective = activations_.recompute == Recompute::kSelective;
   if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = selective ? attention.keeping(kept.results) : nullptr;
+    keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
   const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results,
                           chain.load != nullptr ? &chain.load->at(index) : nullptr};
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const LayerRun run = [this, index, rope, adapter_leaf, &attention, keeping, group](
+  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group](
                            LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(config_, weights, index, hidden,
-                         {rope, keeping ? *keeping : attention, tiles, group});
+    LayerContext context{shared.rope, keeping ? *keeping : shared.attention, tiles};
+    context.local_rope = shared.local_rope;
+    context.experts = group;
+    return decoder_layer(config_, weights, index, hidden, context);
   };
   if (recomputes) {
     std::vector<at::Tensor> leaves{adapter_leaf};
@@ -352,14 +361,36 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   return run_with_weights(layer(index), cut, hidden_sE, segment, chain.scopes).front();
 }
 
+LayerContext Decoder::layer_context(const at::Tensor& positions,
+                                    AttentionBackend& attention) const {
+  bool has_local = false;
+  for (const BlockSpec& block : config_.blocks) {
+    has_local = has_local || block.local_rope;
+  }
+  LayerContext context{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    context.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return context;
+}
+
+// transformers holds the factor in fp32 and rounds it to the compute dtype.
+at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
+  if (!config_.scaled_embedding) {
+    return embedded_sE;
+  }
+  const double root = std::sqrt(static_cast<double>(config_.hidden_size));
+  const double factor = at::scalar_tensor(root, at::kFloat).to(context_.compute).item<double>();
+  return embedded_sE * factor;
+}
+
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                             AttentionBackend& attention, ExpertLoad* load) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
-  const RopeTables rope = rope_tables(
-      rope_frequencies_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
-      context_.compute);
-  at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
+  const LayerContext shared =
+      layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
+  at::Tensor hidden_sE = scaled(embed(embedding().materialize(context_.compute)[0], ids_s));
   prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
@@ -368,22 +399,21 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
+    hidden_sE = run_layer(i, hidden_sE, shared, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
-                  config_.fp32_norms);
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
                             const at::Tensor& positions_s, AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
-  at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
+  const LayerContext shared = layer_context(positions_s, attention);
+  at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention});
+    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
 
 DecoderWeights Decoder::materialize() const {

@@ -26,8 +26,16 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerP
   append(parts, block.channel_mixer == ChannelMixer::kExperts ? mixture_parts(config)
                                                               : gated_mlp_parts(config));
   parts.push_back(single_part(&LayerWeights::input_norm, "input_layernorm.weight", {e}));
-  parts.push_back(
-      single_part(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight", {e}));
+  const auto add_norm = [&](Weight LayerWeights::*target, const char* name) {
+    parts.push_back(single_part(target, name, {e}));
+  };
+  if (config.branch_norms) {
+    add_norm(&LayerWeights::attention_branch_norm, "post_attention_layernorm.weight");
+    add_norm(&LayerWeights::post_attention_norm, "pre_feedforward_layernorm.weight");
+    add_norm(&LayerWeights::mlp_branch_norm, "post_feedforward_layernorm.weight");
+  } else {
+    add_norm(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight");
+  }
   std::erase_if(parts, [which](const LayerPart& part) {
     return part.of_expert != (which == LayerParts::kExperts) ||
            (which == LayerParts::kWithoutProjections && is_projection(part.params[0].name));
@@ -102,14 +110,18 @@ LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const P
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const LayerContext& context) {
-  const double eps = config.rms_norm_eps;
-  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
+  const NormOptions norm = config.norm_options();
+  const auto branch = [&norm](const at::Tensor& mixed, const Weight& weight) {
+    return weight.defined() ? rms_norm(mixed, weight, norm) : mixed;
+  };
+  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, norm);
   const at::Tensor mixed = softmax_attention(config, weights, layer, in.normed, context);
-  const ResidualNorm attended =
-      add_rms_norm(in.residual, mixed, weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + (config.has_experts(layer)
-                                  ? mixture(config, weights, attended.normed, context.experts)
-                                  : gated_mlp(weights, attended.normed, context.tiles));
+  const ResidualNorm attended = add_rms_norm(
+      in.residual, branch(mixed, weights.attention_branch_norm), weights.post_attention_norm, norm);
+  const at::Tensor of_channels = config.has_experts(layer)
+                                     ? mixture(config, weights, attended.normed, context.experts)
+                                     : gated_mlp(config, weights, attended.normed, context.tiles);
+  return attended.residual + branch(of_channels, weights.mlp_branch_norm);
 }
 
 }  // namespace ringside::engine

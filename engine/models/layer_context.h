@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/experts.h"
@@ -21,6 +20,7 @@ struct LayerContext {
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
   ExpertGroup experts = {};
+  RopeTables local_rope = {};  // of blocks with local_rope; empty without
 };
 
 }  // namespace ringside::engine

@@ -26,11 +26,13 @@ struct LayerWeights {
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
-  Weight router;           // [X, E], in place of the MLP's
-  Weight experts_gate_up;  // [x, 2I, E] of the x experts of this rank
-  Weight experts_down;     // [x, E, I]
-  Weight input_norm;       // [E]
-  Weight post_attention_norm;
+  Weight router;                 // [X, E], in place of the MLP's
+  Weight experts_gate_up;        // [x, 2I, E] of the x experts of this rank
+  Weight experts_down;           // [x, E, I]
+  Weight input_norm;             // [E]
+  Weight post_attention_norm;    // before the channel mixer
+  Weight attention_branch_norm;  // of what the mixers add to the residual
+  Weight mlp_branch_norm;
 };
 
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie

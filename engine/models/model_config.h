@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
 
 namespace ringside::engine {
@@ -21,11 +22,14 @@ struct ExpertsConfig {
 
 enum class TokenMixer { kSoftmaxAttention };
 enum class ChannelMixer { kMlp, kExperts };
+enum class GateActivation { kSilu, kGeluTanh };
 
 // What one layer is made of.
 struct BlockSpec {
   TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
   ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
+  bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
   bool operator==(const BlockSpec&) const = default;
 };
 
@@ -40,13 +44,19 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  bool norms_plus_one = false;  // Gemma and Qwen3-Next: every RMSNorm multiplies by 1 + weight
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;    // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;  // Llama with mlp_bias
-  bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;        // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;      // Llama with mlp_bias
+  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
+  bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
+  GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
@@ -63,10 +73,21 @@ struct ModelConfig {
 
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
+  // Writes blocks out where they are all alike.
+  void list_blocks();
+  int64_t window(int64_t layer) const { return block(layer).window; }
+  // Of all layers, ascending.
+  std::vector<int64_t> distinct_windows() const;
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
+  NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
+
+  // Factor on attention scores.
+  double softmax_scale() const;
+
+  RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
   }

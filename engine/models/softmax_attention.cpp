@@ -26,14 +26,14 @@ std::vector<Weight> split_rows(const Weight& weight, const std::vector<int64_t>&
 }
 
 HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {
-  return {weights.q_norm, weights.k_norm, config.rms_norm_eps, config.fp32_norms};
+  return {weights.q_norm, weights.k_norm, config.norm_options()};
 }
 
 // Self-attention whose projections overlap the exchange of heads. This rank norms, rotates and
 // attends its own heads of all exchanged tokens.
 at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeights& weights,
-                                     const at::Tensor& normed_sE, const RopeTables& rope,
-                                     OverlappedAttention& attention) {
+                                     const AttentionSpec& spec, const at::Tensor& normed_sE,
+                                     const RopeTables& rope, OverlappedAttention& attention) {
   for (const Weight* weight : {&weights.qkv_weight, &weights.o_weight}) {
     TORCH_CHECK(weight->low_rank == nullptr && weight->packed == nullptr,
                 "overlapped attention projects plain weights, without adapters and not quantised");
@@ -49,7 +49,8 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
                                                head_norms(config, weights), rope);
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
-  return attention.project_out(attention.attend_heads(heads), {weights.o_weight, weights.o_bias});
+  return attention.project_out(attention.attend_heads(spec, heads),
+                               {weights.o_weight, weights.o_bias});
 }
 
 }  // namespace
@@ -82,15 +83,18 @@ std::vector<LayerPart> softmax_attention_parts(const ModelConfig& config) {
 
 at::Tensor softmax_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                              const at::Tensor& normed_sE, const LayerContext& context) {
+  const BlockSpec block = config.block(layer);
+  const AttentionSpec spec{layer, block.window, config.softmax_scale(), {}};
+  const RopeTables& rope = block.local_rope ? context.local_rope : context.rope;
   if (OverlappedAttention* overlapped = context.attention.overlapped()) {
-    return overlapped_self_attention(config, weights, normed_sE, context.rope, *overlapped);
+    return overlapped_self_attention(config, weights, spec, normed_sE, rope, *overlapped);
   }
   const int64_t s = normed_sE.size(0), d = config.head_dim;
   const int64_t h = config.num_attention_heads, k = config.num_key_value_heads;
   const at::Tensor qkv = apply_linear(normed_sE, weights.qkv_weight, weights.qkv_bias);
-  const RotatedHeads heads = norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k},
-                                             head_norms(config, weights), context.rope);
-  const at::Tensor out_sHD = context.attention.attend(layer, heads.q_sHD, heads.k_sKD, heads.v);
+  const RotatedHeads heads =
+      norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k}, head_norms(config, weights), rope);
+  const at::Tensor out_sHD = context.attention.attend(spec, heads.q_sHD, heads.k_sKD, heads.v);
   return apply_linear(out_sHD.reshape({s, h * d}), weights.o_weight, weights.o_bias);
 }
 

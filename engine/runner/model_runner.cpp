@@ -29,12 +29,15 @@ std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
                                                const Decoder& decoder) {
   const at::TensorOptions wire = decoder.context().compute_options();
   const auto kernels = device_backend(wire.device().type()).attention_kernels();
-  sp::AttentionContext context{kernels->prepare(batch.plan, wire),
-                               groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)};
-  if (batch.async_ulysses && decoder.has_plain_weights()) {
-    return std::make_unique<OverlappedUlysses>(std::move(context), share_positions_S);
+  WindowContexts contexts;
+  for (const sp::WindowPlan& plan : batch.plans) {
+    contexts[plan.window] = {kernels->prepare(plan.plan, wire), groups.tensors(sp::axes::kUlysses),
+                             groups.tensors(sp::axes::kRing)};
   }
-  return std::make_unique<SequenceParallelAttention>(std::move(context));
+  if (batch.async_ulysses && decoder.has_plain_weights()) {
+    return std::make_unique<OverlappedUlysses>(std::move(contexts), share_positions_S);
+  }
+  return std::make_unique<SequenceParallelAttention>(std::move(contexts));
 }
 
 std::string name_of_non_finite(std::span<ParamUnit* const> units) {
@@ -42,11 +45,14 @@ std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   return name.empty() ? "another rank's shard" : name;
 }
 
-void add_work(SequenceWork& work, const sp::MicroBatch& batch) {
+void add_work(SequenceWork& work, const sp::MicroBatch& batch, const ModelConfig& model) {
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-  work.raw_pairs += static_cast<double>(batch.saving.raw_pairs);
-  work.unique_pairs += static_cast<double>(batch.saving.unique_pairs);
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    const sp::WindowPlan& plan = batch.plan(model.window(layer));
+    work.raw_pairs += static_cast<double>(plan.raw_pairs);
+    work.unique_pairs += static_cast<double>(plan.unique_pairs);
+  }
   work.balance_tokens_max = std::max(work.balance_tokens_max, batch.balance.tokens);
   work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
 }
@@ -117,10 +123,11 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
-    bytes +=
-        decoder.config().num_hidden_layers *
-        (forwards * sp::forward_bytes(input.batch->plan->traffic, element) +
-         sp::backward_bytes(input.batch->plan->traffic, element, std::max<int64_t>(4, element)));
+    for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
+      const sp::Traffic& traffic = input.batch->plan(decoder.config().window(layer)).plan->traffic;
+      bytes += forwards * sp::forward_bytes(traffic, element) +
+               sp::backward_bytes(traffic, element, std::max<int64_t>(4, element));
+    }
   }
   return static_cast<double>(bytes);
 }
@@ -145,7 +152,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     }
     (loss_scale_ ? sum * loss_scale_->value() : sum).backward();
     gradient_sync_->end_backward();
-    add_work(work, *inputs[i].batch);
+    add_work(work, *inputs[i].batch, decoder().config());
   }
   gradient_sync_->finish();
   work.sent_bytes = sent_bytes() - sent_before;
