@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -55,10 +57,60 @@ TEST_CASE("a JSON array is read like lines, and its rows are named") {
   CHECK_THROWS_WITH(prompts_of(folder.file("d.json", "[{\"prompt\": \n]")), Contains("d.json:2"));
 }
 
-TEST_CASE("a Parquet file is refused with the way to convert it") {
+std::string parquet(const std::string& name) {
+  return std::string(RINGSIDE_GOLDENS) + "/parquet/" + name + ".parquet";
+}
+
+// The file has 5 rows in row groups of 2.
+TEST_CASE("a Parquet file is read like lines, whatever the order of its row groups") {
+  const auto file = parquet("prompts");
+  CHECK(prompts_of(file) == std::vector<std::string>{"one", "tw\u00f6", "three", "", "five"});
+  RecordSet records(file);
+  REQUIRE(records.size() == 5);
+  for (const int64_t i : {4, 0, 3, 1, 2, 4}) {
+    CHECK(records.record(i).at("answer") == i + 1);
+  }
+  CHECK(records.place(2) == file + ": row 3");
+  CHECK(records.id(2) == "3");
+  CHECK(records.offset(0) == 0);
+  CHECK(records.offset(4) > records.offset(3));
+  CHECK_FALSE(records.record(1).contains("note"));  // a null
+  CHECK(records.record(0).at("note") == "n");
+}
+
+TEST_CASE("conversations in a Parquet file are learned from") {
+  Config config;
+  config.data.chat_template = ChatTemplate::kChatml;
+  RecordSet records(parquet("messages"));
+  const auto example = parse_sft_example(records.record(1), records.place(1), config.data);
+  REQUIRE(example.conversation.messages.size() == 2);
+  // The null members of a message are left out: chatml refuses tool calls.
+  CHECK(example.conversation.messages.at(1).dump() == R"({"role":"assistant","content":"5"})");
+}
+
+TEST_CASE("a damaged Parquet file is refused by name") {
   Folder folder;
+  std::ifstream file(parquet("prompts"), std::ios::binary);
+  const std::string good(std::istreambuf_iterator<char>(file), {});
   CHECK_THROWS_WITH(prompts_of(folder.file("a.parquet", "PAR1 and so on")),
-                    Contains("a.parquet is a Parquet file") && Contains("to_json"));
+                    Contains("a.parquet cannot be read as Parquet: "));
+  CHECK_THROWS_WITH(prompts_of(folder.file("cut.parquet", good.substr(0, good.size() - 9))),
+                    Contains("cut.parquet cannot be read as Parquet: "));
+  CHECK_THROWS_WITH(prompts_of(folder.file("empty.parquet", "")), Contains("no example"));
+  CHECK_THROWS_WITH(prompts_of(parquet("no_rows")), Contains("it has no row"));
+  // Damage anywhere is an error or is not seen, and never ends the program.
+  int64_t refused = 0;
+  for (std::size_t at = 4; at < good.size(); at += 7) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x5a);
+    try {
+      prompts_of(folder.file("bad.parquet", bad));
+    } catch (const std::runtime_error& error) {
+      CHECK_THAT(error.what(), Contains("bad.parquet"));
+      ++refused;
+    }
+  }
+  CHECK(refused > 50);
 }
 
 TEST_CASE("several files and patterns are one row of records with places of their own") {
