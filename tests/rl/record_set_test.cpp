@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rl/config/data_files.h"
+#include "rl/config/eval_sets.h"
 #include "rl/config/load.h"
 #include "rl/data/sft_batches.h"
 #include "rl/data/text_data.h"
@@ -166,6 +167,49 @@ TEST_CASE("a list of data files is read from YAML and from the command line, and
   CHECK_THAT(problem("~nobody/a.jsonl"), Contains("home directory is not known"));
   const auto other = folder.file("other.yaml", "model:\n  path: [a, b]\n");
   CHECK_THAT(load_config({other}, {}).errors.at(0), Contains("is a list"));
+}
+
+TEST_CASE("held-out sets by name are read from YAML and from the command line, and written back") {
+  Folder folder;
+  const auto recipe = folder.file("recipe.yaml",
+                                  "data: {eval: e.jsonl}\neval:\n  sets:\n    hard: h.jsonl\n"
+                                  "    mixed: [{path: a.jsonl, weight: 2}, b.jsonl]\n");
+  const LoadedConfig loaded = load_config({recipe}, {});
+  REQUIRE(loaded.errors.empty());
+  const auto sets = eval_sets(loaded.config);
+  REQUIRE(sets.size() == 3);
+  CHECK(sets[0].key == "data.eval");
+  CHECK(sets[0].metric("pass@4") == "eval/pass@4");
+  CHECK(sets[1].files == folder.path("h.jsonl"));
+  CHECK(sets[1].metric("reward") == "eval/hard/reward");
+  CHECK(data_file_entries(sets[2].files).at(0).weight == 2.0);
+  CHECK(best_metric(loaded.config) == "eval_reward");
+  const auto again = load_config({folder.file("dump.yaml", dump(loaded.config))}, {});
+  CHECK(again.errors.empty());
+  CHECK(again.config.eval.sets == loaded.config.eval.sets);
+  const auto named = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> line{"eval.sets={hard: " + folder.path("h.jsonl") + "}"};
+    line.insert(line.end(), more.begin(), more.end());
+    return load_config({}, line);
+  };
+  CHECK(best_metric(named({}).config) == "eval/hard/reward");
+  CHECK(named({"eval.every=5", "checkpoint.best_metric=eval/hard/pass@1"}).ok());
+  const auto wrong = named({"checkpoint.best_metric=eval/easy/reward"});
+  REQUIRE_FALSE(wrong.errors.empty());
+  CHECK_THAT(wrong.errors.front(),
+             Contains("checkpoint.best_metric") && Contains("eval/hard/reward, eval/hard/pass@1"));
+  CHECK(load_config({}, {"eval.sets={}"}).config.eval.sets.empty());
+  const auto problem = [&](const std::string& text) {
+    const auto bad = load_config({}, {"eval.sets=" + text});
+    return bad.errors.empty() ? "" : bad.errors.front();
+  };
+  CHECK_THAT(problem("[a.jsonl]"), Contains("expected {NAME: FILES, ...}"));
+  CHECK_THAT(problem("a.jsonl"), Contains("expected {NAME: FILES, ...}"));
+  CHECK_THAT(problem("{a: }"), Contains("no file under a"));
+  CHECK_THAT(problem("{a/b: x}"), Contains("the name \"a/b\""));
+  CHECK_THAT(problem("{a: x, a: y}"), Contains("two sets with the name \"a\""));
+  CHECK_THAT(problem("{a: [{wait: 1}]}"), Contains("\"wait\" in an entry"));
+  CHECK_THAT(problem("{a: x"), Contains("is no mapping"));
 }
 
 TEST_CASE("~ at the beginning of a path is the home directory") {
