@@ -86,13 +86,41 @@ struct Block {
   at::Tensor whole;          // [B, 1, 1] exp of the sum of g
   at::Tensor between;        // [B, C, C] exp of the sum of g from column to row; 0 above
   at::Tensor key_product;    // [B, C, C] k k^T
-  at::Tensor system;         // [B, C, C] unit lower triangular, of the writes within the chunk
+  at::Tensor lower;          // [B, C, C] beta k k^T between, below the diagonal
+  at::Tensor inverse;        // [B, C, C] (I + lower)^-1: what rows write given those before them
   at::Tensor q_decayed;      // q decay
   at::Tensor k_decayed;      // beta decay k
   at::Tensor k_rest;         // k rest
   at::Tensor attended;       // [B, C, C] q k^T between
-  at::Tensor transition;     // [B, C, K] system^-1 k_decayed
+  at::Tensor transition;     // [B, C, K] inverse k_decayed
 };
+
+// For s = 1, 2, 4, ...: ones where a row is in the second and its column in the first half of the
+// same 2s rows. Together they are all entries below the diagonal.
+std::vector<at::Tensor> half_masks(const at::TensorOptions& options) {
+  const at::Tensor i = at::arange(kC, options.dtype(at::kLong));
+  std::vector<at::Tensor> masks;
+  for (int64_t s = 1; s < kC; s *= 2) {
+    const at::Tensor half = i.floor_divide(s), pair = i.floor_divide(2 * s);
+    const at::Tensor second = half.remainder(2);
+    masks.push_back((pair.unsqueeze(1).eq(pair.unsqueeze(0)))
+                        .logical_and(second.unsqueeze(1) > second.unsqueeze(0))
+                        .to(options.dtype()));
+  }
+  return masks;
+}
+
+// (I + lower)^-1 of strictly lower triangular matrices. Inverts blocks of 2s rows from those of s:
+// [A 0; C D]^-1 = [A^-1 0; -D^-1 C A^-1 D^-1].
+at::Tensor inverse_of(const at::Tensor& lower) {
+  const auto masks = half_masks(lower.options());
+  at::Tensor inverse = (lower * masks[0]).neg_();
+  inverse.diagonal(0, 1, 2).fill_(1);
+  for (std::size_t i = 1; i < masks.size(); ++i) {
+    inverse = at::baddbmm(inverse, inverse, (lower * masks[i]).bmm(inverse), 1, -1);
+  }
+  return inverse;
+}
 
 Block load_block(const DeltaRows& rows, const BlockRows& slots, at::ScalarType dtype) {
   const int64_t repeats = sizes_of(rows).repeats();
@@ -108,8 +136,10 @@ Block load_block(const DeltaRows& rows, const BlockRows& slots, at::ScalarType d
   // Masked before exp: above the diagonal it would overflow.
   b.between = (sum.unsqueeze(2) - sum.unsqueeze(1)).tril_().exp_().tril_();
   b.key_product = b.k.bmm(b.k.transpose(1, 2));
-  b.system = (b.key_product * b.between).mul_(b.beta).tril_(-1);
+  b.lower = (b.key_product * b.between).mul_(b.beta).tril_(-1);
+  b.inverse = inverse_of(b.lower);
   b.k_decayed = b.k * (b.beta * b.decay);
+  b.transition = b.inverse.bmm(b.k_decayed);
   b.k_rest = b.k * b.rest;
   if (rows.q_SkK.defined()) {
     b.q = slots.take(rows.q_SkK, repeats, dtype);
@@ -119,19 +149,10 @@ Block load_block(const DeltaRows& rows, const BlockRows& slots, at::ScalarType d
   return b;
 }
 
-at::Tensor solve(const at::Tensor& system, const at::Tensor& right) {
-  return at::linalg_solve_triangular(system, right, /*upper=*/false, /*left=*/true,
-                                     /*unitriangular=*/true);
-}
-at::Tensor solve_transposed(const at::Tensor& system, const at::Tensor& right) {
-  return at::linalg_solve_triangular(system.transpose(1, 2), right, /*upper=*/true, /*left=*/true,
-                                     /*unitriangular=*/true);
-}
-
 // Calls use(first chunk, chunks) for blocks of consecutive chunks, forwards or backwards.
 template <class Use>
 void for_each_block(int64_t num_chunks, const Sizes& sizes, bool backwards, Use use) {
-  const int64_t wide = std::max(sizes.key_dim, sizes.value_dim) * sizes.heads * kC;
+  const int64_t wide = std::max({kC, sizes.key_dim, sizes.value_dim}) * sizes.heads * kC;
   const int64_t size = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, wide));
   const int64_t blocks = (num_chunks + size - 1) / size;
   for (int64_t i = 0; i < blocks; ++i) {
@@ -176,7 +197,7 @@ class ForwardScan {
     }
   }
 
-  // `writes` [B, C, V] holds system^-1 (beta v) and becomes what the chunks write; returns the
+  // `writes` [B, C, V] holds inverse (beta v) and becomes what the chunks write; returns the
   // states at their starts, [B, K, V].
   at::Tensor run(const Block& block, int64_t first, int64_t count, at::Tensor& writes) {
     const int64_t k = before_.size(2), v = before_.size(3);
@@ -287,20 +308,20 @@ RowGradients block_gradients(const Block& b, const at::Tensor& start, const at::
                              const at::Tensor& d_out, const at::Tensor& d_writes,
                              const at::Tensor& d_end) {
   RowGradients d;
-  // writes = system^-1 (beta v - k_decayed start)
-  const at::Tensor d_right = solve_transposed(b.system, d_writes);
-  const at::Tensor d_system = d_right.bmm(writes.transpose(1, 2)).neg_().tril_(-1);
+  // writes = inverse (beta v - k_decayed start)
+  const at::Tensor d_right = b.inverse.transpose(1, 2).bmm(d_writes);
+  const at::Tensor d_lower = d_right.bmm(writes.transpose(1, 2)).neg_().tril_(-1);
   const at::Tensor d_k_decayed = d_right.bmm(start.transpose(1, 2)).neg_();
   const at::Tensor d_k_rest = writes.bmm(d_end.transpose(1, 2));
   d.v = d_right * b.beta;
-  const at::Tensor d_product = (d_system * b.between).mul_(b.beta);
+  const at::Tensor d_product = (d_lower * b.between).mul_(b.beta);
   d.k = (d_product + d_product.transpose(1, 2)).bmm(b.k);
   d.k.addcmul_(d_k_decayed, b.beta * b.decay).addcmul_(d_k_rest, b.rest);
-  d.beta = (d_system * b.key_product).mul_(b.between).sum(2);
+  d.beta = (d_lower * b.key_product).mul_(b.between).sum(2);
   d.beta += (d_right * b.v).sum(2);
   d.beta += (d_k_decayed * b.k).mul_(b.decay).sum(2);
   // Gradients of the sums of g: exponents of between, decay, rest and whole.
-  at::Tensor pairs = d_system * b.system;
+  at::Tensor pairs = d_lower * b.lower;
   at::Tensor d_sum = (d_k_decayed * b.k_decayed).sum(2);
   const at::Tensor d_rest = (d_k_rest * b.k_rest).sum(2);
   if (d_out.defined()) {
@@ -346,11 +367,8 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
     at::Tensor out = q.defined() ? at::empty(v.sizes(), v.options()) : at::Tensor();
     for_each_block(tables.num_chunks(), sizes, false, [&](int64_t first, int64_t count) {
       const BlockRows slots(tables, first, count);
-      Block block = load_block(rows, slots, sums_of(v));
-      const at::Tensor solved =
-          solve(block.system, at::cat({block.v * block.beta, block.k_decayed}, 2));
-      at::Tensor writes = solved.narrow(2, 0, sizes.value_dim).contiguous();
-      block.transition = solved.narrow(2, sizes.value_dim, sizes.key_dim).contiguous();
+      const Block block = load_block(rows, slots, sums_of(v));
+      at::Tensor writes = block.inverse.bmm(block.v * block.beta);
       const at::Tensor start = scan.run(block, first, count, writes);
       if (q.defined()) {
         slots.put(out, block.q_decayed.bmm(start).baddbmm_(block.attended, writes), 1);
@@ -382,14 +400,12 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
     d = {like(rows.q_SkK), like(rows.k_SkK), like(rows.v_ShV), like(rows.g_Sh), like(rows.beta_Sh)};
     for_each_block(tables.num_chunks(), sizes, true, [&](int64_t first, int64_t count) {
       const BlockRows slots(tables, first, count);
-      Block block = load_block(rows, slots, dtype);
+      const Block block = load_block(rows, slots, dtype);
       const int64_t b = count * sizes.heads;
       const at::Tensor start =
           starts.narrow(0, first, count).view({b, sizes.key_dim, sizes.value_dim});
-      const at::Tensor right = (block.v * block.beta).baddbmm_(block.k_decayed, start, 1, -1);
-      const at::Tensor solved = solve(block.system, at::cat({right, block.k_decayed}, 2));
-      const at::Tensor writes = solved.narrow(2, 0, sizes.value_dim).contiguous();
-      block.transition = solved.narrow(2, sizes.value_dim, sizes.key_dim).contiguous();
+      const at::Tensor writes =
+          block.inverse.bmm((block.v * block.beta).baddbmm_(block.k_decayed, start, 1, -1));
       at::Tensor d_block, d_writes = at::zeros_like(writes), d_start = at::zeros_like(start);
       if (d_out.defined()) {
         d_block = slots.take(d_out, 1, dtype);

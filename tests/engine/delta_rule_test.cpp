@@ -139,9 +139,9 @@ TEST_CASE("runs that continue others start from their end states") {
 
 TEST_CASE("more chunks than one block holds compute the recurrence") {
   Case c = documents({200, 70, 130});
-  c.key_heads = c.heads = 512;
-  c.key_dim = 1;
-  c.value_dim = 8;
+  c.key_heads = c.heads = 64;
+  c.key_dim = 2;
+  c.value_dim = 2;
   check_case(c);
 }
 
@@ -213,6 +213,21 @@ TEST_CASE("states and sums of bf16 rows are in fp32") {
                   narrow(3, at::kFloat), narrow(4, at::kFloat)},
                  tables_of(c), narrow(5, at::kFloat));
   CHECK(found.out_ShV.scalar_type() == at::kBFloat16);
+  CHECK(max_abs_diff(found.end_rhKV, exact.end_rhKV) < 1e-5);
+}
+
+TEST_CASE("fp32 holds when all keys are equal and each row overwrites the one before") {
+  const Case c = documents({200});
+  Leaves leaves = make_leaves(c);
+  leaves[1] = leaves[1].detach().narrow(0, 0, 1).expand_as(leaves[1]).clone();
+  leaves[4] = at::ones_like(leaves[4]).detach();
+  const DeltaResult exact = recurrence(c, leaves);
+  Leaves narrow = leaves;
+  for (at::Tensor& leaf : narrow) {
+    leaf = leaf.detach().to(at::kFloat);
+  }
+  const DeltaResult found = delta_rule(rows_of(narrow), tables_of(c), narrow[5]);
+  CHECK(max_abs_diff(found.out_ShV, exact.out_ShV) < 1e-5);
   CHECK(max_abs_diff(found.end_rhKV, exact.end_rhKV) < 1e-5);
 }
 
