@@ -140,7 +140,8 @@ at::Tensor causal_conv_silu(const at::Tensor& x_Sc, const at::Tensor& other_nc,
                   weight_cT.sizes() == at::IntArrayRef({x_Sc.size(1), tables->taps()}),
               "convolution: rows ", x_Sc.sizes(), " and weight ", weight_cT.sizes(), " for ",
               tables->rows(), " rows and ", tables->taps(), " taps");
-  return CausalConvSilu::apply(x_Sc, other_nc.defined() ? std::make_optional(other_nc) : std::nullopt,
+  return CausalConvSilu::apply(x_Sc,
+                               other_nc.defined() ? std::make_optional(other_nc) : std::nullopt,
                                weight_cT, c10::make_intrusive<ConvHolder>(tables));
 }
 

@@ -349,6 +349,7 @@ at::Tensor zero_state(const DeltaRows& rows, int64_t states) {
 struct DeltaCall final : torch::CustomClassHolder {
   std::shared_ptr<const ChunkTables> tables;
   bool keep_starts = false;
+  bool has_initial = false;
 };
 
 struct DeltaRule : torch::autograd::Function<DeltaRule> {
@@ -418,7 +419,8 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
       put_gradients(d, slots, block_gradients(block, start, writes, d_block, d_writes, d_end),
                     sizes.repeats());
     });
-    return {d.q, d.k, d.v, d.g, d.beta, scan.finish(), at::Tensor()};
+    return {d.q,         d.k, d.v, d.g, d.beta, call->has_initial ? scan.finish() : at::Tensor(),
+            at::Tensor()};
   }
 
  private:
@@ -450,6 +452,20 @@ void check_rows(const DeltaRows& rows) {
   check_alike("delta rule", {{"values", v}, {"keys", k}, {"queries", rows.q_SkK}});
 }
 
+// No run: empty results that are connected to the inputs, whose backward may be collective.
+DeltaResult without_rows(const DeltaRows& rows, const at::Tensor& initial,
+                         const std::vector<int64_t>& state) {
+  const at::Tensor& v = rows.v_ShV;
+  DeltaResult result;
+  result.end_rhKV = v.to(sums_of(v)).reshape(state);
+  if (rows.q_SkK.defined()) {
+    result.out_ShV = initial.defined()
+                         ? at::cat({v, initial.reshape(v.sizes()).to(v.scalar_type())})
+                         : v.clone();
+  }
+  return result;
+}
+
 }  // namespace
 
 DeltaResult delta_rule(const DeltaRows& rows, const std::shared_ptr<const ChunkTables>& tables,
@@ -464,10 +480,11 @@ DeltaResult delta_rule(const DeltaRows& rows, const std::shared_ptr<const ChunkT
                                           initial_nhKV.scalar_type() == sums_of(rows.v_ShV)),
               "delta rule: initial states of other sizes or dtype than ", state);
   if (tables->num_runs() == 0) {
-    return {rows.q_SkK.defined() ? at::zeros_like(rows.v_ShV) : at::Tensor(), zero_state(rows, 0)};
+    return without_rows(rows, initial_nhKV, state);
   }
   auto call = c10::make_intrusive<DeltaCall>();
   call->tables = tables;
+  call->has_initial = initial_nhKV.defined();
   for (const at::Tensor* x :
        {&rows.q_SkK, &rows.k_SkK, &rows.v_ShV, &rows.g_Sh, &rows.beta_Sh, &initial_nhKV}) {
     call->keep_starts |= at::GradMode::is_enabled() && x->defined() && x->requires_grad();

@@ -112,6 +112,7 @@ void add_maps(StatePlan& plan, const Pieces& pieces) {
   std::set<int64_t> mapped;
   for (int64_t r = 0; r < ranks; ++r) {
     paths.push_back(pieces.path_of(r));
+    plan.maps_travel |= !paths.back().empty();
     for (const int64_t p : paths.back()) {
       if (pieces[p].ring_rank == me) {
         mapped.insert(p);
@@ -176,7 +177,9 @@ void add_halo(StatePlan& plan, const Pieces& pieces) {
     ++plan.recv_rows[row.ring_rank];
   }
   for (int64_t r = 0; r < plan.ring_size(); ++r) {
-    for (const ShareRow& row : rows_read(pieces, r, before)) {
+    const auto read = rows_read(pieces, r, before);
+    plan.rows_travel |= !read.empty();
+    for (const ShareRow& row : read) {
       if (r != me && row.ring_rank == me) {
         plan.send_rows[r].push_back(row.row);
       }

@@ -95,6 +95,11 @@ struct StatePlan {
   std::vector<int64_t> recv_rows;               // [R]
   std::vector<int64_t> halo;
 
+  // Whether any ring rank sends maps, or rows. All of them then take part in the exchange, as
+  // transfers are matched by their order.
+  bool maps_travel = false;
+  bool rows_travel = false;
+
   StateTraffic traffic;
 
   int64_t ring_size() const { return static_cast<int64_t>(send_rows.size()); }

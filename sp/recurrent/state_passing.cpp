@@ -23,14 +23,9 @@ struct RingMessage {
   std::string tag;
 
   RingMessage reversed() const { return {receive, send, ring, tag + "_grad"}; }
-  bool empty() const {
-    return std::accumulate(send.begin(), send.end(), int64_t{0}) +
-               std::accumulate(receive.begin(), receive.end(), int64_t{0}) ==
-           0;
-  }
 };
 
-// Sends between the pairs of ranks that have something for each other; other ranks take no part.
+// Collective over: the ring. Nothing is sent between ranks that have nothing for each other.
 at::Tensor send_and_receive(const at::Tensor& send, const RingMessage& message) {
   const at::Tensor packed = send.contiguous();
   at::Tensor received =
@@ -42,10 +37,8 @@ at::Tensor send_and_receive(const at::Tensor& send, const RingMessage& message) 
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (int64_t shift = 1; shift < size; ++shift) {
     const int64_t to = (me + shift) % size, from = (me - shift + size) % size;
-    if (message.send[to] + message.receive[from] > 0) {
-      transfers.push_back(
-          message.ring->send_recv(to_rank[to], to, from_rank[from], from, message.tag));
-    }
+    transfers.push_back(
+        message.ring->send_recv(to_rank[to], to, from_rank[from], from, message.tag));
   }
   for (const auto& transfer : transfers) {
     transfer->wait();
@@ -86,7 +79,8 @@ RingMessage map_message(const StatePlan& plan, const std::shared_ptr<Communicato
 }
 
 at::Tensor pack_maps(const at::Tensor& added, const at::Tensor& transition, const StatePlan& plan) {
-  std::vector<at::Tensor> parts{added.new_empty({0})};
+  // Connected to the maps, so that a rank that only receives takes part in the backward.
+  std::vector<at::Tensor> parts{added.narrow(0, 0, 0).reshape({0})};
   for (const auto& maps : plan.send_maps) {
     for (const TravellingMap& map : maps) {
       parts.push_back(added[map.map].reshape({-1}));
@@ -145,15 +139,15 @@ at::Tensor rows_of_other_ranks(const at::Tensor& x_Sc, const StateContext& conte
   const int64_t c = x_Sc.size(1);
   TORCH_CHECK(x_Sc.size(0) == plan.share_rows, "state passing: ", x_Sc.size(0),
               " rows, the plan has ", plan.share_rows);
+  if (!plan.rows_travel) {
+    return {};
+  }
   std::vector<int64_t> rows;
   RingMessage message{{}, {}, context.ring, "state_halo"};
   for (int64_t r = 0; r < plan.ring_size(); ++r) {
     rows.insert(rows.end(), plan.send_rows[r].begin(), plan.send_rows[r].end());
     message.send.push_back(static_cast<int64_t>(plan.send_rows[r].size()) * c);
     message.receive.push_back(plan.recv_rows[r] * c);
-  }
-  if (message.empty()) {
-    return {};
   }
   const at::Tensor index = at::tensor(rows, at::kLong).to(x_Sc.device());
   return RingExchange::apply(x_Sc.index_select(0, index).view({-1}), message).view({-1, c});
@@ -162,15 +156,15 @@ at::Tensor rows_of_other_ranks(const at::Tensor& x_Sc, const StateContext& conte
 at::Tensor start_states(const at::Tensor& added_mhKV, const at::Tensor& transition_mhKK,
                         const StateContext& context) {
   const StatePlan& plan = *context.plan;
-  if (plan.mapped_runs.empty() && plan.path.empty()) {
+  if (!plan.maps_travel) {
     return {};
   }
   const int64_t m = static_cast<int64_t>(plan.mapped_runs.size()), h = plan.own_value_heads();
   const int64_t k = plan.shape.key_dim, v = plan.shape.value_dim;
   TORCH_CHECK(added_mhKV.sizes() == at::IntArrayRef({m, h, k, v}) &&
                   transition_mhKK.sizes() == at::IntArrayRef({m, h, k, k}),
-              "state passing: maps ", added_mhKV.sizes(), " and ", transition_mhKK.sizes(),
-              " of ", m, " runs with ", h, " heads");
+              "state passing: maps ", added_mhKV.sizes(), " and ", transition_mhKK.sizes(), " of ",
+              m, " runs with ", h, " heads");
   const at::Tensor received = RingExchange::apply(pack_maps(added_mhKV, transition_mhKK, plan),
                                                   map_message(plan, context.ring));
   Maps maps{added_mhKV.unbind(), transition_mhKK.unbind()};
@@ -184,7 +178,7 @@ at::Tensor start_states(const at::Tensor& added_mhKV, const at::Tensor& transiti
     }
   }
   if (received.numel() == 0) {
-    // A rank that only sends is asked for its part of the backward too.
+    // Connected to the result, so that a rank that receives nothing takes part in the backward.
     starts.push_back(received.view({0, h, k, v}));
   }
   return at::cat(starts);

@@ -158,6 +158,11 @@ TEST_CASE("without initial states runs start from zero") {
   const auto none = delta_rule(rows_of(leaves), tables_of(c));
   CHECK(none.out_ShV.equal(zero.out_ShV));
   CHECK(none.end_rhKV.equal(zero.end_rhKV));
+  zero.out_ShV.sum().backward();
+  const at::Tensor expected = leaves[2].grad().clone();
+  leaves[2].mutable_grad().reset();
+  none.out_ShV.sum().backward();
+  CHECK(leaves[2].grad().equal(expected));
 }
 
 TEST_CASE("a document does not reach the next one however slowly states decay") {
