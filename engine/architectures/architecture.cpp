@@ -80,7 +80,7 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
+constexpr std::array kTable = {&kDeepseekV3, &kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
 
 }  // namespace
 

@@ -11,7 +11,9 @@ namespace ringside::engine {
 
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
                  const ComputeContext& context, int64_t expected_columns)
-    : prompt_lengths_(std::move(prompt_lengths)) {
+    : prompt_lengths_(std::move(prompt_lengths)),
+      keeps_latents_(config.has_latent_attention()),
+      scale_(1.0 / std::sqrt(static_cast<double>(config.head_dim))) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
       std::minmax_element(prompt_lengths_.begin(), prompt_lengths_.end());
@@ -19,11 +21,14 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   columns_ = *longest;
   const int64_t rows = static_cast<int64_t>(prompt_lengths_.size());
   const int64_t capacity = std::max(expected_columns, columns_);
+  const int64_t heads = keeps_latents_ ? 1 : config.num_key_value_heads;
+  const int64_t dim =
+      keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    for (auto* cache : {&keys_, &values_}) {
-      cache->push_back(at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim},
-                                 context.compute_options()));
+    keys_.push_back(at::zeros({rows, heads, capacity, dim}, context.compute_options()));
+    if (!keeps_latents_) {
+      values_.push_back(at::zeros_like(keys_.back()));
     }
   }
   if (*shortest != *longest) {
@@ -53,9 +58,10 @@ void KvCache::reserve(int64_t columns) {
     shape[dim] = added;
     cache = at::cat({cache, at::zeros(shape, cache.options())}, dim);
   };
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    grow(keys_[layer], 2);
-    grow(values_[layer], 2);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      grow(cache, 2);
+    }
   }
   if (mask_B1T_.defined()) {
     grow(mask_B1T_, 2);
@@ -63,9 +69,10 @@ void KvCache::reserve(int64_t columns) {
 }
 
 void KvCache::keep_rows(const at::Tensor& rows_b) {
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    keys_[layer] = keys_[layer].index_select(0, rows_b);
-    values_[layer] = values_[layer].index_select(0, rows_b);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      cache = cache.index_select(0, rows_b);
+    }
   }
   if (mask_B1T_.defined()) {
     mask_B1T_ = mask_B1T_.index_select(0, rows_b);
@@ -88,11 +95,11 @@ at::Tensor KvCache::prefill(int64_t layer, const at::Tensor& q_sHD, const at::Te
     };
     const at::Tensor k_KnD = heads_first(k_sKD), v_KnD = heads_first(v_sKD);
     keys_[layer][b].narrow(1, columns_ - n, n).copy_(k_KnD);
-    values_[layer][b].narrow(1, columns_ - n, n).copy_(v_KnD);
-    outs.push_back(at::scaled_dot_product_attention(
-                       heads_first(q_sHD).unsqueeze(0), k_KnD.unsqueeze(0), v_KnD.unsqueeze(0),
-                       /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
-                       /*scale=*/std::nullopt, /*enable_gqa=*/true)
+    values_of(layer)[b].narrow(1, columns_ - n, n).copy_(v_KnD);
+    outs.push_back(at::scaled_dot_product_attention(heads_first(q_sHD).unsqueeze(0),
+                                                    k_KnD.unsqueeze(0), v_KnD.unsqueeze(0),
+                                                    /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                                    /*is_causal=*/true, scale_, /*enable_gqa=*/true)
                        .squeeze(0)
                        .transpose(0, 1));
     begin += n;
@@ -103,7 +110,7 @@ at::Tensor KvCache::prefill(int64_t layer, const at::Tensor& q_sHD, const at::Te
 // The g queries of a key/value head form one small matrix, so no key/value head is repeated.
 at::Tensor KvCache::decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                            const at::Tensor& v_BKD) {
-  at::Tensor &keys = keys_[layer], &values = values_[layer];
+  at::Tensor &keys = keys_[layer], &values = values_of(layer);
   TORCH_CHECK(q_BHD.size(0) == keys.size(0), "KvCache: ", keys.size(0), " sequences, got ",
               q_BHD.size(0), " rows");
   keys.select(2, columns_ - 1).copy_(k_BKD);
@@ -112,8 +119,7 @@ at::Tensor KvCache::decode(int64_t layer, const at::Tensor& q_BHD, const at::Ten
   const auto flat = [&](const at::Tensor& cache) {
     return cache.view({rows * kv_heads, cache.size(2), d}).narrow(1, 0, columns_);
   };
-  const at::Tensor q = (q_BHD * (1.0 / std::sqrt(static_cast<double>(d))))
-                           .view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
+  const at::Tensor q = (q_BHD * scale_).view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
   at::Tensor scores = at::bmm(q, flat(keys).transpose(1, 2));
   if (mask_B1T_.defined()) {
     scores.view({rows, -1, columns_}).add_(mask_B1T_.narrow(2, 0, columns_));

@@ -17,6 +17,18 @@
 namespace ringside::engine {
 namespace {
 
+void check_latent_attention(const ModelConfig& c) {
+  const LatentAttentionConfig& latent = c.latent;
+  TORCH_CHECK(!c.has_latent_attention() ||
+                  (latent.q_rank >= 0 && latent.nope_dim > 0 && latent.rope_dim > 0 &&
+                   latent.value_dim > 0 && latent.value_dim <= c.head_dim &&
+                   latent.nope_dim + latent.rope_dim == c.head_dim &&
+                   c.num_key_value_heads == c.num_attention_heads),
+              "model config: latent attention with ", latent.nope_dim, " + ", latent.rope_dim,
+              " components of ", c.head_dim, ", values of ", latent.value_dim, " and ",
+              c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
+}
+
 void check_config(const ModelConfig& c) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
@@ -31,6 +43,7 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
               "model config: num_attention_heads ", c.num_attention_heads,
               " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
+  check_latent_attention(c);
   const ExpertsConfig& experts = c.experts;
   TORCH_CHECK(experts.count == 0 || (experts.per_token > 0 && experts.per_token <= experts.count &&
                                      experts.intermediate_size > 0),
@@ -39,11 +52,26 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
-  TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
-              c.head_dim);
+  TORCH_CHECK(c.rope().head_dim % 2 == 0,
+              "model config: rotary embedding needs an even number of components, got ",
+              c.rope().head_dim);
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
+}
+
+constexpr const char* kCorrections = "router_corrections";
+
+// Of the routers that have a correction, in the order of their layers.
+std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
+      const std::string layer = "model.layers." + std::to_string(i);
+      specs.push_back({layer + ".mlp.gate.e_score_correction_bias", {config.experts.count}, true});
+    }
+  }
+  return specs;
 }
 
 struct UnitSpecs {
@@ -62,6 +90,9 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   if (!config.tie_word_embeddings) {
     units.push_back({"head", {{"lm_head.weight", {v, e}}}});
   }
+  if (const auto corrections = correction_specs(config); !corrections.empty()) {
+    units.push_back({kCorrections, corrections});
+  }
   return units;
 }
 
@@ -75,7 +106,7 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 // The context of parameters that every rank holds whole, on its device.
 ComputeContext whole_context(ComputeContext context) {
   context.sharding = nullptr;
-  context.host_master = context.host_values = false;
+  context.host_master = context.host_values = context.host_moments = false;
   return context;
 }
 
@@ -87,7 +118,9 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
   rope_frequencies_ = rope_frequencies(config_.rope());
   rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
   for (UnitSpecs& unit : unit_specs(config_)) {
-    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
+    const bool whole = unit.name == kCorrections;
+    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                                 whole ? whole_context(context_) : context_));
   }
 }
 
@@ -213,6 +246,17 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
+at::Tensor Decoder::router_correction(int64_t layer) const {
+  if (!config_.has_experts(layer) || config_.experts.router != RouterKind::kSigmoid) {
+    return {};
+  }
+  int64_t before = 0;
+  for (int64_t i = 0; i < layer; ++i) {
+    before += config_.has_experts(i) ? 1 : 0;
+  }
+  return units_.back()->view(before);
+}
+
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
                               AttentionBackend& attention, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
@@ -226,6 +270,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
   const auto run = [this, index, rope, adapter_leaf, &attention, keeping](
                        LayerWeights weights, const at::Tensor& hidden) {
+    weights.router_correction = router_correction(index);
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
@@ -301,6 +346,7 @@ DecoderWeights Decoder::materialize() const {
     LayerWeights of_layer = quantised_.empty()
                                 ? materialize_layer(config_, i, layer(i), context_.compute)
                                 : quantised_[i]->weights();
+    of_layer.router_correction = router_correction(i);
     if (leaves[i].defined()) {
       adapters_->attach(of_layer, leaves[i], context_.compute);
     }

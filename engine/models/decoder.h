@@ -1,4 +1,4 @@
-// Decoder-only transformer (Qwen3, Qwen2.5, Llama) over a packed run of tokens. It has no notion of
+// Decoder-only transformer over a packed run of tokens. It has no notion of
 // batches or shards: tokens are rows, positions give each token's place in its document, and an
 // AttentionBackend decides the keys that a query attends to.
 //
@@ -118,8 +118,9 @@ class Decoder {
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 
-  // The parameters without adapters: embedding, layers in order, final norm, and last an untied
-  // head. Weights are streamed in this order.
+  // The parameters without adapters: embedding, layers in order, final norm, an untied head, and
+  // last the corrections of routers. Weights are streamed in this order. The corrections are whole
+  // on every rank; they receive no gradient, so that no step changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -130,9 +131,9 @@ class Decoder {
   const ParamUnit& embedding() const { return *units_.front(); }
   const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
   const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
-  // The embedding's unit with tied embeddings, otherwise the last unit.
+  // The embedding's unit with tied embeddings.
   const ParamUnit& head() const {
-    return config_.tie_word_embeddings ? embedding() : *units_.back();
+    return config_.tie_word_embeddings ? embedding() : *units_[2 + config_.num_hidden_layers];
   }
   // What the layers of one forward share.
   struct LayerChain {
@@ -144,6 +145,8 @@ class Decoder {
                        AttentionBackend& attention, LayerChain& chain) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
+  // Of the choice of experts in a layer; undefined without one.
+  at::Tensor router_correction(int64_t layer) const;
   // Starts gathering a layer's weights, if there is such a layer.
   void prefetch_layer(int64_t index) const;
 

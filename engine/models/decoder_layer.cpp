@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/models/gated_mlp.h"
+#include "engine/models/latent_attention.h"
 #include "engine/models/mixture.h"
 #include "engine/models/softmax_attention.h"
 #include "engine/nn/rms_norm.h"
@@ -22,7 +23,9 @@ void append(std::vector<LayerPart>& parts, std::vector<LayerPart> more) {
 std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerParts which) {
   const BlockSpec block = config.block(layer);
   const int64_t e = config.hidden_size;
-  std::vector<LayerPart> parts = softmax_attention_parts(config);
+  std::vector<LayerPart> parts = block.token_mixer == TokenMixer::kLatentAttention
+                                     ? latent_attention_parts(config)
+                                     : softmax_attention_parts(config);
   append(parts, block.channel_mixer == ChannelMixer::kExperts ? mixture_parts(config)
                                                               : gated_mlp_parts(config));
   parts.push_back(single_part(&LayerWeights::input_norm, "input_layernorm.weight", {e}));
@@ -78,7 +81,9 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
                          const at::Tensor& hidden_sE, const LayerContext& context) {
   const double eps = config.rms_norm_eps;
   const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
-  const at::Tensor mixed = softmax_attention(config, weights, layer, in.normed, context);
+  const bool latent = config.block(layer).token_mixer == TokenMixer::kLatentAttention;
+  const at::Tensor mixed = latent ? latent_attention(config, weights, layer, in.normed, context)
+                                  : softmax_attention(config, weights, layer, in.normed, context);
   const ResidualNorm attended =
       add_rms_norm(in.residual, mixed, weights.post_attention_norm, eps, config.fp32_norms);
   return attended.residual + (config.has_experts(layer)

@@ -20,16 +20,25 @@ struct LayerWeights {
   Weight qkv_bias;
   Weight o_weight;  // [E, H D]
   Weight o_bias;
+  Weight q_a_weight;  // latent attention's, in place of qkv; shapes in latent_attention.cpp
+  Weight q_a_bias;
+  Weight q_a_norm;
+  Weight q_b_weight;
+  Weight kv_a_weight;
+  Weight kv_a_bias;
+  Weight kv_a_norm;
+  Weight kv_b_weight;
   Weight q_norm;  // [D]
   Weight k_norm;
   Weight gate_up_weight;  // [2F, E]
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
-  Weight router;           // [X, E], in place of the MLP's
-  Weight experts_gate_up;  // [X, 2I, E]
-  Weight experts_down;     // [X, E, I]
-  Weight input_norm;       // [E]
+  Weight router;                 // [X, E]; with experts, gate_up and down are of the shared MLP
+  at::Tensor router_correction;  // [X] in the dtype of the router's scores
+  Weight experts_gate_up;        // [X, 2I, E]
+  Weight experts_down;           // [X, E, I]
+  Weight input_norm;             // [E]
   Weight post_attention_norm;
 };
 

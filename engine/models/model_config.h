@@ -10,16 +10,39 @@
 
 namespace ringside::engine {
 
+// Scores of experts. kSigmoid also has a correction for the choice alone, which is not trained.
+enum class RouterKind { kSoftmax, kSigmoid };
+
 // Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
   int64_t count = 0;
   int64_t per_token = 0;
   int64_t intermediate_size = 0;   // of one expert
   bool normalise_weights = false;  // a token's routing weights sum to 1
+  RouterKind router = RouterKind::kSoftmax;
+  // Of the sigmoid router: groups of adjacent experts, those that stay in a token's choice, and the
+  // factor on the weights.
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  double weight_factor = 1.0;
+  int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
   bool operator==(const ExpertsConfig&) const = default;
 };
 
-enum class TokenMixer { kSoftmaxAttention };
+// Latent attention of the layers that have it (MLA). A head's queries and keys have nope_dim
+// components without RoPE and rope_dim ones with it: head_dim together.
+struct LatentAttentionConfig {
+  int64_t q_rank = 0;  // of the queries' latent; 0: queries are projected from the hidden state
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0;
+  int64_t rope_dim = 0;
+  int64_t value_dim = 0;         // at most head_dim
+  bool rope_interleaved = true;  // the pairs that RoPE turns lie side by side
+  bool bias = false;             // of the projections to latents and of the output
+  bool operator==(const LatentAttentionConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention, kLatentAttention };
 enum class ChannelMixer { kMlp, kExperts };
 
 // What one layer is made of.
@@ -47,9 +70,13 @@ struct ModelConfig {
   bool o_bias = false;    // Llama and Qwen3 with attention_bias
   bool mlp_bias = false;  // Llama with mlp_bias
   bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  LatentAttentionConfig latent;
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
+  // Layers on disk behind the others, which predict tokens further ahead. They are not loaded, and
+  // not written either.
+  int64_t layers_left_out = 0;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -67,8 +94,11 @@ struct ModelConfig {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
+  bool has_latent_attention() const { return latent.kv_rank > 0; }
+
   RopeSettings rope() const {
-    return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
+    return {has_latent_attention() ? latent.rope_dim : head_dim, rope_theta, rope_scaling,
+            max_position_embeddings, max_document_tokens};
   }
 };
 

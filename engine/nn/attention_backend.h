@@ -25,6 +25,11 @@ class AttentionBackend {
   // projections while heads and tokens are exchanged.
   virtual OverlappedAttention* overlapped() { return nullptr; }
 
+  // If true, latent attention passes its latents, not the keys and values of every head: q has
+  // kv_rank + rope_dim components for each head, k and v are the same tensor of one head, and of
+  // the result the first kv_rank components are used. The scale stays 1 / sqrt(head_dim).
+  virtual bool attends_latents() const { return false; }
+
   // Causal attention of one layer. Differentiable where autograd is on.
   // Shapes: q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied; returns out_sHD in the same
   // dtype.

@@ -37,7 +37,7 @@ def _common(heads: int, kv_heads: int, head_dim: int, tied: bool, layers: int) -
 def make_config(
     family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16
 ):
-    """A configuration of "qwen3", "qwen3_moe", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
+    """A configuration of "qwen3", "qwen3_moe", "deepseek_v3", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
     scaling)."""
     common = _common(heads, kv_heads, head_dim, tied, layers)
     if (
@@ -52,6 +52,16 @@ def make_config(
             head_dim=head_dim, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=tied,
             mlp_only_layers=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e6},
             **common | {"num_hidden_layers": layers + 1},
+        )
+    if family == "deepseek_v3":  # the first of three layers has an MLP; YaRN; tied: queries without a latent
+        yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+                "mscale": 1.0, "mscale_all_dim": 0.7}
+        return transformers.DeepseekV3Config(
+            q_lora_rank=None if tied else 20, kv_lora_rank=12, qk_nope_head_dim=head_dim - 4, qk_rope_head_dim=4,
+            v_head_dim=head_dim - 6, attention_bias=not tied, n_group=3, topk_group=2, n_routed_experts=9,
+            num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
+            norm_topk_prob=not tied, rope_interleave=not tied, rope_parameters=yarn,
+            **common | {"num_hidden_layers": layers + 1, "num_key_value_heads": heads},
         )
     if family == "mistral":
         return transformers.MistralConfig(
@@ -72,7 +82,7 @@ def make_config(
             "original_max_position_embeddings": 64,
         }
         return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope, **common)
-    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, qwen2, mistral or llama")
+    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, deepseek_v3, qwen2, mistral or llama")
 
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "yarn, all fields", "longrope", "longrope, factor")
@@ -108,6 +118,9 @@ def make_model(config, seed: int, std: float = 0.2):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * std
             parameter.copy_(noise + 1 if "norm" in name else noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # wide enough to change the choice of experts
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     return model.eval()
 
 

@@ -147,6 +147,28 @@ TEST_CASE("a model with experts trains as in one process on every mesh") {
   }
 }
 
+TEST_CASE("a model with latent attention trains as in one process on every mesh") {
+  const engine::ModelConfig model = test::latent_config();
+  const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+  CHECK(whole.norms[0] > 0.01);
+  // The correction of the router: drawn, and left as it was by five steps with weight decay.
+  const at::Tensor correction = whole.weights.back();
+  CHECK(correction.numel() == model.experts.count);
+  CHECK(correction.equal(test::router_correction(model.experts.count)));
+  const std::vector<Layout> layouts{
+      {.ulysses = 2},
+      {.ring = 2},
+      {.ring = 2, .ulysses = 2, .activations = {engine::Recompute::kSelective}},
+      {.replicate = 2},
+      {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
+      {.shard = 2, .stage = 1},
+      {.shard = 2, .offload = rl::OptimizerOffload::kFull}};
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name());
+    require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+  }
+}
+
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {
