@@ -288,7 +288,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
     return decoder_layer(
         config_, weights, index, hidden,
-        {shared.rope, shared.local_rope, keeping ? *keeping : shared.attention, tiles});
+        {shared.rope, keeping ? *keeping : shared.attention, tiles, shared.local_rope});
   };
   const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
   if (!quantised_.empty()) {
@@ -321,10 +321,11 @@ LayerContext Decoder::layer_context(const at::Tensor& positions,
   for (const BlockSpec& block : config_.blocks) {
     has_local = has_local || block.local_rope;
   }
-  return {
-      rope_tables(rope_frequencies_, positions, context_.compute),
-      has_local ? rope_tables(local_rope_frequencies_, positions, context_.compute) : RopeTables{},
-      attention};
+  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return shared;
 }
 
 // transformers holds the factor in fp32 and rounds it to the compute dtype.
