@@ -72,7 +72,9 @@ at::Tensor attend_prompt(const AttentionSpec& spec, const at::Tensor& q_HnD,
 
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
                  const ComputeContext& context, int64_t expected_columns)
-    : prompt_lengths_(std::move(prompt_lengths)), keeps_latents_(config.has_latent_attention()) {
+    : prompt_lengths_(std::move(prompt_lengths)),
+      recurrent_(config.num_hidden_layers, prompt_lengths_),
+      keeps_latents_(config.has_latent_attention()) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
       std::minmax_element(prompt_lengths_.begin(), prompt_lengths_.end());
@@ -85,7 +87,9 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
       keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    keys_.push_back(at::zeros({rows, heads, capacity, dim}, context.compute_options()));
+    // Layers that pass a state have none.
+    const int64_t kept_dim = config.is_delta_net(layer) ? 0 : dim;
+    keys_.push_back(at::zeros({rows, heads, capacity, kept_dim}, context.compute_options()));
     if (!keeps_latents_) {
       values_.push_back(at::zeros_like(keys_.back()));
     }
@@ -128,6 +132,7 @@ void KvCache::reserve(int64_t columns) {
 }
 
 void KvCache::keep_rows(const at::Tensor& rows_b) {
+  recurrent_.keep_rows(rows_b);
   for (auto* caches : {&keys_, &values_}) {
     for (at::Tensor& cache : *caches) {
       cache = cache.index_select(0, rows_b);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
+#include "engine/generate/recurrent_cache.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
 
@@ -36,6 +37,7 @@ class KvCache final : public AttentionBackend {
   void keep_rows(const at::Tensor& rows_b);
 
   bool attends_latents() const override { return keeps_latents_; }
+  RecurrentBackend* recurrent() override { return &recurrent_; }
 
   // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
@@ -52,6 +54,7 @@ class KvCache final : public AttentionBackend {
   at::Tensor& values_of(int64_t layer) { return keeps_latents_ ? keys_[layer] : values_[layer]; }
 
   std::vector<int64_t> prompt_lengths_;
+  RecurrentCache recurrent_;  // of layers that pass a state
   bool keeps_latents_;
   int64_t columns_;  // filled columns, equal for all live sequences
   bool prefilled_ = false;

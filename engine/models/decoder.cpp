@@ -53,6 +53,8 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
+  TORCH_CHECK(c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "model config: RoPE turns ",
+              c.rotary_dim, " of ", c.head_dim, " components");
   TORCH_CHECK(c.rope().head_dim % 2 == 0,
               "model config: rotary embedding needs an even number of components, got ",
               c.rope().head_dim);
@@ -209,6 +211,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
+  TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = *units_[1 + i];
     quantised_.push_back(
@@ -318,11 +321,11 @@ LayerContext Decoder::layer_context(const at::Tensor& positions,
   for (const BlockSpec& block : config_.blocks) {
     has_local = has_local || block.local_rope;
   }
-  return {
-      rope_tables(rope_frequencies_, positions, context_.compute),
-      attention,
-      {},
-      has_local ? rope_tables(local_rope_frequencies_, positions, context_.compute) : RopeTables{}};
+  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return shared;
 }
 
 // transformers holds the factor in fp32 and rounds it to the compute dtype.

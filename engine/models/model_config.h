@@ -8,6 +8,7 @@
 
 #include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
 
@@ -27,6 +28,7 @@ struct ExpertsConfig {
   int64_t kept_groups = 1;
   double weight_factor = 1.0;
   int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
+  bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
   bool operator==(const ExpertsConfig&) const = default;
 };
 
@@ -43,7 +45,16 @@ struct LatentAttentionConfig {
   bool operator==(const LatentAttentionConfig&) const = default;
 };
 
-enum class TokenMixer { kSoftmaxAttention, kLatentAttention };
+// Gated delta net of the layers that have it.
+struct DeltaNetConfig {
+  sp::StateShape shape;
+  // One projection has q, k, v and the gate of each head group side by side, as in Qwen3-Next. Else
+  // each has a projection of its own, as in Qwen3.5.
+  bool grouped_projections = false;
+  bool operator==(const DeltaNetConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
 enum class ChannelMixer { kMlp, kExperts };
 enum class GateActivation { kSilu, kGeluTanh };
 
@@ -80,7 +91,11 @@ struct ModelConfig {
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
   bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
+  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
+  bool gated_attention = false;
+  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
   LatentAttentionConfig latent;
+  DeltaNetConfig delta_net;
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
@@ -109,17 +124,28 @@ struct ModelConfig {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
+  bool has_latent_attention() const { return latent.kv_rank > 0; }
+  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
+  bool is_delta_net(int64_t layer) const {
+    return block(layer).token_mixer == TokenMixer::kGatedDelta;
+  }
+
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 
   // Factor on attention scores.
   double softmax_scale() const;
 
   RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
-  bool has_latent_attention() const { return latent.kv_rank > 0; }
-
   RopeSettings rope() const {
-    return {has_latent_attention() ? latent.rope_dim : head_dim, rope_theta, rope_scaling,
-            max_position_embeddings, max_document_tokens};
+    const int64_t turned = has_latent_attention() ? latent.rope_dim
+                           : rotary_dim > 0       ? rotary_dim
+                                                  : head_dim;
+    return {turned,
+            rope_theta,
+            rope_scaling,
+            max_position_embeddings,
+            max_document_tokens,
+            has_latent_attention() ? turned : head_dim};
   }
 };
 

@@ -109,7 +109,7 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
-FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3")
+FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "qwen3_next", "qwen3_5")
 
 
 def make_family(family: str):
@@ -135,6 +135,15 @@ def make_family(family: str):
         return transformers.Gemma3TextConfig(head_dim=16, sliding_window=8, sliding_window_pattern=2,
                                              query_pre_attn_scalar=24, rope_parameters=rope,
                                              **common | {"tie_word_embeddings": True})
+    if family in ("qwen3_next", "qwen3_5"):
+        hybrid = _common(4, 2, 16, False, 4) | dict(
+            head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+            linear_value_head_dim=12, linear_conv_kernel_dim=4,
+            rope_parameters=plain_rope | {"partial_rotary_factor": 0.5})
+        if family == "qwen3_5":
+            return transformers.Qwen3_5TextConfig(**hybrid)
+        return transformers.Qwen3NextConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                                            shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
 
 
@@ -164,12 +173,16 @@ def make_model(config, seed: int, std: float = 0.2):
         experts_implementation="eager"
     )
     gemma = config.model_type.startswith("gemma3")  # stores a norm's factor less 1
+    hybrid = config.model_type in ("qwen3_next", "qwen3_5_text")  # the same but for linear_attn.norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * (1.0 if name.endswith("sinks") else std)
             if gemma and "embed_tokens" in name:
                 noise *= 0.2  # scaled by sqrt(hidden_size) it would outweigh the layers
-            parameter.copy_(noise + 1 if "norm" in name and not gemma else noise)
+            stored_whole = "norm" in name and not gemma and (not hybrid or "linear_attn" in name)
+            parameter.copy_(noise + 1 if stored_whole else noise)
+            if name.endswith("A_log"):  # slow decay: what should not reach a token would be seen
+                parameter.sub_(3.0)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):  # wide enough to change the choice of experts
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
