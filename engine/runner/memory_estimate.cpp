@@ -62,7 +62,7 @@ class Sizes {
     m.gathered = keeps_gathered() ? kept_gathered()
                                   : saved_casts(layers()) + head_weights +
                                         (sharded() ? made_layer() * compute_ : 0);
-    m.activations = rope() + kept(device_layers(1)) + tail();
+    m.activations = rope() + device_layers(1) * kept_by_layer() + tail();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
     m.logits = rows * c_.vocab_size * p_.logit_bytes + head_parameters_ * sums_ +
                p_.entries * c_.hidden_size * compute_;
@@ -87,7 +87,7 @@ class Sizes {
                      ? kept_gathered()
                      : saved_casts(below + 1) +
                            (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
-    m.activations = rope() + kept(std::min(device_layers(2), below + 1));
+    m.activations = rope() + std::min(device_layers(2), below + 1) * kept_by_layer();
     m.working = mlp_moment();
     if (attention_moment() + key_value_buffers() > m.working) {
       m.working = attention_moment();
@@ -238,7 +238,6 @@ class Sizes {
   int64_t kept_attention() const {
     return attention_results() + (exchanges() ? exchanged_inputs() + exchanged_output() : 0);
   }
-  int64_t kept(int64_t layers_kept) const { return layers_kept * kept_by_layer(); }
   // Of how many layers the device holds what they keep.
   int64_t device_layers(int64_t with_offload) const {
     return p_.activations.offload ? std::min(with_offload, layers()) : layers();
