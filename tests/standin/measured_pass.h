@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct PassLayout {
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   int64_t stage = 0;               // of sharding over all ranks but the replicas; 0: not sharded
   bool optimizer_on_host = false;  // masters, gradients and moments; needs a stage
+  std::optional<engine::AdapterShape> adapters{};
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -65,6 +67,7 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
     shape.state.zero_stage = layout.stage;
     shape.state.masters_on_host = layout.optimizer_on_host;
   }
+  shape.adapters = layout.adapters;
   return shape;
 }
 
@@ -87,6 +90,12 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     context.host_master = layout.optimizer_on_host;
     auto decoder = std::make_unique<engine::Decoder>(config, context);
     decoder->init_random(1, 0.1);
+    if (layout.adapters) {
+      if (layout.adapters->base) {
+        decoder->quantise(*layout.adapters->base);
+      }
+      decoder->add_adapters(layout.adapters->options).init_random(2);
+    }
     decoder->set_activation_options(layout.activations);
     engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
                                engine::AdamWOptions{});
