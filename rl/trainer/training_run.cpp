@@ -16,6 +16,7 @@
 #include "engine/io/hf_directory.h"
 #include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
+#include "engine/runner/collator_options.h"
 #include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/report/run_summary.h"
@@ -224,16 +225,13 @@ void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void
 }
 
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
-  const auto& model = decoder().config();
   const int64_t budget = config().train.tokens_per_micro_batch;
   const auto packing =
       sp::plan_micro_batches(documents, mesh_.shape().dp_size(), budget, config().sp.shared_prefix);
   sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
-  return sp::collate(documents, packing, mesh_,
-                     {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
-                      budget,
-                      sequence_options(config().sp),
-                      engine::longest_exact_document(model)});
+  return sp::collate(
+      documents, packing, mesh_,
+      engine::collator_options(decoder().config(), budget, sequence_options(config().sp)));
 }
 
 double TrainingRun::learning_rate_factor() const {
