@@ -20,7 +20,7 @@ namespace ringside::engine {
 struct AdapterOptions {
   int64_t rank = 0;
   double alpha = 0.0;
-  std::vector<std::string> targets;  // of adapter_targets()
+  std::vector<std::string> targets;  // of known_adapter_targets()
   bool operator==(const AdapterOptions&) const = default;
 };
 
@@ -30,8 +30,8 @@ struct AdapterOptions {
 class Adapters {
  public:
   // The factors are zero.
-  // Throws: c10::Error unless rank and alpha are positive and the targets are known, at least one,
-  // each once.
+  // Throws: c10::Error unless rank and alpha are positive and the targets are projections of the
+  // model, at least one, each once. Experts are refused.
   Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context);
 
   // A uniform in +-1/sqrt(inputs), as PEFT; B zero, so that the model starts as its base. The same
@@ -65,6 +65,7 @@ class Adapters {
     Weight LayerWeights::*weight;
     std::vector<Target> targets;
   };
+  static std::vector<Fused> attention_projections(const ModelConfig& config);
   static std::vector<Fused> fused_projections(const ModelConfig& config,
                                               const AdapterOptions& options);
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,

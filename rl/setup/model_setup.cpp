@@ -59,6 +59,12 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
   model.max_document_tokens = config.model.max_document_tokens;
+  if (config.sp.async_ulysses && model.has_latent_attention()) {
+    throw std::invalid_argument(
+        "sp.async_ulysses: is true, but " + path + " has model_type " + model.model_type +
+        ", whose latent attention cannot overlap its projections with the exchange of heads; "
+        "expected false");
+  }
   return model;
 }
 
