@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
+#include "engine/generate/recurrent_cache.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
 
@@ -36,23 +37,25 @@ class KvCache final : public AttentionBackend {
   void keep_rows(const at::Tensor& rows_b);
 
   bool attends_latents() const override { return keeps_latents_; }
+  RecurrentBackend* recurrent() override { return &recurrent_; }
 
   // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  // Windows keep all columns in memory.
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
 
  private:
-  at::Tensor prefill(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor prefill(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                      const at::Tensor& v_sKD);
-  at::Tensor decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
+  at::Tensor decode(const AttentionSpec& spec, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                     const at::Tensor& v_BKD);
   void reserve(int64_t columns);
   at::Tensor& values_of(int64_t layer) { return keeps_latents_ ? keys_[layer] : values_[layer]; }
 
   std::vector<int64_t> prompt_lengths_;
+  RecurrentCache recurrent_;  // of layers that pass a state
   bool keeps_latents_;
-  double scale_;
   int64_t columns_;  // filled columns, equal for all live sequences
   bool prefilled_ = false;
   std::vector<at::Tensor> keys_, values_;  // per layer [B, K, T, D]; no values beside latents

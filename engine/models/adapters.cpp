@@ -72,6 +72,8 @@ std::vector<Adapters::Fused> Adapters::attention_projections(const ModelConfig& 
 std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& config,
                                                          const AdapterOptions& options) {
   const int64_t e = config.hidden_size, f = config.intermediate_size;
+  TORCH_CHECK(!config.has_delta_net(),
+              "adapters: models with gated delta nets have none; train all parameters");
   std::vector<Fused> all = attention_projections(config);
   if (config.experts.count == 0) {
     all.push_back(

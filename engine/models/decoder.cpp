@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -52,6 +53,8 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
+  TORCH_CHECK(c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "model config: RoPE turns ",
+              c.rotary_dim, " of ", c.head_dim, " components");
   TORCH_CHECK(c.rope().head_dim % 2 == 0,
               "model config: rotary embedding needs an even number of components, got ",
               c.rope().head_dim);
@@ -116,7 +119,10 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     : config_(std::move(config)), context_(context) {
   check_config(config_);
   rope_frequencies_ = rope_frequencies(config_.rope());
-  rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
+  local_rope_frequencies_ = rope_frequencies(config_.local_rope());
+  for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
+    one->inverse_d = one->inverse_d.to(context_.device);
+  }
   for (UnitSpecs& unit : unit_specs(config_)) {
     const bool whole = unit.name == kCorrections;
     units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
@@ -130,6 +136,7 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       activations_(other.activations_),
       offload_stream_(other.offload_stream_),
       rope_frequencies_(other.rope_frequencies_),
+      local_rope_frequencies_(other.local_rope_frequencies_),
       units_(other.units_),
       quantised_(other.quantised_) {}
 
@@ -152,7 +159,9 @@ void Decoder::init_random(uint64_t seed, double std) {
         // whole on every rank, so that shards do too.
         unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
-        unit->assign(i, at::full(spec.shape, spec.name.ends_with("bias") ? 0.0 : 1.0, at::kDouble));
+        // A norm multiplies by 1.
+        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
+        unit->assign(i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
     unit->changed();
@@ -202,6 +211,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
+  TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = *units_[1 + i];
     quantised_.push_back(
@@ -257,27 +267,28 @@ at::Tensor Decoder::router_correction(int64_t layer) const {
   return units_.back()->view(before);
 }
 
-at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                              AttentionBackend& attention, LayerChain& chain) const {
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
+                              const LayerContext& shared, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
   if (recomputes && activations_.recompute == Recompute::kSelective) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = attention.keeping(kept.results);
+    keeping = shared.attention.keeping(kept.results);
   }
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const auto run = [this, index, rope, adapter_leaf, &attention, keeping](
-                       LayerWeights weights, const at::Tensor& hidden) {
+  const auto run = [this, index, shared, adapter_leaf, keeping](LayerWeights weights,
+                                                                const at::Tensor& hidden) {
     weights.router_correction = router_correction(index);
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(config_, weights, index, hidden,
-                         {rope, keeping ? *keeping : attention, tiles});
+    return decoder_layer(
+        config_, weights, index, hidden,
+        {shared.rope, keeping ? *keeping : shared.attention, tiles, shared.local_rope});
   };
   const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
   if (!quantised_.empty()) {
@@ -304,14 +315,36 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
 }
 
+LayerContext Decoder::layer_context(const at::Tensor& positions,
+                                    AttentionBackend& attention) const {
+  bool has_local = false;
+  for (const BlockSpec& block : config_.blocks) {
+    has_local = has_local || block.local_rope;
+  }
+  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return shared;
+}
+
+// transformers holds the factor in fp32 and rounds it to the compute dtype.
+at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
+  if (!config_.scaled_embedding) {
+    return embedded_sE;
+  }
+  const double root = std::sqrt(static_cast<double>(config_.hidden_size));
+  const double factor = at::scalar_tensor(root, at::kFloat).to(context_.compute).item<double>();
+  return embedded_sE * factor;
+}
+
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                             AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
-  const RopeTables rope = rope_tables(
-      rope_frequencies_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
-      context_.compute);
-  at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
+  const LayerContext shared =
+      layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
+  at::Tensor hidden_sE = scaled(embed(embedding().materialize(context_.compute)[0], ids_s));
   prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
@@ -319,22 +352,21 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
+    hidden_sE = run_layer(i, hidden_sE, shared, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
-                  config_.fp32_norms);
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
                             const at::Tensor& positions_s, AttentionBackend& attention) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
-  at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
+  const LayerContext shared = layer_context(positions_s, attention);
+  at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention});
+    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
 
 DecoderWeights Decoder::materialize() const {

@@ -47,8 +47,8 @@ class Decoder {
   // sizes).
   Decoder(ModelConfig config, const ComputeContext& context);
 
-  // Normal(0, std) for matrices and embeddings, ones for norms, zeros for biases. The same seed
-  // gives the same values, up to rounding to the master dtype.
+  // Normal(0, std) for matrices and embeddings; norms multiply by 1; zeros for all else. The same
+  // seed gives the same values, up to rounding to the master dtype.
   void init_random(uint64_t seed, double std);
 
   // Copies every parameter of `other`. Keeps this decoder's compute dtype.
@@ -141,8 +141,12 @@ class Decoder {
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
   };
-  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                       AttentionBackend& attention, LayerChain& chain) const;
+  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const LayerContext& shared,
+                       LayerChain& chain) const;
+  // What all layers of a forward share.
+  LayerContext layer_context(const at::Tensor& positions, AttentionBackend& attention) const;
+  // Hidden states before the first layer, of embeddings.
+  at::Tensor scaled(const at::Tensor& embedded_sE) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
   // Of the choice of experts in a layer; undefined without one.
@@ -154,7 +158,7 @@ class Decoder {
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
-  RopeFrequencies rope_frequencies_;
+  RopeFrequencies rope_frequencies_, local_rope_frequencies_;
   std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;

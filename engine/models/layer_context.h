@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/rope.h"
@@ -19,6 +18,7 @@ struct LayerContext {
   RopeTables rope;
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
+  RopeTables local_rope = {};  // of blocks with local_rope; empty without
 };
 
 }  // namespace ringside::engine

@@ -34,12 +34,21 @@ struct LayerWeights {
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
+  Weight delta_in;  // gated delta net's, in place of qkv and o; shapes in delta_net.cpp
+  Weight delta_conv;
+  Weight delta_log_decay;
+  Weight delta_decay_bias;
+  Weight delta_norm;
+  Weight delta_out;
   Weight router;                 // [X, E]; with experts, gate_up and down are of the shared MLP
   at::Tensor router_correction;  // [X] in the dtype of the router's scores
   Weight experts_gate_up;        // [X, 2I, E]
   Weight experts_down;           // [X, E, I]
+  Weight shared_gate;            // [1, E] of the shared MLP
   Weight input_norm;             // [E]
-  Weight post_attention_norm;
+  Weight post_attention_norm;    // before the channel mixer
+  Weight attention_branch_norm;  // of what the mixers add to the residual
+  Weight mlp_branch_norm;
 };
 
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie

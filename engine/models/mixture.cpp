@@ -37,11 +37,18 @@ Routes route(const ModelConfig& config, const LayerWeights& weights, const at::T
 
 std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
   const int64_t e = config.hidden_size, f = config.experts.shared_intermediate_size;
-  return {{&LayerWeights::gate_up_weight,
-           {2 * f, e},
-           {{"mlp.shared_experts.gate_proj.weight", {f, e}},
-            {"mlp.shared_experts.up_proj.weight", {f, e}}}},
-          single_part(&LayerWeights::down_weight, "mlp.shared_experts.down_proj.weight", {e, f})};
+  const std::string prefix =
+      config.experts.gated_shared ? "mlp.shared_expert" : "mlp.shared_experts";
+  std::vector<LayerPart> parts{
+      {&LayerWeights::gate_up_weight,
+       {2 * f, e},
+       {{prefix + ".gate_proj.weight", {f, e}}, {prefix + ".up_proj.weight", {f, e}}}},
+      {&LayerWeights::down_weight, {e, f}, {{prefix + ".down_proj.weight", {e, f}}}}};
+  if (config.experts.gated_shared) {
+    parts.push_back(
+        single_part(&LayerWeights::shared_gate, "mlp.shared_expert_gate.weight", {1, e}));
+  }
+  return parts;
 }
 
 }  // namespace
@@ -74,8 +81,13 @@ at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE) {
   const at::Tensor routed = apply_experts(normed_sE, route(config, weights, normed_sE),
                                           weights.experts_gate_up, weights.experts_down);
-  return config.experts.shared_intermediate_size > 0 ? routed + gated_mlp(weights, normed_sE, {})
-                                                     : routed;
+  if (config.experts.shared_intermediate_size == 0) {
+    return routed;
+  }
+  const at::Tensor shared = gated_mlp(config, weights, normed_sE, {});
+  return config.experts.gated_shared
+             ? routed + shared * at::sigmoid(apply_linear(normed_sE, weights.shared_gate))
+             : routed + shared;
 }
 
 }  // namespace ringside::engine

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
 
@@ -26,6 +28,7 @@ struct ExpertsConfig {
   int64_t kept_groups = 1;
   double weight_factor = 1.0;
   int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
+  bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
   bool operator==(const ExpertsConfig&) const = default;
 };
 
@@ -42,13 +45,25 @@ struct LatentAttentionConfig {
   bool operator==(const LatentAttentionConfig&) const = default;
 };
 
-enum class TokenMixer { kSoftmaxAttention, kLatentAttention };
+// Gated delta net of the layers that have it.
+struct DeltaNetConfig {
+  sp::StateShape shape;
+  // One projection has q, k, v and the gate of each head group side by side, as in Qwen3-Next. Else
+  // each has a projection of its own, as in Qwen3.5.
+  bool grouped_projections = false;
+  bool operator==(const DeltaNetConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
 enum class ChannelMixer { kMlp, kExperts };
+enum class GateActivation { kSilu, kGeluTanh };
 
 // What one layer is made of.
 struct BlockSpec {
   TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
   ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
+  bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
   bool operator==(const BlockSpec&) const = default;
 };
 
@@ -63,14 +78,24 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  bool norms_plus_one = false;  // Gemma and Qwen3-Next: every RMSNorm multiplies by 1 + weight
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;    // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;  // Llama with mlp_bias
-  bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;        // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;      // Llama with mlp_bias
+  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
+  bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
+  GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
+  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
+  bool gated_attention = false;
+  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
   LatentAttentionConfig latent;
+  DeltaNetConfig delta_net;
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
@@ -90,15 +115,37 @@ struct ModelConfig {
 
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
+  // Writes blocks out where they are all alike.
+  void list_blocks();
+  int64_t window(int64_t layer) const { return block(layer).window; }
+  // Of all layers, ascending.
+  std::vector<int64_t> distinct_windows() const;
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }
+  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
+  bool is_delta_net(int64_t layer) const {
+    return block(layer).token_mixer == TokenMixer::kGatedDelta;
+  }
 
+  NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
+
+  // Factor on attention scores.
+  double softmax_scale() const;
+
+  RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
-    return {has_latent_attention() ? latent.rope_dim : head_dim, rope_theta, rope_scaling,
-            max_position_embeddings, max_document_tokens};
+    const int64_t turned = has_latent_attention() ? latent.rope_dim
+                           : rotary_dim > 0       ? rotary_dim
+                                                  : head_dim;
+    return {turned,
+            rope_theta,
+            rope_scaling,
+            max_position_embeddings,
+            max_document_tokens,
+            has_latent_attention() ? turned : head_dim};
   }
 };
 

@@ -23,7 +23,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
               at::ScalarType wire) {
   Outcome outcome;
   const rl::ParallelConfig parallel = layout.config();
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         Outcome own = test::train_sharded(layout, model, dtype, wire, kSteps, mesh, groups);
@@ -31,7 +31,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
           outcome = std::move(own);
         }
       },
-      std::chrono::seconds(30), rl::sharding_axes(parallel));
+      rl::sharding_axes(parallel));
   return outcome;
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("a bf16 model keeps its digits when it is sharded, and sends bf16 grad
 
 TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
   const Layout layout{.shard = 4};
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(layout.config()),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         engine::ComputeContext context(at::kFloat);
@@ -213,7 +213,7 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         TORCH_CHECK(unit.flat().detach()[1].item<float>() ==
                     (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
       },
-      std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+      rl::sharding_axes(layout.config()));
 }
 
 // Bytes that rank 0 sends in the shard's group in kSteps steps, by the closed formulas. A gather
