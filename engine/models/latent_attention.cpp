@@ -86,8 +86,7 @@ at::Tensor attend_heads(const ModelConfig& config, const LayerWeights& weights, 
       at::cat({kv.narrow(2, 0, latent.nope_dim), in.k_rope_s1R.expand({s, h, latent.rope_dim})}, 2);
   const at::Tensor v = at::constant_pad_nd(kv.narrow(2, latent.nope_dim, latent.value_dim),
                                            {0, config.head_dim - latent.value_dim});
-  return attention.attend({layer, 0, config.softmax_scale(), {}}, q, k, v)
-      .narrow(2, 0, latent.value_dim);
+  return attention.attend(attention_spec(config, layer), q, k, v).narrow(2, 0, latent.value_dim);
 }
 
 // The matrix as it acts, outside autograd.
@@ -120,8 +119,8 @@ at::Tensor attend_latents(const ModelConfig& config, const LayerWeights& weights
   const at::Tensor q_latent = at::bmm(in.q_nope_sHN.transpose(0, 1), k_up).transpose(0, 1);
   const at::Tensor q = at::cat({q_latent, in.q_rope_sHR}, 2);
   const at::Tensor row = at::cat({in.latent_sC.unsqueeze(1), in.k_rope_s1R}, 2);
-  const at::Tensor out = attention.attend({layer, 0, config.softmax_scale(), {}}, q, row, row)
-                             .narrow(2, 0, latent.kv_rank);
+  const at::Tensor out =
+      attention.attend(attention_spec(config, layer), q, row, row).narrow(2, 0, latent.kv_rank);
   return at::bmm(out.transpose(0, 1), v_up.transpose(1, 2)).transpose(0, 1);
 }
 
