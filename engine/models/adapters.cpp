@@ -102,6 +102,10 @@ std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& conf
   return targeted;
 }
 
+void check_adapter_options(const ModelConfig& config, const AdapterOptions& options) {
+  Adapters::fused_projections(config, checked(options));
+}
+
 std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterOptions& options,
                                        const std::vector<Fused>& fused) {
   std::vector<ParamSpec> specs;

@@ -121,6 +121,7 @@ std::vector<Effect> training_effects() {
                         "rollout.reward=length",
                         "rollout.stop=d",
                         "rollout.max_completion_tokens=40"};
+  const Words with_experts{"model.path=" + input_file("experts"), "model.init=random"};
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
@@ -187,6 +188,8 @@ std::vector<Effect> training_effects() {
       {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
+      {"parallel.expert_parallel_size", "2", sharding,
+       with(with_experts, {"parallel.data_parallel_shard_size=2"})},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},

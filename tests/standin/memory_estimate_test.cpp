@@ -19,7 +19,7 @@ engine::ModelConfig model_config(int64_t layers, int64_t experts = 0) {
   config.num_hidden_layers = layers;
   config.head_dim = 12;
   config.tie_word_embeddings = true;
-  config.experts = {experts, 2, 48, true, {}};
+  config.experts = {experts, 2, 48, true};
   return config;
 }
 
@@ -76,10 +76,12 @@ TEST_CASE("the peak of device memory is within 5 % of what shapes predict") {
 
 TEST_CASE("the peak of a model with experts is predicted") {
   using engine::Recompute;
-  for (const standin::PassLayout& layout :
-       std::vector<standin::PassLayout>{{{1, 1, 1}, {}},
-                                        {{1, 1, 2}, {Recompute::kFull}},
-                                        {{1, 1, 1, 2}, {}, sp::RingImpl::kP2p, 3}}) {
+  for (const standin::PassLayout& layout : std::vector<standin::PassLayout>{
+           {{1, 1, 1}, {}},
+           {{1, 1, 2}, {Recompute::kFull}},
+           {{1, 1, 1, 2}, {}, sp::RingImpl::kP2p, 3},
+           {{1, 1, 2, 1, 2}, {}, sp::RingImpl::kP2p, 3},
+           {{1, 1, 1, 4, 2}, {Recompute::kFull}, sp::RingImpl::kP2p, 3}}) {
     const standin::MeasuredPass pass =
         standin::measure_pass(model_config(6, /*experts=*/8), at::kFloat, documents(), layout);
     CHECK(pass.reports == "");
