@@ -14,7 +14,7 @@ namespace {
 
 // Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.
 Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
-                        const at::Tensor& normed_sE) {
+                        const at::Tensor& normed_sE, sp::KeptResults* kept) {
   const ExpertsConfig& experts = config.experts;
   const bool doubles = normed_sE.scalar_type() == at::kDouble && !config.fp32_norms;
   const at::ScalarType dtype = doubles ? at::kDouble : at::kFloat;

@@ -233,7 +233,7 @@ class Sizes {
            ((sharded() ? 0 : dense_layer_) + (experts_sharded() ? 0 : experts_layer_));
   }
 
-  int64_t rope() const { return p_.tokens * c_.head_dim * compute_; }
+  int64_t rope() const { return p_.tokens * c_.rope().head_dim * compute_; }
   // The final norm's input and output, and the rows of the entries.
   int64_t tail() const {
     return p_.tokens * (2 * c_.hidden_size * compute_ + sums_) +
@@ -259,12 +259,13 @@ class Sizes {
     }
     const int64_t routed = rows * c_.experts.per_token;
     const int64_t router = rows * c_.experts.count * (compute_ + sums_);
+    const int64_t shared = 3 * rows * c_.experts.shared_intermediate_size * compute_;
     // Places: of rows among the pairs, twice, and the routes; with several ranks of the rows that
     // arrive, twice.
     const int64_t places = p_.state.expert_ranks > 1 ? 5 : 3;
     return routed *
                ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + places * 8) +
-           router;
+           router + shared;
   }
   // What flows through the MLP's backward beside the residual.
   int64_t mlp_flowing(int64_t rows) const {
@@ -279,6 +280,9 @@ class Sizes {
     const int64_t s = p_.tokens, d = c_.head_dim;
     const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads;
     const int64_t norms = 2 * s * (2 * c_.hidden_size * compute_ + sums_);
+    if (c_.has_latent_attention()) {
+      return norms + latent_saved() + attention_results();
+    }
     const int64_t qkv = s * (heads + 2 * kv) * d * compute_;
     const int64_t rotated = s * (heads + kv) * (d * compute_ + (c_.qk_norm ? sums_ : 0));
     // Without an exchange the queries are a view of what was rotated; keys and values are joined.
@@ -287,6 +291,18 @@ class Sizes {
         exchanges() ? exchanged_inputs() + exchanged_output() - s * (heads + kv) * d * compute_
                     : joined;
     return norms + qkv + rotated + attention + attention_results() + adapters_saved();
+  }
+  // Of latent attention: each latent before and after its norm, what RoPE turned, and the inputs of
+  // attention and of the output projection. The tensors between are freed.
+  int64_t latent_saved() const {
+    const LatentAttentionConfig& latent = c_.latent;
+    const int64_t s = p_.tokens, d = c_.head_dim, heads = c_.num_attention_heads;
+    const int64_t ranks = (latent.q_rank > 0 ? 2 * latent.q_rank : 0) + 2 * latent.kv_rank;
+    const int64_t latents = s * (ranks * compute_ + (latent.q_rank > 0 ? 2 : 1) * sums_);
+    const int64_t turned = s * (heads + 1) * latent.rope_dim * compute_;
+    const int64_t joined = p_.share_tokens * 2 * p_.kv_heads * d * compute_;
+    const int64_t inputs = exchanges() ? exchanged_inputs() : s * heads * d * compute_ + joined;
+    return latents + turned + inputs + s * heads * latent.value_dim * compute_;
   }
   int64_t layer_saved() const { return saved_before_mlp() + mlp_saved(p_.tokens); }
 

@@ -61,7 +61,6 @@ MODELS = [
     ("qwen3_moe", 4, 2, False),
     ("qwen3_moe", 6, 2, True),
     ("deepseek_v3", 4, 4, False),
-    ("deepseek_v3", 6, 6, True),
 ]
 
 
