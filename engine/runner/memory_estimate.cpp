@@ -137,7 +137,7 @@ class Sizes {
     const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
     const int64_t base = p_.adapters->base
                              ? share(outside, state.shard_ranks) + layers() * packed_layer_bytes()
-                             : mine(parameters_) * compute_;
+                             : stored() * compute_;
     (state.parameters_on_host ? m.host : m.weights) += base;
     m.weights += adapter_bytes();
     if (p_.trains) {
@@ -386,8 +386,8 @@ class Sizes {
   bool casts_ = false;                           // weights are cast for use
   bool casts_factors_ = false;
   std::vector<ParamSpec> factors_;  // of adapters
-  bool has_experts_ = false;                     // the largest layer
-  int64_t mlp_matrix_ = 0;                       // elements of its gate, of all experts
+  bool has_experts_ = false;        // the largest layer
+  int64_t mlp_matrix_ = 0;          // elements of its gate, of all experts
   // Elements that this rank computes with, its own experts among them: of the largest layer, and of
   // all.
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
