@@ -16,7 +16,9 @@ std::string text_of(double value) { return nlohmann::json(value).dump(); }
 // Fields of any type, beside the type's own.
 bool is_common_field(const std::string& key) {
   return key == "rope_type" || key == "type" || key == "rope_theta" ||
-         key == "partial_rotary_factor";
+         key == "partial_rotary_factor" ||
+         // Positions of images; for text alone this is plain RoPE.
+         key == "mrope_section" || key == "mrope_interleaved";
 }
 
 // transformers ignores such a field with a warning; vLLM gives some of them a meaning.
@@ -182,8 +184,8 @@ class Reader {
   const ModelConfig& config_;
 };
 
-void refuse_partial_rotation(const JsonObject& json) {
-  if (json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+void refuse_partial_rotation(const JsonObject& json, const ModelConfig& config) {
+  if (config.rotary_dim == 0 && json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
     json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
   }
 }
@@ -196,7 +198,7 @@ void check_theta(const JsonObject& json, const char* key, double theta) {
 
 void read_rope_object(const JsonObject& json, const JsonObject& rope, ModelConfig& config) {
   config.rope_theta = rope.number("rope_theta").value_or(config.rope_theta);
-  refuse_partial_rotation(rope);
+  refuse_partial_rotation(rope, config);
   config.rope_scaling = Reader(json, rope, config).read();
 }
 
@@ -204,7 +206,7 @@ void read_rope_object(const JsonObject& json, const JsonObject& rope, ModelConfi
 void read_rope_with(const JsonObject& json, const std::optional<JsonObject>& parameters,
                     ModelConfig& config) {
   config.rope_theta = json.number("rope_theta").value_or(config.rope_theta);
-  refuse_partial_rotation(json);
+  refuse_partial_rotation(json, config);
   auto rope = json.object("rope_scaling");
   if (!rope || rope->json().empty()) {
     rope = parameters;
@@ -268,6 +270,21 @@ struct Writer {
 
 void read_rope(const JsonObject& json, ModelConfig& config) {
   read_rope_with(json, json.object("rope_parameters"), config);
+}
+
+void read_partial_rope(const JsonObject& json, ModelConfig& config) {
+  constexpr const char* kFraction = "partial_rotary_factor";
+  const auto parameters = json.object("rope_parameters");
+  const auto inside = parameters ? parameters->number(kFraction) : std::nullopt;
+  const double fraction = inside.value_or(json.number(kFraction).value_or(0.25));
+  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * fraction);
+  if (!(fraction > 0 && fraction <= 1) || config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
+    json.fail(kFraction, "is " + text_of(fraction) + ", which turns " +
+                             std::to_string(config.rotary_dim) + " of " +
+                             std::to_string(config.head_dim) +
+                             " components; expected an even number of them, at least 2");
+  }
+  read_rope(json, config);
 }
 
 void read_global_and_local_rope(const JsonObject& json, ModelConfig& config) {

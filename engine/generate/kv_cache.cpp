@@ -72,7 +72,9 @@ at::Tensor attend_prompt(const AttentionSpec& spec, const at::Tensor& q_HnD,
 
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
                  const ComputeContext& context, int64_t expected_columns)
-    : prompt_lengths_(std::move(prompt_lengths)) {
+    : prompt_lengths_(std::move(prompt_lengths)),
+      recurrent_(config.num_hidden_layers, prompt_lengths_),
+      keeps_latents_(config.has_latent_attention()) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
       std::minmax_element(prompt_lengths_.begin(), prompt_lengths_.end());
@@ -80,11 +82,16 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   columns_ = *longest;
   const int64_t rows = static_cast<int64_t>(prompt_lengths_.size());
   const int64_t capacity = std::max(expected_columns, columns_);
+  const int64_t heads = keeps_latents_ ? 1 : config.num_key_value_heads;
+  const int64_t dim =
+      keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    for (auto* cache : {&keys_, &values_}) {
-      cache->push_back(at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim},
-                                 context.compute_options()));
+    // Layers that pass a state have none.
+    const int64_t kept_dim = config.is_delta_net(layer) ? 0 : dim;
+    keys_.push_back(at::zeros({rows, heads, capacity, kept_dim}, context.compute_options()));
+    if (!keeps_latents_) {
+      values_.push_back(at::zeros_like(keys_.back()));
     }
   }
   if (*shortest != *longest) {
@@ -114,9 +121,10 @@ void KvCache::reserve(int64_t columns) {
     shape[dim] = added;
     cache = at::cat({cache, at::zeros(shape, cache.options())}, dim);
   };
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    grow(keys_[layer], 2);
-    grow(values_[layer], 2);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      grow(cache, 2);
+    }
   }
   if (mask_B1T_.defined()) {
     grow(mask_B1T_, 2);
@@ -124,9 +132,11 @@ void KvCache::reserve(int64_t columns) {
 }
 
 void KvCache::keep_rows(const at::Tensor& rows_b) {
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    keys_[layer] = keys_[layer].index_select(0, rows_b);
-    values_[layer] = values_[layer].index_select(0, rows_b);
+  recurrent_.keep_rows(rows_b);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      cache = cache.index_select(0, rows_b);
+    }
   }
   if (mask_B1T_.defined()) {
     mask_B1T_ = mask_B1T_.index_select(0, rows_b);
@@ -150,7 +160,7 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
     const at::Tensor q_HnD = heads_first(q_sHD), k_KnD = heads_first(k_sKD);
     const at::Tensor v_KnD = heads_first(v_sKD);
     keys_[spec.layer][b].narrow(1, columns_ - n, n).copy_(k_KnD);
-    values_[spec.layer][b].narrow(1, columns_ - n, n).copy_(v_KnD);
+    values_of(spec.layer)[b].narrow(1, columns_ - n, n).copy_(v_KnD);
     outs.push_back(attend_prompt(spec, q_HnD, k_KnD, v_KnD).transpose(0, 1));
     begin += n;
   }
@@ -160,7 +170,7 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
 // With a window only its last columns are read. A sequence's start hides the columns before it.
 at::Tensor KvCache::decode(const AttentionSpec& spec, const at::Tensor& q_BHD,
                            const at::Tensor& k_BKD, const at::Tensor& v_BKD) {
-  at::Tensor &keys = keys_[spec.layer], &values = values_[spec.layer];
+  at::Tensor &keys = keys_[spec.layer], &values = values_of(spec.layer);
   TORCH_CHECK(q_BHD.size(0) == keys.size(0), "KvCache: ", keys.size(0), " sequences, got ",
               q_BHD.size(0), " rows");
   keys.select(2, columns_ - 1).copy_(k_BKD);

@@ -21,7 +21,19 @@
 namespace ringside::engine {
 namespace {
 
-void check_config(const ModelConfig& c) {
+void check_latent_attention(const ModelConfig& c) {
+  const LatentAttentionConfig& latent = c.latent;
+  TORCH_CHECK(!c.has_latent_attention() ||
+                  (latent.q_rank >= 0 && latent.nope_dim > 0 && latent.rope_dim > 0 &&
+                   latent.value_dim > 0 && latent.value_dim <= c.head_dim &&
+                   latent.nope_dim + latent.rope_dim == c.head_dim &&
+                   c.num_key_value_heads == c.num_attention_heads),
+              "model config: latent attention with ", latent.nope_dim, " + ", latent.rope_dim,
+              " components of ", c.head_dim, ", values of ", latent.value_dim, " and ",
+              c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
+}
+
+ModelConfig checked(ModelConfig c) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
                                                    {"intermediate_size", c.intermediate_size},
@@ -35,6 +47,7 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
               "model config: num_attention_heads ", c.num_attention_heads,
               " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
+  check_latent_attention(c);
   const ExpertsConfig& experts = c.experts;
   TORCH_CHECK(experts.count == 0 || (experts.per_token > 0 && experts.per_token <= experts.count &&
                                      experts.intermediate_size > 0),
@@ -43,35 +56,15 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
-  TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
-              c.head_dim);
+  TORCH_CHECK(c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "model config: RoPE turns ",
+              c.rotary_dim, " of ", c.head_dim, " components");
+  TORCH_CHECK(c.rope().head_dim % 2 == 0,
+              "model config: rotary embedding needs an even number of components, got ",
+              c.rope().head_dim);
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
-}
-
-struct UnitSpecs {
-  std::string name;
-  std::vector<ParamSpec> specs;
-  bool of_experts = false;
-};
-
-// The units of Decoder::units(), in order.
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
-  const int64_t v = config.vocab_size, e = config.hidden_size;
-  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const std::string name = "layers." + std::to_string(i);
-    units.push_back({name, decoder_layer_specs(config, i)});
-    if (auto experts = layer_experts_specs(config, i); !experts.empty()) {
-      units.push_back({name + ".experts", std::move(experts), /*of_experts=*/true});
-    }
-  }
-  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
-  if (!config.tie_word_embeddings) {
-    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
-  }
-  return units;
+  return c;
 }
 
 void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
@@ -81,53 +74,14 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
               ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
 }
 
-// A unit of a layer's experts: all of them, or this rank's part of them.
-std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& config,
-                                        ComputeContext context) {
-  if (context.experts == nullptr) {
-    return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context);
-  }
-  const int64_t ranks = context.experts->ranks->size(), count = config.experts.count;
-  TORCH_CHECK(ranks <= count, "model config: ", count, " experts are too few for ", ranks,
-              " ranks, of which each holds at least one");
-  const int64_t parameters = static_cast<int64_t>(unit.specs.size()) / count;  // of one expert
-  UnitParts parts{context.experts->ranks, {}};
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    parts.ends.push_back(sp::even_part(count, ranks, rank).end * parameters);
-  }
-  context.sharding = context.experts->sharding;
-  return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context, std::move(parts));
-}
-
-// The context of parameters that every rank holds whole, on its device.
-ComputeContext whole_context(ComputeContext context) {
-  context.sharding = nullptr;
-  context.experts = nullptr;
-  context.host_master = context.host_values = false;
-  return context;
-}
-
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : config_(std::move(config)), context_(context) {
-  check_config(config_);
+    : config_(checked(std::move(config))), context_(context), units_(config_, context_) {
   rope_frequencies_ = rope_frequencies(config_.rope());
   local_rope_frequencies_ = rope_frequencies(config_.local_rope());
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
     one->inverse_d = one->inverse_d.to(context_.device);
-  }
-  for (UnitSpecs& unit : unit_specs(config_)) {
-    if (unit.of_experts) {
-      experts_.back() = units_.size();
-      units_.push_back(experts_unit(std::move(unit), config_, context_));
-      continue;
-    }
-    if (!units_.empty() && static_cast<int64_t>(layers_.size()) < config_.num_hidden_layers) {
-      layers_.push_back(units_.size());
-      experts_.emplace_back();
-    }
-    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
   }
 }
 
@@ -139,17 +93,7 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       rope_frequencies_(other.rope_frequencies_),
       local_rope_frequencies_(other.local_rope_frequencies_),
       units_(other.units_),
-      layers_(other.layers_),
-      experts_(other.experts_),
       quantised_(other.quantised_) {}
-
-std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
-  std::vector<ParamSpec> specs;
-  for (UnitSpecs& unit : unit_specs(config)) {
-    std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
-  }
-  return specs;
-}
 
 ExpertLoad no_expert_load(const ModelConfig& config) {
   ExpertLoad load(config.num_hidden_layers);
@@ -168,11 +112,11 @@ void Decoder::init_random(uint64_t seed, double std) {
       if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
         // Drawn in fp64, so that decoders of either master dtype start from the same model, and
         // whole on every rank, so that shards do too.
-        unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
+        assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
         // A norm multiplies by 1.
         const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
-        unit->assign(i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
+        assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
     unit->changed();
@@ -197,15 +141,6 @@ void Decoder::copy_parameters_from(const Decoder& other) {
   }
 }
 
-void Decoder::prefetch_layer(int64_t index) const {
-  if (index >= 0 && index < config_.num_hidden_layers) {
-    layer(index).prefetch(context_.compute);
-    if (const ParamUnit* experts = experts_of(index)) {
-      experts->prefetch(context_.compute);
-    }
-  }
-}
-
 void Decoder::set_activation_options(const ActivationOptions& options) {
   const bool recomputes = options.recompute != Recompute::kNone;
   TORCH_CHECK(recomputes || (!options.offload && options.mlp_tile_tokens == 0),
@@ -225,8 +160,9 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
+  TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    ParamUnit& unit = *units_[layers_[i]];
+    ParamUnit& unit = units_.layer(i);
     quantised_.push_back(
         std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context(context_)));
     unit.release();
@@ -236,7 +172,7 @@ void Decoder::quantise(QuantisedFormat format) {
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
   adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context(context_));
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);
     }
@@ -250,12 +186,12 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 }
 
 at::Tensor Decoder::effective_values(std::size_t unit) const {
-  const at::Tensor values = units_.at(unit)->gather_flat();
-  const auto found = std::ranges::find(layers_, unit);
-  if (has_plain_weights() || found == layers_.end()) {
+  const at::Tensor values = units_.all().at(unit)->gather_flat();
+  const std::optional<int64_t> found = units_.layer_of(unit);
+  if (has_plain_weights() || !found) {
     return values;
   }
-  const int64_t layer = found - layers_.begin();
+  const int64_t layer = *found;
   const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
                                                            /*copy=*/true)
                                                : quantised_[layer]->unpack(context_.master);
@@ -270,41 +206,26 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
-UnitShapes Decoder::experts_cut(int64_t index) const {
-  const auto& sharding = context_.experts;
-  const int64_t all = config_.experts.count;
-  const int64_t mine =
-      sharding == nullptr
-          ? all
-          : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
-  return experts_shapes(config_, index, mine, context_.compute);
-}
-
 std::vector<at::Tensor> Decoder::run_with_experts(LayerWeights weights, int64_t index,
                                                   const at::Tensor& hidden_sE, const LayerRun& run,
                                                   ScopeChain& scopes) const {
-  const ParamUnit* experts = experts_of(index);
+  const ParamUnit* experts = units_.experts(index);
   if (experts == nullptr) {
-    prefetch_layer(index + 1);
+    units_.prefetch_layer(index + 1);
     return {run(weights, hidden_sE)};
   }
   const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
-    prefetch_layer(index + 1);
+    units_.prefetch_layer(index + 1);
     set_layer_weights(weights, config_, index, matrices, LayerParts::kExperts);
     return std::vector<at::Tensor>{run(weights, hidden)};
   };
-  return run_with_weights(*experts, experts_cut(index), hidden_sE, segment, scopes);
+  return run_with_weights(*experts, units_.experts_cut(index), hidden_sE, segment, scopes);
 }
 
 LayerWeights Decoder::weights_of(int64_t index) const {
-  if (!quantised_.empty()) {
-    return quantised_[index]->weights();
-  }
-  LayerWeights weights = materialize_layer(config_, index, layer(index), context_.compute);
-  if (const ParamUnit* experts = experts_of(index)) {
-    set_layer_weights(weights, config_, index, experts->materialize(experts_cut(index)),
-                      LayerParts::kExperts);
-  }
+  LayerWeights weights =
+      quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
+  weights.router_correction = units_.router_correction(index);
   return weights;
 }
 
@@ -328,22 +249,23 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(
-        config_, weights, index, hidden,
-        {shared.rope, keeping ? *keeping : shared.attention, tiles, group, shared.local_rope});
+    LayerContext context{shared.rope, keeping ? *keeping : shared.attention, tiles};
+    context.local_rope = shared.local_rope;
+    context.experts = group;
+    return decoder_layer(config_, weights, index, hidden, context);
   };
   if (recomputes) {
     std::vector<at::Tensor> leaves{adapter_leaf};
     if (!adapter_leaf.defined()) {
-      leaves = {layer(index).flat()};
-      if (const ParamUnit* experts = experts_of(index)) {
+      leaves = {units_.layer(index).flat()};
+      if (const ParamUnit* experts = units_.experts(index)) {
         leaves.push_back(experts->flat());
       }
     }
     const auto segment = [this, run, index](const at::Tensor& hidden) {
       const LayerWeights weights = weights_of(index);
       // In the backward, where autograd is on, the layers come in the opposite order.
-      prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
+      units_.prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
       return run(weights, hidden);
     };
     return recompute_in_backward(hidden_sE, leaves, segment, kept);
@@ -354,10 +276,11 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
   const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
     LayerWeights weights;
     set_layer_weights(weights, config_, index, matrices);
+    weights.router_correction = units_.router_correction(index);
     return run_with_experts(std::move(weights), index, hidden, run, chain.scopes);
   };
   const UnitShapes cut = layer_shapes(config_, index, context_.compute);
-  return run_with_weights(layer(index), cut, hidden_sE, segment, chain.scopes).front();
+  return run_with_weights(units_.layer(index), cut, hidden_sE, segment, chain.scopes).front();
 }
 
 LayerContext Decoder::layer_context(const at::Tensor& positions,
@@ -389,8 +312,8 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   OverlappedAttention* overlapped = attention.overlapped();
   const LayerContext shared =
       layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
-  at::Tensor hidden_sE = scaled(embed(embedding().materialize(context_.compute)[0], ids_s));
-  prefetch_layer(0);
+  at::Tensor hidden_sE = scaled(embed(units_.embedding().materialize(context_.compute)[0], ids_s));
+  units_.prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
   chain.load = load;
@@ -400,7 +323,8 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, shared, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
+  return rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
+                  config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
@@ -418,7 +342,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
 DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
-  weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
+  weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
   const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     LayerWeights of_layer = weights_of(i);
@@ -427,15 +351,16 @@ DecoderWeights Decoder::materialize() const {
     }
     weights.layers.push_back(std::move(of_layer));
   }
-  weights.final_norm_E = final_norm().materialize(context_.compute)[0].value;
-  weights.head_VE = config_.tie_word_embeddings ? weights.embedding_VE
-                                                : head().materialize(context_.compute)[0].value;
+  weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
+  weights.head_VE = config_.tie_word_embeddings
+                        ? weights.embedding_VE
+                        : units_.head().materialize(context_.compute)[0].value;
   return weights;
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
-  const UnitShapes cut{context_.compute, {head().specs().front().shape}};
+  const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], targets_n, temperature_n,
@@ -443,13 +368,14 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
-  const auto scores = run_with_weights(head(), cut, hidden_nE, run, chain);
+  const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
+  const at::Tensor logits_nV =
+      at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
   return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
@@ -463,7 +389,7 @@ std::vector<const ParamUnit*> Decoder::trained_units() const {
 
 std::vector<ParamUnit*> Decoder::units() {
   std::vector<ParamUnit*> all;
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     all.push_back(unit.get());
   }
   return all;
@@ -471,7 +397,7 @@ std::vector<ParamUnit*> Decoder::units() {
 
 std::vector<const ParamUnit*> Decoder::units() const {
   std::vector<const ParamUnit*> all;
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     all.push_back(unit.get());
   }
   return all;

@@ -1,4 +1,4 @@
-// Decoder-only transformer (Qwen3, Qwen2.5, Llama) over a packed run of tokens. It has no notion of
+// Decoder-only transformer over a packed run of tokens. It has no notion of
 // batches or shards: tokens are rows, positions give each token's place in its document, and an
 // AttentionBackend decides the keys that a query attends to.
 //
@@ -17,6 +17,7 @@
 #include "engine/models/activation_options.h"
 #include "engine/models/adapters.h"
 #include "engine/models/decoder_layer.h"
+#include "engine/models/decoder_units.h"
 #include "engine/models/model_config.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
@@ -34,10 +35,6 @@ struct DecoderWeights {
   at::Tensor final_norm_E;
   at::Tensor head_VE;
 };
-
-// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
-// nothing.
-std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 
 // Rows for each expert of each layer; empty for a layer without experts.
 using ExpertLoad = std::vector<std::vector<double>>;
@@ -87,9 +84,8 @@ class Decoder {
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward, as must `load`, to which the rows of this rank's tokens for each expert are added.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
-  // Collective over: the ranks of the experts; the backend's group, if it has one:
-  // num_hidden_layers calls of attend(), and
-  // once more per layer in the backward with Recompute::kFull.
+  // Collective over: the ranks of the experts; the backend's group, if it has one: as many calls of
+  // attend() as there are layers, and once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                      AttentionBackend& attention, ExpertLoad* load = nullptr) const;
@@ -125,8 +121,8 @@ class Decoder {
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 
-  // The parameters without adapters: embedding, layers in order, each followed by its experts if it
-  // has any, final norm, and last an untied head. Weights are streamed in this order.
+  // The parameters without adapters, in the order of DecoderUnits::all(). Weights are streamed in
+  // this order. The corrections of routers receive no gradient, so that no step changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -134,19 +130,6 @@ class Decoder {
   struct ParametersOf {};
   // Shares the parameters of `other`, without its adapters.
   Decoder(const Decoder& other, ParametersOf);
-  const ParamUnit& embedding() const { return *units_.front(); }
-  const ParamUnit& layer(int64_t i) const { return *units_[layers_[i]]; }
-  // Null for a layer without experts.
-  const ParamUnit* experts_of(int64_t i) const {
-    return experts_[i] ? units_[*experts_[i]].get() : nullptr;
-  }
-  const ParamUnit& final_norm() const {
-    return *units_[units_.size() - (config_.tie_word_embeddings ? 1 : 2)];
-  }
-  // The embedding's unit with tied embeddings, otherwise the last unit.
-  const ParamUnit& head() const {
-    return config_.tie_word_embeddings ? embedding() : *units_.back();
-  }
   // What the layers of one forward share.
   struct LayerChain {
     ScopeChain scopes;
@@ -155,8 +138,6 @@ class Decoder {
     ExpertLoad* load = nullptr;                  // null: not counted
   };
   using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
-  // How this rank's experts of a layer are cut into matrices.
-  UnitShapes experts_cut(int64_t index) const;
   // All weights of a layer but adapters.
   LayerWeights weights_of(int64_t index) const;
   // run() in the scope of the layer's experts. weights: the layer's others.
@@ -171,17 +152,13 @@ class Decoder {
   at::Tensor scaled(const at::Tensor& embedded_sE) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
-  // Starts gathering a layer's weights, if there is such a layer.
-  void prefetch_layer(int64_t index) const;
 
   ModelConfig config_;
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  std::vector<std::shared_ptr<ParamUnit>> units_;    // in the order of units(); shared once frozen
-  std::vector<std::size_t> layers_;                  // each layer's place among them
-  std::vector<std::optional<std::size_t>> experts_;  // of its experts
+  DecoderUnits units_;                                            // shared once frozen
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;
 };

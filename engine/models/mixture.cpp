@@ -1,13 +1,64 @@
 #include "engine/models/mixture.h"
 
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+
+#include "engine/models/gated_mlp.h"
 #include "engine/nn/clamped_experts.h"
 #include "engine/nn/experts.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/router.h"
 
 namespace ringside::engine {
-
 namespace {
+
+// Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.
+Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
+                        const at::Tensor& normed_sE, sp::KeptResults* kept) {
+  const ExpertsConfig& experts = config.experts;
+  const bool doubles = normed_sE.scalar_type() == at::kDouble && !config.fp32_norms;
+  const at::ScalarType dtype = doubles ? at::kDouble : at::kFloat;
+  const Weight router(weights.router.value.to(dtype), weights.router.leaf);
+  const at::Tensor scores_sX = at::sigmoid(apply_linear(normed_sE.to(dtype), router));
+  const at::Tensor expert_sK = sp::compute_once(kept, [&] {
+    return sp::KeptResults::Tensors{
+        choose_in_groups(scores_sX, weights.router_correction.to(dtype),
+                         {experts.per_token, experts.groups, experts.kept_groups})};
+  })[0];
+  return {expert_sK,
+          weigh_scores(scores_sX, expert_sK, experts.normalise_weights, experts.weight_factor)};
+}
+
+Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE,
+             sp::KeptResults* kept) {
+  const ExpertsConfig& experts = config.experts;
+  if (experts.router == RouterKind::kSigmoid) {
+    return route_by_sigmoid(config, weights, normed_sE, kept);
+  }
+  const at::Tensor logits_sX = apply_linear(normed_sE, weights.router, weights.router_bias);
+  return experts.kind == ExpertKind::kClamped
+             ? route_by_largest(logits_sX, experts.per_token, kept)
+             : route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights,
+                                config.fp32_norms, kept);
+}
+
+std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
+  const int64_t e = config.hidden_size, f = config.experts.shared_intermediate_size;
+  const std::string prefix =
+      config.experts.gated_shared ? "mlp.shared_expert" : "mlp.shared_experts";
+  std::vector<LayerPart> parts{
+      {&LayerWeights::gate_up_weight,
+       {2 * f, e},
+       {{prefix + ".gate_proj.weight", {f, e}}, {prefix + ".up_proj.weight", {f, e}}}},
+      {&LayerWeights::down_weight, {e, f}, {{prefix + ".down_proj.weight", {e, f}}}}};
+  if (config.experts.gated_shared) {
+    parts.push_back(
+        single_part(&LayerWeights::shared_gate, "mlp.shared_expert_gate.weight", {1, e}));
+  }
+  return parts;
+}
 
 std::vector<LayerPart> clamped_parts(const ModelConfig& config) {
   const int64_t e = config.hidden_size, x = config.experts.count;
@@ -21,21 +72,6 @@ std::vector<LayerPart> clamped_parts(const ModelConfig& config) {
       single_part(&LayerWeights::experts_down_bias, "mlp.experts.down_proj_bias", {x, e})};
 }
 
-at::Tensor clamped_mixture(const ModelConfig& config, const LayerWeights& weights,
-                           const at::Tensor& normed_sE, const ExpertGroup& group) {
-  TORCH_CHECK(group.ranks == nullptr || group.ranks->size() == 1,
-              "experts of GPT-OSS are one tensor a layer: parallel.expert_parallel_size must be 1");
-  const Routes routes =
-      route_by_largest(apply_linear(normed_sE, weights.router, weights.router_bias),
-                       config.experts.per_token, group.kept.get());
-  const ClampedExperts experts{weights.experts_gate_up, weights.experts_gate_up_bias,
-                               weights.experts_down, weights.experts_down_bias};
-  return apply_experts(normed_sE, routes, config.experts.count, group,
-                       [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
-                         return apply_clamped_experts(rows, counts, experts);
-                       });
-}
-
 }  // namespace
 
 std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
@@ -44,31 +80,42 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
   }
   const int64_t e = config.hidden_size, x = config.experts.count;
   const int64_t i = config.experts.intermediate_size;
-  return {single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}),
-          {&LayerWeights::experts_gate_up,
-           {2 * i, e},
-           {{"gate_proj.weight", {i, e}}, {"up_proj.weight", {i, e}}},
-           /*of_expert=*/true},
-          {&LayerWeights::experts_down,
-           {e, i},
-           {{"down_proj.weight", {e, i}}},
-           /*of_expert=*/true}};
+  std::vector<LayerPart> parts{single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}),
+                               {&LayerWeights::experts_gate_up,
+                                {2 * i, e},
+                                {{"gate_proj.weight", {i, e}}, {"up_proj.weight", {i, e}}},
+                                /*of_expert=*/true},
+                               {&LayerWeights::experts_down,
+                                {e, i},
+                                {{"down_proj.weight", {e, i}}},
+                                /*of_expert=*/true}};
+  if (config.experts.shared_intermediate_size > 0) {
+    for (LayerPart& part : shared_mlp_parts(config)) {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE, const ExpertGroup& group) {
-  if (config.experts.kind == ExpertKind::kClamped) {
-    return clamped_mixture(config, weights, normed_sE, group);
+  const bool clamped = config.experts.kind == ExpertKind::kClamped;
+  const auto results = [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+    return clamped ? apply_clamped_experts(rows, counts,
+                                           {weights.experts_gate_up, weights.experts_gate_up_bias,
+                                            weights.experts_down, weights.experts_down_bias})
+                   : swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
+  };
+  const at::Tensor routed =
+      apply_experts(normed_sE, route(config, weights, normed_sE, group.kept.get()),
+                    config.experts.count, group, results);
+  if (config.experts.shared_intermediate_size == 0) {
+    return routed;
   }
-  const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
-  const ExpertsConfig& experts = config.experts;
-  const Routes routes = route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights,
-                                         config.fp32_norms, group.kept.get());
-  return apply_experts(normed_sE, routes, experts.count, group,
-                       [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
-                         return swiglu_experts(rows, counts, weights.experts_gate_up,
-                                               weights.experts_down);
-                       });
+  const at::Tensor shared = gated_mlp(config, weights, normed_sE, {});
+  return config.experts.gated_shared
+             ? routed + shared * at::sigmoid(apply_linear(normed_sE, weights.shared_gate))
+             : routed + shared;
 }
 
 }  // namespace ringside::engine

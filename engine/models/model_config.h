@@ -8,6 +8,7 @@
 
 #include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
 
@@ -15,6 +16,8 @@ namespace ringside::engine {
 // biases, clamped gates and a router whose weights are those of the chosen experts alone; all
 // experts of a layer are one tensor.
 enum class ExpertKind { kPlain, kClamped };
+// Scores of experts. kSigmoid also has a correction for the choice alone, which is not trained.
+enum class RouterKind { kSoftmax, kSigmoid };
 
 // Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
@@ -23,10 +26,40 @@ struct ExpertsConfig {
   int64_t per_token = 0;
   int64_t intermediate_size = 0;   // of one expert
   bool normalise_weights = false;  // a token's routing weights sum to 1
+  RouterKind router = RouterKind::kSoftmax;
+  // Of the sigmoid router: groups of adjacent experts, those that stay in a token's choice, and the
+  // factor on the weights.
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  double weight_factor = 1.0;
+  int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
+  bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
   bool operator==(const ExpertsConfig&) const = default;
 };
 
-enum class TokenMixer { kSoftmaxAttention };
+// Latent attention of the layers that have it (MLA). A head's queries and keys have nope_dim
+// components without RoPE and rope_dim ones with it: head_dim together.
+struct LatentAttentionConfig {
+  int64_t q_rank = 0;  // of the queries' latent; 0: queries are projected from the hidden state
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0;
+  int64_t rope_dim = 0;
+  int64_t value_dim = 0;         // at most head_dim
+  bool rope_interleaved = true;  // the pairs that RoPE turns lie side by side
+  bool bias = false;             // of the projections to latents and of the output
+  bool operator==(const LatentAttentionConfig&) const = default;
+};
+
+// Gated delta net of the layers that have it.
+struct DeltaNetConfig {
+  sp::StateShape shape;
+  // One projection has q, k, v and the gate of each head group side by side, as in Qwen3-Next. Else
+  // each has a projection of its own, as in Qwen3.5.
+  bool grouped_projections = false;
+  bool operator==(const DeltaNetConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
 enum class ChannelMixer { kMlp, kExperts };
 enum class GateActivation { kSilu, kGeluTanh };
 
@@ -64,9 +97,17 @@ struct ModelConfig {
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
   bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
+  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
+  bool gated_attention = false;
+  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
+  LatentAttentionConfig latent;
+  DeltaNetConfig delta_net;
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
+  // Layers on disk behind the others, which predict tokens further ahead. They are not loaded, and
+  // not written either.
+  int64_t layers_left_out = 0;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -85,8 +126,18 @@ struct ModelConfig {
   int64_t window(int64_t layer) const { return block(layer).window; }
   // Of all layers, ascending.
   std::vector<int64_t> distinct_windows() const;
+  // Whether the layer's experts are parameters of a unit of their own.
+  bool has_experts_unit(int64_t layer) const {
+    return has_experts(layer) && experts.kind == ExpertKind::kPlain;
+  }
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
+  }
+
+  bool has_latent_attention() const { return latent.kv_rank > 0; }
+  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
+  bool is_delta_net(int64_t layer) const {
+    return block(layer).token_mixer == TokenMixer::kGatedDelta;
   }
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
@@ -96,7 +147,15 @@ struct ModelConfig {
 
   RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
-    return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
+    const int64_t turned = has_latent_attention() ? latent.rope_dim
+                           : rotary_dim > 0       ? rotary_dim
+                                                  : head_dim;
+    return {turned,
+            rope_theta,
+            rope_scaling,
+            max_position_embeddings,
+            max_document_tokens,
+            has_latent_attention() ? turned : head_dim};
   }
 };
 

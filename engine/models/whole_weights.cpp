@@ -9,7 +9,7 @@ namespace ringside::engine {
 
 bool is_sharded(const Decoder& decoder) {
   const auto units = decoder.units();
-  return std::ranges::any_of(units, [](const ParamUnit* unit) { return !unit->is_whole(); });
+  return std::ranges::any_of(units, [](const ParamUnit* unit) { return !is_whole(*unit); });
 }
 
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {

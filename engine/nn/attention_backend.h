@@ -17,6 +17,7 @@
 namespace ringside::engine {
 
 class OverlappedAttention;
+class RecurrentBackend;
 
 // What attention of one layer needs beside q, k and v.
 struct AttentionSpec {
@@ -34,6 +35,14 @@ class AttentionBackend {
   // If not nullptr, the layer calls these functions instead of attend(). They compute the
   // projections while heads and tokens are exchanged.
   virtual OverlappedAttention* overlapped() { return nullptr; }
+
+  // If true, latent attention passes its latents, not the keys and values of every head: q has
+  // kv_rank + rope_dim components for each head, k and v are the same tensor of one head, and of
+  // the result the first kv_rank components are used. The scale is the same.
+  virtual bool attends_latents() const { return false; }
+
+  // Of layers that pass a state along the document; nullptr: there can be none.
+  virtual RecurrentBackend* recurrent() { return nullptr; }
 
   // Causal attention of one layer. Differentiable where autograd is on.
   // Shapes: q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied; returns out_sHD in the same

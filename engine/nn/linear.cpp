@@ -168,18 +168,6 @@ at::Tensor frozen_linear(const at::Tensor& x, const Weight& weight, const at::Te
                              c10::make_intrusive<FrozenMatrix>(weight), rows, scale);
 }
 
-struct Values : torch::autograd::Function<Values> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const at::Tensor& leaf,
-                            at::ScalarType dtype) {
-    ctx->saved_data[kLeafDtype] = static_cast<int64_t>(leaf.scalar_type());
-    return value.to(dtype, /*non_blocking=*/false, /*copy=*/true);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {at::Tensor(), grads[0].to(leaf_dtype(*ctx)), at::Tensor()};
-  }
-};
-
 struct Embed : torch::autograd::Function<Embed> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& leaf,
                             const at::Tensor& ids) {
@@ -216,11 +204,6 @@ at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const W
   }
   return Linear::apply(x_sI, weight_OI.value, weight_OI.leaf, optional_part(bias_O.value),
                        optional_part(bias_O.leaf));
-}
-
-at::Tensor values_of(const Weight& weight, at::ScalarType dtype) {
-  return weight.value.is_same(weight.leaf) ? weight.leaf.to(dtype)
-                                           : Values::apply(weight.value, weight.leaf, dtype);
 }
 
 at::Tensor embed(const Weight& table_VE, const at::Tensor& ids_s) {

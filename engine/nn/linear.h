@@ -16,9 +16,6 @@ namespace ringside::engine {
 // weight with low-rank additions requires a gradient.
 at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const Weight& bias_O = {});
 
-// The weight itself, in `dtype`. Differentiable; the gradient arrives in the leaf's dtype.
-at::Tensor values_of(const Weight& weight, at::ScalarType dtype);
-
 // Rows of the table. Differentiable in the table; the gradients of equal ids are summed in the
 // leaf's dtype.
 // Shapes: ids [s] int64; returns [s, E].

@@ -29,7 +29,7 @@ at::Tensor finite_marks(std::span<ParamUnit* const> units) {
       // NaN for a NaN or an infinity, else 0.
       marks.push_back((low * 0 + high * 0).to(unit->context().device));
     }
-    for (sp::Communicator* group : unit->spread()) {
+    for (sp::Communicator* group : spread_of(*unit)) {
       if (std::ranges::find(groups, group) == groups.end()) {
         groups.push_back(group);
       }

@@ -21,7 +21,7 @@ at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
     const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
                                                    /*keepdim=*/false, at::kDouble)
                                 .to(unit->context().device);
-    const auto groups = unit->spread();
+    const auto groups = spread_of(*unit);
     auto part = std::ranges::find(parts, groups, &Squares::groups);
     if (part == parts.end()) {
       part = parts.insert(part, {groups, at::zeros_like(norm)});

@@ -25,14 +25,28 @@ namespace ringside::engine {
 struct ParamSpec {
   std::string name;
   std::vector<int64_t> shape;
+  // Kept, stored and published in fp32 where the other parameters are narrower. All parameters of a
+  // unit agree in this.
+  bool in_fp32 = false;
   int64_t numel() const;
   bool operator==(const ParamSpec&) const = default;
 };
+
+// The dtype of a parameter in files and messages whose other parameters have `dtype`.
+at::ScalarType widened_dtype(const ParamSpec& spec, at::ScalarType dtype);
 
 // Parts of a unit whose parameters are not all used by one rank, such as experts.
 struct UnitParts {
   std::shared_ptr<sp::Communicator> ranks;  // the owner of each part
   std::vector<int64_t> ends;                // of each part, in parameters
+};
+
+// The elements of a unit's whole buffer that a rank computes with.
+struct UnitPart {
+  std::shared_ptr<sp::Communicator> ranks;  // the owners of all parts; null: this one is the whole
+  std::vector<int64_t> begins;              // of each part, and the end of the last
+  int64_t begin = 0;                        // of this rank's
+  int64_t numel = 0;
 };
 
 // How a unit's buffer is cut into matrices. Each of `rows` rows of the buffer holds one row of
@@ -62,24 +76,15 @@ class ParamUnit {
   int64_t numel() const { return numel_; }
   // Whether materialize() gathers what this rank stores: a shard, or a buffer in host memory.
   bool is_sharded() const { return gather_ != nullptr; }
-  // Whether this rank stores all elements, on the device.
-  bool is_whole() const { return !is_sharded() && part_numel_ == numel_; }
-  // Elements of the parameters that this rank computes with: of all of them, or of its part.
-  int64_t part_numel() const { return part_numel_; }
+  const UnitPart& part() const { return part_; }
 
-  // The ranks that hold the same elements as this one; null = all ranks.
-  sp::Communicator* holders() const;
-  // The groups over which the unit's elements are spread: a number that every rank has for its own
-  // elements is one for the whole unit when it is summed over each of them in turn.
-  std::vector<sp::Communicator*> spread() const;
-
-  // This rank's master buffer, the autograd leaf (requires_grad is set): [part_numel], or a shard
+  // This rank's master buffer, the autograd leaf (requires_grad is set): [part().numel], or a shard
   // with padding at its end, which stays 0.
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
-  // Makes the parameters constants, held in `dtype`: no gradient, no master copy. Call it before
-  // anything takes the leaf.
+  // Makes the parameters constants, held in `dtype` or as widened_dtype() says: no gradient, no
+  // master copy. Call it before anything takes the leaf.
   void freeze(at::ScalarType dtype);
 
   // Frees the values, which are kept elsewhere. Names, shapes and ranges stay; flat() has no memory
@@ -119,8 +124,8 @@ class ParamUnit {
   // The gathers behind materialize(); null for a whole unit.
   ShardGather* gather() const { return gather_.get(); }
 
-  // Called in a backward of a sharded unit with a gradient of all that is gathered [part_numel], in
-  // master dtype, in place of what autograd does for a leaf. There is one call for each
+  // Called in a backward of a sharded unit with a gradient of all that is gathered [part().numel],
+  // in master dtype, in place of what autograd does for a leaf. There is one call for each
   // materialize() of the forward; `last` says that none is open any more.
   using OnGradient = std::function<void(at::Tensor gradient, bool last)>;
   void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
@@ -135,9 +140,6 @@ class ParamUnit {
   std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
   // The slice of parameter i; nullopt when all of it is on other ranks.
   std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
-
-  // Sets parameter i to `whole`, of its shape; each rank copies its range.
-  void assign(std::size_t i, const at::Tensor& whole) const;
 
   // Range of parameter i in the whole flat buffer, in elements.
   // Throws: std::out_of_range as view.
@@ -160,25 +162,30 @@ class ParamUnit {
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:
-  at::Tensor whole_leaf() const;
-  void take_part();
-  // First element of a part, in the whole flat buffer; of the one after the last, its end.
-  int64_t part_begin(int64_t part) const;
-  std::vector<at::Tensor> matrices_of(const at::Tensor& flat, const UnitShapes& cut) const;
-
   std::string name_;
   ComputeContext context_;
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;  // of each parameter in the whole flat buffer, in elements
   int64_t numel_ = 0;
-  std::optional<UnitParts> parts_;
-  int64_t part_begin_ = 0;  // first element of this rank's part, in the whole flat buffer
-  int64_t part_numel_ = 0;
+  UnitPart part_;
   at::Tensor flat_;
   std::unique_ptr<ShardGather> gather_;
   OnGradient on_gradient_;
   mutable int64_t open_gradients_ = 0;  // materialize() calls whose gradient has not come yet
   mutable std::shared_ptr<const DeviceEvent> being_read_;
 };
+
+// Whether this rank stores all elements, on the device.
+bool is_whole(const ParamUnit& unit);
+
+// The ranks that hold the same elements as this one; null = all ranks.
+sp::Communicator* holders_of(const ParamUnit& unit);
+
+// The groups over which the unit's elements are spread: a number that every rank has for its own
+// elements is one for the whole unit when it is summed over each of them in turn.
+std::vector<sp::Communicator*> spread_of(const ParamUnit& unit);
+
+// Sets parameter i to `whole`, of its shape; each rank copies its range.
+void assign(const ParamUnit& unit, std::size_t i, const at::Tensor& whole);
 
 }  // namespace ringside::engine

@@ -8,8 +8,12 @@ sp::HeadShape head_shape(const ModelConfig& config) {
 
 sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_per_micro_batch,
                                      const sp::SequenceOptions& sequence) {
-  return {head_shape(config), tokens_per_micro_batch, sequence, longest_exact_document(config),
-          config.distinct_windows()};
+  return {head_shape(config),
+          tokens_per_micro_batch,
+          sequence,
+          longest_exact_document(config),
+          config.distinct_windows(),
+          config.has_delta_net() ? std::make_optional(config.delta_net.shape) : std::nullopt};
 }
 
 }  // namespace ringside::engine

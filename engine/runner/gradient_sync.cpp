@@ -42,7 +42,7 @@ class GradientSync::State {
 
   // The local gradient of a whole unit is complete.
   void start_sum(std::size_t unit) {
-    sp::Communicator* holders = units_[unit]->holders();
+    sp::Communicator* holders = holders_of(*units_[unit]);
     at::Tensor gradient = local_gradient(unit);
     parts_[unit].sum =
         (holders != nullptr ? *holders : *world_).start_all_reduce_sum(gradient, kTag);

@@ -11,6 +11,7 @@
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/sequence_parallel_attention.h"
+#include "engine/runner/sequence_parallel_delta.h"
 
 namespace ringside::engine {
 namespace {
@@ -22,7 +23,7 @@ constexpr const char* kLossScale = "loss_scale";
 
 // Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
 // and dtype of q, k and v. Only plain weights can be projected by parts, so with adapters
-// asynchronous Ulysses becomes synchronous.
+// asynchronous Ulysses becomes synchronous; in models with gated delta nets too.
 std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
                                                const at::Tensor& share_positions_S,
                                                const sp::ProcessGroups& groups,
@@ -33,6 +34,13 @@ std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
   for (const sp::WindowPlan& plan : batch.plans) {
     contexts[plan.window] = {kernels->prepare(plan.plan, wire), groups.tensors(sp::axes::kUlysses),
                              groups.tensors(sp::axes::kRing)};
+  }
+  if (batch.state_plan != nullptr) {
+    return std::make_unique<SequenceParallelAttention>(
+        std::move(contexts),
+        std::make_shared<SequenceParallelDelta>(
+            std::make_shared<const PreparedState>(batch.state_plan, wire.device()),
+            groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)));
   }
   if (batch.async_ulysses && decoder.has_plain_weights()) {
     return std::make_unique<OverlappedUlysses>(std::move(contexts), share_positions_S);
@@ -49,6 +57,9 @@ void add_work(SequenceWork& work, const sp::MicroBatch& batch, const ModelConfig
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    if (model.is_delta_net(layer)) {
+      continue;
+    }
     const sp::WindowPlan& plan = batch.plan(model.window(layer));
     work.raw_pairs += static_cast<double>(plan.raw_pairs);
     work.unique_pairs += static_cast<double>(plan.unique_pairs);
@@ -119,14 +130,23 @@ double ModelRunner::sent_bytes() const {
 double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const Decoder& decoder = model_->trunk();
   const int64_t element = at::elementSize(decoder.compute_dtype());
-  // Selective recomputation sends nothing of the forward again.
-  const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
+  const int64_t sums = std::max<int64_t>(4, element);
+  // Selective recomputation sends nothing of the attention's forward again.
+  const Recompute recompute = decoder.activation_options().recompute;
+  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
+  const int64_t state_forwards = recompute == Recompute::kNone ? 1 : 2;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
+      if (decoder.config().is_delta_net(layer)) {
+        const sp::StateTraffic& traffic = input.batch->state_plan->traffic;
+        bytes += state_forwards * sp::forward_bytes(traffic, element, sums) +
+                 sp::backward_bytes(traffic, element, sums);
+        continue;
+      }
       const sp::Traffic& traffic = input.batch->plan(decoder.config().window(layer)).plan->traffic;
       bytes += forwards * sp::forward_bytes(traffic, element) +
-               sp::backward_bytes(traffic, element, std::max<int64_t>(4, element));
+               sp::backward_bytes(traffic, element, sums);
     }
   }
   return static_cast<double>(bytes);
@@ -244,7 +264,7 @@ std::vector<NamedSlice> ModelRunner::state_to_write() const {
   held.emplace_back(world, loss_scale_state());
   const auto units = model_->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const sp::Communicator* holders = units[u]->holders();
+    const sp::Communicator* holders = holders_of(*units[u]);
     holders = holders != nullptr ? holders : world;
     auto group = std::ranges::find(held, holders, [](const auto& h) { return h.first; });
     if (group == held.end()) {

@@ -11,8 +11,9 @@ const sp::AttentionContext& context_of(const WindowContexts& contexts, int64_t w
 }
 
 SequenceParallelAttention::SequenceParallelAttention(WindowContexts contexts,
+                                                     std::shared_ptr<RecurrentBackend> recurrent,
                                                      std::shared_ptr<sp::KeptResults> kept)
-    : contexts_(std::move(contexts)), kept_(std::move(kept)) {}
+    : contexts_(std::move(contexts)), recurrent_(std::move(recurrent)), kept_(std::move(kept)) {}
 
 at::Tensor SequenceParallelAttention::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
                                              const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
@@ -23,7 +24,7 @@ at::Tensor SequenceParallelAttention::attend(const AttentionSpec& spec, const at
 
 std::unique_ptr<AttentionBackend> SequenceParallelAttention::keeping(
     const std::shared_ptr<sp::KeptResults>& kept) const {
-  return std::make_unique<SequenceParallelAttention>(contexts_, kept);
+  return std::make_unique<SequenceParallelAttention>(contexts_, recurrent_, kept);
 }
 
 }  // namespace ringside::engine

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/nn/attention_backend.h"
+#include "engine/nn/recurrent_backend.h"
 #include "sp/attention/attention.h"
 
 namespace ringside::engine {
@@ -20,8 +21,12 @@ const sp::AttentionContext& context_of(const WindowContexts& contexts, int64_t w
 // Collective over: the contexts' groups.
 class SequenceParallelAttention final : public AttentionBackend {
  public:
+  // recurrent: of layers that pass a state; null: there are none.
   explicit SequenceParallelAttention(WindowContexts contexts,
+                                     std::shared_ptr<RecurrentBackend> recurrent = nullptr,
                                      std::shared_ptr<sp::KeptResults> kept = nullptr);
+
+  RecurrentBackend* recurrent() override { return recurrent_.get(); }
 
   at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
@@ -30,6 +35,7 @@ class SequenceParallelAttention final : public AttentionBackend {
 
  private:
   WindowContexts contexts_;
+  std::shared_ptr<RecurrentBackend> recurrent_;
   std::shared_ptr<sp::KeptResults> kept_;
 };
 

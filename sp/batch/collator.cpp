@@ -163,6 +163,9 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
   for (const int64_t window : options.windows) {
     batch.plans.push_back(plan_of(window, packed, layout, rank, options));
   }
+  if (options.state) {
+    batch.state_plan = std::make_shared<const StatePlan>(plan_state(layout, *options.state, rank));
+  }
   batch.balance = layout.balance();
   batch.saving = packed.saving;
   batch.async_ulysses = options.sequence.async_ulysses;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "sp/layout/sequence_layout.h"
 #include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::sp {
 
@@ -42,7 +44,8 @@ struct WindowPlan {
 struct MicroBatch {
   // One for each of CollatorOptions::windows. Their layout and heads are the same.
   std::vector<WindowPlan> plans;
-  Balance balance;  // over the ring ranks
+  std::shared_ptr<const StatePlan> state_plan;  // null without CollatorOptions::state
+  Balance balance;                              // over the ring ranks
   PrefixSaving saving;
   bool async_ulysses = false;    // as in SequenceOptions
   at::Tensor share_positions_S;  // int64, of the whole ring share; only with async_ulysses
@@ -76,6 +79,7 @@ struct CollatorOptions {
   int64_t max_document_tokens = 0;  // longer documents are refused; 0 = none
   // Distinct windows of the model's layers, as PlanOptions::window.
   std::vector<int64_t> windows = {0};
+  std::optional<StateShape> state;  // of layers that pass a state; none: no layer does
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix

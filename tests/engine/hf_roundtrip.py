@@ -99,6 +99,7 @@ def main() -> None:
             check(executable, work, f"{family}-bfloat16", make(family, 4, 2, True), dtype="bfloat16")
         for family in ("mistral", "qwen3_moe"):
             check(executable, work, family, make(family, 4, 2, False))
+        check(executable, work, "deepseek_v3-bfloat16", make("deepseek_v3", 4, 4, False), dtype="bfloat16")
         for family in tiny_models.FAMILIES:
             check(executable, work, family, tiny_models.make_family(family))
         check(executable, work, "gemma3-bfloat16", tiny_models.make_family("gemma3"), dtype="bfloat16")

@@ -330,6 +330,61 @@ TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts canno
   refused({{"quantization_config", {{"quant_method", "mxfp4"}}}}, "quantization_config");
 }
 
+// With the fields that DeepSeek's own files have beyond transformers'.
+json deepseek() {
+  return with(base("deepseek_v3"), {{"num_attention_heads", 4},
+                                    {"num_key_value_heads", 4},
+                                    {"head_dim", nullptr},
+                                    {"q_lora_rank", 12},
+                                    {"kv_lora_rank", 8},
+                                    {"qk_nope_head_dim", 8},
+                                    {"qk_rope_head_dim", 4},
+                                    {"v_head_dim", 6},
+                                    {"n_routed_experts", 6},
+                                    {"n_shared_experts", 2},
+                                    {"num_experts_per_tok", 3},
+                                    {"moe_intermediate_size", 16},
+                                    {"n_group", 3},
+                                    {"topk_group", 2},
+                                    {"norm_topk_prob", true},
+                                    {"routed_scaling_factor", 2.5},
+                                    {"first_k_dense_replace", 1},
+                                    {"scoring_func", "sigmoid"},
+                                    {"topk_method", "noaux_tc"},
+                                    {"moe_layer_freq", 1},
+                                    {"ep_size", 1},
+                                    {"seq_aux", true},
+                                    {"aux_loss_alpha", 0.001},
+                                    {"num_nextn_predict_layers", 1}});
+}
+
+TEST_CASE("config: DeepSeek-V3's fields") {
+  const ModelConfig config = load(deepseek());
+  CHECK(config.head_dim == 12);
+  CHECK(config.rope().head_dim == 4);
+  CHECK(config.latent == LatentAttentionConfig{12, 8, 8, 4, 6, true, false});
+  CHECK(config.experts.shared_intermediate_size == 32);
+  CHECK((config.experts.groups == 3 && config.experts.kept_groups == 2));
+  CHECK(config.layers_left_out == 1);
+  CHECK_FALSE(config.has_experts(0));
+  CHECK(config.has_experts(1));
+  const auto refuses = [](const json& change, const char* error) {
+    CHECK_THROWS_WITH(load(with(deepseek(), change)), Contains(error));
+  };
+  refuses({{"scoring_func", "softmax"}}, "'scoring_func' is 'softmax', expected sigmoid");
+  refuses({{"topk_method", "greedy"}}, "'topk_method' is 'greedy', expected noaux_tc");
+  refuses({{"moe_layer_freq", 2}}, "'moe_layer_freq' is 2, expected 1");
+  refuses({{"head_dim", 12}}, "'head_dim' is 12, expected 4, as qk_rope_head_dim");
+  refuses({{"v_head_dim", 13}}, "'v_head_dim' is 13, expected at most");
+  refuses({{"num_key_value_heads", 2}}, "'num_key_value_heads' is 2, expected");
+  refuses({{"n_group", 4}}, "'n_group' is 4, expected groups of equal size");
+  refuses({{"n_group", 6}}, "'n_group' is 6, expected groups of equal size, of two experts");
+  refuses({{"topk_group", 4}}, "'topk_group' is 4, expected at most n_group = 3");
+  refuses({{"num_experts_per_tok", 5}}, "'num_experts_per_tok' is 5, expected at most 4");
+  refuses({{"num_local_experts", 8}}, "'num_local_experts' is 8, expected 6");
+  refuses({{"rotary_dim", 4}}, "'rotary_dim'");
+}
+
 TEST_CASE("config: every architecture writes what it reads") {
   for (const Architecture* architecture : architectures()) {
     INFO(architecture->model_type);
@@ -339,6 +394,23 @@ TEST_CASE("config: every architecture writes what it reads") {
                                 {"num_experts_per_tok", 2},
                                 {"moe_intermediate_size", 16},
                                 {"mlp_only_layers", {1}}});
+    }
+    if (architecture->model_type == std::string("qwen3_next") ||
+        architecture->model_type == std::string("qwen3_5_text")) {
+      written_by_others.update({{"linear_num_key_heads", 2},
+                                {"linear_num_value_heads", 4},
+                                {"linear_key_head_dim", 8},
+                                {"linear_value_head_dim", 8},
+                                {"linear_conv_kernel_dim", 4}});
+    }
+    if (architecture->model_type == std::string("qwen3_next")) {
+      written_by_others.update({{"num_experts", 4},
+                                {"num_experts_per_tok", 2},
+                                {"moe_intermediate_size", 16},
+                                {"shared_expert_intermediate_size", 20}});
+    }
+    if (architecture->model_type == std::string("deepseek_v3")) {
+      written_by_others = deepseek();
     }
     if (architecture->model_type == std::string("gpt_oss")) {
       written_by_others.update(gpt_oss_fields());

@@ -37,7 +37,7 @@ def _common(heads: int, kv_heads: int, head_dim: int, tied: bool, layers: int) -
 def make_config(
     family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16
 ):
-    """A configuration of "qwen3", "qwen3_moe", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
+    """A configuration of "qwen3", "qwen3_moe", "deepseek_v3", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
     scaling)."""
     common = _common(heads, kv_heads, head_dim, tied, layers)
     if (
@@ -52,6 +52,16 @@ def make_config(
             head_dim=head_dim, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=tied,
             mlp_only_layers=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e6},
             **common | {"num_hidden_layers": layers + 1},
+        )
+    if family == "deepseek_v3":  # the first of three layers has an MLP; YaRN; tied: queries without a latent
+        yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+                "mscale": 1.0, "mscale_all_dim": 0.7}
+        return transformers.DeepseekV3Config(
+            q_lora_rank=None if tied else 20, kv_lora_rank=12, qk_nope_head_dim=head_dim - 4, qk_rope_head_dim=4,
+            v_head_dim=head_dim - 6, attention_bias=not tied, n_group=3, topk_group=2, n_routed_experts=9,
+            num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
+            norm_topk_prob=not tied, rope_interleave=not tied, rope_parameters=yarn,
+            **common | {"num_hidden_layers": layers + 1, "num_key_value_heads": heads},
         )
     if family == "mistral":
         return transformers.MistralConfig(
@@ -72,7 +82,7 @@ def make_config(
             "original_max_position_embeddings": 64,
         }
         return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope, **common)
-    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, qwen2, mistral or llama")
+    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, deepseek_v3, qwen2, mistral or llama")
 
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "yarn, all fields", "longrope", "longrope, factor")
@@ -99,7 +109,8 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
-FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss")
+FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
+            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent")
 
 
 def make_family(family: str):
@@ -130,6 +141,17 @@ def make_family(family: str):
                 "truncate": False, "original_max_position_embeddings": 64}
         return transformers.GptOssConfig(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=4,
                                          rope_parameters=rope, **common | {"intermediate_size": 24})
+    if family in ("qwen3_next", "qwen3_5"):
+        hybrid = _common(4, 2, 16, False, 4) | dict(
+            head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+            linear_value_head_dim=12, linear_conv_kernel_dim=4,
+            rope_parameters=plain_rope | {"partial_rotary_factor": 0.5})
+        if family == "qwen3_5":
+            return transformers.Qwen3_5TextConfig(**hybrid)
+        return transformers.Qwen3NextConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                                            shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
+    if family.startswith("deepseek_v3"):
+        return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
 
 
@@ -140,7 +162,7 @@ def attention_of(config) -> str:
 
 def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]:
     """Tensors by transformers' names in memory -> by its names on disk: experts one by one."""
-    if config.model_type != "qwen3_moe":
+    if config.model_type == "gpt_oss":  # fused on disk too
         return tensors
     result = {}
     for name, value in tensors.items():
@@ -163,12 +185,19 @@ def make_model(config, seed: int, std: float = 0.2):
         config, dtype=torch.float32, attn_implementation=attention_of(config), experts_implementation="eager"
     )
     gemma = config.model_type.startswith("gemma3")  # stores a norm's factor less 1
+    hybrid = config.model_type in ("qwen3_next", "qwen3_5_text")  # the same but for linear_attn.norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * (1.0 if name.endswith("sinks") else std)
             if gemma and "embed_tokens" in name:
                 noise *= 0.2  # scaled by sqrt(hidden_size) it would outweigh the layers
-            parameter.copy_(noise + 1 if "norm" in name and not gemma else noise)
+            stored_whole = "norm" in name and not gemma and (not hybrid or "linear_attn" in name)
+            parameter.copy_(noise + 1 if stored_whole else noise)
+            if name.endswith("A_log"):  # slow decay: what should not reach a token would be seen
+                parameter.sub_(3.0)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # wide enough to change the choice of experts
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     return model.eval()
 
 

@@ -175,6 +175,7 @@ std::vector<Effect> training_effects() {
        with(sft, {"data.on_overlong=drop", "train.tokens_per_micro_batch=8"})},
       {"data.eval", input_file("other.jsonl"), recorded, evaluated},
       {"eval.every", "2", recorded, evaluated},
+      {"eval.sets", "{other: " + input_file("other.jsonl") + "}", recorded, evaluated},
       {"eval.max_prompts", "1", recorded, evaluated},
       {"eval.temperature", "0.0", recorded, evaluated},
       {"eval.samples", "3", recorded, evaluated},
@@ -320,6 +321,7 @@ std::vector<Effect> rollout_effects() {
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{
+      {"checkpoint.best_metric", "tests/rl/sft_test.cpp", "checkpoint.best_metric=eval/seen/loss"},
       {"rollout.reward_options.python_processes", "tests/rl/rewards_python_test.cpp",
        "options.python_processes = processes"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",

@@ -59,8 +59,8 @@ struct ShardLayout {
 struct ShardOutcome {
   std::vector<at::Tensor> weights;  // of every unit, whole
   std::vector<double> losses, norms;
-  int64_t micro_batches = 0;            // a step
-  int64_t empty_micro_batches = 0;      // of all ranks together
+  int64_t micro_batches = 0;        // a step
+  int64_t empty_micro_batches = 0;  // of all ranks together
   // Bytes that rank 0 sent in the group of the shard, and of its experts' shard, by tag.
   std::map<std::string, int64_t> sent;
 };
@@ -83,6 +83,22 @@ inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const
   return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
 }
 
+// Wide enough to change the choice of experts.
+inline at::Tensor router_correction(int64_t experts) {
+  return at::arange(experts, at::kDouble).mul(1.7).sin().mul(0.3);
+}
+
+inline void draw_corrections(engine::Decoder& decoder) {
+  const at::NoGradGuard no_grad;
+  for (engine::ParamUnit* unit : decoder.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      if (unit->specs()[i].name.ends_with("e_score_correction_bias")) {
+        assign(*unit, i, router_correction(unit->specs()[i].numel()));
+      }
+    }
+  }
+}
+
 // `steps` optimizer steps of the model on this rank. wire: dtype in which gradients are sent.
 // Groups need those of rl::sharding_axes(). Collective over: the world.
 inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::ModelConfig& model,
@@ -99,6 +115,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   context.reduce = wire;
   auto decoder = std::make_unique<engine::Decoder>(model, context);
   decoder->init_random(3, 0.3);
+  draw_corrections(*decoder);
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});

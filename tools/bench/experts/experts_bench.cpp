@@ -53,9 +53,9 @@ class TimedCommunicator final : public sp::Communicator {
                                                     Reduction /*reduction*/) override {
     return inner_->start_all_reduce_sum(tensor, kTag);
   }
-  std::unique_ptr<sp::Transfer> do_start_all_to_all(at::Tensor& receive, at::Tensor& send,
-                                                    const std::vector<int64_t>& receive_counts,
-                                                    const std::vector<int64_t>& send_counts) override {
+  std::unique_ptr<sp::Transfer> do_start_all_to_all(
+      at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
+      const std::vector<int64_t>& send_counts) override {
     const auto begin = RankBench::Clock::now();
     inner_->start_all_to_all(send, send_counts, receive, receive_counts, kTag)->wait();
     seconds_ += std::chrono::duration<double>(RankBench::Clock::now() - begin).count();
@@ -118,9 +118,8 @@ engine::ComputeContext context_of(const Variant& variant, const sp::Mesh& mesh,
       ranks = std::make_shared<TimedCommunicator>(ranks, exchange_seconds);
     }
     context.experts = std::make_shared<const engine::ExpertSharding>(engine::ExpertSharding{
-        std::move(ranks),
-        std::make_shared<const engine::Sharding>(
-            engine::Sharding{groups.tensors(sp::axes::kExpertShard), groups.tensors(kReplicas)})});
+        std::move(ranks), std::make_shared<const engine::Sharding>(engine::Sharding{
+                              groups.tensors(sp::axes::kExpertShard), groups.tensors(kReplicas)})});
   }
   return context;
 }
@@ -130,8 +129,7 @@ RankBench::Setup step_of(const Variant& variant, const std::string& model,
   return [&variant, &exchange_seconds, model, lengths](
              const sp::Mesh& mesh, const sp::ProcessGroups& groups) -> RankBench::Body {
     auto decoder = std::make_unique<engine::Decoder>(
-        engine::load_model_config(model),
-        context_of(variant, mesh, groups, exchange_seconds));
+        engine::load_model_config(model), context_of(variant, mesh, groups, exchange_seconds));
     engine::load_weights(model, *decoder);
     const engine::ModelConfig config = decoder->config();
     int64_t tokens = 0;
