@@ -22,19 +22,28 @@ int64_t read_expert_count(const JsonObject& json) {
   return count;
 }
 
-// Layers that transformers builds with an MLP.
-std::vector<int64_t> read_mlp_layers(const JsonObject& json, int64_t layers) {
+// The layers, some of which transformers builds with an MLP.
+std::vector<BlockSpec> read_blocks(const JsonObject& json, int64_t layers) {
   const std::vector<int64_t> listed = json.integers("mlp_only_layers");
   const int64_t step =
       json.has("decoder_sparse_step") ? json.require_at_least(1, "decoder_sparse_step") : 1;
-  std::vector<int64_t> mlp;
+  std::vector<BlockSpec> blocks(layers);
   for (int64_t layer = 0; layer < layers; ++layer) {
     const bool is_listed = std::find(listed.begin(), listed.end(), layer) != listed.end();
-    if (is_listed || (layer + 1) % step != 0) {
-      mlp.push_back(layer);
+    blocks[layer].channel_mixer =
+        is_listed || (layer + 1) % step != 0 ? ChannelMixer::kMlp : ChannelMixer::kExperts;
+  }
+  return blocks;
+}
+
+std::vector<int64_t> mlp_layers(const ModelConfig& config) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.has_experts(layer)) {
+      layers.push_back(layer);
     }
   }
-  return mlp;
+  return layers;
 }
 
 ModelConfig read_qwen3_moe(const JsonObject& json) {
@@ -53,7 +62,7 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
   }
   experts.intermediate_size = json.require_at_least(1, "moe_intermediate_size");
   experts.normalise_weights = json.boolean("norm_topk_prob").value_or(false);
-  experts.mlp_layers = read_mlp_layers(json, config.num_hidden_layers);
+  config.blocks = read_blocks(json, config.num_hidden_layers);
   // Of a loss that pre-training adds.
   json.has("router_aux_loss_coef");
   json.has("output_router_logits");
@@ -70,7 +79,7 @@ void write_qwen3_moe(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["moe_intermediate_size"] = config.experts.intermediate_size;
   json["norm_topk_prob"] = config.experts.normalise_weights;
   json["decoder_sparse_step"] = 1;
-  json["mlp_only_layers"] = config.experts.mlp_layers;
+  json["mlp_only_layers"] = mlp_layers(config);
   json["output_router_logits"] = false;
 }
 

@@ -36,6 +36,9 @@ void check_config(const ModelConfig& c) {
                                      experts.intermediate_size > 0),
               "model config: ", experts.count, " experts of size ", experts.intermediate_size,
               ", of which each token uses ", experts.per_token);
+  TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
+              "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
+              " layers");
   TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
               c.head_dim);
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
@@ -228,8 +231,8 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(config_, weights, index, hidden, rope, keeping ? *keeping : attention,
-                         tiles);
+    return decoder_layer(config_, weights, index, hidden,
+                         {rope, keeping ? *keeping : attention, tiles});
   };
   const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
   if (!quantised_.empty()) {
@@ -284,7 +287,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
   const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
   at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, rope, attention);
+    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention});
   }
   return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
 }

@@ -1,8 +1,7 @@
-// Decoder layer: parameters and forward. Pre-norm attention, and a gated MLP or a mixture of
-// experts, each added to the residual.
+// Decoder layer: parameters and forward. A token mixer (attention) and a channel mixer (gated MLP
+// or experts), each behind a norm and added to the residual. Every mixer has a file of its own.
 //
-// Shapes: s = tokens, E = hidden size, F = MLP size, H = query heads, K = key/value heads, D = head
-// dim, X = experts, I = an expert's MLP size.
+// Shapes: s = tokens, E = hidden size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/models/layer_context.h"
+#include "engine/models/layer_weights.h"
 #include "engine/models/model_config.h"
-#include "engine/nn/attention_backend.h"
-#include "engine/nn/rope.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/unit_scope.h"
 
@@ -21,26 +20,6 @@ namespace ringside::engine {
 // Parameters of layer `layer` with their Hugging Face names, ordered so that q, k, v and gate, up
 // are adjacent.
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
-
-// A layer's parameters for use in compute dtype, with q, k, v and gate, up fused. Absent ones are
-// undefined.
-struct LayerWeights {
-  Weight qkv_weight;  // [(H + 2K) D, E]
-  Weight qkv_bias;
-  Weight o_weight;  // [E, H D]
-  Weight o_bias;
-  Weight q_norm;  // [D]
-  Weight k_norm;
-  Weight gate_up_weight;  // [2F, E]
-  Weight gate_up_bias;
-  Weight down_weight;  // [E, F]
-  Weight down_bias;
-  Weight router;           // [X, E], in place of the MLP's
-  Weight experts_gate_up;  // [X, 2I, E]
-  Weight experts_down;     // [X, E, I]
-  Weight input_norm;       // [E]
-  Weight post_attention_norm;
-};
 
 // Parameters that a unit holds.
 enum class LayerParts { kAll, kWithoutProjections };
@@ -57,17 +36,11 @@ LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
 LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which = LayerParts::kAll);
 
-// How the MLP of a layer is computed.
-struct MlpTiles {
-  int64_t rows = 0;        // at a time; 0 = all at once
-  bool value_read = true;  // false: a recomputation, of which only the gradient path is used
-};
-
-// The hidden states after layer `layer`. Calls attention.attend() once; its tensors may be strided
-// views.
+// The hidden states after layer `layer`. The token mixer and the channel mixer are those of
+// config.block(layer). Differentiable.
 // Shapes: hidden_sE -> hidden_sE; s may be 0.
+// Collective over: the attention backend's group.
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
-                         const at::Tensor& hidden_sE, const RopeTables& rope,
-                         AttentionBackend& attention, MlpTiles tiles = {});
+                         const at::Tensor& hidden_sE, const LayerContext& context);
 
 }  // namespace ringside::engine

@@ -15,9 +15,11 @@ int64_t times(int64_t length, double factor) {
 
 }  // namespace
 
-bool ModelConfig::has_experts(int64_t layer) const {
-  return experts.count > 0 &&
-         !std::binary_search(experts.mlp_layers.begin(), experts.mlp_layers.end(), layer);
+BlockSpec ModelConfig::block(int64_t layer) const {
+  if (!blocks.empty()) {
+    return blocks.at(layer);
+  }
+  return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
 }
 
 int64_t num_positions(const ModelConfig& config) {

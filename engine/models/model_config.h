@@ -10,14 +10,23 @@
 
 namespace ringside::engine {
 
-// Mixture of experts in place of the MLP.
+// Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
-  int64_t count = 0;  // 0: every layer has an MLP
+  int64_t count = 0;
   int64_t per_token = 0;
-  int64_t intermediate_size = 0;    // of one expert
-  bool normalise_weights = false;   // a token's routing weights sum to 1
-  std::vector<int64_t> mlp_layers;  // layers that have an MLP all the same, ascending
+  int64_t intermediate_size = 0;   // of one expert
+  bool normalise_weights = false;  // a token's routing weights sum to 1
   bool operator==(const ExpertsConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention };
+enum class ChannelMixer { kMlp, kExperts };
+
+// What one layer is made of.
+struct BlockSpec {
+  TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
+  ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  bool operator==(const BlockSpec&) const = default;
 };
 
 struct ModelConfig {
@@ -39,6 +48,8 @@ struct ModelConfig {
   bool mlp_bias = false;  // Llama with mlp_bias
   bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
   ExpertsConfig experts;
+  // Of each layer. Empty: all layers are alike, with experts if there are any.
+  std::vector<BlockSpec> blocks;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -50,7 +61,11 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
-  bool has_experts(int64_t layer) const;
+  // Throws: std::out_of_range when blocks are given, but none for `layer`.
+  BlockSpec block(int64_t layer) const;
+  bool has_experts(int64_t layer) const {
+    return block(layer).channel_mixer == ChannelMixer::kExperts;
+  }
 
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};

@@ -12,12 +12,10 @@
 namespace ringside::engine {
 namespace {
 
-bool is_projection(const ParamSpec& spec) { return spec.name.ends_with("_proj.weight"); }
-
 std::vector<ParamSpec> without_projections(const std::vector<ParamSpec>& specs) {
   std::vector<ParamSpec> rest;
   for (const ParamSpec& spec : specs) {
-    if (!is_projection(spec)) {
+    if (!is_projection(spec.name)) {
       rest.push_back(spec);
     }
   }
@@ -40,7 +38,7 @@ QuantisedLayer::QuantisedLayer(const ModelConfig& config, int64_t layer, const P
   std::size_t next = 0;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const std::string& name = specs_[i].name;
-    if (is_projection(specs_[i])) {
+    if (is_projection(specs_[i].name)) {
       projections.emplace(name.substr(name.rfind('.', name.rfind('.') - 1) + 1),
                           QuantisedMatrix::of(unit.view_of(whole, i), format));
     } else {
@@ -80,8 +78,8 @@ at::Tensor QuantisedLayer::unpack(at::ScalarType dtype) const {
   }
   std::size_t projection = 0, other = 0;
   for (const ParamSpec& spec : specs_) {
-    const at::Tensor value = is_projection(spec) ? projections[projection++]->unpack(dtype)
-                                                 : rest_->view(other++).to(dtype);
+    const at::Tensor value = is_projection(spec.name) ? projections[projection++]->unpack(dtype)
+                                                      : rest_->view(other++).to(dtype);
     values.push_back(value.reshape({-1}));
   }
   return at::cat(values);

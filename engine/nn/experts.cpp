@@ -98,19 +98,6 @@ struct Combine : torch::autograd::Function<Combine> {
 
 }  // namespace
 
-Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32) {
-  TORCH_CHECK(logits_sX.dim() == 2 && per_token > 0 && per_token <= logits_sX.size(1),
-              "router: ", per_token, " experts a token of logits ", logits_sX.sizes());
-  const at::Tensor probabilities =
-      at::softmax(logits_sX, 1, in_fp32 ? at::kFloat : sum_dtype(logits_sX));
-  auto [weight, expert] = at::topk(probabilities, per_token, 1);
-  if (normalise) {
-    weight = weight / weight.sum(1, /*keepdim=*/true);
-  }
-  return {expert, weight.to(logits_sX.scalar_type())};
-}
-
 at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, const Weight& gate_up_X2IE,
                          const Weight& down_XEI) {
   TORCH_CHECK(routes.expert_sK.dim() == 2 && routes.expert_sK.size(0) == x_sE.size(0) &&

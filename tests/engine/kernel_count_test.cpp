@@ -58,8 +58,8 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
   Counts counts;
   {
     const test::KernelCount count;
-    out = decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden, rope,
-                        attention);
+    out = decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden,
+                        {rope, attention});
     counts.forward = count.total();
     print("layer forward", count);
   }

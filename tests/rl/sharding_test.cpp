@@ -50,11 +50,8 @@ engine::ModelConfig untied() {
 // The second layer has experts, more than a rank has tokens for at times.
 engine::ModelConfig with_experts() {
   engine::ModelConfig config = untied();
-  config.experts = {.count = 5,
-                    .per_token = 2,
-                    .intermediate_size = 12,
-                    .normalise_weights = true,
-                    .mlp_layers = {0}};
+  config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
+  config.blocks = {{}, {.channel_mixer = engine::ChannelMixer::kExperts}};
   return config;
 }
 

@@ -57,7 +57,7 @@ void layer_forward_and_backward(benchmark::State& state) {
   for (auto _ : state) {
     unit.zero_grad();
     hidden.mutable_grad().reset();
-    decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden, rope, attention)
+    decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden, {rope, attention})
         .backward(d_out);
   }
 }

@@ -176,7 +176,7 @@ void write_made_up_rollouts(const rl::Config& config, int64_t vocab_size, int64_
       const auto completion = ids(1 + below(config.rollout.max_completion_tokens));
       const double logprob = -std::log(static_cast<double>(vocab_size));
       const double reward = static_cast<double>(sample % 2);
-      json line = {{"group_id", "g" + std::to_string(group)},
+      json line = {{"group_id", std::string("g").append(std::to_string(group))},
                    {"prompt_ids", prompt},
                    {"completion_ids", completion},
                    {"logprobs", std::vector<double>(completion.size(), logprob)},

@@ -27,6 +27,18 @@ void cut_factors(engine::RopeScaling& scaling, int64_t head_dim) {
   }
 }
 
+// The first layers, and then the first of each kind that is not among them.
+std::vector<engine::BlockSpec> small_blocks(const engine::ModelConfig& model) {
+  std::vector<engine::BlockSpec> blocks;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    const engine::BlockSpec block = model.block(layer);
+    if (layer < kLayers || std::ranges::find(blocks, block) == blocks.end()) {
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
 // Keeps an expert a token fewer than there are, so that the router chooses.
 void shrink_experts(engine::ExpertsConfig& experts) {
   if (experts.count == 0) {
@@ -57,7 +69,8 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
   engine::ModelConfig small = model;
   const int64_t queries_per_key = model.num_attention_heads / model.num_key_value_heads;
   const bool square = model.hidden_size == model.num_attention_heads * model.head_dim;
-  small.num_hidden_layers = std::min(model.num_hidden_layers, kLayers);
+  small.blocks = small_blocks(model);
+  small.num_hidden_layers = static_cast<int64_t>(small.blocks.size());
   small.num_key_value_heads = std::min(model.num_key_value_heads, kKeyValueHeads);
   small.num_attention_heads = small.num_key_value_heads * queries_per_key;
   small.head_dim = std::min(model.head_dim, kHeadDim);

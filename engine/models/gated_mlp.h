@@ -1,0 +1,23 @@
+// Channel mixer: gated MLP (SwiGLU).
+//
+// Shapes: s = tokens, E = hidden size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "engine/models/layer_context.h"
+#include "engine/models/layer_weights.h"
+#include "engine/models/model_config.h"
+
+namespace ringside::engine {
+
+// Its parts of a layer, in the order of the unit.
+std::vector<LayerPart> gated_mlp_parts(const ModelConfig& config);
+
+// down(silu(gate x) * up x), in tiles of rows if asked. Differentiable. Not collective.
+// Shapes: normed_sE -> [s, E].
+at::Tensor gated_mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTiles tiles);
+
+}  // namespace ringside::engine

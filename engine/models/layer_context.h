@@ -1,0 +1,24 @@
+// What the layers of one forward share beside their weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/nn/attention_backend.h"
+#include "engine/nn/rope.h"
+
+namespace ringside::engine {
+
+// How the MLP of a layer is computed.
+struct MlpTiles {
+  int64_t rows = 0;        // at a time; 0 = all at once
+  bool value_read = true;  // false: a recomputation, of which only the gradient path is used
+};
+
+struct LayerContext {
+  RopeTables rope;
+  AttentionBackend& attention;  // outlives the backward
+  MlpTiles tiles = {};
+};
+
+}  // namespace ringside::engine

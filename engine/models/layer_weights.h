@@ -1,0 +1,56 @@
+// Weights of one decoder layer, and the list of parts that says how they are made from parameters.
+//
+// Shapes: E = hidden size, F = MLP size, H = query heads, K = key/value heads, D = head dim,
+// X = experts, I = an expert's MLP size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/params/param_unit.h"
+#include "engine/params/weight.h"
+
+namespace ringside::engine {
+
+// A layer's parameters for use in compute dtype, with q, k, v and gate, up fused. Absent ones are
+// undefined.
+struct LayerWeights {
+  Weight qkv_weight;  // [(H + 2K) D, E]
+  Weight qkv_bias;
+  Weight o_weight;  // [E, H D]
+  Weight o_bias;
+  Weight q_norm;  // [D]
+  Weight k_norm;
+  Weight gate_up_weight;  // [2F, E]
+  Weight gate_up_bias;
+  Weight down_weight;  // [E, F]
+  Weight down_bias;
+  Weight router;           // [X, E], in place of the MLP's
+  Weight experts_gate_up;  // [X, 2I, E]
+  Weight experts_down;     // [X, E, I]
+  Weight input_norm;       // [E]
+  Weight post_attention_norm;
+};
+
+// One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie
+// side by side in the unit, in this order. Names are those of Hugging Face behind the layer's
+// prefix.
+struct LayerPart {
+  Weight LayerWeights::*target;
+  std::vector<int64_t> shape;
+  std::vector<ParamSpec> params;
+};
+
+// A weight that is one parameter.
+inline LayerPart single_part(Weight LayerWeights::*target, const char* name,
+                             const std::vector<int64_t>& shape) {
+  return {target, shape, {{name, shape}}};
+}
+
+// Whether a part is a projection, which quantised layers keep elsewhere.
+inline bool is_projection(const std::string& parameter) {
+  return parameter.ends_with("_proj.weight");
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,24 @@
+// Channel mixer: router and experts.
+//
+// Shapes: s = tokens, E = hidden size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "engine/models/layer_weights.h"
+#include "engine/models/model_config.h"
+
+namespace ringside::engine {
+
+// Its parts of a layer, in the order of the unit.
+std::vector<LayerPart> mixture_parts(const ModelConfig& config);
+
+// Sum of each token's experts, weighted by the router. Differentiable.
+// Shapes: normed_sE -> [s, E].
+// Blocks: as apply_experts().
+at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
+                   const at::Tensor& normed_sE);
+
+}  // namespace ringside::engine
