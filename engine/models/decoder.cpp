@@ -217,14 +217,18 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
                               AttentionBackend& attention, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
+  const bool selective = activations_.recompute == Recompute::kSelective;
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  if (recomputes && activations_.recompute == Recompute::kSelective) {
+  if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = attention.keeping(kept.results);
+    keeping = selective ? attention.keeping(kept.results) : nullptr;
   }
+  LayerRoutes routes = chain.routes;
+  routes.kept = kept.results;
+  chain.routes.index += config_.has_experts(index) ? 1 : 0;
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const auto run = [this, index, rope, adapter_leaf, &attention, keeping](
+  const auto run = [this, index, rope, adapter_leaf, &attention, keeping, routes](
                        LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
@@ -232,7 +236,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
     return decoder_layer(config_, weights, index, hidden,
-                         {rope, keeping ? *keeping : attention, tiles});
+                         {rope, keeping ? *keeping : attention, tiles, routes});
   };
   const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
   if (!quantised_.empty()) {
@@ -260,7 +264,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention) const {
+                            AttentionBackend& attention, ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const RopeTables rope = rope_tables(
@@ -270,6 +274,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
+  chain.routes.forward = routes;
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
@@ -281,13 +286,17 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                            const at::Tensor& positions_s, AttentionBackend& attention) const {
+                            const at::Tensor& positions_s, AttentionBackend& attention,
+                            ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
   const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
   at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
+  LayerRoutes of_layer{routes};
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention});
+    hidden_sE =
+        decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention, {}, of_layer});
+    of_layer.index += config_.has_experts(i) ? 1 : 0;
   }
   return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
 }

@@ -79,18 +79,20 @@ class Decoder {
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward.
+  // backward. routes: replays and records the experts of each token; read and filled during the
+  // call only; null: the routers choose.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
   // Collective over: the backend's group, if it has one: num_hidden_layers calls of attend(), and
   // once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention) const;
+                     AttentionBackend& attention, ForwardRoutes* routes = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                     const at::Tensor& positions_s, AttentionBackend& attention) const;
+                     const at::Tensor& positions_s, AttentionBackend& attention,
+                     ForwardRoutes* routes = nullptr) const;
 
   // All weights, outside autograd. In bf16 a snapshot, otherwise views that follow the master
   // values.
@@ -139,6 +141,7 @@ class Decoder {
     ScopeChain scopes;
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
+    LayerRoutes routes;                          // of the next layer with experts
   };
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
                        AttentionBackend& attention, LayerChain& chain) const;

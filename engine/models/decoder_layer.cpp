@@ -82,7 +82,7 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
   const ResidualNorm attended =
       add_rms_norm(in.residual, mixed, weights.post_attention_norm, eps, config.fp32_norms);
   return attended.residual + (config.has_experts(layer)
-                                  ? mixture(config, weights, attended.normed)
+                                  ? mixture(config, weights, attended.normed, context)
                                   : gated_mlp(weights, attended.normed, context.tiles));
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/rope.h"
+#include "engine/nn/route_choice.h"
 
 namespace ringside::engine {
 
@@ -19,6 +20,7 @@ struct LayerContext {
   RopeTables rope;
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
+  LayerRoutes routes = {};  // of this layer, if it has experts
 };
 
 }  // namespace ringside::engine

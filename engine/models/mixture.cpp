@@ -26,13 +26,12 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE) {
+                   const at::Tensor& normed_sE, const LayerContext& context) {
   const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
   const ExpertsConfig& experts = config.experts;
-  return apply_experts(
-      normed_sE,
-      route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights, config.fp32_norms),
-      weights.experts_gate_up, weights.experts_down);
+  const Routes routes = route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights,
+                                         config.fp32_norms, context.routes);
+  return apply_experts(normed_sE, routes, weights.experts_gate_up, weights.experts_down);
 }
 
 }  // namespace ringside::engine

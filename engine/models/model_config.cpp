@@ -22,6 +22,16 @@ BlockSpec ModelConfig::block(int64_t layer) const {
   return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
 }
 
+std::vector<int64_t> ModelConfig::expert_layers() const {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    if (has_experts(layer)) {
+      layers.push_back(layer);
+    }
+  }
+  return layers;
+}
+
 int64_t num_positions(const ModelConfig& config) {
   int64_t positions = config.max_position_embeddings;
   if (const auto* linear = std::get_if<LinearRope>(&config.rope_scaling)) {

@@ -67,6 +67,9 @@ struct ModelConfig {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
+  // The layers with experts, ascending.
+  std::vector<int64_t> expert_layers() const;
+
   RopeSettings rope() const {
     return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
   }

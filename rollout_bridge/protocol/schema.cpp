@@ -218,7 +218,8 @@ Status check_branches(const Rollout& r, const Limits& limits) {
 
 // The first id of a [rows, layers, K] table that occurs twice in one token's layer, by its index.
 std::optional<size_t> first_repeated_id(const RoutedExperts& routed, size_t ids) {
-  std::vector<size_t> last_use(kMaxExpertId + 1, 0);  // 1 + the group that used the id last
+  // 1 + the group that used the id last.
+  std::vector<size_t> last_use(routed.id_bytes == 1 ? 256 : kMaxExpertId + 1, 0);
   for (size_t i = 0; i < ids; ++i) {
     const size_t group = 1 + i / static_cast<size_t>(routed.per_token);
     if (std::exchange(last_use[routed.id(i)], group) == group) return i;
