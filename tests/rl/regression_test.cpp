@@ -12,6 +12,7 @@
 #include "rl/config/presets.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rewards/reward_set.h"
+#include "rl/setup/sharding.h"
 #include "rl/trainer/learner.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/training_run.h"
@@ -211,13 +212,47 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
     fs::create_directories(dir.path() / one.name);
     figures[one.name].resize(static_cast<std::size_t>(layout.shape.world_size()));
   }
-  test::run_ranks(layout.shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    for (const Case& one : cases) {
-      figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] =
-          step_figures(one, dir.path(), mesh, comms);
-    }
-  });
+  test::run_ranks(
+      layout.shape,
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        for (const Case& one : cases) {
+          figures.at(one.name)[static_cast<std::size_t>(mesh.rank())] =
+              step_figures(one, dir.path(), mesh, comms);
+        }
+      },
+      std::chrono::seconds(30), rl::sharding_axes(cases.front().config.parallel));
   return figures;
+}
+
+// Shards of every number and mode of folding, with each stage, offload and recomputation once.
+std::vector<Layout> sharded_layouts() {
+  std::vector<Layout> all;
+  const std::vector<sp::MeshShape> shapes{{1, 1, 1, 2}, {1, 1, 1, 3}, {1, 1, 1, 4}, {2, 1, 1, 2},
+                                          {1, 1, 2, 1}, {1, 2, 1, 1}, {1, 1, 2, 2}, {1, 2, 1, 2}};
+  const std::vector<std::string> activations{"none", "full", "selective"};
+  const std::vector<std::string> offloads{"none", "moments", "full"};
+  for (const sp::MeshShape& shape : shapes) {
+    for (const std::string mode : {"all", "ulysses_only", "ring_only", "none"}) {
+      if (shape.ring * shape.ulysses == 1 && mode != "all") {
+        continue;
+      }
+      const std::size_t turn = all.size();
+      const std::string stage = std::to_string(1 + turn % 3);
+      const std::string& recompute = activations[turn / 2 % 3];
+      const std::string& offload = offloads[turn / 3 % 3];
+      all.push_back({"replicas " + std::to_string(shape.dp_replicate) + ", shards " +
+                         std::to_string(shape.dp_shard) + ", ring " + std::to_string(shape.ring) +
+                         ", ulysses " + std::to_string(shape.ulysses) + ", " + mode + ", stage " +
+                         stage + ", recompute " + recompute + ", offload " + offload,
+                     shape,
+                     {"parallel.data_parallel_shard_size=" + std::to_string(shape.dp_shard),
+                      "parallel.cp_fsdp_mode=" + mode, "parallel.zero_stage=" + stage,
+                      "model.recompute=" + recompute, "optimizer.offload=" + offload},
+                     false,
+                     false});
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -248,6 +283,20 @@ TEST_CASE("regression: every preset has a case") {
 
 TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
   for (const Layout& layout : layouts()) {
+    DYNAMIC_SECTION(layout.name) {
+      std::string wrong;
+      for (const auto& [name, found] : run_cases(layout, "float64")) {
+        wrong += test::differences(name, found, test::golden_figures(golden_case(name)),
+                                   {1e-12, 1e-9, false});
+      }
+      CHECK(wrong == "");
+    }
+  }
+}
+
+// By hand: with policy, reference and critic sharded.
+TEST_CASE("regression: a step in fp64 is PyTorch's however models are sharded", "[.][grid]") {
+  for (const Layout& layout : sharded_layouts()) {
     DYNAMIC_SECTION(layout.name) {
       std::string wrong;
       for (const auto& [name, found] : run_cases(layout, "float64")) {
