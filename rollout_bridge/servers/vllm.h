@@ -6,6 +6,7 @@
 // (docs/usage/security.md), so the server belongs on loopback or a private network. Without
 // processed_logprobs the log-probs are those before temperature and truncation.
 //
+// Routed experts need --enable-return-routed-experts.
 // Adapters need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank.
 //
 // Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),

@@ -42,11 +42,10 @@ void check_rows(std::span<const Document> documents) {
       bytes = all / tokens;
     }
     if (all != tokens * bytes && (tokens > 0 || all > 0)) {
-      throw std::invalid_argument("collator: document " + std::to_string(d) + " has " +
-                                  std::to_string(all) + " bytes in the rows of its " +
-                                  std::to_string(tokens) + " tokens, expected rows of " +
-                                  std::to_string(std::max<int64_t>(bytes, 0)) +
-                                  " as in the documents before it");
+      throw std::invalid_argument(
+          "collator: document " + std::to_string(d) + " has " + std::to_string(all) +
+          " bytes in the rows of its " + std::to_string(tokens) + " tokens, expected rows of " +
+          std::to_string(std::max<int64_t>(bytes, 0)) + " as in the documents before it");
     }
   }
 }
@@ -67,8 +66,8 @@ struct Packed {
   PrefixTree tree;
   std::vector<int64_t> ids;
   std::vector<std::span<const uint8_t>> rows;  // of the documents' token_rows
-  LossEntries entries;               // source = packed index
-  std::vector<int64_t> entry_index;  // index in the order (document, entry)
+  LossEntries entries;                         // source = packed index
+  std::vector<int64_t> entry_index;            // index in the order (document, entry)
   PrefixSaving saving;
 };
 

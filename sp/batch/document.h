@@ -14,7 +14,7 @@ struct Document {
   // Bytes that belong to each token beside its id, for example routes that are replayed: a row for
   // each id, all rows of a step equally long. Tokens with different rows are not shared. Empty:
   // none.
-  std::vector<uint8_t> token_rows;
+  std::vector<uint8_t> token_rows = {};
 };
 
 }  // namespace ringside::sp

@@ -13,6 +13,11 @@ using namespace ringside;
 
 namespace {
 
+std::vector<int64_t> join(std::vector<int64_t> a, const std::vector<int64_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 // Token ids are unique over all documents, so an entry can be told by the token that scores it.
 std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
   std::vector<sp::Document> documents;
@@ -78,10 +83,6 @@ TEST_CASE(
 
 TEST_CASE(
     "a shared prefix becomes one segment, to any depth, and every document keeps its tokens") {
-  const auto join = [](std::vector<int64_t> a, const std::vector<int64_t>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  };
   const std::vector<int64_t> prompt(20, 1);
   const std::vector<int64_t> turn = join(prompt, std::vector<int64_t>(18, 2));
   const std::vector<std::vector<int64_t>> ids{join(prompt, {3, 4}),
@@ -122,7 +123,7 @@ TEST_CASE("a prefix tree shares tokens as far as ids and rows agree") {
     ids.push_back(join(prompt, {last, last}));
     rows.emplace_back(2 * ids.back().size(), uint8_t{5});
   }
-  rows[1][2 * 30 + 1] = 4;  // token 30 of the second document
+  rows[1][2 * 10 + 1] = 4;  // token 10 of the second document
   std::vector<const std::vector<int64_t>*> documents;
   std::vector<const std::vector<uint8_t>*> bytes;
   for (std::size_t d = 0; d < ids.size(); ++d) {
@@ -131,8 +132,8 @@ TEST_CASE("a prefix tree shares tokens as far as ids and rows agree") {
   }
   CHECK(sp::build_prefix_tree(documents).forest.num_tokens() == 40 + 3 * 2);
   const auto tree = sp::build_prefix_tree(documents, bytes);
-  // The first and the third share 40 tokens, the second shares 30 with them.
-  CHECK(tree.forest.num_tokens() == 30 + 10 + 2 * 2 + 12);
+  // The first and the third share 40 tokens, the second shares 10 with them.
+  CHECK(tree.forest.num_tokens() == 10 + 30 + 2 * 2 + 32);
   std::vector<std::vector<uint8_t>> packed(tree.forest.num_tokens());
   for (std::size_t d = 0; d < ids.size(); ++d) {
     const auto places = sp::packed_indices_of(tree, static_cast<int64_t>(d));
@@ -156,7 +157,7 @@ TEST_CASE("every token's row is on the rank that has the token") {
       documents[d].token_rows.push_back(static_cast<uint8_t>(i));
     }
   }
-  const sp::CollatorOptions options{{2, 2}, 1000, {}};
+  const sp::CollatorOptions options{{4, 2, 8}, 1000, {}};
   int64_t tokens = 0;
   for (int64_t rank = 0; rank < 4; ++rank) {
     for (const auto& batch : sp::collate(documents, sp::Mesh({1, 2, 2}, rank), options)) {
