@@ -183,7 +183,7 @@ TEST_CASE("routes: ids take one byte up to 256 experts, else two", "[routes]") {
   CHECK(route_dtype(256) == at::kByte);
   CHECK(route_dtype(257) == at::kShort);
   // The last expert of 257 does not fit one byte.
-  const at::Tensor logits = at::zeros({1, 257}).index_fill(1, at::tensor({256, 3}), 1.0);
+  const at::Tensor logits = at::zeros({1, 257}).index_fill(1, at::tensor({256, 3}, at::kLong), 1.0);
   ForwardRoutes recording{{}, true, {}, {}};
   const Routes routes = route_by_softmax(logits, 2, true, false, {&recording, 0, nullptr});
   CHECK(routes.expert_sK.max().item<int64_t>() == 256);
