@@ -17,7 +17,10 @@ std::vector<std::vector<double>> score_documents(
       options.tokens_per_micro_batch,
       options.sequence,
       engine::longest_exact_document(config)};
-  const LocalBatch local{sp::collate(documents, mesh, collator), 0};
+  LocalBatch local{sp::collate(documents, mesh, collator), 0};
+  for (const sp::MicroBatch& micro_batch : local.micro_batches) {
+    local.routes.push_back(routes_of_rows(micro_batch, config));
+  }
   int64_t num_entries = 0;
   for (const sp::Document& document : documents) {
     num_entries += document.entries.size();
@@ -25,7 +28,7 @@ std::vector<std::vector<double>> score_documents(
   std::vector<double> logprobs(num_entries, 0.0);
   StepColumns columns;
   columns.temperature = std::move(temperature);
-  const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
+  const auto inputs = policy_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
   ColumnOutputs outputs;
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
     outputs.add(logprobs, local.micro_batches[i], 0, output.logprobs_n);

@@ -52,6 +52,9 @@ class Files {
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
+    fs::create_directories(path("experts"));
+    write("experts/config.json", with_experts(kGoldens / "policy/config.json"));
+    write("experts/tokenizer.json", letter_tokenizer());
     fs::create_directories(path("adapter"));
     engine::Adapters adapters(engine::load_model_config(path("model")),
                               {2, 32.0, engine::adapter_targets()}, at::kFloat);
@@ -80,6 +83,17 @@ class Files {
  private:
   void write(const std::string& name, const std::string& text) {
     test::write_file(directory_.path() / name, text);
+  }
+  static std::string with_experts(const fs::path& dense) {
+    std::ifstream file(dense);
+    nlohmann::json config = nlohmann::json::parse(file);
+    config.update({{"model_type", "qwen3_moe"},
+                   {"architectures", {"Qwen3MoeForCausalLM"}},
+                   {"num_experts", 5},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 8},
+                   {"norm_topk_prob", true}});
+    return config.dump();
   }
   static std::string lines(const Words& texts, const std::string& from, const std::string& to) {
     std::string all;
