@@ -142,6 +142,14 @@ Result<RoutedExperts> routed_experts(const RoutedTable& table, int64_t tokens,
   if (kept.empty() || *least < 0 || *most > kMaxExpertId) {
     return malformed_table("has an id outside [0, " + std::to_string(kMaxExpertId) + "]");
   }
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const auto token = kept.begin() + static_cast<std::ptrdiff_t>(i - i % per_token);
+    if (std::find(token, kept.begin() + static_cast<std::ptrdiff_t>(i), kept[i]) !=
+        kept.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return malformed_table("has expert " + std::to_string(kept[i]) +
+                             " twice for one token and layer; the server recorded none");
+    }
+  }
   routed.id_bytes = *most <= 255 ? 1 : 2;
   for (const int32_t id : kept) {
     routed.ids.push_back(static_cast<uint8_t>(id));

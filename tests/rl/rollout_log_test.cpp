@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "rl/data/rollout_file.h"
 #include "rl/setup/endpoint_file.h"
 #include "tests/support/letter_tokenizer.h"
 #include "tests/support/temporary_directory.h"

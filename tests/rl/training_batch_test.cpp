@@ -80,8 +80,8 @@ TEST_CASE("replayed routes stand at their tokens, in forked conversations too") 
   rollouts[1].finish_reason = bridge::FinishReason::kError;
   const auto rows = [&] {
     std::vector<std::vector<uint8_t>> all;
-    for (const sp::Document& document :
-         rl::make_step_batch(rollouts, config).mini_batches[0].documents) {
+    const auto step = rl::make_step_batch(rollouts, config);
+    for (const sp::Document& document : step.mini_batches[0].documents) {
       all.push_back(document.token_rows);
     }
     return all;

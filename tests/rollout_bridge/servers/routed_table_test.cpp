@@ -42,7 +42,7 @@ std::string npy(const std::string& dtype, const std::string& shape, const std::v
 // Five rows of three layers, the first of which has no experts.
 std::vector<int> ids() {
   std::vector<int> all;
-  for (int i = 0; i < 5; ++i) all.insert(all.end(), {0, 0, i, i + 1, 9 - i, 9});
+  for (int i = 0; i < 5; ++i) all.insert(all.end(), {0, 0, i, i + 1, 9 - i, 10});
   return all;
 }
 
@@ -72,7 +72,8 @@ TEST_CASE("tables of every integer type are read, with and without layers that h
       npy("|u1", shape, as<uint8_t>(ids())), npy("<u2", shape, as<uint16_t>(ids())),
       npy("<i2", shape, as<int16_t>(ids())), npy("<i4", shape, as<int32_t>(ids()))};
   const std::vector<int32_t> layers{1, 2};
-  const std::vector<uint8_t> expected{0, 1, 9, 9, 1, 2, 8, 9, 2, 3, 7, 9, 3, 4, 6, 9, 4, 5, 5, 9};
+  const std::vector<uint8_t> expected{0, 1,  9, 10, 1, 2,  8, 10, 2, 3,
+                                      7, 10, 3, 4,  6, 10, 4, 5,  5, 10};
   for (const std::string& table : tables) {
     const auto read = read_npy_table(table);
     REQUIRE(read);
@@ -85,7 +86,7 @@ TEST_CASE("tables of every integer type are read, with and without layers that h
   CHECK(routed_experts(flat.value(), 6, layers, 3, 2).value().ids == expected);
   // The same layers when the model has no others, and ids above 255.
   auto wide = ids();
-  wide[0] = 300;
+  for (std::size_t row = 0; row < 5; ++row) wide[6 * row] = 300;
   const auto all = routed_experts(read_npy_table(npy("<u2", shape, as<uint16_t>(wide))).value(), 6,
                                   std::vector<int32_t>{0, 4, 7}, 9, 2);
   REQUIRE(all);
@@ -107,6 +108,12 @@ TEST_CASE("a table that is not what was asked for is refused") {
   RoutedTable negative = good;
   negative.ids[3] = -1;
   CHECK_FALSE(routed_experts(negative, 6, layers, 3, 2));
+  // As a server answers whose kernels record nothing.
+  const auto zeros = read_npy_table(npy("|u1", "(5, 3, 2)", std::vector<uint8_t>(30)));
+  REQUIRE(zeros);
+  CHECK(routed_experts(zeros.value(), 6, layers, 3, 2)
+            .error()
+            .detail.find("has expert 0 twice for one token and layer") != std::string::npos);
   const auto data = as<uint8_t>(ids());
   for (const std::string& text :
        {std::string("*"), std::string("AAAA"), npy("|u1", "(5, 3, 3)", data),
