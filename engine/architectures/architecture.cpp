@@ -21,6 +21,7 @@ const std::set<std::string_view> kWithoutEffect = {
     "auto_map",
     "bad_words_ids",
     "begin_suppress_tokens",
+    "cache_implementation",
     "chunk_size_feed_forward",
     "classifier_dropout",
     "cross_attention_hidden_size",
@@ -80,7 +81,8 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
+constexpr std::array kTable = {&kDeepseekV3, &kGemma3, &kLlama,    &kMistral,  &kQwen2,
+                               &kQwen3,      &kQwen35, &kQwen3Moe, &kQwen3Next};
 
 }  // namespace
 

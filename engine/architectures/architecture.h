@@ -29,7 +29,7 @@ std::span<const Architecture* const> architectures();
 // nullptr: there is none of this name.
 const Architecture* find_architecture(const std::string& model_type);
 
-// "llama, mistral, qwen2, qwen3 or qwen3_moe".
+// "deepseek_v3, gemma3_text, llama, ... or qwen3_next".
 std::string architecture_names();
 
 // Refuses keys that no one has read and that may change what the model computes. Call it after the
@@ -38,6 +38,7 @@ std::string architecture_names();
 void refuse_unknown_fields(const JsonObject& json);
 
 // Each of these has a file of its own.
-extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe;
+extern const Architecture kDeepseekV3, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kQwen35,
+    kQwen3Moe, kQwen3Next;
 
 }  // namespace ringside::engine

@@ -4,17 +4,19 @@
 namespace ringside::engine {
 namespace {
 
+// Every layer has the window, if there is one.
 ModelConfig read_mistral(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {.key_value_heads_required = false}, config);
-  if (json.has("sliding_window")) {
-    json.fail("sliding_window", "is set, but every layer attends to its whole document here");
+  config.list_blocks();
+  for (BlockSpec& block : config.blocks) {
+    block.window = read_window(json);
   }
   return config;
 }
 
-void write_mistral(const ModelConfig&, nlohmann::ordered_json& json) {
-  json["sliding_window"] = nullptr;
+void write_mistral(const ModelConfig& config, nlohmann::ordered_json& json) {
+  json["sliding_window"] = window_json(config);
 }
 
 }  // namespace

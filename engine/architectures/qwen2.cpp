@@ -7,7 +7,7 @@ namespace {
 ModelConfig read_qwen2(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {}, config);
-  refuse_windows(json);
+  read_qwen_windows(json, config);
   if (json.boolean("use_mrope").value_or(false)) {
     json.fail("use_mrope", "is true, but positions have one component here");
   }
@@ -16,9 +16,8 @@ ModelConfig read_qwen2(const JsonObject& json) {
   return config;
 }
 
-void write_qwen2(const ModelConfig&, nlohmann::ordered_json& json) {
-  json["use_sliding_window"] = false;
-  json["sliding_window"] = nullptr;
+void write_qwen2(const ModelConfig& config, nlohmann::ordered_json& json) {
+  write_qwen_windows(config, json);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 ModelConfig read_qwen3(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {.head_dim = 128}, config);
-  refuse_windows(json);
+  read_qwen_windows(json, config);
   read_attention_bias(json, config);
   config.qk_norm = true;
   return config;
@@ -15,8 +15,7 @@ ModelConfig read_qwen3(const JsonObject& json) {
 
 void write_qwen3(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["attention_bias"] = config.qkv_bias;
-  json["use_sliding_window"] = false;
-  json["sliding_window"] = nullptr;
+  write_qwen_windows(config, json);
 }
 
 }  // namespace

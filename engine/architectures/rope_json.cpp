@@ -16,7 +16,9 @@ std::string text_of(double value) { return nlohmann::json(value).dump(); }
 // Fields of any type, beside the type's own.
 bool is_common_field(const std::string& key) {
   return key == "rope_type" || key == "type" || key == "rope_theta" ||
-         key == "partial_rotary_factor";
+         key == "partial_rotary_factor" ||
+         // Positions of images; for text alone this is plain RoPE.
+         key == "mrope_section" || key == "mrope_interleaved";
 }
 
 // transformers ignores such a field with a warning; vLLM gives some of them a meaning.
@@ -182,10 +184,38 @@ class Reader {
   const ModelConfig& config_;
 };
 
-void refuse_partial_rotation(const JsonObject& json) {
-  if (json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+void refuse_partial_rotation(const JsonObject& json, const ModelConfig& config) {
+  if (config.rotary_dim == 0 && json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
     json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
   }
+}
+
+void check_theta(const JsonObject& json, const char* key, double theta) {
+  if (!(theta > 0) || !std::isfinite(theta)) {
+    json.fail(key, "is " + text_of(theta) + ", expected more than 0");
+  }
+}
+
+void read_rope_object(const JsonObject& json, const JsonObject& rope, ModelConfig& config) {
+  config.rope_theta = rope.number("rope_theta").value_or(config.rope_theta);
+  refuse_partial_rotation(rope, config);
+  config.rope_scaling = Reader(json, rope, config).read();
+}
+
+// parameters: the object of transformers 5.
+void read_rope_with(const JsonObject& json, const std::optional<JsonObject>& parameters,
+                    ModelConfig& config) {
+  config.rope_theta = json.number("rope_theta").value_or(config.rope_theta);
+  refuse_partial_rotation(json, config);
+  auto rope = json.object("rope_scaling");
+  if (!rope || rope->json().empty()) {
+    rope = parameters;
+  }
+  json.has(kOriginal);  // says nothing for other rope types
+  if (rope) {
+    read_rope_object(json, *rope, config);
+  }
+  check_theta(json, "rope_theta", config.rope_theta);
 }
 
 // Writes the fields of one rope_type.
@@ -239,22 +269,39 @@ struct Writer {
 }  // namespace
 
 void read_rope(const JsonObject& json, ModelConfig& config) {
-  config.rope_theta = json.number("rope_theta").value_or(config.rope_theta);
-  refuse_partial_rotation(json);
+  read_rope_with(json, json.object("rope_parameters"), config);
+}
+
+void read_partial_rope(const JsonObject& json, ModelConfig& config) {
+  constexpr const char* kFraction = "partial_rotary_factor";
   const auto parameters = json.object("rope_parameters");
-  auto rope = json.object("rope_scaling");
-  if (!rope || rope->json().empty()) {
-    rope = parameters;
+  const auto inside = parameters ? parameters->number(kFraction) : std::nullopt;
+  const double fraction = inside.value_or(json.number(kFraction).value_or(0.25));
+  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * fraction);
+  if (!(fraction > 0 && fraction <= 1) || config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
+    json.fail(kFraction, "is " + text_of(fraction) + ", which turns " +
+                             std::to_string(config.rotary_dim) + " of " +
+                             std::to_string(config.head_dim) +
+                             " components; expected an even number of them, at least 2");
   }
-  json.has(kOriginal);  // says nothing for other rope types
-  if (rope) {
-    config.rope_theta = rope->number("rope_theta").value_or(config.rope_theta);
-    refuse_partial_rotation(*rope);
-    config.rope_scaling = Reader(json, *rope, config).read();
+  read_rope(json, config);
+}
+
+void read_global_and_local_rope(const JsonObject& json, ModelConfig& config) {
+  config.local_rope_theta = json.number("rope_local_base_freq").value_or(config.local_rope_theta);
+  const auto parameters = json.object("rope_parameters");
+  if (const auto local = parameters ? parameters->object("sliding_attention") : std::nullopt) {
+    ModelConfig of_local;
+    of_local.head_dim = config.head_dim;
+    of_local.rope_theta = config.local_rope_theta;
+    read_rope_object(json, *local, of_local);
+    if (of_local.rope_scaling != RopeScaling()) {
+      local->fail("rope_type", "is not default: RoPE of windowed layers is not scaled here");
+    }
+    config.local_rope_theta = of_local.rope_theta;
   }
-  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
-    json.fail("rope_theta", "is " + text_of(config.rope_theta) + ", expected more than 0");
-  }
+  check_theta(json, "rope_local_base_freq", config.local_rope_theta);
+  read_rope_with(json, parameters ? parameters->object("full_attention") : std::nullopt, config);
 }
 
 void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
@@ -264,6 +311,14 @@ void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["rope_scaling"] = plain ? nlohmann::ordered_json(nullptr) : scaling;
   json["rope_parameters"] = scaling;
   json["rope_parameters"]["rope_theta"] = config.rope_theta;
+}
+
+void add_global_and_local_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
+  add_rope(config, json);
+  json["rope_local_base_freq"] = config.local_rope_theta;
+  json["rope_parameters"] = {
+      {"full_attention", json["rope_parameters"]},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config.local_rope_theta}}}};
 }
 
 }  // namespace ringside::engine

@@ -2,15 +2,17 @@
 
 #include <string>
 
-#include "engine/architectures/rope_json.h"
-
 namespace ringside::engine {
 namespace {
 
-void refuse_unsupported(const JsonObject& json, const char* activation) {
-  const std::string act = json.text(activation).value_or("silu");
-  if (act != "silu") {
-    json.fail(activation, "is '" + act + "', expected silu");
+constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kFull = "full_attention";
+
+void refuse_unsupported(const JsonObject& json, const FieldDefaults& defaults) {
+  const std::string expected = defaults.activation_value;
+  const std::string act = json.text(defaults.activation).value_or(expected);
+  if (act != expected) {
+    json.fail(defaults.activation, "is '" + act + "', expected " + expected);
   }
   if (const auto quantised = json.object("quantization_config")) {
     const std::string method = quantised->text("quant_method").value_or("");
@@ -52,7 +54,7 @@ void read_heads(const JsonObject& json, const FieldDefaults& defaults, ModelConf
 }  // namespace
 
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& c) {
-  refuse_unsupported(json, defaults.activation);
+  refuse_unsupported(json, defaults);
   c.vocab_size = json.require_at_least(1, "vocab_size");
   c.hidden_size = json.require_at_least(1, "hidden_size");
   c.intermediate_size = json.require_at_least(1, "intermediate_size");
@@ -63,26 +65,81 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
   if (!(c.rms_norm_eps > 0)) {
     json.fail("rms_norm_eps", "is " + std::to_string(c.rms_norm_eps) + ", expected more than 0");
   }
-  read_rope(json, c);
-  c.tie_word_embeddings = json.boolean("tie_word_embeddings").value_or(false);
+  defaults.read_rope(json, c);
+  c.tie_word_embeddings = json.boolean("tie_word_embeddings").value_or(defaults.tied);
 }
 
 void read_attention_bias(const JsonObject& json, ModelConfig& config) {
   config.qkv_bias = config.o_bias = json.boolean("attention_bias").value_or(false);
 }
 
-void refuse_windows(const JsonObject& json) {
-  if (json.boolean("use_sliding_window").value_or(false)) {
-    json.fail("use_sliding_window", "is true, but every layer attends to its whole document here");
+void read_layer_windows(const JsonObject& json, int64_t window,
+                        const std::function<bool(int64_t layer)>& is_sliding, ModelConfig& config) {
+  const std::vector<std::string> types = json.texts("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config.num_hidden_layers) {
+    json.fail("layer_types", "has " + std::to_string(types.size()) +
+                                 " layers, expected num_hidden_layers = " +
+                                 std::to_string(config.num_hidden_layers));
   }
-  for (const std::string& type : json.texts("layer_types")) {
-    if (type != "full_attention") {
-      json.fail("layer_types", "holds '" + type + "', expected full_attention only");
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string type = !types.empty()                    ? types[layer]
+                             : window > 0 && is_sliding(layer) ? kSliding
+                                                               : kFull;
+    if (type != kSliding && type != kFull) {
+      json.fail("layer_types",
+                "holds '" + type + "', expected sliding_attention or full_attention");
+    }
+    if (type == kSliding) {
+      if (window == 0) {
+        json.fail("layer_types", "holds sliding_attention, but the model has no sliding window");
+      }
+      config.list_blocks();
+      config.blocks[layer].window = window;
     }
   }
-  // Without use_sliding_window these say nothing.
+}
+
+int64_t read_window(const JsonObject& json, int64_t missing) {
+  if (!json.json().contains("sliding_window")) {
+    return missing;
+  }
+  return json.has("sliding_window") ? json.require_at_least(1, "sliding_window") : 0;
+}
+
+void read_qwen_windows(const JsonObject& json, ModelConfig& config) {
+  const bool used = json.boolean("use_sliding_window").value_or(false);
+  // Without use_sliding_window these two say nothing.
+  const int64_t first = json.integer("max_window_layers").value_or(28);
   json.has("sliding_window");
-  json.has("max_window_layers");
+  const int64_t window = used ? read_window(json) : 0;
+  read_layer_windows(
+      json, window, [&](int64_t layer) { return layer >= first; }, config);
+}
+
+nlohmann::ordered_json layer_types_json(const ModelConfig& config) {
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    types.push_back(config.window(layer) > 0 ? kSliding : kFull);
+  }
+  return types;
+}
+
+nlohmann::ordered_json window_json(const ModelConfig& config) {
+  const int64_t window = config.distinct_windows().back();
+  return window > 0 ? nlohmann::ordered_json(window) : nlohmann::ordered_json(nullptr);
+}
+
+void write_qwen_windows(const ModelConfig& config, nlohmann::ordered_json& json) {
+  json["sliding_window"] = window_json(config);
+  json["use_sliding_window"] = !json["sliding_window"].is_null();
+  if (json["use_sliding_window"]) {
+    int64_t first = 0;
+    while (config.window(first) == 0) {
+      ++first;
+    }
+    json["max_window_layers"] = first;
+    json["layer_types"] = layer_types_json(config);
+  }
 }
 
 void write_shared_fields(const ModelConfig& config, nlohmann::ordered_json& json) {

@@ -1,8 +1,11 @@
 // Fields of config.json that most architectures share.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/architectures/rope_json.h"
 #include "engine/json/json_object.h"
 #include "engine/models/model_config.h"
 
@@ -13,6 +16,9 @@ struct FieldDefaults {
   int64_t head_dim = 0;                   // 0: hidden_size / num_attention_heads
   bool key_value_heads_required = true;   // false: as many as query heads
   const char* activation = "hidden_act";  // the key's name
+  const char* activation_value = "silu";  // the only one that the architecture has
+  bool tied = false;                      // tie_word_embeddings
+  void (*read_rope)(const JsonObject& json, ModelConfig& config) = engine::read_rope;
 };
 
 // Sizes, heads, norm, tied embeddings and RoPE; refuses other activations and quantised weights
@@ -23,9 +29,31 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
 // Reads attention_bias: of q, k, v and o.
 void read_attention_bias(const JsonObject& json, ModelConfig& config);
 
-// Refuses the sliding windows of the Qwen classes, which their released models do not use.
-// Throws: std::runtime_error naming file and key.
-void refuse_windows(const JsonObject& json);
+// Reads layer_types: `window` (0 = none) is that of the layers named sliding_attention. Where
+// layer_types is missing, these are the layers for which is_sliding holds. Call it after the
+// experts are read.
+// Throws: std::runtime_error naming file and key on another type, another number of layers, or a
+// sliding layer without a window.
+void read_layer_windows(const JsonObject& json, int64_t window,
+                        const std::function<bool(int64_t layer)>& is_sliding, ModelConfig& config);
+
+// Reads the windows of the Qwen classes: those of sliding_window, if use_sliding_window is true, in
+// the layers of layer_types, or from max_window_layers on.
+// Throws: as read_layer_windows.
+void read_qwen_windows(const JsonObject& json, ModelConfig& config);
+
+// sliding_window; 0 = null. missing: the class's default in transformers.
+// Throws: std::runtime_error naming file and key when it is less than 1.
+int64_t read_window(const JsonObject& json, int64_t missing = 4096);
+
+// "sliding_attention" or "full_attention" for each layer.
+nlohmann::ordered_json layer_types_json(const ModelConfig& config);
+
+// The model's window, or null.
+nlohmann::ordered_json window_json(const ModelConfig& config);
+
+// The fields of read_qwen_windows().
+void write_qwen_windows(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // The fields of read_shared_fields().
 void write_shared_fields(const ModelConfig& config, nlohmann::ordered_json& json);

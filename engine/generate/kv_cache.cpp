@@ -3,15 +3,78 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 namespace ringside::engine {
+namespace {
+
+// Query rows of a prompt whose scores exist at once.
+constexpr int64_t kRowsAtOnce = 256;
+
+// Softmax over the last dim of scores [.., H, n]; sinks join the sums without a column.
+at::Tensor softmax_with_sinks(const at::Tensor& scores_xHn, const at::Tensor& sinks_H) {
+  if (!sinks_H.defined()) {
+    return at::softmax(scores_xHn, -1);
+  }
+  std::vector<int64_t> shape = scores_xHn.sizes().vec();
+  shape.back() = 1;
+  const at::Tensor column = sinks_H.to(scores_xHn.scalar_type()).unsqueeze(1).expand(shape);
+  return at::softmax(at::cat({scores_xHn, column}, -1), -1).narrow(-1, 0, scores_xHn.size(-1));
+}
+
+// Rows `begin` and following of a prompt, each over the keys of its window.
+// Shapes: q [H, n, D], k and v [K, n, D]; returns [H, rows, D].
+at::Tensor attend_rows(const AttentionSpec& spec, const at::Tensor& q_HnD, const at::Tensor& k_KnD,
+                       const at::Tensor& v_KnD, int64_t begin, int64_t rows) {
+  const int64_t heads = q_HnD.size(0), kv_heads = k_KnD.size(0), d = q_HnD.size(2);
+  const int64_t first = spec.window > 0 ? std::max<int64_t>(0, begin - spec.window + 1) : 0;
+  const int64_t keys = begin + rows - first;
+  // The g queries of a key/value head form one matrix.
+  const at::Tensor q =
+      (q_HnD.narrow(1, begin, rows) * spec.softmax_scale).reshape({kv_heads, -1, d});
+  const at::Tensor scores =
+      at::bmm(q, k_KnD.narrow(1, first, keys).transpose(1, 2)).view({heads, rows, keys});
+  // By how much a query is behind a key.
+  const at::Tensor behind = at::arange(begin, begin + rows, q.options().dtype(at::kLong))
+                                .unsqueeze(1)
+                                .sub(at::arange(first, begin + rows, q.options().dtype(at::kLong)));
+  at::Tensor hidden = behind < 0;
+  if (spec.window > 0) {
+    hidden.logical_or_(behind >= spec.window);
+  }
+  scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+  const at::Tensor probs = softmax_with_sinks(scores.transpose(0, 1), spec.sinks_H).transpose(0, 1);
+  return at::bmm(probs.reshape({kv_heads, -1, keys}), v_KnD.narrow(1, first, keys))
+      .view({heads, rows, d});
+}
+
+// Causal attention inside one prompt.
+at::Tensor attend_prompt(const AttentionSpec& spec, const at::Tensor& q_HnD,
+                         const at::Tensor& k_KnD, const at::Tensor& v_KnD) {
+  const int64_t n = q_HnD.size(1);
+  const bool hides_nothing = spec.window == 0 || n <= spec.window;
+  if (hides_nothing && !spec.sinks_H.defined()) {
+    return at::scaled_dot_product_attention(q_HnD.unsqueeze(0), k_KnD.unsqueeze(0),
+                                            v_KnD.unsqueeze(0), /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                            /*is_causal=*/true, spec.softmax_scale,
+                                            /*enable_gqa=*/true)
+        .squeeze(0);
+  }
+  std::vector<at::Tensor> outs;
+  for (int64_t begin = 0; begin < n; begin += kRowsAtOnce) {
+    outs.push_back(attend_rows(spec, q_HnD, k_KnD, v_KnD, begin, std::min(kRowsAtOnce, n - begin)));
+  }
+  return at::cat(outs, 1);
+}
+
+}  // namespace
 
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
                  const ComputeContext& context, int64_t expected_columns)
-    : prompt_lengths_(std::move(prompt_lengths)) {
+    : prompt_lengths_(std::move(prompt_lengths)),
+      recurrent_(config.num_hidden_layers, prompt_lengths_),
+      keeps_latents_(config.has_latent_attention()) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
       std::minmax_element(prompt_lengths_.begin(), prompt_lengths_.end());
@@ -19,11 +82,16 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   columns_ = *longest;
   const int64_t rows = static_cast<int64_t>(prompt_lengths_.size());
   const int64_t capacity = std::max(expected_columns, columns_);
+  const int64_t heads = keeps_latents_ ? 1 : config.num_key_value_heads;
+  const int64_t dim =
+      keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    for (auto* cache : {&keys_, &values_}) {
-      cache->push_back(at::zeros({rows, config.num_key_value_heads, capacity, config.head_dim},
-                                 context.compute_options()));
+    // Layers that pass a state have none.
+    const int64_t kept_dim = config.is_delta_net(layer) ? 0 : dim;
+    keys_.push_back(at::zeros({rows, heads, capacity, kept_dim}, context.compute_options()));
+    if (!keeps_latents_) {
+      values_.push_back(at::zeros_like(keys_.back()));
     }
   }
   if (*shortest != *longest) {
@@ -53,9 +121,10 @@ void KvCache::reserve(int64_t columns) {
     shape[dim] = added;
     cache = at::cat({cache, at::zeros(shape, cache.options())}, dim);
   };
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    grow(keys_[layer], 2);
-    grow(values_[layer], 2);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      grow(cache, 2);
+    }
   }
   if (mask_B1T_.defined()) {
     grow(mask_B1T_, 2);
@@ -63,22 +132,24 @@ void KvCache::reserve(int64_t columns) {
 }
 
 void KvCache::keep_rows(const at::Tensor& rows_b) {
-  for (std::size_t layer = 0; layer < keys_.size(); ++layer) {
-    keys_[layer] = keys_[layer].index_select(0, rows_b);
-    values_[layer] = values_[layer].index_select(0, rows_b);
+  recurrent_.keep_rows(rows_b);
+  for (auto* caches : {&keys_, &values_}) {
+    for (at::Tensor& cache : *caches) {
+      cache = cache.index_select(0, rows_b);
+    }
   }
   if (mask_B1T_.defined()) {
     mask_B1T_ = mask_B1T_.index_select(0, rows_b);
   }
 }
 
-at::Tensor KvCache::attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                           const at::Tensor& v_sKD) {
-  return prefilled_ ? decode(layer, q_sHD, k_sKD, v_sKD) : prefill(layer, q_sHD, k_sKD, v_sKD);
+at::Tensor KvCache::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
+                           const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
+  return prefilled_ ? decode(spec, q_sHD, k_sKD, v_sKD) : prefill(spec, q_sHD, k_sKD, v_sKD);
 }
 
-at::Tensor KvCache::prefill(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                            const at::Tensor& v_sKD) {
+at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
+                            const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
   std::vector<at::Tensor> outs;
   int64_t begin = 0;
   for (std::size_t b = 0; b < prompt_lengths_.size(); ++b) {
@@ -86,40 +157,37 @@ at::Tensor KvCache::prefill(int64_t layer, const at::Tensor& q_sHD, const at::Te
     const auto heads_first = [begin, n](const at::Tensor& x) {
       return x.narrow(0, begin, n).transpose(0, 1);
     };
-    const at::Tensor k_KnD = heads_first(k_sKD), v_KnD = heads_first(v_sKD);
-    keys_[layer][b].narrow(1, columns_ - n, n).copy_(k_KnD);
-    values_[layer][b].narrow(1, columns_ - n, n).copy_(v_KnD);
-    outs.push_back(at::scaled_dot_product_attention(
-                       heads_first(q_sHD).unsqueeze(0), k_KnD.unsqueeze(0), v_KnD.unsqueeze(0),
-                       /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
-                       /*scale=*/std::nullopt, /*enable_gqa=*/true)
-                       .squeeze(0)
-                       .transpose(0, 1));
+    const at::Tensor q_HnD = heads_first(q_sHD), k_KnD = heads_first(k_sKD);
+    const at::Tensor v_KnD = heads_first(v_sKD);
+    keys_[spec.layer][b].narrow(1, columns_ - n, n).copy_(k_KnD);
+    values_of(spec.layer)[b].narrow(1, columns_ - n, n).copy_(v_KnD);
+    outs.push_back(attend_prompt(spec, q_HnD, k_KnD, v_KnD).transpose(0, 1));
     begin += n;
   }
   return at::cat(outs);
 }
 
-// The g queries of a key/value head form one small matrix, so no key/value head is repeated.
-at::Tensor KvCache::decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
-                           const at::Tensor& v_BKD) {
-  at::Tensor &keys = keys_[layer], &values = values_[layer];
+// With a window only its last columns are read. A sequence's start hides the columns before it.
+at::Tensor KvCache::decode(const AttentionSpec& spec, const at::Tensor& q_BHD,
+                           const at::Tensor& k_BKD, const at::Tensor& v_BKD) {
+  at::Tensor &keys = keys_[spec.layer], &values = values_of(spec.layer);
   TORCH_CHECK(q_BHD.size(0) == keys.size(0), "KvCache: ", keys.size(0), " sequences, got ",
               q_BHD.size(0), " rows");
   keys.select(2, columns_ - 1).copy_(k_BKD);
   values.select(2, columns_ - 1).copy_(v_BKD);
   const int64_t rows = q_BHD.size(0), kv_heads = k_BKD.size(1), d = q_BHD.size(2);
+  const int64_t columns = spec.window > 0 ? std::min(spec.window, columns_) : columns_;
   const auto flat = [&](const at::Tensor& cache) {
-    return cache.view({rows * kv_heads, cache.size(2), d}).narrow(1, 0, columns_);
+    return cache.view({rows * kv_heads, cache.size(2), d}).narrow(1, columns_ - columns, columns);
   };
-  const at::Tensor q = (q_BHD * (1.0 / std::sqrt(static_cast<double>(d))))
-                           .view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
+  const at::Tensor q =
+      (q_BHD * spec.softmax_scale).view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
   at::Tensor scores = at::bmm(q, flat(keys).transpose(1, 2));
   if (mask_B1T_.defined()) {
-    scores.view({rows, -1, columns_}).add_(mask_B1T_.narrow(2, 0, columns_));
+    scores.view({rows, -1, columns}).add_(mask_B1T_.narrow(2, columns_ - columns, columns));
   }
-  const at::Tensor probs = at::softmax(scores, -1);
-  return at::bmm(probs, flat(values)).view(q_BHD.sizes());
+  const at::Tensor probs = softmax_with_sinks(scores.view({rows, -1, columns}), spec.sinks_H);
+  return at::bmm(probs.view(scores.sizes()), flat(values)).view(q_BHD.sizes());
 }
 
 }  // namespace ringside::engine

@@ -3,7 +3,8 @@
 // first columns empty. So all sequences write the same column and a step needs no scatter.
 //
 // Shapes: B = sequences, H = query heads, K = key/value heads, g = H / K, D = head dim, T =
-// columns.
+// columns. Of latent attention the latents are kept: K = 1, D = kv_rank + rope_dim, and the keys
+// are the values too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
+#include "engine/generate/recurrent_cache.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/attention_backend.h"
 
@@ -34,22 +36,29 @@ class KvCache final : public AttentionBackend {
   // Keeps sequences rows_b (int64, repeats allowed) in that order and drops the others.
   void keep_rows(const at::Tensor& rows_b);
 
+  bool attends_latents() const override { return keeps_latents_; }
+  RecurrentBackend* recurrent() override { return &recurrent_; }
+
   // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  // Windows keep all columns in memory.
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
 
  private:
-  at::Tensor prefill(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor prefill(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                      const at::Tensor& v_sKD);
-  at::Tensor decode(int64_t layer, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
+  at::Tensor decode(const AttentionSpec& spec, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                     const at::Tensor& v_BKD);
   void reserve(int64_t columns);
+  at::Tensor& values_of(int64_t layer) { return keeps_latents_ ? keys_[layer] : values_[layer]; }
 
   std::vector<int64_t> prompt_lengths_;
+  RecurrentCache recurrent_;  // of layers that pass a state
+  bool keeps_latents_;
   int64_t columns_;  // filled columns, equal for all live sequences
   bool prefilled_ = false;
-  std::vector<at::Tensor> keys_, values_;  // per layer [B, K, T, D]
+  std::vector<at::Tensor> keys_, values_;  // per layer [B, K, T, D]; no values beside latents
   // 0 where a column holds a token, -inf before a sequence's start; undefined when all start at 0.
   at::Tensor mask_B1T_;
 };

@@ -36,6 +36,17 @@ constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.json",
 // A buffer that old transformers versions saved.
 bool is_old_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
+// A weight of the layers that config.layers_left_out counts.
+bool is_left_out(const ModelConfig& config, std::string_view name) {
+  for (int64_t i = 0; i < config.layers_left_out; ++i) {
+    const std::string layer = std::to_string(config.num_hidden_layers + i);
+    if (name.starts_with("model.layers." + layer + ".")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Old buffers, and the second name of a tied embedding.
 bool is_harmless(const WeightFiles& files, const std::string& name, const at::Tensor* tied_head) {
   if (is_old_buffer(name)) {
@@ -48,9 +59,10 @@ bool is_harmless(const WeightFiles& files, const std::string& name, const at::Te
   return head.scalar_type() == tied_head->scalar_type() && head.equal(*tied_head);
 }
 
-void refuse_unexpected(const WeightFiles& files, const at::Tensor* tied_head) {
+void refuse_unexpected(const WeightFiles& files, const ModelConfig& config,
+                       const at::Tensor* tied_head) {
   for (const std::string& name : files.names()) {
-    if (is_harmless(files, name, tied_head)) {
+    if (is_left_out(config, name) || is_harmless(files, name, tied_head)) {
       continue;
     }
     if (tied_head != nullptr && name == kHead) {
@@ -98,7 +110,7 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
     }
     unit->changed();
   }
-  refuse_unexpected(files, embedding.defined() ? &embedding : nullptr);
+  refuse_unexpected(files, decoder.config(), embedding.defined() ? &embedding : nullptr);
 }
 
 std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelConfig& config) {
@@ -117,7 +129,8 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
   for (const std::string& name : files.names()) {
     const bool tied_head =
         config.tie_word_embeddings && name == kHead;  // load_weights compares its values
-    if (!expected.contains(name) && !tied_head && !is_old_buffer(name)) {
+    if (!expected.contains(name) && !tied_head && !is_old_buffer(name) &&
+        !is_left_out(config, name)) {
       problems.push_back(files.describe(name) + " belongs to no parameter of the model");
     }
   }
@@ -129,7 +142,7 @@ void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType st
   save_model_description(decoder.config(), dir, storage_dtype, options.copy_tokenizer_from);
   std::vector<SafetensorsEntry> entries;
   for (const ParamSpec& spec : decoder_specs(decoder.config())) {
-    entries.push_back({spec.name, storage_dtype, spec.shape});
+    entries.push_back({spec.name, widened_dtype(spec, storage_dtype), spec.shape});
   }
   WeightStream stream(dir, std::move(entries), options.max_shard_bytes);
   const auto units = decoder.units();
@@ -148,10 +161,13 @@ std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarTy
   for (std::size_t u = 0; u < units.size(); ++u) {
     at::Tensor values = decoder.effective_values(u);
     if (decoder.adapters() != nullptr) {
-      values = values.to(storage_dtype);  // merged copies of every layer exist at once
+      values = values.to(widened_dtype(
+          units[u]->specs().front(), storage_dtype));  // merged copies of every layer exist at once
     }
     for (std::size_t i = 0; i < units[u]->specs().size(); ++i) {
-      tensors.push_back({units[u]->specs()[i].name, units[u]->view_of(values, i), storage_dtype});
+      const ParamSpec& spec = units[u]->specs()[i];
+      tensors.push_back(
+          {spec.name, units[u]->view_of(values, i), widened_dtype(spec, storage_dtype)});
     }
   }
   return tensors;

@@ -55,6 +55,8 @@ std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& conf
       {&LayerWeights::o_weight, {{"self_attn.o_proj", q, e, 0}}},
       {&LayerWeights::gate_up_weight, {{"mlp.gate_proj", e, f, 0}, {"mlp.up_proj", e, f, f}}},
       {&LayerWeights::down_weight, {{"mlp.down_proj", f, e, 0}}}};
+  TORCH_CHECK(!config.has_delta_net(),
+              "adapters: models with gated delta nets have none; train all parameters");
   const auto of_mlp = [](const std::string& name) {
     return name == "gate_proj" || name == "up_proj" || name == "down_proj";
   };

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -16,6 +17,18 @@
 
 namespace ringside::engine {
 namespace {
+
+void check_latent_attention(const ModelConfig& c) {
+  const LatentAttentionConfig& latent = c.latent;
+  TORCH_CHECK(!c.has_latent_attention() ||
+                  (latent.q_rank >= 0 && latent.nope_dim > 0 && latent.rope_dim > 0 &&
+                   latent.value_dim > 0 && latent.value_dim <= c.head_dim &&
+                   latent.nope_dim + latent.rope_dim == c.head_dim &&
+                   c.num_key_value_heads == c.num_attention_heads),
+              "model config: latent attention with ", latent.nope_dim, " + ", latent.rope_dim,
+              " components of ", c.head_dim, ", values of ", latent.value_dim, " and ",
+              c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
+}
 
 void check_config(const ModelConfig& c) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
@@ -31,6 +44,7 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
               "model config: num_attention_heads ", c.num_attention_heads,
               " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
+  check_latent_attention(c);
   const ExpertsConfig& experts = c.experts;
   TORCH_CHECK(experts.count == 0 || (experts.per_token > 0 && experts.per_token <= experts.count &&
                                      experts.intermediate_size > 0),
@@ -39,11 +53,28 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
-  TORCH_CHECK(c.head_dim % 2 == 0, "model config: rotary embedding needs an even head_dim, got ",
-              c.head_dim);
+  TORCH_CHECK(c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "model config: RoPE turns ",
+              c.rotary_dim, " of ", c.head_dim, " components");
+  TORCH_CHECK(c.rope().head_dim % 2 == 0,
+              "model config: rotary embedding needs an even number of components, got ",
+              c.rope().head_dim);
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
+}
+
+constexpr const char* kCorrections = "router_corrections";
+
+// Of the routers that have a correction, in the order of their layers.
+std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
+      const std::string layer = "model.layers." + std::to_string(i);
+      specs.push_back({layer + ".mlp.gate.e_score_correction_bias", {config.experts.count}, true});
+    }
+  }
+  return specs;
 }
 
 struct UnitSpecs {
@@ -62,6 +93,9 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   if (!config.tie_word_embeddings) {
     units.push_back({"head", {{"lm_head.weight", {v, e}}}});
   }
+  if (const auto corrections = correction_specs(config); !corrections.empty()) {
+    units.push_back({kCorrections, corrections});
+  }
   return units;
 }
 
@@ -75,7 +109,7 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 // The context of parameters that every rank holds whole, on its device.
 ComputeContext whole_context(ComputeContext context) {
   context.sharding = nullptr;
-  context.host_master = context.host_values = false;
+  context.host_master = context.host_values = context.host_moments = false;
   return context;
 }
 
@@ -85,9 +119,14 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context)
     : config_(std::move(config)), context_(context) {
   check_config(config_);
   rope_frequencies_ = rope_frequencies(config_.rope());
-  rope_frequencies_.inverse_d = rope_frequencies_.inverse_d.to(context_.device);
+  local_rope_frequencies_ = rope_frequencies(config_.local_rope());
+  for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
+    one->inverse_d = one->inverse_d.to(context_.device);
+  }
   for (UnitSpecs& unit : unit_specs(config_)) {
-    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context_));
+    const bool whole = unit.name == kCorrections;
+    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                                 whole ? whole_context(context_) : context_));
   }
 }
 
@@ -97,6 +136,7 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       activations_(other.activations_),
       offload_stream_(other.offload_stream_),
       rope_frequencies_(other.rope_frequencies_),
+      local_rope_frequencies_(other.local_rope_frequencies_),
       units_(other.units_),
       quantised_(other.quantised_) {}
 
@@ -119,7 +159,9 @@ void Decoder::init_random(uint64_t seed, double std) {
         // whole on every rank, so that shards do too.
         unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
-        unit->assign(i, at::full(spec.shape, spec.name.ends_with("bias") ? 0.0 : 1.0, at::kDouble));
+        // A norm multiplies by 1.
+        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
+        unit->assign(i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
     unit->changed();
@@ -169,6 +211,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
+  TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = *units_[1 + i];
     quantised_.push_back(
@@ -213,8 +256,19 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
-at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                              AttentionBackend& attention, LayerChain& chain) const {
+at::Tensor Decoder::router_correction(int64_t layer) const {
+  if (!config_.has_experts(layer) || config_.experts.router != RouterKind::kSigmoid) {
+    return {};
+  }
+  int64_t before = 0;
+  for (int64_t i = 0; i < layer; ++i) {
+    before += config_.has_experts(i) ? 1 : 0;
+  }
+  return units_.back()->view(before);
+}
+
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
+                              const LayerContext& shared, LayerChain& chain) const {
   const ParamUnit& unit = layer(index);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   const bool selective = activations_.recompute == Recompute::kSelective;
@@ -222,21 +276,23 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   std::shared_ptr<AttentionBackend> keeping;
   if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = selective ? attention.keeping(kept.results) : nullptr;
+    keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
   LayerRoutes routes = chain.routes;
   routes.kept = kept.results;
   chain.routes.index += config_.has_experts(index) ? 1 : 0;
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const auto run = [this, index, rope, adapter_leaf, &attention, keeping, routes](
-                       LayerWeights weights, const at::Tensor& hidden) {
+  const auto run = [this, index, shared, adapter_leaf, keeping, routes](LayerWeights weights,
+                                                                        const at::Tensor& hidden) {
+    weights.router_correction = router_correction(index);
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(config_, weights, index, hidden,
-                         {rope, keeping ? *keeping : attention, tiles, routes});
+    return decoder_layer(
+        config_, weights, index, hidden,
+        {shared.rope, keeping ? *keeping : shared.attention, tiles, shared.local_rope, routes});
   };
   const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
   if (!quantised_.empty()) {
@@ -263,14 +319,36 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, const 
   return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
 }
 
+LayerContext Decoder::layer_context(const at::Tensor& positions,
+                                    AttentionBackend& attention) const {
+  bool has_local = false;
+  for (const BlockSpec& block : config_.blocks) {
+    has_local = has_local || block.local_rope;
+  }
+  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+  if (has_local) {
+    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  return shared;
+}
+
+// transformers holds the factor in fp32 and rounds it to the compute dtype.
+at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
+  if (!config_.scaled_embedding) {
+    return embedded_sE;
+  }
+  const double root = std::sqrt(static_cast<double>(config_.hidden_size));
+  const double factor = at::scalar_tensor(root, at::kFloat).to(context_.compute).item<double>();
+  return embedded_sE * factor;
+}
+
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                             AttentionBackend& attention, ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
-  const RopeTables rope = rope_tables(
-      rope_frequencies_, overlapped != nullptr ? overlapped->positions_S() : positions_s,
-      context_.compute);
-  at::Tensor hidden_sE = embed(embedding().materialize(context_.compute)[0], ids_s);
+  const LayerContext shared =
+      layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
+  at::Tensor hidden_sE = scaled(embed(embedding().materialize(context_.compute)[0], ids_s));
   prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
@@ -279,10 +357,9 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, rope, attention, chain);
+    hidden_sE = run_layer(i, hidden_sE, shared, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.rms_norm_eps,
-                  config_.fp32_norms);
+  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
@@ -290,15 +367,14 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
                             ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const RopeTables rope = rope_tables(rope_frequencies_, positions_s, context_.compute);
-  at::Tensor hidden_sE = at::embedding(weights.embedding_VE, ids_s);
-  LayerRoutes of_layer{routes};
+  LayerContext shared = layer_context(positions_s, attention);
+  shared.routes.forward = routes;
+  at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE =
-        decoder_layer(config_, weights.layers[i], i, hidden_sE, {rope, attention, {}, of_layer});
-    of_layer.index += config_.has_experts(i) ? 1 : 0;
+    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
+    shared.routes.index += config_.has_experts(i) ? 1 : 0;
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.rms_norm_eps, config_.fp32_norms);
+  return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
 
 DecoderWeights Decoder::materialize() const {
@@ -310,6 +386,7 @@ DecoderWeights Decoder::materialize() const {
     LayerWeights of_layer = quantised_.empty()
                                 ? materialize_layer(config_, i, layer(i), context_.compute)
                                 : quantised_[i]->weights();
+    of_layer.router_correction = router_correction(i);
     if (leaves[i].defined()) {
       adapters_->attach(of_layer, leaves[i], context_.compute);
     }

@@ -1,4 +1,4 @@
-// Decoder-only transformer (Qwen3, Qwen2.5, Llama) over a packed run of tokens. It has no notion of
+// Decoder-only transformer over a packed run of tokens. It has no notion of
 // batches or shards: tokens are rows, positions give each token's place in its document, and an
 // AttentionBackend decides the keys that a query attends to.
 //
@@ -47,8 +47,8 @@ class Decoder {
   // sizes).
   Decoder(ModelConfig config, const ComputeContext& context);
 
-  // Normal(0, std) for matrices and embeddings, ones for norms, zeros for biases. The same seed
-  // gives the same values, up to rounding to the master dtype.
+  // Normal(0, std) for matrices and embeddings; norms multiply by 1; zeros for all else. The same
+  // seed gives the same values, up to rounding to the master dtype.
   void init_random(uint64_t seed, double std);
 
   // Copies every parameter of `other`. Keeps this decoder's compute dtype.
@@ -120,8 +120,9 @@ class Decoder {
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 
-  // The parameters without adapters: embedding, layers in order, final norm, and last an untied
-  // head. Weights are streamed in this order.
+  // The parameters without adapters: embedding, layers in order, final norm, an untied head, and
+  // last the corrections of routers. Weights are streamed in this order. The corrections are whole
+  // on every rank; they receive no gradient, so that no step changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -132,9 +133,9 @@ class Decoder {
   const ParamUnit& embedding() const { return *units_.front(); }
   const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
   const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
-  // The embedding's unit with tied embeddings, otherwise the last unit.
+  // The embedding's unit with tied embeddings.
   const ParamUnit& head() const {
-    return config_.tie_word_embeddings ? embedding() : *units_.back();
+    return config_.tie_word_embeddings ? embedding() : *units_[2 + config_.num_hidden_layers];
   }
   // What the layers of one forward share.
   struct LayerChain {
@@ -143,10 +144,16 @@ class Decoder {
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
     LayerRoutes routes;                          // of the next layer with experts
   };
-  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const RopeTables& rope,
-                       AttentionBackend& attention, LayerChain& chain) const;
+  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const LayerContext& shared,
+                       LayerChain& chain) const;
+  // What all layers of a forward share.
+  LayerContext layer_context(const at::Tensor& positions, AttentionBackend& attention) const;
+  // Hidden states before the first layer, of embeddings.
+  at::Tensor scaled(const at::Tensor& embedded_sE) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
+  // Of the choice of experts in a layer; undefined without one.
+  at::Tensor router_correction(int64_t layer) const;
   // Starts gathering a layer's weights, if there is such a layer.
   void prefetch_layer(int64_t index) const;
 
@@ -154,7 +161,7 @@ class Decoder {
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
-  RopeFrequencies rope_frequencies_;
+  RopeFrequencies rope_frequencies_, local_rope_frequencies_;
   std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "engine/models/delta_net.h"
 #include "engine/models/gated_mlp.h"
+#include "engine/models/latent_attention.h"
 #include "engine/models/mixture.h"
 #include "engine/models/softmax_attention.h"
 #include "engine/nn/rms_norm.h"
@@ -18,16 +20,49 @@ void append(std::vector<LayerPart>& parts, std::vector<LayerPart> more) {
   std::ranges::move(more, std::back_inserter(parts));
 }
 
+at::Tensor mix_tokens(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
+                      const at::Tensor& normed_sE, const LayerContext& context) {
+  switch (config.block(layer).token_mixer) {
+    case TokenMixer::kLatentAttention:
+      return latent_attention(config, weights, layer, normed_sE, context);
+    case TokenMixer::kGatedDelta:
+      return delta_net(config, weights, layer, normed_sE, context);
+    case TokenMixer::kSoftmaxAttention:
+      break;
+  }
+  return softmax_attention(config, weights, layer, normed_sE, context);
+}
+
+std::vector<LayerPart> mixer_parts(const ModelConfig& config, TokenMixer mixer) {
+  switch (mixer) {
+    case TokenMixer::kLatentAttention:
+      return latent_attention_parts(config);
+    case TokenMixer::kGatedDelta:
+      return delta_net_parts(config);
+    case TokenMixer::kSoftmaxAttention:
+      break;
+  }
+  return softmax_attention_parts(config);
+}
+
 // Every weight of a layer, in the order of its unit.
 std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerParts which) {
   const BlockSpec block = config.block(layer);
   const int64_t e = config.hidden_size;
-  std::vector<LayerPart> parts = softmax_attention_parts(config);
+  std::vector<LayerPart> parts = mixer_parts(config, block.token_mixer);
   append(parts, block.channel_mixer == ChannelMixer::kExperts ? mixture_parts(config)
                                                               : gated_mlp_parts(config));
   parts.push_back(single_part(&LayerWeights::input_norm, "input_layernorm.weight", {e}));
-  parts.push_back(
-      single_part(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight", {e}));
+  const auto add_norm = [&](Weight LayerWeights::*target, const char* name) {
+    parts.push_back(single_part(target, name, {e}));
+  };
+  if (config.branch_norms) {
+    add_norm(&LayerWeights::attention_branch_norm, "post_attention_layernorm.weight");
+    add_norm(&LayerWeights::post_attention_norm, "pre_feedforward_layernorm.weight");
+    add_norm(&LayerWeights::mlp_branch_norm, "post_feedforward_layernorm.weight");
+  } else {
+    add_norm(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight");
+  }
   if (which == LayerParts::kWithoutProjections) {
     std::erase_if(parts, [](const LayerPart& part) { return is_projection(part.params[0].name); });
   }
@@ -76,14 +111,18 @@ LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const P
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const LayerContext& context) {
-  const double eps = config.rms_norm_eps;
-  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, eps, config.fp32_norms);
-  const at::Tensor mixed = softmax_attention(config, weights, layer, in.normed, context);
-  const ResidualNorm attended =
-      add_rms_norm(in.residual, mixed, weights.post_attention_norm, eps, config.fp32_norms);
-  return attended.residual + (config.has_experts(layer)
-                                  ? mixture(config, weights, attended.normed, context)
-                                  : gated_mlp(weights, attended.normed, context.tiles));
+  const NormOptions norm = config.norm_options();
+  const auto branch = [&norm](const at::Tensor& mixed, const Weight& weight) {
+    return weight.defined() ? rms_norm(mixed, weight, norm) : mixed;
+  };
+  const ResidualNorm in = residual_rms_norm(hidden_sE, weights.input_norm, norm);
+  const at::Tensor mixed = mix_tokens(config, weights, layer, in.normed, context);
+  const ResidualNorm attended = add_rms_norm(
+      in.residual, branch(mixed, weights.attention_branch_norm), weights.post_attention_norm, norm);
+  const at::Tensor of_channels = config.has_experts(layer)
+                                     ? mixture(config, weights, attended.normed, context)
+                                     : gated_mlp(config, weights, attended.normed, context.tiles);
+  return attended.residual + branch(of_channels, weights.mlp_branch_norm);
 }
 
 }  // namespace ringside::engine

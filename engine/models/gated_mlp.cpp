@@ -44,10 +44,13 @@ std::vector<LayerPart> gated_mlp_parts(const ModelConfig& config) {
   return parts;
 }
 
-at::Tensor gated_mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTiles tiles) {
-  const auto rows = [weights](const at::Tensor& x) {
+at::Tensor gated_mlp(const ModelConfig& config, const LayerWeights& weights,
+                     const at::Tensor& normed_sE, MlpTiles tiles) {
+  const auto rows = [weights, activation = config.activation](const at::Tensor& x) {
     const at::Tensor gate_up = apply_linear(x, weights.gate_up_weight, weights.gate_up_bias);
-    return apply_linear(swiglu(gate_up), weights.down_weight, weights.down_bias);
+    const at::Tensor product =
+        activation == GateActivation::kGeluTanh ? geglu(gate_up) : swiglu(gate_up);
+    return apply_linear(product, weights.down_weight, weights.down_bias);
   };
   if (tiles.rows == 0) {
     return rows(normed_sE);

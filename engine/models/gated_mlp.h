@@ -1,4 +1,4 @@
-// Channel mixer: gated MLP (SwiGLU).
+// Channel mixer: gated MLP (SwiGLU, or with another activation of the gate).
 //
 // Shapes: s = tokens, E = hidden size.
 #pragma once
@@ -16,8 +16,9 @@ namespace ringside::engine {
 // Its parts of a layer, in the order of the unit.
 std::vector<LayerPart> gated_mlp_parts(const ModelConfig& config);
 
-// down(silu(gate x) * up x), in tiles of rows if asked. Differentiable. Not collective.
+// down(activation(gate x) * up x), in tiles of rows if asked. Differentiable. Not collective.
 // Shapes: normed_sE -> [s, E].
-at::Tensor gated_mlp(const LayerWeights& weights, const at::Tensor& normed_sE, MlpTiles tiles);
+at::Tensor gated_mlp(const ModelConfig& config, const LayerWeights& weights,
+                     const at::Tensor& normed_sE, MlpTiles tiles);
 
 }  // namespace ringside::engine

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/rope.h"
@@ -20,7 +19,8 @@ struct LayerContext {
   RopeTables rope;
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
-  LayerRoutes routes = {};  // of this layer, if it has experts
+  RopeTables local_rope = {};  // of blocks with local_rope; empty without
+  LayerRoutes routes = {};     // of this layer, if it has experts
 };
 
 }  // namespace ringside::engine

@@ -20,17 +20,35 @@ struct LayerWeights {
   Weight qkv_bias;
   Weight o_weight;  // [E, H D]
   Weight o_bias;
+  Weight q_a_weight;  // latent attention's, in place of qkv; shapes in latent_attention.cpp
+  Weight q_a_bias;
+  Weight q_a_norm;
+  Weight q_b_weight;
+  Weight kv_a_weight;
+  Weight kv_a_bias;
+  Weight kv_a_norm;
+  Weight kv_b_weight;
   Weight q_norm;  // [D]
   Weight k_norm;
   Weight gate_up_weight;  // [2F, E]
   Weight gate_up_bias;
   Weight down_weight;  // [E, F]
   Weight down_bias;
-  Weight router;           // [X, E], in place of the MLP's
-  Weight experts_gate_up;  // [X, 2I, E]
-  Weight experts_down;     // [X, E, I]
-  Weight input_norm;       // [E]
-  Weight post_attention_norm;
+  Weight delta_in;  // gated delta net's, in place of qkv and o; shapes in delta_net.cpp
+  Weight delta_conv;
+  Weight delta_log_decay;
+  Weight delta_decay_bias;
+  Weight delta_norm;
+  Weight delta_out;
+  Weight router;                 // [X, E]; with experts, gate_up and down are of the shared MLP
+  at::Tensor router_correction;  // [X] in the dtype of the router's scores
+  Weight experts_gate_up;        // [X, 2I, E]
+  Weight experts_down;           // [X, E, I]
+  Weight shared_gate;            // [1, E] of the shared MLP
+  Weight input_norm;             // [E]
+  Weight post_attention_norm;    // before the channel mixer
+  Weight attention_branch_norm;  // of what the mixers add to the residual
+  Weight mlp_branch_norm;
 };
 
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie

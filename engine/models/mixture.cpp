@@ -1,12 +1,59 @@
 #include "engine/models/mixture.h"
 
+#include <ATen/ATen.h>
+
 #include <string>
 
+#include "engine/models/gated_mlp.h"
 #include "engine/nn/experts.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/router.h"
 
 namespace ringside::engine {
+namespace {
+
+// Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.
+Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
+                        const at::Tensor& normed_sE, const LayerRoutes& choice) {
+  const ExpertsConfig& experts = config.experts;
+  const bool doubles = normed_sE.scalar_type() == at::kDouble && !config.fp32_norms;
+  const at::ScalarType dtype = doubles ? at::kDouble : at::kFloat;
+  const Weight router(weights.router.value.to(dtype), weights.router.leaf);
+  const at::Tensor scores_sX = at::sigmoid(apply_linear(normed_sE.to(dtype), router));
+  const at::Tensor expert_sK = choice.choose(experts.count, [&] {
+    return choose_in_groups(scores_sX, weights.router_correction.to(dtype),
+                            {experts.per_token, experts.groups, experts.kept_groups});
+  });
+  return {expert_sK,
+          weigh_scores(scores_sX, expert_sK, experts.normalise_weights, experts.weight_factor)};
+}
+
+Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE,
+             const LayerRoutes& choice) {
+  const ExpertsConfig& experts = config.experts;
+  return experts.router == RouterKind::kSigmoid
+             ? route_by_sigmoid(config, weights, normed_sE, choice)
+             : route_by_softmax(apply_linear(normed_sE, weights.router), experts.per_token,
+                                experts.normalise_weights, config.fp32_norms, choice);
+}
+
+std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
+  const int64_t e = config.hidden_size, f = config.experts.shared_intermediate_size;
+  const std::string prefix =
+      config.experts.gated_shared ? "mlp.shared_expert" : "mlp.shared_experts";
+  std::vector<LayerPart> parts{
+      {&LayerWeights::gate_up_weight,
+       {2 * f, e},
+       {{prefix + ".gate_proj.weight", {f, e}}, {prefix + ".up_proj.weight", {f, e}}}},
+      {&LayerWeights::down_weight, {e, f}, {{prefix + ".down_proj.weight", {e, f}}}}};
+  if (config.experts.gated_shared) {
+    parts.push_back(
+        single_part(&LayerWeights::shared_gate, "mlp.shared_expert_gate.weight", {1, e}));
+  }
+  return parts;
+}
+
+}  // namespace
 
 // gate and up of each expert side by side, then all down projections, so that either is one tensor.
 std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
@@ -22,16 +69,28 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
     gate_up.params.push_back({name(expert, "up_proj"), {i, e}});
     down.params.push_back({name(expert, "down_proj"), {e, i}});
   }
-  return {single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}), gate_up, down};
+  std::vector<LayerPart> parts{single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}),
+                               gate_up, down};
+  if (config.experts.shared_intermediate_size > 0) {
+    for (LayerPart& part : shared_mlp_parts(config)) {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE, const LayerContext& context) {
-  const at::Tensor logits_sX = apply_linear(normed_sE, weights.router);
-  const ExpertsConfig& experts = config.experts;
-  const Routes routes = route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights,
-                                         config.fp32_norms, context.routes);
-  return apply_experts(normed_sE, routes, weights.experts_gate_up, weights.experts_down);
+  const at::Tensor routed =
+      apply_experts(normed_sE, route(config, weights, normed_sE, context.routes),
+                    weights.experts_gate_up, weights.experts_down);
+  if (config.experts.shared_intermediate_size == 0) {
+    return routed;
+  }
+  const at::Tensor shared = gated_mlp(config, weights, normed_sE, {});
+  return config.experts.gated_shared
+             ? routed + shared * at::sigmoid(apply_linear(normed_sE, weights.shared_gate))
+             : routed + shared;
 }
 
 }  // namespace ringside::engine

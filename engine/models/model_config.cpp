@@ -1,6 +1,8 @@
 #include "engine/models/model_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 namespace ringside::engine {
 namespace {
@@ -30,6 +32,24 @@ std::vector<int64_t> ModelConfig::expert_layers() const {
     }
   }
   return layers;
+}
+
+void ModelConfig::list_blocks() {
+  if (blocks.empty()) {
+    blocks.assign(num_hidden_layers, block(0));
+  }
+}
+
+std::vector<int64_t> ModelConfig::distinct_windows() const {
+  std::set<int64_t> windows;
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    windows.insert(window(layer));
+  }
+  return {windows.begin(), windows.end()};
+}
+
+double ModelConfig::softmax_scale() const {
+  return 1.0 / std::sqrt(query_scalar > 0 ? query_scalar : static_cast<double>(head_dim));
 }
 
 int64_t num_positions(const ModelConfig& config) {

@@ -6,9 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
+
+// Scores of experts. kSigmoid also has a correction for the choice alone, which is not trained.
+enum class RouterKind { kSoftmax, kSigmoid };
 
 // Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
@@ -16,16 +21,49 @@ struct ExpertsConfig {
   int64_t per_token = 0;
   int64_t intermediate_size = 0;   // of one expert
   bool normalise_weights = false;  // a token's routing weights sum to 1
+  RouterKind router = RouterKind::kSoftmax;
+  // Of the sigmoid router: groups of adjacent experts, those that stay in a token's choice, and the
+  // factor on the weights.
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  double weight_factor = 1.0;
+  int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
+  bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
   bool operator==(const ExpertsConfig&) const = default;
 };
 
-enum class TokenMixer { kSoftmaxAttention };
+// Latent attention of the layers that have it (MLA). A head's queries and keys have nope_dim
+// components without RoPE and rope_dim ones with it: head_dim together.
+struct LatentAttentionConfig {
+  int64_t q_rank = 0;  // of the queries' latent; 0: queries are projected from the hidden state
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0;
+  int64_t rope_dim = 0;
+  int64_t value_dim = 0;         // at most head_dim
+  bool rope_interleaved = true;  // the pairs that RoPE turns lie side by side
+  bool bias = false;             // of the projections to latents and of the output
+  bool operator==(const LatentAttentionConfig&) const = default;
+};
+
+// Gated delta net of the layers that have it.
+struct DeltaNetConfig {
+  sp::StateShape shape;
+  // One projection has q, k, v and the gate of each head group side by side, as in Qwen3-Next. Else
+  // each has a projection of its own, as in Qwen3.5.
+  bool grouped_projections = false;
+  bool operator==(const DeltaNetConfig&) const = default;
+};
+
+enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
 enum class ChannelMixer { kMlp, kExperts };
+enum class GateActivation { kSilu, kGeluTanh };
 
 // What one layer is made of.
 struct BlockSpec {
   TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
   ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
+  bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
   bool operator==(const BlockSpec&) const = default;
 };
 
@@ -40,16 +78,30 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  bool norms_plus_one = false;  // Gemma and Qwen3-Next: every RMSNorm multiplies by 1 + weight
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;  // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;    // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;  // Llama with mlp_bias
-  bool qk_norm = false;   // Qwen3: RMSNorm of each query and key head before RoPE
+  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;        // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;      // Llama with mlp_bias
+  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
+  bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
+  GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
+  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
+  bool gated_attention = false;
+  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
+  LatentAttentionConfig latent;
+  DeltaNetConfig delta_net;
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
+  // Layers on disk behind the others, which predict tokens further ahead. They are not loaded, and
+  // not written either.
+  int64_t layers_left_out = 0;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -63,6 +115,11 @@ struct ModelConfig {
 
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
+  // Writes blocks out where they are all alike.
+  void list_blocks();
+  int64_t window(int64_t layer) const { return block(layer).window; }
+  // Of all layers, ascending.
+  std::vector<int64_t> distinct_windows() const;
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
@@ -70,8 +127,28 @@ struct ModelConfig {
   // The layers with experts, ascending.
   std::vector<int64_t> expert_layers() const;
 
+  bool has_latent_attention() const { return latent.kv_rank > 0; }
+  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
+  bool is_delta_net(int64_t layer) const {
+    return block(layer).token_mixer == TokenMixer::kGatedDelta;
+  }
+
+  NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
+
+  // Factor on attention scores.
+  double softmax_scale() const;
+
+  RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
-    return {head_dim, rope_theta, rope_scaling, max_position_embeddings, max_document_tokens};
+    const int64_t turned = has_latent_attention() ? latent.rope_dim
+                           : rotary_dim > 0       ? rotary_dim
+                                                  : head_dim;
+    return {turned,
+            rope_theta,
+            rope_scaling,
+            max_position_embeddings,
+            max_document_tokens,
+            has_latent_attention() ? turned : head_dim};
   }
 };
 

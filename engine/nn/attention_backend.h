@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "engine/params/weight.h"
@@ -16,6 +17,16 @@
 namespace ringside::engine {
 
 class OverlappedAttention;
+class RecurrentBackend;
+
+// What attention of one layer needs beside q, k and v.
+struct AttentionSpec {
+  int64_t layer = 0;
+  int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
+  double softmax_scale = 1.0;
+  // A logit per query head that joins every softmax, in fp32 (fp64 for doubles); undefined = none.
+  at::Tensor sinks_H;
+};
 
 class AttentionBackend {
  public:
@@ -25,13 +36,21 @@ class AttentionBackend {
   // projections while heads and tokens are exchanged.
   virtual OverlappedAttention* overlapped() { return nullptr; }
 
+  // If true, latent attention passes its latents, not the keys and values of every head: q has
+  // kv_rank + rope_dim components for each head, k and v are the same tensor of one head, and of
+  // the result the first kv_rank components are used. The scale is the same.
+  virtual bool attends_latents() const { return false; }
+
+  // Of layers that pass a state along the document; nullptr: there can be none.
+  virtual RecurrentBackend* recurrent() { return nullptr; }
+
   // Causal attention of one layer. Differentiable where autograd is on.
   // Shapes: q_sHD, k_sKD, v_sKD: same dtype, RoPE already applied; returns out_sHD in the same
   // dtype.
   // Collective over: the sequence-parallel group, in backends that have one: all ranks then call it
   // for the same layers in the same order.
-  virtual at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                            const at::Tensor& v_sKD) = 0;
+  virtual at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
+                            const at::Tensor& k_sKD, const at::Tensor& v_sKD) = 0;
 
   // This attention for one layer that runs twice, in the forward and again in the backward. The
   // first run puts its results into `kept`. The second takes them from there: it computes no
@@ -67,7 +86,7 @@ class OverlappedAttention {
                         const Projection& v) = 0;
 
   // Causal attention of this rank's heads; norms and RoPE are applied already. Returns out_ShD.
-  virtual at::Tensor attend_heads(const Heads& heads) = 0;
+  virtual at::Tensor attend_heads(const AttentionSpec& spec, const Heads& heads) = 0;
 
   // out_ShD -> hidden_sE.
   virtual at::Tensor project_out(const at::Tensor& out_ShD, const Projection& o) = 0;

@@ -22,6 +22,11 @@ at::Tensor mean_square(const at::Tensor& x, bool in_fp32) {
       .square_();
 }
 
+// What a norm multiplies by, in the dtype of its sums.
+at::Tensor factor_of(const at::Tensor& weight, at::ScalarType acc, bool plus_one) {
+  return plus_one ? weight.to(acc).add(1) : weight.to(acc);
+}
+
 struct NormGrads {
   at::Tensor d_normed;  // to be multiplied by rstd
   at::Tensor d_weight;
@@ -30,10 +35,10 @@ struct NormGrads {
 // With n = x * rstd and g = dy * w:  dx = rstd * (g - n * mean(g * n)),  dw = sum over rows of dy
 // * n. The weight's shape is the tail of x's.
 NormGrads norm_grads(const at::Tensor& dy_any, const at::Tensor& x, const at::Tensor& weight,
-                     const at::Tensor& rstd) {
+                     const at::Tensor& rstd, bool plus_one) {
   const at::ScalarType acc = rstd.scalar_type();
   const at::Tensor dy = dy_any.to(acc);
-  const at::Tensor w = weight.to(acc);
+  const at::Tensor w = factor_of(weight, acc, plus_one);
   const at::Tensor normed = x.to(acc) * rstd;
   at::Tensor product = dy * normed;
   const at::Tensor d_weight =
@@ -68,9 +73,13 @@ at::ScalarType score_dtype(const at::Tensor& logits) {
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight,
-                                            double eps, bool in_fp32) {
+                                            double eps, bool in_fp32, bool plus_one) {
   const at::Tensor x_acc = x.to(norm_dtype(x.scalar_type(), in_fp32));
   const at::Tensor rstd = mean_square(x_acc, in_fp32).add_(eps).rsqrt_();
+  if (plus_one) {
+    at::Tensor scaled = (x_acc * rstd).mul_(factor_of(weight, rstd.scalar_type(), true));
+    return {scaled.to(x.scalar_type()), rstd};
+  }
   at::Tensor normed = (x_acc * rstd).to(x.scalar_type());
   return {normed.mul_(weight), rstd};
 }
@@ -78,17 +87,18 @@ std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tenso
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
-                                                            bool in_fp32) {
+                                                            bool in_fp32, bool plus_one) {
   const at::Tensor sum = x + branch;
-  const auto [y, rstd] = cpu::rms_norm(sum, weight, eps, in_fp32);
+  const auto [y, rstd] = cpu::rms_norm(sum, weight, eps, in_fp32, plus_one);
   return {sum, y, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
-                                                     const std::optional<at::Tensor>& d_sum) {
-  NormGrads grads = norm_grads(dy, x, weight, rstd);
+                                                     const std::optional<at::Tensor>& d_sum,
+                                                     bool plus_one) {
+  NormGrads grads = norm_grads(dy, x, weight, rstd, plus_one);
   at::Tensor dx = grads.d_normed.mul_(rstd).to(x.scalar_type());
   if (d_sum) {
     dx.add_(*d_sum);
@@ -101,12 +111,12 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
                                                 const std::optional<at::Tensor>& q_norm,
                                                 const std::optional<at::Tensor>& k_norm,
                                                 const at::Tensor& cos, const at::Tensor& sin,
-                                                double eps, bool in_fp32) {
+                                                double eps, bool in_fp32, bool plus_one) {
   at::Tensor x = heads_sND.narrow(1, 0, query_heads + key_heads);
   at::Tensor rstd = at::empty({0}, x.options());
   if (q_norm) {
-    std::tie(x, rstd) =
-        cpu::rms_norm(x, weight_of_heads(*q_norm, *k_norm, query_heads, key_heads), eps, in_fp32);
+    std::tie(x, rstd) = cpu::rms_norm(x, weight_of_heads(*q_norm, *k_norm, query_heads, key_heads),
+                                      eps, in_fp32, plus_one);
   }
   const at::Tensor y = at::empty(x.sizes(), x.options());
   rotate(y, x, cos, sin, 1);
@@ -116,7 +126,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& heads_sND,
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,
-    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin) {
+    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin, bool plus_one) {
   const int64_t h = dq.size(1), k = dk.size(1), d = heads_sND.size(2);
   const at::Tensor d_heads = at::empty(heads_sND.sizes(), heads_sND.options());
   at::Tensor d_qk = d_heads.narrow(1, 0, h + k);
@@ -128,7 +138,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     return {d_heads, at::empty({0}, heads_sND.options())};
   }
   const NormGrads grads = norm_grads(turned_back, heads_sND.narrow(1, 0, h + k),
-                                     weight_of_heads(*q_norm, *k_norm, h, k), rstd);
+                                     weight_of_heads(*q_norm, *k_norm, h, k), rstd, plus_one);
   at::mul_out(d_qk, grads.d_normed, rstd);
   const at::Tensor d_norms = at::empty({2, d}, grads.d_weight.options());
   d_norms.select(0, 0).copy_(grads.d_weight.narrow(0, 0, h).sum(0));

@@ -10,29 +10,30 @@
 namespace ringside::engine::cpu {
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight,
-                                            double eps, bool in_fp32);
+                                            double eps, bool in_fp32, bool plus_one);
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
-                                                            bool in_fp32);
+                                                            bool in_fp32, bool plus_one);
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
-                                                     const std::optional<at::Tensor>& d_sum);
+                                                     const std::optional<at::Tensor>& d_sum,
+                                                     bool plus_one);
 
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int64_t query_heads,
                                                 int64_t key_heads,
                                                 const std::optional<at::Tensor>& q_norm,
                                                 const std::optional<at::Tensor>& k_norm,
                                                 const at::Tensor& cos, const at::Tensor& sin,
-                                                double eps, bool in_fp32);
+                                                double eps, bool in_fp32, bool plus_one);
 
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& heads_sND,
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,
-    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin);
+    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin, bool plus_one);
 
 at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up);

@@ -20,23 +20,26 @@ TORCH_LIBRARY_FRAGMENT(ringside, m) {
     const std::string name(schema, std::string_view(schema).find('('));
     m.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, on_cpu));
   };
-  define("rms_norm(Tensor x, Tensor weight, float eps, bool in_fp32) -> (Tensor, Tensor)",
-         TORCH_FN(cpu::rms_norm));
   define(
-      "add_rms_norm(Tensor x, Tensor branch, Tensor weight, float eps, bool in_fp32)"
+      "rms_norm(Tensor x, Tensor weight, float eps, bool in_fp32, bool plus_one) -> (Tensor, "
+      "Tensor)",
+      TORCH_FN(cpu::rms_norm));
+  define(
+      "add_rms_norm(Tensor x, Tensor branch, Tensor weight, float eps, bool in_fp32, bool plus_one)"
       " -> (Tensor, Tensor, Tensor)",
       TORCH_FN(cpu::add_rms_norm));
   define(
-      "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd, Tensor? d_sum)"
+      "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd, Tensor? d_sum, bool "
+      "plus_one)"
       " -> (Tensor, Tensor)",
       TORCH_FN(cpu::rms_norm_backward));
   define(
       "qk_norm_rope(Tensor heads, int query_heads, int key_heads, Tensor? q_norm, Tensor? k_norm,"
-      " Tensor cos, Tensor sin, float eps, bool in_fp32) -> (Tensor, Tensor)",
+      " Tensor cos, Tensor sin, float eps, bool in_fp32, bool plus_one) -> (Tensor, Tensor)",
       TORCH_FN(cpu::qk_norm_rope));
   define(
       "qk_norm_rope_backward(Tensor dq, Tensor dk, Tensor dv, Tensor heads, Tensor? q_norm,"
-      " Tensor? k_norm, Tensor rstd, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
+      " Tensor? k_norm, Tensor rstd, Tensor cos, Tensor sin, bool plus_one) -> (Tensor, Tensor)",
       TORCH_FN(cpu::qk_norm_rope_backward));
   define("swiglu(Tensor gate_up) -> Tensor", TORCH_FN(cpu::swiglu));
   define("swiglu_backward(Tensor dy, Tensor gate_up) -> Tensor", TORCH_FN(cpu::swiglu_backward));
@@ -76,25 +79,26 @@ class Operator<Result(Args...)> {
 namespace operators {
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight,
-                                            double eps, bool in_fp32) {
+                                            double eps, bool in_fp32, bool plus_one) {
   static const Operator<decltype(rms_norm)> op("ringside::rms_norm");
-  return op(x, weight, eps, in_fp32);
+  return op(x, weight, eps, in_fp32, plus_one);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
-                                                            bool in_fp32) {
+                                                            bool in_fp32, bool plus_one) {
   static const Operator<decltype(add_rms_norm)> op("ringside::add_rms_norm");
-  return op(x, branch, weight, eps, in_fp32);
+  return op(x, branch, weight, eps, in_fp32, plus_one);
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
-                                                     const std::optional<at::Tensor>& d_sum) {
+                                                     const std::optional<at::Tensor>& d_sum,
+                                                     bool plus_one) {
   static const Operator<decltype(rms_norm_backward)> op("ringside::rms_norm_backward");
-  return op(dy, x, weight, rstd, d_sum);
+  return op(dy, x, weight, rstd, d_sum, plus_one);
 }
 
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int64_t query_heads,
@@ -102,17 +106,17 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
                                                 const std::optional<at::Tensor>& q_norm,
                                                 const std::optional<at::Tensor>& k_norm,
                                                 const at::Tensor& cos, const at::Tensor& sin,
-                                                double eps, bool in_fp32) {
+                                                double eps, bool in_fp32, bool plus_one) {
   static const Operator<decltype(qk_norm_rope)> op("ringside::qk_norm_rope");
-  return op(heads_sND, query_heads, key_heads, q_norm, k_norm, cos, sin, eps, in_fp32);
+  return op(heads_sND, query_heads, key_heads, q_norm, k_norm, cos, sin, eps, in_fp32, plus_one);
 }
 
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& heads_sND,
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,
-    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin) {
+    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin, bool plus_one) {
   static const Operator<decltype(qk_norm_rope_backward)> op("ringside::qk_norm_rope_backward");
-  return op(dq, dk, dv, heads_sND, q_norm, k_norm, rstd, cos, sin);
+  return op(dq, dk, dv, heads_sND, q_norm, k_norm, rstd, cos, sin, plus_one);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {

@@ -16,23 +16,24 @@
 namespace ringside::engine::operators {
 
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps). x * rstd is rounded to x's dtype
-// before the weight is applied.
+// before the weight is applied. With plus_one y = x * rstd * (1 + weight), rounded once.
 // Shapes: x [..., E], weight [E]; returns y like x, rstd [..., 1] in acc.
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight,
-                                            double eps, bool in_fp32);
+                                            double eps, bool in_fp32, bool plus_one);
 
 // sum = x + branch, and the norm of the sum. Returns sum, y, rstd.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
-                                                            bool in_fp32);
+                                                            bool in_fp32, bool plus_one);
 
 // Gradients of a norm's input and weight, the latter in the wider of acc and the weight's dtype.
 // d_sum, the gradient that reaches the input directly, is added to the first.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
-                                                     const std::optional<at::Tensor>& d_sum);
+                                                     const std::optional<at::Tensor>& d_sum,
+                                                     bool plus_one);
 
 // The first H + K of the heads, normed over D (where the norms are given) and rotated.
 // Shapes: heads [s, N, D] with a dense last dim: H query heads, K key heads, others; norms [D];
@@ -42,7 +43,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
                                                 const std::optional<at::Tensor>& q_norm,
                                                 const std::optional<at::Tensor>& k_norm,
                                                 const at::Tensor& cos, const at::Tensor& sin,
-                                                double eps, bool in_fp32);
+                                                double eps, bool in_fp32, bool plus_one);
 
 // Gradients of the heads and the norms. The heads behind H + K are values: dv is copied to them.
 // Shapes: dq [s, H, D], dk [s, K, D], dv [s, N - H - K, D]; returns d_heads [s, N, D] and d_norms
@@ -50,7 +51,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_sND, int
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& heads_sND,
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,
-    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin);
+    const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin, bool plus_one);
 
 // silu(gate) * up of [gate | up]. Shapes: gate_up [s, 2F]; returns [s, F].
 at::Tensor swiglu(const at::Tensor& gate_up);

@@ -24,9 +24,10 @@ struct QkNormRope : torch::autograd::Function<QkNormRope> {
                                const OptionalTensor& q_norm, const OptionalTensor& k_norm,
                                const OptionalTensor& /*q_leaf*/, const OptionalTensor& /*k_leaf*/,
                                const at::Tensor& cos, const at::Tensor& sin, int64_t h, int64_t k,
-                               double eps, bool in_fp32) {
-    const auto [qk, rstd] =
-        operators::qk_norm_rope(heads_sND, h, k, q_norm, k_norm, cos, sin, eps, in_fp32);
+                               const NormOptions& norm) {
+    const auto [qk, rstd] = operators::qk_norm_rope(heads_sND, h, k, q_norm, k_norm, cos, sin,
+                                                    norm.eps, norm.in_fp32, norm.plus_one);
+    ctx->saved_data["plus_one"] = norm.plus_one;
     // Without norms the backward needs the heads for their shape only; they are saved all the same,
     // as the values are a view of them.
     ctx->save_for_backward(
@@ -39,14 +40,13 @@ struct QkNormRope : torch::autograd::Function<QkNormRope> {
     const variable_list saved = ctx->get_saved_variables();
     const auto [d_heads, d_norms] = operators::qk_norm_rope_backward(
         grads[0], grads[1], grads[2], saved[0], optional_of(saved[1]), optional_of(saved[2]),
-        saved[3], saved[4], saved[5]);
+        saved[3], saved[4], saved[5], ctx->saved_data["plus_one"].toBool());
     const bool normed = saved[1].defined();
     return {d_heads,
             at::Tensor(),
             at::Tensor(),
             normed ? d_norms.select(0, 0) : at::Tensor(),
             normed ? d_norms.select(0, 1) : at::Tensor(),
-            at::Tensor(),
             at::Tensor(),
             at::Tensor(),
             at::Tensor(),
@@ -80,10 +80,9 @@ RotatedHeads norm_and_rotate(const at::Tensor& heads_sND, HeadCounts counts, con
                                   {"the key norm", norms.key.value},
                                   {"cos", cos},
                                   {"sin", sin}});
-  const variable_list parts =
-      QkNormRope::apply(heads_sND, optional_of(norms.query.value), optional_of(norms.key.value),
-                        optional_of(norms.query.leaf), optional_of(norms.key.leaf), cos, sin, h, k,
-                        norms.eps, norms.in_fp32);
+  const variable_list parts = QkNormRope::apply(
+      heads_sND, optional_of(norms.query.value), optional_of(norms.key.value),
+      optional_of(norms.query.leaf), optional_of(norms.key.leaf), cos, sin, h, k, norms.options);
   return {parts[0], parts[1], parts[2]};
 }
 

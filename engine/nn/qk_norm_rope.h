@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "engine/nn/norm_options.h"
 #include "engine/nn/rope.h"
 #include "engine/params/weight.h"
 
@@ -22,8 +23,7 @@ struct HeadCounts {
 struct HeadNorms {
   Weight query;  // [D]
   Weight key;
-  double eps = 0.0;
-  bool in_fp32 = false;  // as in rms_norm.h
+  NormOptions options = {};
 };
 
 struct RotatedHeads {

@@ -12,6 +12,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+constexpr const char* kPlusOne = "plus_one";
+
 struct NormGradient {
   at::Tensor x;
   at::Tensor weight;
@@ -26,52 +28,59 @@ NormGradient norm_gradient(const AutogradContext& ctx, const at::Tensor& d_resid
   const variable_list saved = ctx.get_saved_variables();
   const auto [d_x, d_weight] = operators::rms_norm_backward(
       d_normed, saved[0], saved[1], saved[2],
-      d_residual.defined() ? std::make_optional(d_residual) : std::nullopt);
+      d_residual.defined() ? std::make_optional(d_residual) : std::nullopt,
+      ctx.saved_data.at(kPlusOne).toBool());
   return {d_x, d_weight};
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& /*leaf*/, double eps, bool in_fp32) {
-    const auto [normed, rstd] = operators::rms_norm(x, weight, eps, in_fp32);
+                            const at::Tensor& /*leaf*/, const NormOptions& options) {
+    const auto [normed, rstd] =
+        operators::rms_norm(x, weight, options.eps, options.in_fp32, options.plus_one);
     ctx->save_for_backward({x, weight, rstd});
+    ctx->saved_data[kPlusOne] = options.plus_one;
     return normed;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, at::Tensor(), grads[0]);
-    return {d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, at::Tensor(), d.weight, at::Tensor()};
   }
 };
 
 struct ResidualRmsNorm : torch::autograd::Function<ResidualRmsNorm> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& /*leaf*/, double eps, bool in_fp32) {
-    const auto [normed, rstd] = operators::rms_norm(x, weight, eps, in_fp32);
+                               const at::Tensor& /*leaf*/, const NormOptions& options) {
+    const auto [normed, rstd] =
+        operators::rms_norm(x, weight, options.eps, options.in_fp32, options.plus_one);
     ctx->save_for_backward({x, weight, rstd});
+    ctx->saved_data[kPlusOne] = options.plus_one;
     ctx->set_materialize_grads(false);
     return {x, normed};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, grads[0], grads[1]);
-    return {d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, at::Tensor(), d.weight, at::Tensor()};
   }
 };
 
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& branch,
-                               const at::Tensor& weight, const at::Tensor& /*leaf*/, double eps,
-                               bool in_fp32) {
-    const auto [sum, normed, rstd] = operators::add_rms_norm(x, branch, weight, eps, in_fp32);
+                               const at::Tensor& weight, const at::Tensor& /*leaf*/,
+                               const NormOptions& options) {
+    const auto [sum, normed, rstd] =
+        operators::add_rms_norm(x, branch, weight, options.eps, options.in_fp32, options.plus_one);
     ctx->save_for_backward({sum, weight, rstd});
+    ctx->saved_data[kPlusOne] = options.plus_one;
     ctx->set_materialize_grads(false);
     return {sum, normed};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const NormGradient d = norm_gradient(*ctx, grads[0], grads[1]);
-    return {d.x, d.x, at::Tensor(), d.weight, at::Tensor(), at::Tensor()};
+    return {d.x, d.x, at::Tensor(), d.weight, at::Tensor()};
   }
 };
 
@@ -84,25 +93,25 @@ void check_norm(const char* function, const at::Tensor& x, const Weight& norm) {
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps, bool in_fp32) {
+at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, const NormOptions& options) {
   check_norm("rms_norm", x, weight);
-  return RmsNorm::apply(x, weight.value, weight.leaf, eps, in_fp32);
+  return RmsNorm::apply(x, weight.value, weight.leaf, options);
 }
 
-ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight, double eps,
-                               bool in_fp32) {
+ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight,
+                               const NormOptions& options) {
   check_norm("residual_rms_norm", x, weight);
-  const variable_list both = ResidualRmsNorm::apply(x, weight.value, weight.leaf, eps, in_fp32);
+  const variable_list both = ResidualRmsNorm::apply(x, weight.value, weight.leaf, options);
   return {both[0], both[1]};
 }
 
 ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const Weight& weight,
-                          double eps, bool in_fp32) {
+                          const NormOptions& options) {
   check_norm("add_rms_norm", x, weight);
   TORCH_CHECK(branch.sizes() == x.sizes(), "add_rms_norm: branch ", branch.sizes(), " and x ",
               x.sizes());
   check_alike("add_rms_norm", {{"x", x}, {"branch", branch}});
-  const variable_list both = AddRmsNorm::apply(x, branch, weight.value, weight.leaf, eps, in_fp32);
+  const variable_list both = AddRmsNorm::apply(x, branch, weight.value, weight.leaf, options);
   return {both[0], both[1]};
 }
 

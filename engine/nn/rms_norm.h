@@ -3,8 +3,7 @@
 // kept.
 //
 // x / sqrt(mean(x^2, -1) + eps) * weight. fp32 and fp64 are normed as they are. Lower precisions
-// are normed in fp32 and rounded before the weight is applied, as in transformers. in_fp32 norms
-// fp64 in fp32 too, operation for operation as transformers, for comparisons with it.
+// are normed in fp32 and rounded before the weight is applied, as in transformers.
 //
 // Shapes: x is [..., D], the weight [D], its value of x's dtype and on its device.
 // Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match.
@@ -13,12 +12,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/nn/norm_options.h"
 #include "engine/params/weight.h"
 
 namespace ringside::engine {
 
 // Differentiable in x and weight.
-at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, double eps, bool in_fp32 = false);
+at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, const NormOptions& options);
 
 struct ResidualNorm {
   at::Tensor residual;  // the residual stream behind this point
@@ -27,11 +27,11 @@ struct ResidualNorm {
 
 // x itself and its norm. Use this residual, not x, behind the norm: the backward then adds the
 // gradients of both in the same kernel.
-ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight, double eps,
-                               bool in_fp32 = false);
+ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight,
+                               const NormOptions& options);
 
 // x + branch and its norm.
 ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const Weight& weight,
-                          double eps, bool in_fp32 = false);
+                          const NormOptions& options);
 
 }  // namespace ringside::engine

@@ -113,7 +113,13 @@ struct Compute {
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeSettings& settings) {
-  return std::visit(Compute{settings}, settings.scaling);
+  RopeFrequencies frequencies = std::visit(Compute{settings}, settings.scaling);
+  if (settings.whole_head_dim > settings.head_dim) {
+    const int64_t still = (settings.whole_head_dim - settings.head_dim) / 2;
+    frequencies.inverse_d =
+        at::cat({frequencies.inverse_d, at::zeros({still}, frequencies.inverse_d.options())});
+  }
+  return frequencies;
 }
 
 RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& positions_s,

@@ -75,6 +75,9 @@ struct RopeSettings {
   RopeScaling scaling;
   int64_t max_position_embeddings = 0;  // read by dynamic and longrope
   int64_t max_document_tokens = 0;      // longest document; 0 = max_position_embeddings
+  // Of heads that are turned in part: all their components. Those behind the first head_dim have
+  // frequency 0. 0: head_dim.
+  int64_t whole_head_dim = 0;
 };
 
 }  // namespace ringside::engine

@@ -14,7 +14,7 @@ namespace ringside::engine {
 // Which experts each token uses, and with what weight.
 struct Routes {
   at::Tensor expert_sK;  // int64, distinct in a row
-  at::Tensor weight_sK;  // in the compute dtype; differentiable towards the logits
+  at::Tensor weight_sK;  // in the compute dtype or fp32; differentiable towards the logits
 };
 
 // Every router scores the experts, selects K of them and weighs these by the scores. The selection
@@ -26,5 +26,25 @@ struct Routes {
 // 0 < K <= X.
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
                         bool in_fp32 = false, const LayerRoutes& choice = {});
+
+// How a router with sigmoid scores chooses.
+struct GroupedChoice {
+  int64_t per_token = 0;
+  int64_t groups = 1;       // of equal size, adjacent experts
+  int64_t kept_groups = 1;  // the others are out of the choice
+};
+
+// The K experts of each token with the largest score + correction, out of the kept groups: those
+// with the largest sum of their two best. Outside autograd. Source: DeepSeek-V3, as in transformers
+// 5.23 (DeepseekV3MoE).
+// Shapes: scores [s, X], correction [X] in their dtype; returns int64 [s, K].
+// Throws: c10::Error unless the kept groups hold K experts, and more than one group has two each.
+at::Tensor choose_in_groups(const at::Tensor& scores_sX, const at::Tensor& correction_X,
+                            const GroupedChoice& choice);
+
+// The scores of a token's experts, which normalise divides by their sum, times `factor`.
+// Differentiable in the scores, in their dtype.
+at::Tensor weigh_scores(const at::Tensor& scores_sX, const at::Tensor& expert_sK, bool normalise,
+                        double factor);
 
 }  // namespace ringside::engine

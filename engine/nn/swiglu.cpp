@@ -22,14 +22,40 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   }
 };
 
+constexpr const char* kTanh = "tanh";
+
+struct Geglu : torch::autograd::Function<Geglu> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up_s2F) {
+    ctx->save_for_backward({gate_up_s2F});
+    const auto parts = gate_up_s2F.chunk(2, 1);
+    return at::gelu(parts[0], kTanh).mul_(parts[1]);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto parts = ctx->get_saved_variables()[0].chunk(2, 1);
+    return {at::cat({at::gelu_backward(grads[0] * parts[1], parts[0], kTanh),
+                     grads[0] * at::gelu(parts[0], kTanh)},
+                    1)};
+  }
+};
+
+void check_gate_up(const char* function, const at::Tensor& gate_up_s2F) {
+  TORCH_CHECK(
+      gate_up_s2F.dim() == 2 && gate_up_s2F.size(1) % 2 == 0 && gate_up_s2F.is_floating_point(),
+      function, " takes floating-point [s, 2F], got ", gate_up_s2F.scalar_type(), " ",
+      gate_up_s2F.sizes());
+}
+
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up_s2F) {
-  TORCH_CHECK(
-      gate_up_s2F.dim() == 2 && gate_up_s2F.size(1) % 2 == 0 && gate_up_s2F.is_floating_point(),
-      "swiglu takes floating-point [s, 2F], got ", gate_up_s2F.scalar_type(), " ",
-      gate_up_s2F.sizes());
+  check_gate_up("swiglu", gate_up_s2F);
   return Swiglu::apply(gate_up_s2F);
+}
+
+at::Tensor geglu(const at::Tensor& gate_up_s2F) {
+  check_gate_up("geglu", gate_up_s2F);
+  return Geglu::apply(gate_up_s2F);
 }
 
 }  // namespace ringside::engine

@@ -1,4 +1,4 @@
-// SwiGLU, the gated activation of the decoder's MLP.
+// Gated activations of the decoder's MLP.
 //
 // Source: Shazeer 2020.
 #pragma once
@@ -11,5 +11,8 @@ namespace ringside::engine {
 // Shapes: returns [s, F] in the same dtype.
 // Throws: c10::Error unless the input is floating-point, 2-D and of an even number of columns.
 at::Tensor swiglu(const at::Tensor& gate_up_s2F);
+
+// gelu(gate) * up with the tanh form of GELU; otherwise as swiglu().
+at::Tensor geglu(const at::Tensor& gate_up_s2F);
 
 }  // namespace ringside::engine

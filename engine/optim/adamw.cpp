@@ -20,9 +20,7 @@ AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options)
               options.weight_decay);
 }
 
-void AdamW::step(double learning_rate, const GradientScale& gradients) {
-  const at::NoGradGuard no_grad;
-  const c10::Device device = units_.front()->flat().device();
+AdamW::Factors AdamW::factors_on(c10::Device device, const GradientScale& gradients) const {
   const auto there = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(device) : tensor;
   };
@@ -31,8 +29,18 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
   if (factors.scale.defined() && units_.front()->flat().scalar_type() != at::kDouble) {
     factors.divisor = std::exchange(factors.scale, at::Tensor()).reciprocal().to(at::kFloat);
   }
+  return factors;
+}
+
+void AdamW::step(double learning_rate, const GradientScale& gradients) {
+  const at::NoGradGuard no_grad;
   ++step_count_;
+  Factors factors;
   for (std::size_t u = 0; u < units_.size(); ++u) {
+    const c10::Device device = units_[u]->flat().device();
+    if (u == 0 || device != units_[u - 1]->flat().device()) {
+      factors = factors_on(device, gradients);
+    }
     units_[u]->await_readers(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     update(u, moments_.borrow(u), learning_rate, factors);
     moments_.give_back(u);

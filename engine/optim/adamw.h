@@ -61,6 +61,7 @@ class AdamW {
     at::Tensor divisor;  // fp32; the kernel divides by it; undefined = 1
     at::Tensor skip;
   };
+  Factors factors_on(c10::Device device, const GradientScale& gradients) const;
   void update(std::size_t unit, const Moments& moments, double learning_rate,
               const Factors& factors);
 

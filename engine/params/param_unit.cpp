@@ -49,6 +49,10 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
 
 int64_t ParamSpec::numel() const { return product(shape); }
 
+at::ScalarType widened_dtype(const ParamSpec& spec, at::ScalarType dtype) {
+  return spec.in_fp32 ? at::promote_types(dtype, at::kFloat) : dtype;
+}
+
 ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context)
     : name_(std::move(name)), context_(context), specs_(std::move(specs)) {
   for (const ParamSpec& spec : specs_) {
@@ -66,7 +70,7 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
 }
 
 void ParamUnit::freeze(at::ScalarType dtype) {
-  flat_ = flat_.detach().to(dtype);
+  flat_ = flat_.detach().to(specs_.empty() ? dtype : widened_dtype(specs_.front(), dtype));
   changed();
 }
 

@@ -25,9 +25,15 @@ namespace ringside::engine {
 struct ParamSpec {
   std::string name;
   std::vector<int64_t> shape;
+  // Kept, stored and published in fp32 where the other parameters are narrower. All parameters of a
+  // unit agree in this.
+  bool in_fp32 = false;
   int64_t numel() const;
   bool operator==(const ParamSpec&) const = default;
 };
+
+// The dtype of a parameter in files and messages whose other parameters have `dtype`.
+at::ScalarType widened_dtype(const ParamSpec& spec, at::ScalarType dtype);
 
 class ParamUnit {
  public:
@@ -50,8 +56,8 @@ class ParamUnit {
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
-  // Makes the parameters constants, held in `dtype`: no gradient, no master copy. Call it before
-  // anything takes the leaf.
+  // Makes the parameters constants, held in `dtype` or as widened_dtype() says: no gradient, no
+  // master copy. Call it before anything takes the leaf.
   void freeze(at::ScalarType dtype);
 
   // Frees the values, which are kept elsewhere. Names, shapes and ranges stay; flat() has no memory

@@ -11,6 +11,7 @@
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/sequence_parallel_attention.h"
+#include "engine/runner/sequence_parallel_delta.h"
 
 namespace ringside::engine {
 namespace {
@@ -22,19 +23,29 @@ constexpr const char* kLossScale = "loss_scale";
 
 // Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
 // and dtype of q, k and v. Only plain weights can be projected by parts, so with adapters
-// asynchronous Ulysses becomes synchronous.
+// asynchronous Ulysses becomes synchronous; in models with gated delta nets too.
 std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
                                                const at::Tensor& share_positions_S,
                                                const sp::ProcessGroups& groups,
                                                const Decoder& decoder) {
   const at::TensorOptions wire = decoder.context().compute_options();
   const auto kernels = device_backend(wire.device().type()).attention_kernels();
-  sp::AttentionContext context{kernels->prepare(batch.plan, wire),
-                               groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)};
-  if (batch.async_ulysses && decoder.has_plain_weights()) {
-    return std::make_unique<OverlappedUlysses>(std::move(context), share_positions_S);
+  WindowContexts contexts;
+  for (const sp::WindowPlan& plan : batch.plans) {
+    contexts[plan.window] = {kernels->prepare(plan.plan, wire), groups.tensors(sp::axes::kUlysses),
+                             groups.tensors(sp::axes::kRing)};
   }
-  return std::make_unique<SequenceParallelAttention>(std::move(context));
+  if (batch.state_plan != nullptr) {
+    return std::make_unique<SequenceParallelAttention>(
+        std::move(contexts),
+        std::make_shared<SequenceParallelDelta>(
+            std::make_shared<const PreparedState>(batch.state_plan, wire.device()),
+            groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)));
+  }
+  if (batch.async_ulysses && decoder.has_plain_weights()) {
+    return std::make_unique<OverlappedUlysses>(std::move(contexts), share_positions_S);
+  }
+  return std::make_unique<SequenceParallelAttention>(std::move(contexts));
 }
 
 std::string name_of_non_finite(std::span<ParamUnit* const> units) {
@@ -42,11 +53,17 @@ std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   return name.empty() ? "another rank's shard" : name;
 }
 
-void add_work(SequenceWork& work, const sp::MicroBatch& batch) {
+void add_work(SequenceWork& work, const sp::MicroBatch& batch, const ModelConfig& model) {
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-  work.raw_pairs += static_cast<double>(batch.saving.raw_pairs);
-  work.unique_pairs += static_cast<double>(batch.saving.unique_pairs);
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    if (model.is_delta_net(layer)) {
+      continue;
+    }
+    const sp::WindowPlan& plan = batch.plan(model.window(layer));
+    work.raw_pairs += static_cast<double>(plan.raw_pairs);
+    work.unique_pairs += static_cast<double>(plan.unique_pairs);
+  }
   work.balance_tokens_max = std::max(work.balance_tokens_max, batch.balance.tokens);
   work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
 }
@@ -118,14 +135,24 @@ double ModelRunner::sent_bytes() const {
 double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   const Decoder& decoder = model_->trunk();
   const int64_t element = at::elementSize(decoder.compute_dtype());
-  // Selective recomputation sends nothing of the forward again.
-  const int64_t forwards = decoder.activation_options().recompute == Recompute::kFull ? 2 : 1;
+  const int64_t sums = std::max<int64_t>(4, element);
+  // Selective recomputation sends nothing of the attention's forward again.
+  const Recompute recompute = decoder.activation_options().recompute;
+  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
+  const int64_t state_forwards = recompute == Recompute::kNone ? 1 : 2;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
-    bytes +=
-        decoder.config().num_hidden_layers *
-        (forwards * sp::forward_bytes(input.batch->plan->traffic, element) +
-         sp::backward_bytes(input.batch->plan->traffic, element, std::max<int64_t>(4, element)));
+    for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
+      if (decoder.config().is_delta_net(layer)) {
+        const sp::StateTraffic& traffic = input.batch->state_plan->traffic;
+        bytes += state_forwards * sp::forward_bytes(traffic, element, sums) +
+                 sp::backward_bytes(traffic, element, sums);
+        continue;
+      }
+      const sp::Traffic& traffic = input.batch->plan(decoder.config().window(layer)).plan->traffic;
+      bytes += forwards * sp::forward_bytes(traffic, element) +
+               sp::backward_bytes(traffic, element, sums);
+    }
   }
   return static_cast<double>(bytes);
 }
@@ -149,7 +176,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     }
     (loss_scale_ ? sum * loss_scale_->value() : sum).backward();
     gradient_sync_->end_backward();
-    add_work(work, *inputs[i].batch);
+    add_work(work, *inputs[i].batch, decoder().config());
   }
   gradient_sync_->finish();
   work.sent_bytes = sent_bytes() - sent_before;

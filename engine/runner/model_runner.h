@@ -33,7 +33,7 @@ namespace ringside::engine {
 struct SequenceWork {
   double raw_tokens = 0.0;          // of the documents
   double unique_tokens = 0.0;       // computed, after shared prefixes
-  double raw_pairs = 0.0;           // query-key pairs of the documents
+  double raw_pairs = 0.0;           // query-key pairs of the documents, in all layers
   double unique_pairs = 0.0;        // computed
   double predicted_bytes = 0.0;     // that the plans predict for attention
   double sent_bytes = 0.0;          // that attention sent

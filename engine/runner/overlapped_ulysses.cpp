@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -19,45 +18,44 @@ std::optional<sp::ProjectionParameter> bias_of(const Weight& bias) {
 
 }  // namespace
 
-OverlappedUlysses::OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S,
+OverlappedUlysses::OverlappedUlysses(WindowContexts contexts, at::Tensor positions_S,
                                      std::shared_ptr<sp::KeptResults> kept)
-    : context_(std::move(context)), positions_S_(std::move(positions_S)) {
-  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == context_.plan().share_rows,
+    : contexts_(std::move(contexts)), positions_S_(std::move(positions_S)), kept_(std::move(kept)) {
+  TORCH_CHECK(!contexts_.empty(), "overlapped Ulysses: no attention plan");
+  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == any().plan().share_rows,
               "overlapped Ulysses: positions of ", positions_S_.sizes(), ", the plan's share has ",
-              context_.plan().share_rows, " rows");
-  options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan().heads.head_dim));
-  options_.kept = std::move(kept);
+              any().plan().share_rows, " rows");
 }
 
 std::unique_ptr<AttentionBackend> OverlappedUlysses::keeping(
     const std::shared_ptr<sp::KeptResults>& kept) const {
-  return std::make_unique<OverlappedUlysses>(context_, positions_S_, kept);
+  return std::make_unique<OverlappedUlysses>(contexts_, positions_S_, kept);
 }
 
-at::Tensor OverlappedUlysses::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
+at::Tensor OverlappedUlysses::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
                                      const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
-  return sp::attention(q_sHD, k_sKD, v_sKD, context_, options_);
+  return sp::attention(q_sHD, k_sKD, v_sKD, context_of(contexts_, spec.window), options(spec));
 }
 
 OverlappedAttention::Heads OverlappedUlysses::project(const at::Tensor& hidden_sE,
                                                       const Projection& q, const Projection& k,
                                                       const Projection& v) {
-  const sp::AttentionPlan& plan = context_.plan();
+  const sp::AttentionPlan& plan = any().plan();
   auto [q_ShD, k_SkD, v_SkD] = sp::async_ulysses_qkv_projection(
       hidden_sE, parameter_of(q.weight), bias_of(q.bias), parameter_of(k.weight), bias_of(k.bias),
-      parameter_of(v.weight), bias_of(v.bias), plan.heads.head_dim, context_.ulysses,
-      plan.ulysses_rows, options_.kept.get());
+      parameter_of(v.weight), bias_of(v.bias), plan.heads.head_dim, any().ulysses,
+      plan.ulysses_rows, kept_.get());
   return {q_ShD, k_SkD, v_SkD};
 }
 
-at::Tensor OverlappedUlysses::attend_heads(const Heads& heads) {
-  return sp::share_attention(heads.q_ShD, heads.k_SkD, heads.v_SkD, context_, options_);
+at::Tensor OverlappedUlysses::attend_heads(const AttentionSpec& spec, const Heads& heads) {
+  return sp::share_attention(heads.q_ShD, heads.k_SkD, heads.v_SkD,
+                             context_of(contexts_, spec.window), options(spec));
 }
 
 at::Tensor OverlappedUlysses::project_out(const at::Tensor& out_ShD, const Projection& o) {
   return sp::async_ulysses_output_projection(out_ShD, parameter_of(o.weight), bias_of(o.bias),
-                                             context_.ulysses, context_.plan().ulysses_rows,
-                                             options_.kept.get());
+                                             any().ulysses, any().plan().ulysses_rows, kept_.get());
 }
 
 }  // namespace ringside::engine

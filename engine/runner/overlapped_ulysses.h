@@ -5,24 +5,25 @@
 #include <memory>
 
 #include "engine/nn/attention_backend.h"
+#include "engine/runner/sequence_parallel_attention.h"
 #include "sp/attention/attention.h"
 
 namespace ringside::engine {
 
 // Works with and without autograd.
-// Collective over: the context's groups.
+// Collective over: the contexts' groups.
 class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
  public:
-  // positions_S: of the whole ring share.
-  // Shapes: int64 [share rows of the plan].
+  // contexts: at least one. positions_S: of the whole ring share.
+  // Shapes: int64 [share rows of the plans].
   // Throws: c10::Error on another shape or dtype.
-  OverlappedUlysses(sp::AttentionContext context, at::Tensor positions_S,
+  OverlappedUlysses(WindowContexts contexts, at::Tensor positions_S,
                     std::shared_ptr<sp::KeptResults> kept = nullptr);
 
   OverlappedAttention* overlapped() override { return this; }
 
   // For tensors that are projected already; layers call the functions below instead.
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
   std::unique_ptr<AttentionBackend> keeping(
       const std::shared_ptr<sp::KeptResults>& kept) const override;
@@ -30,13 +31,19 @@ class OverlappedUlysses final : public AttentionBackend, public OverlappedAttent
   const at::Tensor& positions_S() const override { return positions_S_; }
   Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,
                 const Projection& v) override;
-  at::Tensor attend_heads(const Heads& heads) override;
+  at::Tensor attend_heads(const AttentionSpec& spec, const Heads& heads) override;
   at::Tensor project_out(const at::Tensor& out_ShD, const Projection& o) override;
 
  private:
-  sp::AttentionContext context_;
+  // For what all contexts have in common.
+  const sp::AttentionContext& any() const { return contexts_.begin()->second; }
+  sp::AttentionOptions options(const AttentionSpec& spec) const {
+    return {.softmax_scale = spec.softmax_scale, .sinks_H = spec.sinks_H, .kept = kept_};
+  }
+
+  WindowContexts contexts_;
   at::Tensor positions_S_;
-  sp::AttentionOptions options_;
+  std::shared_ptr<sp::KeptResults> kept_;
 };
 
 }  // namespace ringside::engine

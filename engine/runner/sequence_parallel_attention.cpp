@@ -1,25 +1,30 @@
 #include "engine/runner/sequence_parallel_attention.h"
 
-#include <cmath>
 #include <utility>
 
 namespace ringside::engine {
 
-SequenceParallelAttention::SequenceParallelAttention(sp::AttentionContext context,
-                                                     std::shared_ptr<sp::KeptResults> kept)
-    : context_(std::move(context)) {
-  options_.softmax_scale = 1.0 / std::sqrt(static_cast<double>(context_.plan().heads.head_dim));
-  options_.kept = std::move(kept);
+const sp::AttentionContext& context_of(const WindowContexts& contexts, int64_t window) {
+  const auto found = contexts.find(window);
+  TORCH_CHECK(found != contexts.end(), "attention: no plan for a layer with a window of ", window);
+  return found->second;
 }
 
-at::Tensor SequenceParallelAttention::attend(int64_t /*layer*/, const at::Tensor& q_sHD,
+SequenceParallelAttention::SequenceParallelAttention(WindowContexts contexts,
+                                                     std::shared_ptr<RecurrentBackend> recurrent,
+                                                     std::shared_ptr<sp::KeptResults> kept)
+    : contexts_(std::move(contexts)), recurrent_(std::move(recurrent)), kept_(std::move(kept)) {}
+
+at::Tensor SequenceParallelAttention::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
                                              const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
-  return sp::attention(q_sHD, k_sKD, v_sKD, context_, options_);
+  return sp::attention(
+      q_sHD, k_sKD, v_sKD, context_of(contexts_, spec.window),
+      {.softmax_scale = spec.softmax_scale, .sinks_H = spec.sinks_H, .kept = kept_});
 }
 
 std::unique_ptr<AttentionBackend> SequenceParallelAttention::keeping(
     const std::shared_ptr<sp::KeptResults>& kept) const {
-  return std::make_unique<SequenceParallelAttention>(context_, kept);
+  return std::make_unique<SequenceParallelAttention>(contexts_, recurrent_, kept);
 }
 
 }  // namespace ringside::engine

@@ -50,7 +50,7 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   }
   std::vector<engine::SafetensorsEntry> entries;
   for (const engine::ParamSpec& spec : engine::decoder_specs(config)) {
-    entries.push_back({spec.name, dtype, spec.shape});
+    entries.push_back({spec.name, engine::widened_dtype(spec, dtype), spec.shape});
   }
   engine::WeightStream stream(directory.path(), entries, engine::SaveOptions().max_shard_bytes);
   for (const engine::SafetensorsEntry& entry : entries) {

@@ -274,6 +274,7 @@ struct CheckpointConfig {
   double every_minutes = 10.0;
   std::int64_t keep = 2;
   bool keep_best = false;
+  std::string best_metric;
 };
 
 struct LogConfig {
@@ -285,6 +286,7 @@ struct LogConfig {
 };
 
 struct EvalConfig {
+  std::string sets;  // as absolute_eval_sets() returns it
   std::int64_t every = 0;
   bool before_training = true;
   std::int64_t max_prompts = 0;

@@ -29,6 +29,11 @@ std::string dtype_name(at::ScalarType dtype) {
   TORCH_CHECK(false, "weights are published in F32, BF16, F16 or F64, got ", dtype);
 }
 
+// The dtype of a unit in a snapshot of `dtype`.
+at::ScalarType dtype_of(const engine::ParamUnit& unit, at::ScalarType dtype) {
+  return engine::widened_dtype(unit.specs().front(), dtype);
+}
+
 // The dtype of a TensorEntry or a NamedBuffer.
 template <class Named>
 at::ScalarType dtype_of(const Named& tensor) {
@@ -91,7 +96,7 @@ void append_copies(std::vector<bridge::NamedBuffer>& tensors, const engine::Para
                    const at::Tensor& values, at::ScalarType dtype) {
   Converted converted(unit, values, /*copy=*/true);
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    tensors.push_back(converted.parameter(i, dtype));
+    tensors.push_back(converted.parameter(i, engine::widened_dtype(unit.specs()[i], dtype)));
   }
 }
 
@@ -160,11 +165,11 @@ at::Tensor PublishedParameters::values(std::size_t u) const {
 }
 
 std::size_t PublishedParameters::bytes(at::ScalarType dtype) const {
-  std::size_t elements = 0;
+  std::size_t bytes = 0;
   for (const engine::ParamUnit* unit : units_) {
-    elements += static_cast<std::size_t>(unit->numel());
+    bytes += static_cast<std::size_t>(unit->numel()) * at::elementSize(dtype_of(*unit, dtype));
   }
-  return elements * at::elementSize(dtype);
+  return bytes;
 }
 
 std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
@@ -186,7 +191,8 @@ std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& paramet
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    append_copies_in(block, rest, tensors, *parameters.units()[u], parameters.values(u), dtype);
+    const engine::ParamUnit& unit = *parameters.units()[u];
+    append_copies_in(block, rest, tensors, unit, parameters.values(u), dtype_of(unit, dtype));
   }
   return tensors;
 }
@@ -200,7 +206,8 @@ WeightCopy::WeightCopy(const PublishedParameters& parameters, at::ScalarType dty
     return;
   }
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    download(*parameters.units()[u], parameters.values(u), dtype, *stream);
+    const engine::ParamUnit& unit = *parameters.units()[u];
+    download(unit, parameters.values(u), dtype_of(unit, dtype), *stream);
   }
   for (const engine::ParamUnit* unit : parameters.units()) {
     unit->hold_for(arrived_);

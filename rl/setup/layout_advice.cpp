@@ -6,11 +6,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "engine/models/decoder.h"
+#include "engine/runner/collator_options.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/model_setup.h"
@@ -102,8 +104,19 @@ Ranks ranks_of(const ParallelConfig& parallel) {
   return {shard, shape.world_size() / shard};
 }
 
-// Attention's bytes of a micro-batch and layer without pruning: the closed formulas of the plans.
-double attention_bytes(const Config& config, const engine::ModelConfig& model, double element) {
+// Number of layers with each window.
+std::map<int64_t, int64_t> layers_by_window(const engine::ModelConfig& model) {
+  std::map<int64_t, int64_t> layers;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    ++layers[model.window(layer)];
+  }
+  return layers;
+}
+
+// Attention's bytes of a micro-batch and a layer without pruning: the closed formulas of the plans.
+// With a window a share passes on at most what the windows of its two ends reach.
+double attention_bytes(const Config& config, const engine::ModelConfig& model, double element,
+                       int64_t window) {
   const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
   const auto r = static_cast<double>(config.parallel.ringattn_parallel_size);
   const double share = static_cast<double>(config.train.tokens_per_micro_batch) / r;
@@ -111,7 +124,8 @@ double attention_bytes(const Config& config, const engine::ModelConfig& model, d
   const double kv = static_cast<double>(2 * model.num_key_value_heads * model.head_dim);
   const double forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
   const double exchanged = share / u * (u - 1) / u * (2 * q + kv) * element;
-  const double passed = (r - 1) * share * kv / u;
+  const double reached = window > 0 ? std::min(share, 2.0 * static_cast<double>(window)) : share;
+  const double passed = (r - 1) * reached * kv / u;
   return (forwards + 1) * exchanged + passed * ((forwards + 1) * element + std::max(4.0, element));
 }
 
@@ -131,13 +145,20 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const auto layers = static_cast<double>(model.num_hidden_layers);
   const std::vector<UnitUse> units = unit_uses(model);
   const double table = static_cast<double>(units.front().elements);
-  double pairs = 0.0;
-  for (const int64_t length : longest_documents(config)) {
-    pairs += 0.5 * static_cast<double>(length) * static_cast<double>(length);
+  double pairs = 0.0;  // of all layers
+  double sent = 0.0;   // by attention, in all layers
+  for (const auto& [window, count] : layers_by_window(model)) {
+    const auto times = static_cast<double>(count);
+    sent += times * attention_bytes(config, model, element, window);
+    for (const int64_t length : longest_documents(config)) {
+      const auto n = static_cast<double>(length);
+      const double w = window > 0 ? std::min(static_cast<double>(window), n) : n;
+      pairs += times * (n * w - 0.5 * w * w);
+    }
   }
   const double dense = 2.0 * tokens * layers * static_cast<double>(units[1].elements);
-  const double attention = 4.0 * pairs / sp_ranks * layers *
-                           static_cast<double>(model.num_attention_heads * model.head_dim);
+  const double attention =
+      4.0 * pairs / sp_ranks * static_cast<double>(model.num_attention_heads * model.head_dim);
   const bool recomputes = config.model.recompute != Recompute::kNone;
   const bool twice = config.model.recompute == Recompute::kFull;
   StepTime time;
@@ -149,8 +170,7 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   time.between_ranks =
       static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) /
           bytes_per_s(config.parallel.world_size()) +
-      m * layers * attention_bytes(config, model, element) /
-          bytes_per_s(config.parallel.sequence_parallel_size());
+      m * sent / bytes_per_s(config.parallel.sequence_parallel_size());
   if (!target.device.is_cpu()) {
     double parameters = 0.0;
     for (const UnitUse& unit : units) {
@@ -266,17 +286,21 @@ StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model)
   const sp::SequenceLayout layout(sp::SegmentForest::of_documents(longest_documents(config)),
                                   parallel.ringattn_parallel_size, parallel.ulysses_parallel_size,
                                   config.sp.placement);
-  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
+  const sp::HeadShape heads = engine::head_shape(model);
   const auto element = static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
   const int64_t forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
-  int64_t most = 0;
-  for (const sp::RankWork& work :
-       sp::work_of_ranks(layout, heads, sequence_options(config.sp).plan)) {
-    const int64_t backward =
-        sp::backward_bytes(work.traffic, element, std::max<int64_t>(4, element));
-    most = std::max(most, forwards * sp::forward_bytes(work.traffic, element) + backward);
+  std::vector<int64_t> of_ranks(parallel.sequence_parallel_size(), 0);
+  for (const auto& [window, layers] : layers_by_window(model)) {
+    sp::PlanOptions options = sequence_options(config.sp).plan;
+    options.window = window;
+    const std::vector<sp::RankWork> works = sp::work_of_ranks(layout, heads, options);
+    for (std::size_t rank = 0; rank < works.size(); ++rank) {
+      const sp::Traffic& sent = works[rank].traffic;
+      of_ranks[rank] += layers * (forwards * sp::forward_bytes(sent, element) +
+                                  sp::backward_bytes(sent, element, std::max<int64_t>(4, element)));
+    }
   }
-  traffic.attention = traffic.micro_batches * model.num_hidden_layers * most;
+  traffic.attention = traffic.micro_batches * *std::ranges::max_element(of_ranks);
   return traffic;
 }
 

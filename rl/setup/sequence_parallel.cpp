@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/io/hf_directory.h"
+#include "engine/runner/collator_options.h"
 #include "rl/setup/device_speeds.h"
 #include "sp/plan/method_choice.h"
 
@@ -19,13 +20,16 @@ int64_t element_bytes(DType dtype) {
 
 sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelConfig& model) {
   sp::MethodQuery query;
-  query.heads = {model.num_attention_heads, model.num_key_value_heads, model.head_dim};
+  query.heads = engine::head_shape(model);
   const int64_t budget = config.train.tokens_per_micro_batch;
   const int64_t longest =
       std::min(budget, config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens);
   query.document_lengths.assign(std::max<int64_t>(1, budget / longest), longest);
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
+  // The layers that attend furthest: without a window, if there are any.
+  const std::vector<int64_t> windows = model.distinct_windows();
+  query.options.window = windows.front() == 0 ? 0 : windows.back();
   query.placement = config.sp.placement;
   query.element_bytes = element_bytes(config.model.dtype);
   query.speed = sp::rank_speed(device_speeds(config).speeds, query.element_bytes);

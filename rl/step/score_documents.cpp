@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/runner/collator_options.h"
 #include "rl/step/column_tensors.h"
 
 namespace ringside::rl {
@@ -12,11 +13,8 @@ std::vector<std::vector<double>> score_documents(
     const engine::ModelRunner& model, std::span<const sp::Document> documents, const sp::Mesh& mesh,
     const sp::ProcessGroups& comms, const ScoreOptions& options, std::vector<double> temperature) {
   const auto& config = model.decoder().config();
-  const sp::CollatorOptions collator{
-      {config.num_attention_heads, config.num_key_value_heads, config.head_dim},
-      options.tokens_per_micro_batch,
-      options.sequence,
-      engine::longest_exact_document(config)};
+  const sp::CollatorOptions collator =
+      engine::collator_options(config, options.tokens_per_micro_batch, options.sequence);
   LocalBatch local{sp::collate(documents, mesh, collator), 0};
   for (const sp::MicroBatch& micro_batch : local.micro_batches) {
     local.routes.push_back(routes_of_rows(micro_batch, config));

@@ -164,13 +164,9 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
           {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
 }
 
-std::optional<EvaluationResult> evaluation_of(const Metrics& metrics) {
-  for (const auto& [name, value] : metrics) {
-    if (name == "eval_reward" || name == "eval_loss") {
-      return EvaluationResult{name, value};
-    }
-  }
-  return std::nullopt;
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std::string& name) {
+  const auto value = find_metric(metrics, name);
+  return value ? std::optional(EvaluationResult{name, *value}) : std::nullopt;
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {

@@ -16,6 +16,8 @@
 #include "engine/io/hf_directory.h"
 #include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
+#include "engine/runner/collator_options.h"
+#include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/report/run_summary.h"
 #include "rl/setup/optimizer_options.h"
@@ -133,7 +135,7 @@ void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
     log::info(describe_saves(figures));
   }
   if (run.config().checkpoint.keep_best) {
-    if (const auto best = best_checkpoint(run.run_dir())) {
+    if (const auto best = best_checkpoint(run.run_dir(), best_metric(run.config()))) {
       log::info("best evaluation: " + best->evaluation.metric + " " +
                 std::to_string(best->evaluation.value) + ", " + best->dir.string());
     }
@@ -157,8 +159,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
     : options_(std::move(options)),
       mesh_(mesh),
       comms_(std::move(comms)),
-      checkpoints_({config().checkpoint, run_dir(), config().model.path, waiting_round(config()),
-                    options_.before_checkpoint},
+      checkpoints_({config().checkpoint, best_metric(config()), run_dir(), config().model.path,
+                    waiting_round(config()), options_.before_checkpoint},
                    mesh_, comms_.control(sp::axes::kLoss)) {
   if (is_main_rank()) {
     lock_.emplace(run_dir());
@@ -223,16 +225,13 @@ void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void
 }
 
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
-  const auto& model = decoder().config();
   const int64_t budget = config().train.tokens_per_micro_batch;
   const auto packing =
       sp::plan_micro_batches(documents, mesh_.shape().dp_size(), budget, config().sp.shared_prefix);
   sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
-  return sp::collate(documents, packing, mesh_,
-                     {{model.num_attention_heads, model.num_key_value_heads, model.head_dim},
-                      budget,
-                      sequence_options(config().sp),
-                      engine::longest_exact_document(model)});
+  return sp::collate(
+      documents, packing, mesh_,
+      engine::collator_options(decoder().config(), budget, sequence_options(config().sp)));
 }
 
 double TrainingRun::learning_rate_factor() const {
@@ -279,7 +278,7 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;
   ++state_.weight_version;
-  evaluation_ = evaluation_of(metrics);
+  evaluation_ = evaluation_of(metrics, best_metric(config()));
   if (is_main_rank()) {
     report_->write(state_, std::move(metrics), updates);
   }

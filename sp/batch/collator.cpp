@@ -74,17 +74,11 @@ struct Packed {
 PrefixSaving saving_of(const Packed& packed) {
   PrefixSaving saving;
   const SegmentForest& forest = packed.tree.forest;
-  for (int64_t s = 0; s < forest.num_segments(); ++s) {
-    saving.unique_pairs += forest.attended_pairs(s, {0, forest.length(s)});
-  }
   saving.unique_tokens = forest.num_tokens();
   for (const auto& path : packed.tree.paths) {
-    int64_t tokens = 0;
     for (const int64_t segment : path) {
-      tokens += forest.length(segment);
+      saving.raw_tokens += forest.length(segment);
     }
-    saving.raw_tokens += tokens;
-    saving.raw_pairs += tokens * (tokens + 1) / 2;
   }
   return saving;
 }
@@ -92,6 +86,27 @@ PrefixSaving saving_of(const Packed& packed) {
 std::span<const uint8_t> row_of(const Document& document, std::size_t token) {
   const std::size_t bytes = document.token_rows.size() / document.ids.size();
   return std::span(document.token_rows).subspan(token * bytes, bytes);
+}
+
+WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& layout, int64_t rank,
+                   const CollatorOptions& options) {
+  PlanOptions plan_options = options.sequence.plan;
+  plan_options.window = window;
+  WindowPlan plan{window, std::make_shared<const AttentionPlan>(
+                              plan_attention(layout, options.heads, rank, plan_options))};
+  const SegmentForest& forest = packed.tree.forest;
+  const auto pairs_of = [&](int64_t segment) {
+    return forest.attended_pairs(segment, {0, forest.length(segment)}, window);
+  };
+  for (int64_t s = 0; s < forest.num_segments(); ++s) {
+    plan.unique_pairs += pairs_of(s);
+  }
+  for (const auto& path : packed.tree.paths) {
+    for (const int64_t segment : path) {
+      plan.raw_pairs += pairs_of(segment);
+    }
+  }
+  return plan;
 }
 
 Packed pack(std::span<const Document> documents, const std::vector<int64_t>& chosen,
@@ -187,8 +202,12 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
                               options.sequence.placement);
   const int64_t rank = mesh.sp_rank();
   MicroBatch batch;
-  batch.plan = std::make_shared<const AttentionPlan>(
-      plan_attention(layout, options.heads, rank, options.sequence.plan));
+  for (const int64_t window : options.windows) {
+    batch.plans.push_back(plan_of(window, packed, layout, rank, options));
+  }
+  if (options.state) {
+    batch.state_plan = std::make_shared<const StatePlan>(plan_state(layout, *options.state, rank));
+  }
   batch.balance = layout.balance();
   batch.saving = packed.saving;
   batch.async_ulysses = options.sequence.async_ulysses;
@@ -207,6 +226,16 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
 }
 
 }  // namespace
+
+const WindowPlan& MicroBatch::plan(int64_t window) const {
+  const auto found = std::find_if(plans.begin(), plans.end(),
+                                  [&](const WindowPlan& one) { return one.window == window; });
+  if (found == plans.end()) {
+    throw std::out_of_range("micro-batch: it has no attention plan for a window of " +
+                            std::to_string(window));
+  }
+  return *found;
+}
 
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix) {
@@ -231,6 +260,9 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options) {
   check_rows(documents);
+  if (options.windows.empty()) {
+    throw std::invalid_argument("collator: no window; a model without windows has window 0");
+  }
   std::vector<int64_t> first_entry_of;
   int64_t num_entries = 0;
   for (std::size_t d = 0; d < documents.size(); ++d) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,22 +20,32 @@
 #include "sp/layout/sequence_layout.h"
 #include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::sp {
 
-// Tokens and pairs with and without shared prefixes in one micro-batch, over all ranks.
+// Tokens with and without shared prefixes in one micro-batch, over all ranks.
 struct PrefixSaving {
   int64_t raw_tokens = 0;     // of the documents
   int64_t unique_tokens = 0;  // of the forest: those that are computed
-  int64_t raw_pairs = 0;      // query-key pairs that the documents attend to, per head and layer
+};
+
+// Attention of the layers with one window.
+struct WindowPlan {
+  int64_t window = 0;  // as PlanOptions::window
+  std::shared_ptr<const AttentionPlan> plan;
+  // Query-key pairs per head and layer, over all ranks: of the documents, and those computed.
+  int64_t raw_pairs = 0;
   int64_t unique_pairs = 0;
 };
 
 // This rank's part of one micro-batch: its tokens and their loss entries. Other columns of an entry
 // belong to the caller, who finds them by entry_index.
 struct MicroBatch {
-  std::shared_ptr<const AttentionPlan> plan;
-  Balance balance;  // over the ring ranks
+  // One for each of CollatorOptions::windows. Their layout and heads are the same.
+  std::vector<WindowPlan> plans;
+  std::shared_ptr<const StatePlan> state_plan;  // null without CollatorOptions::state
+  Balance balance;                              // over the ring ranks
   PrefixSaving saving;
   bool async_ulysses = false;    // as in SequenceOptions
   at::Tensor share_positions_S;  // int64, of the whole ring share; only with async_ulysses
@@ -47,12 +58,16 @@ struct MicroBatch {
   // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
 
+  // Throws: std::out_of_range when no plan has this window.
+  const WindowPlan& plan(int64_t window) const;
+  // For what all plans have in common: rows, heads, ranks.
+  const AttentionPlan& any_plan() const { return *plans.front().plan; }
   int64_t num_entries() const { return static_cast<int64_t>(entry_index.size()); }
 };
 
 // Placement of micro-batches on the mesh.
 struct SequenceOptions {
-  PlanOptions plan;
+  PlanOptions plan;  // its window does not count: windows belong to the model
   Placement placement = Placement::kDocumentAware;
   bool shared_prefix = true;
   bool async_ulysses = false;  // overlap projections with the exchange of heads
@@ -63,6 +78,9 @@ struct CollatorOptions {
   int64_t tokens_per_micro_batch = 0;  // unique tokens
   SequenceOptions sequence;
   int64_t max_document_tokens = 0;  // longer documents are refused; 0 = none
+  // Distinct windows of the model's layers, as PlanOptions::window.
+  std::vector<int64_t> windows = {0};
+  std::optional<StateShape> state;  // of layers that pass a state; none: no layer does
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix

@@ -1,5 +1,6 @@
 #include "sp/layout/segment_forest.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -40,9 +41,13 @@ SegmentForest SegmentForest::of_documents(const std::vector<int64_t>& lengths) {
   return SegmentForest(std::move(segments));
 }
 
-int64_t SegmentForest::attended_pairs(int64_t segment, Range offsets) const {
+int64_t SegmentForest::attended_pairs(int64_t segment, Range offsets, int64_t window) const {
   const int64_t n = offsets.size();
-  return n * (first_position(segment) + offsets.begin) + n * (n + 1) / 2;
+  const int64_t first = first_position(segment) + offsets.begin + 1;  // pairs of the first token
+  const int64_t last = first + n - 1;
+  const int64_t growing =
+      window == 0 ? n : std::max<int64_t>(0, std::min(last, window) - first + 1);
+  return growing * (2 * first + growing - 1) / 2 + (n - growing) * window;
 }
 
 }  // namespace ringside::sp

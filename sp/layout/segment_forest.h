@@ -47,8 +47,9 @@ class SegmentForest {
     return packed_begin_.at(subtree_end(segment));
   }
 
-  // Query-key pairs of the tokens at `offsets` of a segment, per head, without a window.
-  int64_t attended_pairs(int64_t segment, Range offsets) const;
+  // Query-key pairs of the tokens at `offsets` of a segment, per head. A token attends to at most
+  // `window` tokens, itself included; 0 = to all before it.
+  int64_t attended_pairs(int64_t segment, Range offsets, int64_t window = 0) const;
 
  private:
   std::vector<Segment> segments_;

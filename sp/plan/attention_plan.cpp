@@ -109,18 +109,6 @@ std::vector<int64_t> rows_of_ulysses_ranks(const SequenceLayout& layout, int64_t
   return rows;
 }
 
-// Pairs of the tokens at `offsets` of a segment: a token at position p attends to p + 1 tokens, at
-// most `window` of them.
-int64_t attended_pairs(const SegmentForest& forest, const TokenRun& run, int64_t window) {
-  if (window == 0) {
-    return forest.attended_pairs(run.segment, run.offsets);
-  }
-  const int64_t first = forest.first_position(run.segment) + run.offsets.begin + 1;
-  const int64_t last = first + run.offsets.size() - 1;
-  const int64_t growing = std::max<int64_t>(0, std::min(last, window) - first + 1);
-  return growing * (2 * first + growing - 1) / 2 + (run.offsets.size() - growing) * window;
-}
-
 void plan_steps(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs) {
   if (plan.options.ring_impl == RingImpl::kAllGather) {
     plan_all_gather(plan, layout, needs);
@@ -172,7 +160,7 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
     step.batches = batch_blocks(step.blocks);
   }
   for (const TokenRun& run : layout.ring_share(plan.ring_rank)) {
-    plan.attended_pairs += attended_pairs(layout.forest(), run, options.window);
+    plan.attended_pairs += layout.forest().attended_pairs(run.segment, run.offsets, options.window);
   }
   plan.traffic = traffic_of(plan.head_split, heads.head_dim, plan.ulysses_rows, plan.ulysses_rank,
                             sent_rows(rows_of_plan(plan), options));
@@ -190,7 +178,7 @@ std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShap
     const SentRows ring = sent_rows(sent[r], options);
     int64_t pairs = 0;
     for (const TokenRun& run : layout.ring_share(r)) {
-      pairs += attended_pairs(layout.forest(), run, options.window);
+      pairs += layout.forest().attended_pairs(run.segment, run.offsets, options.window);
     }
     for (int64_t u = 0; u < layout.ulysses_size(); ++u) {
       all.push_back({traffic_of(split, heads.head_dim, rows, u, ring), pairs,

@@ -89,19 +89,23 @@ TEST_CASE("CUDA norms equal the CPU's", "[gpu]") {
          {std::pair{1, 8}, {700, 1024}, {3, 4100}, {5, 13}, {0, 16}}) {
       const auto random = [&] { return at::randn({num_rows, size}).to(dtype); };
       const at::Tensor weight = at::randn({size}).to(dtype);
-      for (const bool in_fp32 : {false, true}) {
-        check_equal("rms_norm", dtype, {random(), weight}, [in_fp32](const Tensors& t) {
-          const auto [y, rstd] = operators::rms_norm(t[0], t[1], 1e-6, in_fp32);
-          return Tensors{y, rstd};
-        });
+      for (const auto& [in_fp32, plus_one] :
+           {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+        check_equal("rms_norm", dtype, {random(), weight},
+                    [in_fp32 = in_fp32, plus_one = plus_one](const Tensors& t) {
+                      const auto [y, rstd] =
+                          operators::rms_norm(t[0], t[1], 1e-6, in_fp32, plus_one);
+                      return Tensors{y, rstd};
+                    });
         for (const bool beside : {false, true}) {
           check_equal("add_rms_norm and its backward", dtype,
-                      {random(), random(), weight, random()}, [in_fp32, beside](const Tensors& t) {
+                      {random(), random(), weight, random()},
+                      [in_fp32 = in_fp32, plus_one = plus_one, beside](const Tensors& t) {
                         const auto [sum, y, rstd] =
-                            operators::add_rms_norm(t[0], t[1], t[2], 1e-6, in_fp32);
+                            operators::add_rms_norm(t[0], t[1], t[2], 1e-6, in_fp32, plus_one);
                         const auto [dx, d_weight] = operators::rms_norm_backward(
-                            t[3], sum, t[2], rstd,
-                            beside ? std::make_optional(t[1]) : std::nullopt);
+                            t[3], sum, t[2], rstd, beside ? std::make_optional(t[1]) : std::nullopt,
+                            plus_one);
                         return Tensors{sum, y, rstd, dx, d_weight};
                       });
         }
@@ -125,17 +129,18 @@ TEST_CASE("CUDA norm and rotation of heads equal the CPU's", "[gpu]") {
                              random({d}),
                              random({s, h + k, d}),
                              random({s, v, d})};
-      for (const bool normed : {false, true}) {
+      for (const auto& [normed, plus_one] :
+           {std::pair{false, false}, {true, false}, {true, true}}) {
         check_equal("qk_norm_rope and its backward", dtype, operands,
-                    [normed, h = h, k = k](const Tensors& t) {
+                    [normed = normed, plus_one = plus_one, h = h, k = k](const Tensors& t) {
                       const auto some = [normed](const at::Tensor& norm) {
                         return normed ? std::make_optional(norm) : std::nullopt;
                       };
                       const auto [qk, rstd] = operators::qk_norm_rope(
-                          t[0], h, k, some(t[3]), some(t[4]), t[1], t[2], 1e-6, false);
+                          t[0], h, k, some(t[3]), some(t[4]), t[1], t[2], 1e-6, false, plus_one);
                       const auto [d_heads, d_norms] = operators::qk_norm_rope_backward(
                           t[5].narrow(1, 0, h), t[5].narrow(1, h, k), t[6], t[0], some(t[3]),
-                          some(t[4]), rstd, t[1], t[2]);
+                          some(t[4]), rstd, t[1], t[2], plus_one);
                       return Tensors{qk, rstd, d_heads, d_norms};
                     });
       }
@@ -205,7 +210,7 @@ TEST_CASE("CUDA adds a product of bf16 to an fp32 sum without rounding it", "[gp
 TEST_CASE("CUDA operators refuse tensors of two devices", "[gpu]") {
   if (no_gpu()) return;
   const at::Tensor x = at::ones({2, 8}, at::kCUDA), w = at::ones({8});
-  CHECK_THROWS_AS(operators::rms_norm(x, w, 1e-6, false), c10::Error);
+  CHECK_THROWS_AS(operators::rms_norm(x, w, 1e-6, false, false), c10::Error);
   CHECK_THROWS_AS(operators::swiglu_backward(w.view({1, 8}), x), c10::Error);
 }
 

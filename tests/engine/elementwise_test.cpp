@@ -30,20 +30,24 @@ TEST_CASE("rms_norm: forward by the formula, gradient by finite differences") {
   const double eps = 1e-3;
   const at::Tensor x = leaf({3, 2, 6}), w = leaf({6});
   const at::Tensor expected = x / (x.square().mean(-1, true) + eps).sqrt() * w;
-  CHECK(max_abs_diff(rms_norm(x, w, eps), expected) < 1e-14);
-  CHECK(worst_gradient_error([&] { return weighted_sum(rms_norm(x, w, eps)); }, {x, w}) < 1e-8);
+  CHECK(max_abs_diff(rms_norm(x, w, {eps}), expected) < 1e-14);
+  CHECK(worst_gradient_error([&] { return weighted_sum(rms_norm(x, w, {eps})); }, {x, w}) < 1e-8);
+  const NormOptions plus_one{.eps = eps, .plus_one = true};
+  CHECK(max_abs_diff(rms_norm(x, w, plus_one), expected / w * (1 + w)) < 1e-13);
+  CHECK(worst_gradient_error([&] { return weighted_sum(rms_norm(x, w, plus_one)); }, {x, w}) <
+        1e-8);
 }
 
 TEST_CASE("norms beside the residual stream: both results, each alone, and their gradients") {
   at::manual_seed(6);
   const double eps = 1e-3;
   const at::Tensor x = leaf({4, 6}), branch = leaf({4, 6}), w = leaf({6});
-  const ResidualNorm alone = residual_rms_norm(x, w, eps);
+  const ResidualNorm alone = residual_rms_norm(x, w, {eps});
   CHECK(max_abs_diff(alone.residual, x) == 0);
-  CHECK(max_abs_diff(alone.normed, rms_norm(x, w, eps)) == 0);
-  const ResidualNorm added = add_rms_norm(x, branch, w, eps);
+  CHECK(max_abs_diff(alone.normed, rms_norm(x, w, {eps})) == 0);
+  const ResidualNorm added = add_rms_norm(x, branch, w, {eps});
   CHECK(max_abs_diff(added.residual, x + branch) == 0);
-  CHECK(max_abs_diff(added.normed, rms_norm(x + branch, w, eps)) == 0);
+  CHECK(max_abs_diff(added.normed, rms_norm(x + branch, w, {eps})) == 0);
   for (const auto& [of_residual, of_normed] : {std::pair{1.0, 1.0}, {1.0, 0.0}, {0.0, 1.0}}) {
     CAPTURE(of_residual, of_normed);
     // A result that is not used has no gradient, not one of zeros.
@@ -56,9 +60,10 @@ TEST_CASE("norms beside the residual stream: both results, each alone, and their
     if (of_normed != 0) {
       leaves.push_back(w);
     }
-    CHECK(worst_gradient_error([&] { return loss(residual_rms_norm(x, w, eps)); }, leaves) < 1e-8);
+    CHECK(worst_gradient_error([&] { return loss(residual_rms_norm(x, w, {eps})); }, leaves) <
+          1e-8);
     leaves.push_back(branch);
-    CHECK(worst_gradient_error([&] { return loss(add_rms_norm(x, branch, w, eps)); }, leaves) <
+    CHECK(worst_gradient_error([&] { return loss(add_rms_norm(x, branch, w, {eps})); }, leaves) <
           1e-8);
   }
 }
@@ -69,12 +74,17 @@ TEST_CASE("rms_norm in bf16 rounds where transformers rounds") {
   const at::Tensor x32 = x.to(at::kFloat);
   const at::Tensor expected =
       w * (x32 * (x32.square().mean(-1, true) + 1e-6).rsqrt()).to(at::kBFloat16);
-  CHECK(max_abs_diff(rms_norm(x, w, 1e-6), expected) == 0);
+  CHECK(max_abs_diff(rms_norm(x, w, {1e-6}), expected) == 0);
+  // Gemma's norms round once, behind the weight.
+  const at::Tensor once =
+      (x32 * (x32.square().mean(-1, true) + 1e-6).rsqrt() * (1 + w.to(at::kFloat)))
+          .to(at::kBFloat16);
+  CHECK(max_abs_diff(rms_norm(x, w, {.eps = 1e-6, .plus_one = true}), once) == 0);
 }
 
 TEST_CASE("rms_norm and swiglu of no rows have gradients of zero") {
   const at::Tensor x = at::zeros({0, 4}, at::kDouble).set_requires_grad(true), w = leaf({4});
-  const at::Tensor y = swiglu(rms_norm(x, w, 1e-6));
+  const at::Tensor y = swiglu(rms_norm(x, w, {1e-6}));
   CHECK(y.sizes() == at::IntArrayRef({0, 2}));
   y.sum().backward();
   CHECK(w.grad().abs().sum().item<double>() == 0);
@@ -84,15 +94,15 @@ TEST_CASE("operands that do not fit are refused, each by its name") {
   using Catch::Matchers::Contains;
   const at::Tensor x = at::ones({3, 4}), w = at::ones({4});
   const auto elsewhere = at::TensorOptions().device(at::kMeta);
-  CHECK_THROWS_WITH(rms_norm(x, at::ones({3}), 1e-6),
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({3}), {1e-6}),
                     Contains("[3] is not the tail of x's [3, 4]"));
-  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, at::kDouble), 1e-6),
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, at::kDouble), {1e-6}),
                     Contains("rms_norm: x is Float, weight Double"));
-  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, elsewhere), 1e-6),
+  CHECK_THROWS_WITH(rms_norm(x, at::ones({4}, elsewhere), {1e-6}),
                     Contains("rms_norm: x is on cpu, weight on meta"));
-  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({3, 4}, elsewhere), w, 1e-6),
+  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({3, 4}, elsewhere), w, {1e-6}),
                     Contains("add_rms_norm: x is on cpu, branch on meta"));
-  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({2, 4}), w, 1e-6), Contains("branch [2, 4]"));
+  CHECK_THROWS_WITH(add_rms_norm(x, at::ones({2, 4}), w, {1e-6}), Contains("branch [2, 4]"));
   CHECK_THROWS_WITH(swiglu(at::ones({2, 3})), Contains("[2, 3]"));
   CHECK_THROWS_WITH(swiglu(at::ones({2, 4}, at::kLong)), Contains("Long"));
 
@@ -139,16 +149,21 @@ TEST_CASE("norm_and_rotate norms each head and turns pairs (i, i + D/2) by posit
   const RopeTables tables = rope_tables(freq, positions, at::kDouble);
   const at::Tensor angle = positions.to(at::kFloat).view({3, 1, 1}) * freq.inverse_d;
   for (const auto& [h, k, v] : {std::tuple{2, 1, 1}, {3, 3, 3}, {5, 1, 0}}) {
-    for (const bool normed : {false, true}) {
-      CAPTURE(h, k, v, normed);
+    for (const auto& [normed, plus_one] : {std::pair{false, false}, {true, false}, {true, true}}) {
+      CAPTURE(h, k, v, normed, plus_one);
       const at::Tensor heads = leaf({3, h + k + v, 8});
-      const HeadNorms norms{normed ? leaf({8}) : at::Tensor(), normed ? leaf({8}) : at::Tensor(),
-                            eps, false};
+      const HeadNorms norms{normed ? leaf({8}) : at::Tensor(),
+                            normed ? leaf({8}) : at::Tensor(),
+                            {.eps = eps, .plus_one = plus_one}};
       const RotatedHeads out = norm_and_rotate(heads, {h, k}, norms, tables);
       const at::Tensor x = heads.detach();
-      CHECK(max_abs_diff(out.q_sHD, turned(x.narrow(1, 0, h), norms.query.leaf, eps, angle)) <
+      const auto factor = [plus_one = plus_one](const at::Tensor& w) {
+        return plus_one ? 1 + w : w;
+      };
+      CHECK(max_abs_diff(out.q_sHD,
+                         turned(x.narrow(1, 0, h), factor(norms.query.leaf), eps, angle)) < 1e-14);
+      CHECK(max_abs_diff(out.k_sKD, turned(x.narrow(1, h, k), factor(norms.key.leaf), eps, angle)) <
             1e-14);
-      CHECK(max_abs_diff(out.k_sKD, turned(x.narrow(1, h, k), norms.key.leaf, eps, angle)) < 1e-14);
       CHECK(max_abs_diff(out.v, x.narrow(1, h + k, v)) == 0);
       std::vector<at::Tensor> leaves{heads};
       if (normed) {
@@ -168,7 +183,7 @@ TEST_CASE("norm_and_rotate of no tokens has gradients of zero") {
   const RopeTables tables =
       rope_tables(rope_frequencies({4, 10000, {}}), at::empty({0}, at::kLong), at::kDouble);
   const at::Tensor heads = at::zeros({0, 4, 4}, at::kDouble).set_requires_grad(true);
-  const HeadNorms norms{leaf({4}), leaf({4}), 1e-6, false};
+  const HeadNorms norms{leaf({4}), leaf({4}), {1e-6}};
   const RotatedHeads out = norm_and_rotate(heads, {2, 1}, norms, tables);
   CHECK(out.q_sHD.sizes() == at::IntArrayRef({0, 2, 4}));
   (out.q_sHD.sum() + out.k_sKD.sum() + out.v.sum()).backward();

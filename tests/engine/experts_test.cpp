@@ -5,7 +5,9 @@
 
 #include <vector>
 
+#include "engine/nn/router.h"
 #include "tests/support/catch.h"
+#include "tests/support/grad_check.h"
 
 namespace ringside::engine {
 namespace {
@@ -120,6 +122,52 @@ TEST_CASE("gradients of bf16 experts are in the master dtype") {
   // A sum of bf16 products that was not rounded to bf16.
   const at::Tensor grad = master.down.grad();
   CHECK_FALSE(grad.equal(grad.to(at::kBFloat16).to(at::kFloat)));
+}
+
+// Two groups of three experts. Without groups the first row would take experts 0 and 3.
+at::Tensor grouped_scores() {
+  return at::tensor({0.9, 0.1, 0.2, 0.7, 0.6, 0.1,  //
+                     0.3, 0.8, 0.4, 0.5, 0.1, 0.2},
+                    at::kDouble)
+      .view({2, 6});
+}
+
+TEST_CASE("a choice in groups takes the experts of the best groups") {
+  const at::Tensor none = at::zeros({6}, at::kDouble);
+  const auto ids = [](std::vector<int64_t> values) {
+    return at::tensor(values, at::kLong).view({2, 2});
+  };
+  CHECK(choose_in_groups(grouped_scores(), none, {2, 1, 1}).equal(ids({0, 3, 1, 3})));
+  CHECK(choose_in_groups(grouped_scores(), none, {2, 2, 1}).equal(ids({3, 4, 1, 2})));
+  CHECK(choose_in_groups(grouped_scores(), none, {2, 2, 2}).equal(ids({0, 3, 1, 3})));
+}
+
+TEST_CASE("the correction of a router decides the choice and not the weights") {
+  const at::Tensor correction = at::tensor({0.0, 0.0, 0.0, 0.0, 0.0, 2.0}, at::kDouble);
+  const at::Tensor scores = grouped_scores();
+  const at::Tensor chosen = choose_in_groups(scores, correction, {2, 2, 1});
+  CHECK(chosen.equal(at::tensor({5, 3, 5, 3}, at::kLong).view({2, 2})));
+  const at::Tensor weight = weigh_scores(scores, chosen, /*normalise=*/false, 2.5);
+  check_close(weight, at::tensor({0.25, 1.75, 0.5, 1.25}, at::kDouble).view({2, 2}));
+  const at::Tensor normalised = weigh_scores(scores, chosen, /*normalise=*/true, 2.5);
+  check_close(normalised.sum(1), at::full({2}, 2.5, at::kDouble));
+}
+
+TEST_CASE("scores of chosen experts receive the gradients of their weights") {
+  const at::Tensor scores = grouped_scores().requires_grad_();
+  const at::Tensor chosen = choose_in_groups(scores, at::zeros({6}, at::kDouble), {2, 2, 1});
+  CHECK_FALSE(chosen.requires_grad());
+  const at::Tensor factor = at::tensor({1.0, -2.0, 3.0, 0.5}, at::kDouble).view({2, 2});
+  const auto loss = [&] { return (weigh_scores(scores, chosen, true, 2.5) * factor).sum(); };
+  CHECK(test::worst_gradient_error(loss, {scores}) <= 1e-8);
+}
+
+TEST_CASE("a choice that no group can serve is refused") {
+  const at::Tensor scores = grouped_scores(), none = at::zeros({6}, at::kDouble);
+  CHECK_THROWS_WITH(choose_in_groups(scores, none, {4, 2, 1}),
+                    Catch::Contains("4 experts a token of 6 in 2 groups, of which 1 are kept"));
+  CHECK_THROWS_WITH(choose_in_groups(scores, none, {2, 4, 2}), Catch::Contains("in 4 groups"));
+  CHECK_THROWS_WITH(choose_in_groups(scores, none, {2, 6, 3}), Catch::Contains("in 6 groups"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // unequal prompts, and that a completion depends on its seed alone, not on its neighbours in the
 // batch.
 #include "engine/generate/generator.h"
+#include "engine/generate/kv_cache.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
@@ -18,6 +19,22 @@ Decoder make_decoder(at::ScalarType dtype = at::kFloat) {
   ModelConfig config = test::tiny_config(13);
   config.max_position_embeddings = 200;
   return test::random_decoder(config, dtype, 9, 0.35);
+}
+
+// Latent attention in all layers, experts in the second.
+Decoder latent_decoder(at::ScalarType dtype = at::kFloat) {
+  ModelConfig config = test::latent_config(13);
+  config.max_position_embeddings = 200;
+  Decoder decoder = test::random_decoder(config, dtype, 9, 0.35);
+  const at::NoGradGuard no_grad;
+  at::manual_seed(2);
+  decoder.units().back()->flat().normal_(0, 0.3);  // the router's correction
+  return decoder;
+}
+
+// The models, by whether they have latent attention.
+Decoder make_decoder(at::ScalarType dtype, bool latent) {
+  return latent ? latent_decoder(dtype) : make_decoder(dtype);
 }
 
 const Prompts kPrompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2}, {1, 2, 3}, {10, 11}};
@@ -37,14 +54,15 @@ at::Tensor hidden_of(const Decoder& decoder, const std::vector<int64_t>& ids) {
 }
 
 TEST_CASE("log-probs equal the decoder's own score of the finished sequence") {
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-    const Decoder decoder = make_decoder(dtype);
+  for (const auto& [dtype, latent] : std::initializer_list<std::pair<at::ScalarType, bool>>{
+           {at::kFloat, false}, {at::kDouble, false}, {at::kDouble, true}}) {
+    const Decoder decoder = make_decoder(dtype, latent);
     for (const double temperature : {1.0, 0.7}) {
       const SamplingParams params{
           .temperature = temperature, .max_new_tokens = 90, .stop_ids = {0}, .seed = 4};
       const auto completions = generate(decoder, kPrompts, params);
       for (std::size_t i = 0; i < kPrompts.size(); ++i) {
-        CAPTURE(dtype, temperature, i);
+        CAPTURE(dtype, latent, temperature, i);
         const std::vector<int64_t> all = joined(kPrompts[i], completions[i]);
         const int64_t n = static_cast<int64_t>(completions[i].ids.size());
         const at::Tensor hidden = hidden_of(decoder, all);
@@ -91,7 +109,9 @@ TEST_CASE("recorded routes are those of the finished sequence, without its last 
 }
 
 TEST_CASE("greedy decoding equals the argmax of a full recompute") {
-  const Decoder decoder = make_decoder();
+  const bool latent = GENERATE(false, true);
+  CAPTURE(latent);
+  const Decoder decoder = make_decoder(at::kFloat, latent);
   const auto completions = generate(decoder, kPrompts, {.temperature = 0, .max_new_tokens = 20});
   for (std::size_t i = 0; i < kPrompts.size(); ++i) {
     const std::vector<int64_t> all = joined(kPrompts[i], completions[i]);
@@ -100,6 +120,34 @@ TEST_CASE("greedy decoding equals the argmax of a full recompute") {
       CHECK(next[static_cast<int64_t>(t) - 1].item<int64_t>() == all[t]);
     }
   }
+}
+
+// What a cache of two prompts receives and returns, layer by layer.
+class SizesSeen final : public AttentionBackend {
+ public:
+  explicit SizesSeen(KvCache& cache) : cache_(cache) {}
+  bool attends_latents() const override { return cache_.attends_latents(); }
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                    const at::Tensor& v_sKD) override {
+    numbers_per_token += k_sKD.numel() / k_sKD.size(0);
+    numbers_per_token += v_sKD.is_same(k_sKD) ? 0 : v_sKD.numel() / v_sKD.size(0);
+    return cache_.attend(spec, q_sHD, k_sKD, v_sKD);
+  }
+  int64_t numbers_per_token = 0;  // of all layers
+
+ private:
+  KvCache& cache_;
+};
+
+TEST_CASE("latent attention keeps one latent and one rotated key a token") {
+  const Decoder decoder = latent_decoder();
+  KvCache cache(decoder.config(), {4}, decoder.context(), 8);
+  SizesSeen seen(cache);
+  const at::NoGradGuard no_grad;
+  decoder.forward(decoder.materialize(), at::arange(4, at::kLong), at::arange(4, at::kLong), seen);
+  const LatentAttentionConfig& latent = decoder.config().latent;
+  CHECK(seen.numbers_per_token ==
+        decoder.config().num_hidden_layers * (latent.kv_rank + latent.rope_dim));
 }
 
 TEST_CASE("a completion depends on its seed, not on who shares the batch") {

@@ -20,12 +20,12 @@ constexpr int64_t kTokens = 12;
 // Attention inside one document: one operator forward, one backward.
 class OneDocument final : public AttentionBackend {
  public:
-  at::Tensor attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override {
     const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         heads_first(q_sHD), heads_first(k_sKD), heads_first(v_sKD), /*dropout_p=*/0.0,
-        /*is_causal=*/true);
+        /*is_causal=*/true, /*attn_mask=*/{}, spec.softmax_scale);
     return out.squeeze(0).transpose(0, 1);
   }
 };

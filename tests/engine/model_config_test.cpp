@@ -15,9 +15,16 @@ using nlohmann::json;
 using test::TemporaryDirectory;
 
 json base(const std::string& model_type) {
-  return {{"model_type", model_type},       {"vocab_size", 97},       {"hidden_size", 64},
-          {"intermediate_size", 96},        {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-          {"num_key_value_heads", 2},       {"hidden_act", "silu"},   {"rms_norm_eps", 1e-5},
+  const bool gemma = model_type == "gemma3_text";
+  return {{"model_type", model_type},
+          {"vocab_size", 97},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu"},
+          {"rms_norm_eps", 1e-5},
           {"max_position_embeddings", 4096}};
 }
 
@@ -195,7 +202,9 @@ TEST_CASE("config: what the decoder cannot do is refused by file and key") {
   };
   refused({{"model_type", "gemma2"}}, "model_type");
   refused({{"hidden_act", "gelu"}}, "hidden_act");
-  refused({{"use_sliding_window", true}}, "use_sliding_window");
+  refused({{"use_sliding_window", true}, {"sliding_window", 0}}, "sliding_window");
+  refused({{"layer_types", {"full_attention", "chunked_attention"}}}, "layer_types");
+  refused({{"layer_types", {"full_attention"}}}, "layer_types");
   refused({{"layer_types", {"full_attention", "sliding_attention"}}}, "layer_types");
   refused({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
   refused(
@@ -222,8 +231,6 @@ TEST_CASE("config: a field that may change the computation is refused, bookkeepi
                       Contains("'" + key + "' is a field that"));
   }
   CHECK_THROWS_WITH(load(with(base("qwen2"), {{"use_mrope", true}})), Contains("'use_mrope'"));
-  CHECK_THROWS_WITH(load(with(base("mistral"), {{"sliding_window", 4096}})),
-                    Contains("'sliding_window'"));
   // The keys of Qwen2.5's, Qwen3's and Mistral-Nemo's own files.
   const json hub = with(base("qwen2"), {{"architectures", {"Qwen2ForCausalLM"}},
                                         {"attention_dropout", 0.0},
@@ -243,43 +250,151 @@ TEST_CASE("config: a field that may change the computation is refused, bookkeepi
   CHECK((nemo.head_dim == 32 && !nemo.qk_norm && !nemo.qkv_bias));
 }
 
-TEST_CASE("config: every architecture writes what it reads") {
-  for (const Architecture* architecture : architectures()) {
-    INFO(architecture->model_type);
-    json written_by_others = base(architecture->model_type);
-    if (architecture->model_type == std::string("qwen3_moe")) {
-      written_by_others.update({{"num_experts", 4},
-                                {"num_experts_per_tok", 2},
-                                {"moe_intermediate_size", 16},
-                                {"mlp_only_layers", {1}}});
-    }
-    const ModelConfig config = load(written_by_others);
-    const json written = json::parse(model_config_json(config, "float32"));
-    CHECK(written["architectures"] == json{architecture->class_name});
-    CHECK(json::parse(model_config_json(load(written), "float32")) == written);
-  }
+// With the fields that DeepSeek's own files have beyond transformers'.
+json deepseek() {
+  return with(base("deepseek_v3"), {{"num_attention_heads", 4},
+                                    {"num_key_value_heads", 4},
+                                    {"head_dim", nullptr},
+                                    {"q_lora_rank", 12},
+                                    {"kv_lora_rank", 8},
+                                    {"qk_nope_head_dim", 8},
+                                    {"qk_rope_head_dim", 4},
+                                    {"v_head_dim", 6},
+                                    {"n_routed_experts", 6},
+                                    {"n_shared_experts", 2},
+                                    {"num_experts_per_tok", 3},
+                                    {"moe_intermediate_size", 16},
+                                    {"n_group", 3},
+                                    {"topk_group", 2},
+                                    {"norm_topk_prob", true},
+                                    {"routed_scaling_factor", 2.5},
+                                    {"first_k_dense_replace", 1},
+                                    {"scoring_func", "sigmoid"},
+                                    {"topk_method", "noaux_tc"},
+                                    {"moe_layer_freq", 1},
+                                    {"ep_size", 1},
+                                    {"seq_aux", true},
+                                    {"aux_loss_alpha", 0.001},
+                                    {"num_nextn_predict_layers", 1}});
 }
 
-TEST_CASE("config: what is written is read back") {
-  ModelConfig config = load(with(base("llama"), {{"attention_bias", true}, {"mlp_bias", true}}));
-  config.rope_theta = 12345.0;
-  config.rope_scaling = Llama3Rope{16.0, 1.5, 5.0, 128};
-  config.eos_token_ids = {3, 4};
-  config.pad_token_id = 0;
-  config.tie_word_embeddings = true;
-  const ModelConfig again = load(json::parse(model_config_json(config, "bfloat16")),
-                                 json::parse(generation_config_json(config)));
-  CHECK(again.model_type == config.model_type);
-  CHECK(again.hidden_size == config.hidden_size);
-  CHECK(again.head_dim == config.head_dim);
-  CHECK(again.rms_norm_eps == config.rms_norm_eps);
-  CHECK((again.qkv_bias && again.o_bias && again.mlp_bias && again.tie_word_embeddings));
-  CHECK(again.rope_theta == config.rope_theta);
-  CHECK(again.rope_scaling == config.rope_scaling);
-  CHECK(again.eos_token_ids == config.eos_token_ids);
-  CHECK(again.pad_token_id == config.pad_token_id);
-  CHECK_FALSE(again.bos_token_id.has_value());
-}
+TEST_CASE("config: DeepSeek-V3's fields") {
+  const ModelConfig config = load(deepseek());
+  CHECK(config.head_dim == 12);
+  CHECK(config.rope().head_dim == 4);
+  CHECK(config.latent == LatentAttentionConfig{12, 8, 8, 4, 6, true, false});
+  CHECK(config.experts.shared_intermediate_size == 32);
+  CHECK((config.experts.groups == 3 && config.experts.kept_groups == 2));
+  CHECK(config.layers_left_out == 1);
+  CHECK_FALSE(config.has_experts(0));
+  CHECK(config.has_experts(1));
+  const auto refuses = [](const json& change, const char* error) {
+    CHECK_THROWS_WITH(load(with(deepseek(), change)), Contains(error));
+  };
+  refuses({{"scoring_func", "softmax"}}, "'scoring_func' is 'softmax', expected sigmoid");
+  refuses({{"topk_method", "greedy"}}, "'topk_method' is 'greedy', expected noaux_tc");
+  refuses({{"moe_layer_freq", 2}}, "'moe_layer_freq' is 2, expected 1");
+  refuses({{"head_dim", 12}}, "'head_dim' is 12, expected 4, as qk_rope_head_dim");
+  refuses({{"v_head_dim", 13}}, "'v_head_dim' is 13, expected at most");
+  refuses({{"num_key_value_heads", 2}}, "'num_key_value_heads' is 2, expected");
+  refuses({{"n_group", 4}}, "'n_group' is 4, expected groups of equal size");
+  refuses({{"n_group", 6}}, "'n_group' is 6, expected groups of equal size, of two experts");
+  refuses({{"topk_group", 4}}, "'topk_group' is 4, expected at most n_group = 3");
+  refuses({{"num_experts_per_tok", 5}}, "'num_experts_per_tok' is 5, expected at most 4");
+  refuses({{"num_local_experts", 8}}, "'num_local_experts' is 8, expected 6");
+  refuses({{"rotary_dim", 4}}, "'rotary_dim'");
+  TEST_CASE("config: windows are those of transformers' classes") {
+    using Windows = std::vector<int64_t>;
+    const auto windows = [](const std::string& type, const json& changes) {
+      const ModelConfig config = load(with(base(type), with(changes, {{"num_hidden_layers", 3}})));
+      Windows all;
+      for (int64_t layer = 0; layer < 3; ++layer) {
+        all.push_back(config.window(layer));
+      }
+      const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
+      CHECK(again.blocks == config.blocks);
+      return all;
+    };
+    CHECK(windows("mistral", {{"sliding_window", 7}}) == Windows{7, 7, 7});
+    CHECK(windows("mistral", {{"sliding_window", nullptr}}) == Windows{0, 0, 0});
+    CHECK(windows("mistral", json::object()) == Windows{4096, 4096, 4096});
+    const json used{{"use_sliding_window", true}, {"sliding_window", 5}};
+    for (const char* type : {"qwen2", "qwen3"}) {
+      CHECK(windows(type, {{"sliding_window", 5}}) == Windows{0, 0, 0});
+      CHECK(windows(type, used) == Windows{0, 0, 0});  // from layer 28 on
+      CHECK(windows(type, with(used, {{"max_window_layers", 1}})) == Windows{0, 5, 5});
+      const json types{"sliding_attention", "full_attention", "sliding_attention"};
+      CHECK(windows(type, with(used, {{"layer_types", types}})) == Windows{5, 0, 5});
+    }
+    CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
+          Windows{5, 0, 5});
+  }
+
+  TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {
+    const json linear{{"rope_type", "linear"}, {"factor", 8.0}};
+    const json old{{"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}, {"rope_scaling", linear}};
+    const json full = with(linear, {{"rope_theta", 5e5}});
+    const json local{{"rope_type", "default"}, {"rope_theta", 2e4}};
+    const json both{{"full_attention", full}, {"sliding_attention", local}};
+    for (const json& fields : {old, json{{"rope_parameters", both}}}) {
+      const ModelConfig config = load(with(base("gemma3_text"), fields));
+      CHECK(config.rope_theta == 5e5);
+      CHECK(config.local_rope_theta == 2e4);
+      CHECK(config.rope_scaling == RopeScaling(LinearRope{8.0}));
+    }
+    const ModelConfig plain = load(base("gemma3_text"));
+    CHECK((plain.rope_theta == 1e6 && plain.local_rope_theta == 1e4));
+    CHECK((plain.tie_word_embeddings && plain.norms_plus_one));
+    for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+      CHECK_NOTHROW(load(with(base("gemma3_text"), {{key, nullptr}})));
+      CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{key, 30.0}})),
+                        Contains(std::string("'") + key + "' is set"));
+    }
+    const json scaled_local{{"full_attention", full}, {"sliding_attention", full}};
+    CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{"rope_parameters", scaled_local}})),
+                      Contains("windowed layers is not scaled"));
+  }
+
+  TEST_CASE("config: every architecture writes what it reads") {
+    for (const Architecture* architecture : architectures()) {
+      INFO(architecture->model_type);
+      json written_by_others = base(architecture->model_type);
+      if (architecture->model_type == std::string("qwen3_moe")) {
+        written_by_others.update({{"num_experts", 4},
+                                  {"num_experts_per_tok", 2},
+                                  {"moe_intermediate_size", 16},
+                                  {"mlp_only_layers", {1}}});
+      }
+      if (architecture->model_type == std::string("deepseek_v3")) {
+        written_by_others = deepseek();
+      }
+      const ModelConfig config = load(written_by_others);
+      const json written = json::parse(model_config_json(config, "float32"));
+      CHECK(written["architectures"] == json{architecture->class_name});
+      CHECK(json::parse(model_config_json(load(written), "float32")) == written);
+    }
+  }
+
+  TEST_CASE("config: what is written is read back") {
+    ModelConfig config = load(with(base("llama"), {{"attention_bias", true}, {"mlp_bias", true}}));
+    config.rope_theta = 12345.0;
+    config.rope_scaling = Llama3Rope{16.0, 1.5, 5.0, 128};
+    config.eos_token_ids = {3, 4};
+    config.pad_token_id = 0;
+    config.tie_word_embeddings = true;
+    const ModelConfig again = load(json::parse(model_config_json(config, "bfloat16")),
+                                   json::parse(generation_config_json(config)));
+    CHECK(again.model_type == config.model_type);
+    CHECK(again.hidden_size == config.hidden_size);
+    CHECK(again.head_dim == config.head_dim);
+    CHECK(again.rms_norm_eps == config.rms_norm_eps);
+    CHECK((again.qkv_bias && again.o_bias && again.mlp_bias && again.tie_word_embeddings));
+    CHECK(again.rope_theta == config.rope_theta);
+    CHECK(again.rope_scaling == config.rope_scaling);
+    CHECK(again.eos_token_ids == config.eos_token_ids);
+    CHECK(again.pad_token_id == config.pad_token_id);
+    CHECK_FALSE(again.bos_token_id.has_value());
+  }
 
 }  // namespace
 }  // namespace ringside::engine

@@ -44,7 +44,7 @@ TEST_CASE("every operator has a CPU implementation, and takes tensors and number
 TEST_CASE("an operator called with a stack of values gives what the direct call gives") {
   at::manual_seed(1);
   const at::Tensor x = at::randn({3, 8}), weight = at::randn({8});
-  const auto [y, rstd] = operators::rms_norm(x, weight, 1e-6, false);
+  const auto [y, rstd] = operators::rms_norm(x, weight, 1e-6, false, false);
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("ringside::rms_norm", "");
   torch::jit::Stack stack{x, weight, 1e-6, false};
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);

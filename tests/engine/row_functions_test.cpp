@@ -64,20 +64,20 @@ at::Tensor random(at::IntArrayRef shape) {
 }
 
 template <class T, class Acc, int kWidth>
-void check_norm(int64_t num_rows, int64_t size, bool in_fp32) {
-  CAPTURE(num_rows, size, kWidth, in_fp32);
+void check_norm(int64_t num_rows, int64_t size, bool in_fp32, bool plus_one) {
+  CAPTURE(num_rows, size, kWidth, in_fp32, plus_one);
   const at::Tensor x = random<T>({num_rows, size}), branch = random<T>({num_rows, size});
   const at::Tensor weight = random<T>({size}), dy = random<T>({num_rows, size});
-  const auto [sum, y, rstd] = cpu::add_rms_norm(x, branch, weight, 1e-5, in_fp32);
-  const auto [dx, d_weight] = cpu::rms_norm_backward(dy, sum, weight, rstd, branch);
+  const auto [sum, y, rstd] = cpu::add_rms_norm(x, branch, weight, 1e-5, in_fp32, plus_one);
+  const auto [dx, d_weight] = cpu::rms_norm_backward(dy, sum, weight, rstd, branch, plus_one);
   for (const int64_t lanes : kLanes) {
     at::Tensor got_sum = at::full_like(x, 99), got_y = at::full_like(x, 99);
     at::Tensor got_dx = at::full_like(x, 99);
     at::Tensor got_d_weight = at::zeros({size}, rstd.options());
     for (int64_t r = 0; r < num_rows; ++r) {
       const auto at = [&](const at::Tensor& t) { return t.mutable_data_ptr<T>() + r * size; };
-      const rows::NormRow<T, Acc, kWidth> row{at(x),       at(branch), weight.mutable_data_ptr<T>(),
-                                              at(got_sum), at(got_y),  size};
+      const rows::NormRow<T, Acc, kWidth> row{
+          at(x), at(branch), weight.mutable_data_ptr<T>(), at(got_sum), at(got_y), size, plus_one};
       const Acc squares = sum_of_lanes<Acc>(lanes, [&](Lane lane) { return row.squares(lane); });
       const Acc root = rows::reciprocal_root(squares / static_cast<Acc>(size), 1e-5);
       CHECK(root == Approx(rstd.view({-1})[r].item<double>()).epsilon(1e-5));
@@ -86,7 +86,7 @@ void check_norm(int64_t num_rows, int64_t size, bool in_fp32) {
       const rows::NormGradRow<T, Acc, kWidth> grad{
           at(dy),     at(sum),    weight.mutable_data_ptr<T>(),
           at(branch), at(got_dx), got_d_weight.mutable_data_ptr<Acc>(),
-          size};
+          size,       plus_one};
       const Acc mean =
           sum_of_lanes<Acc>(lanes, [&](Lane lane) { return grad.products(lane, root); }) /
           static_cast<Acc>(size);
@@ -105,13 +105,14 @@ void check_norm(int64_t num_rows, int64_t size, bool in_fp32) {
 
 TEST_CASE("row functions of the norm equal the CPU operator") {
   at::manual_seed(1);
-  for (const int64_t num_rows : {0, 1, 3}) {
-    check_norm<float, float, 1>(num_rows, 13, false);
-    check_norm<float, float, 4>(num_rows, 520, false);
-    check_norm<double, double, 1>(num_rows, 7, false);
-    check_norm<double, double, 2>(num_rows, 34, false);
-    check_norm<c10::BFloat16, float, 1>(num_rows, 100, false);
-    check_norm<c10::BFloat16, float, 8>(num_rows, 264, false);
+  for (const auto& [num_rows, plus_one] :
+       {std::pair{0, false}, {1, false}, {3, false}, {3, true}}) {
+    check_norm<float, float, 1>(num_rows, 13, false, plus_one);
+    check_norm<float, float, 4>(num_rows, 520, false, plus_one);
+    check_norm<double, double, 1>(num_rows, 7, false, plus_one);
+    check_norm<double, double, 2>(num_rows, 34, false, plus_one);
+    check_norm<c10::BFloat16, float, 1>(num_rows, 100, false, plus_one);
+    check_norm<c10::BFloat16, float, 8>(num_rows, 264, false, plus_one);
   }
 }
 
@@ -119,10 +120,13 @@ struct HeadCase {
   int64_t tokens, query, key, value, head_dim;
 };
 
+enum class HeadNorm { kNone, kPlain, kPlusOne };
+
 // The heads as the kernels see them: all items of a grid, one warp each.
 template <class T, class Acc, int kWidth>
-void check_heads(const HeadCase& c, bool normed) {
-  CAPTURE(c.tokens, c.query, c.key, c.value, c.head_dim, kWidth, normed);
+void check_heads(const HeadCase& c, HeadNorm norm_kind) {
+  const bool normed = norm_kind != HeadNorm::kNone, plus_one = norm_kind == HeadNorm::kPlusOne;
+  CAPTURE(c.tokens, c.query, c.key, c.value, c.head_dim, kWidth, normed, plus_one);
   const int64_t s = c.tokens, d = c.head_dim, half = d / 2;
   const int64_t n = c.query + c.key, all = n + c.value;
   // Part of a wider tensor: tokens are further apart than their heads are long.
@@ -132,12 +136,12 @@ void check_heads(const HeadCase& c, bool normed) {
   const auto some = [normed](const at::Tensor& t) {
     return normed ? std::make_optional(t) : std::nullopt;
   };
-  const auto [qk, rstd] =
-      cpu::qk_norm_rope(heads, c.query, c.key, some(q_norm), some(k_norm), cos, sin, 1e-5, false);
+  const auto [qk, rstd] = cpu::qk_norm_rope(heads, c.query, c.key, some(q_norm), some(k_norm), cos,
+                                            sin, 1e-5, false, plus_one);
   const at::Tensor d_qk = random<T>({s, n, d});
   const auto [d_heads, d_norms] = cpu::qk_norm_rope_backward(
       d_qk.narrow(1, 0, c.query), d_qk.narrow(1, c.query, c.key), random<T>({s, c.value, d}), heads,
-      some(q_norm), some(k_norm), rstd, cos, sin);
+      some(q_norm), some(k_norm), rstd, cos, sin, plus_one);
   const auto rows_of = [](const at::Tensor& t) {
     return rows::HeadRows<T>{t.mutable_data_ptr<T>(), t.stride(0), t.stride(1)};
   };
@@ -151,7 +155,7 @@ void check_heads(const HeadCase& c, bool normed) {
     const T* s_row = sin.const_data_ptr<T>() + token * half;
     const T* x = rows_of(heads).at(token, head);
     const rows::RotatedRow<T, Acc, kWidth> row{
-        x, weight, c_row, s_row, rows_of(got).at(token, head), half};
+        x, weight, c_row, s_row, rows_of(got).at(token, head), half, plus_one};
     const Acc squares = sum_of_lanes<Acc>(32, [&](Lane lane) { return row.squares(lane); });
     const Acc root = rows::reciprocal_root(squares / static_cast<Acc>(d), 1e-5);
     for_each_lane(32, [&](Lane lane) { row.write(lane, root); });
@@ -164,7 +168,8 @@ void check_heads(const HeadCase& c, bool normed) {
         s_row,
         rows_of(got_d).at(token, head),
         got_norms.mutable_data_ptr<Acc>() + (head < c.query ? 0 : d),
-        half};
+        half,
+        plus_one};
     const Acc mean = !normed ? Acc(0) : sum_of_lanes<Acc>(32, [&](Lane lane) {
                                           return grad.products(lane, root);
                                         }) / static_cast<Acc>(d);
@@ -184,15 +189,16 @@ TEST_CASE("row functions of norm and rotation equal the CPU operator") {
                             {2, 5, 5, 5, 20},
                             {0, 4, 2, 2, 64},
                             {3, 7, 3, 3, 256}}) {
-    for (const bool normed : {false, true}) {
-      check_heads<float, float, 2>(c, normed);
-      check_heads<double, double, 1>(c, normed);
-      check_heads<c10::BFloat16, float, 2>(c, normed);
+    for (const HeadNorm norm : {HeadNorm::kNone, HeadNorm::kPlain, HeadNorm::kPlusOne}) {
+      check_heads<float, float, 2>(c, norm);
+      check_heads<double, double, 1>(c, norm);
+      check_heads<c10::BFloat16, float, 2>(c, norm);
     }
   }
-  for (const bool normed : {false, true}) {  // half a head is odd
-    check_heads<float, float, 1>({3, 3, 1, 2, 6}, normed);
-    check_heads<c10::BFloat16, float, 1>({3, 2, 2, 2, 10}, normed);
+  for (const HeadNorm norm :
+       {HeadNorm::kNone, HeadNorm::kPlain, HeadNorm::kPlusOne}) {  // half a head is odd
+    check_heads<float, float, 1>({3, 3, 1, 2, 6}, norm);
+    check_heads<c10::BFloat16, float, 1>({3, 2, 2, 2, 10}, norm);
   }
 }
 

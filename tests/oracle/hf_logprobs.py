@@ -1,4 +1,4 @@
-"""`ringside logprobs` against transformers on random Qwen3, Qwen3-MoE, Qwen2.5, Mistral and Llama models.
+"""`ringside logprobs` against transformers on random Qwen3, Qwen3-MoE, DeepSeek-V3, Qwen2.5, Mistral and Llama models.
 
 Guards the decoder (biases, norms, RoPE and its scaling, tied heads, uneven head counts) and every
 sequence-parallel layout of it: each log-prob of documents of 2 to 1500 tokens must equal
@@ -22,6 +22,7 @@ import tempfile
 from unittest import mock
 
 import torch
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm, DeepseekV3TopkRouter
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -57,6 +58,8 @@ MODELS = [
     ("mistral", 4, 2, False),
     ("qwen3_moe", 4, 2, False),
     ("qwen3_moe", 6, 2, True),
+    ("deepseek_v3", 4, 4, False),
+    ("deepseek_v3", 6, 6, True),
 ]
 
 
@@ -73,13 +76,18 @@ def _route_in_own_dtype(self, hidden_states):
     return logits, weights, experts
 
 
+def _logits_in_own_dtype(self, hidden_states):
+    return torch.nn.functional.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), self.weight)
+
+
 @contextlib.contextmanager
 def norms_in_own_dtype():
     """Within it, transformers' RMSNorm and router compute in their input's dtype instead of fp32."""
     with contextlib.ExitStack() as stack:
-        for norm in (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, Qwen3MoeRMSNorm):
+        for norm in (DeepseekV3RMSNorm, LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, Qwen3MoeRMSNorm):
             stack.enter_context(mock.patch.object(norm, "forward", _norm_in_own_dtype))
         stack.enter_context(mock.patch.object(Qwen3MoeTopKRouter, "forward", _route_in_own_dtype))
+        stack.enter_context(mock.patch.object(DeepseekV3TopkRouter, "forward", _logits_in_own_dtype))
         yield
 
 

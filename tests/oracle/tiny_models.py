@@ -37,7 +37,7 @@ def _common(heads: int, kv_heads: int, head_dim: int, tied: bool, layers: int) -
 def make_config(
     family: str, heads: int, kv_heads: int, tied: bool, layers: int = 2, head_dim: int = 16
 ):
-    """A configuration of "qwen3", "qwen3_moe", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
+    """A configuration of "qwen3", "qwen3_moe", "deepseek_v3", "qwen2" (biases on q, k, v), "mistral" or "llama" (llama3 RoPE
     scaling)."""
     common = _common(heads, kv_heads, head_dim, tied, layers)
     if (
@@ -52,6 +52,16 @@ def make_config(
             head_dim=head_dim, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=tied,
             mlp_only_layers=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e6},
             **common | {"num_hidden_layers": layers + 1},
+        )
+    if family == "deepseek_v3":  # the first of three layers has an MLP; YaRN; tied: queries without a latent
+        yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+                "mscale": 1.0, "mscale_all_dim": 0.7}
+        return transformers.DeepseekV3Config(
+            q_lora_rank=None if tied else 20, kv_lora_rank=12, qk_nope_head_dim=head_dim - 4, qk_rope_head_dim=4,
+            v_head_dim=head_dim - 6, attention_bias=not tied, n_group=3, topk_group=2, n_routed_experts=9,
+            num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
+            norm_topk_prob=not tied, rope_interleave=not tied, rope_parameters=yarn,
+            **common | {"num_hidden_layers": layers + 1, "num_key_value_heads": heads},
         )
     if family == "mistral":
         return transformers.MistralConfig(
@@ -72,7 +82,7 @@ def make_config(
             "original_max_position_embeddings": 64,
         }
         return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=rope, **common)
-    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, qwen2, mistral or llama")
+    raise ValueError(f"family is '{family}', expected qwen3, qwen3_moe, deepseek_v3, qwen2, mistral or llama")
 
 
 ROPE_TYPES = ("linear", "dynamic", "yarn", "yarn, all fields", "longrope", "longrope, factor")
@@ -98,16 +108,84 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
     return transformers.LlamaConfig(head_dim=head_dim, rope_parameters=parameters, **common)
 
 
+# What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
+FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "qwen3_next", "qwen3_5")
+
+
+def make_family(family: str):
+    """A configuration of one of FAMILIES with three layers and, where it has them, windows shorter than 10 tokens."""
+    common = _common(4, 2, 16, False, 3)
+    plain_rope = {"rope_type": "default", "rope_theta": 1e4}
+    if family == "mistral, window":
+        return transformers.MistralConfig(head_dim=16, sliding_window=8, rope_parameters=plain_rope, **common)
+    if family == "qwen2, windows":
+        return transformers.Qwen2Config(use_sliding_window=True, sliding_window=5, rope_parameters=plain_rope,
+                                        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                        **common)
+    if family == "qwen3, windows":
+        return transformers.Qwen3Config(head_dim=16, use_sliding_window=True, sliding_window=6, max_window_layers=1,
+                                        rope_parameters=plain_rope, **common)
+    if family == "qwen3_moe, window":
+        return transformers.Qwen3MoeConfig(head_dim=16, use_sliding_window=True, sliding_window=7, num_experts=4,
+                                           num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True,
+                                           rope_parameters=plain_rope, **common)
+    if family == "gemma3":
+        rope = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": plain_rope}
+        return transformers.Gemma3TextConfig(head_dim=16, sliding_window=8, sliding_window_pattern=2,
+                                             query_pre_attn_scalar=24, rope_parameters=rope,
+                                             **common | {"tie_word_embeddings": True})
+    if family in ("qwen3_next", "qwen3_5"):
+        hybrid = _common(4, 2, 16, False, 4) | dict(
+            head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+            linear_value_head_dim=12, linear_conv_kernel_dim=4,
+            rope_parameters=plain_rope | {"partial_rotary_factor": 0.5})
+        if family == "qwen3_5":
+            return transformers.Qwen3_5TextConfig(**hybrid)
+        return transformers.Qwen3NextConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+                                            shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
+    raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
+
+
+def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]:
+    """Tensors by transformers' names in memory -> by its names on disk: experts one by one."""
+    if config.model_type != "qwen3_moe":
+        return tensors
+    result = {}
+    for name, value in tensors.items():
+        prefix, found, matrix = name.partition(".mlp.experts.")
+        if not found:
+            result[name] = value
+            continue
+        for expert, of_expert in enumerate(value):
+            parts = {"gate_proj": of_expert[: len(of_expert) // 2], "up_proj": of_expert[len(of_expert) // 2 :]}
+            for part, tensor in (parts if matrix == "gate_up_proj" else {"down_proj": of_expert}).items():
+                result[f"{prefix}.mlp.experts.{expert}.{part}.weight"] = tensor
+    return result
+
+
 def make_model(config, seed: int, std: float = 0.2):
-    """A float32 model of `config`, all of it drawn: norms 1 + std N(0, 1), the rest std N(0, 1)."""
+    """A float32 model of `config`, all of it drawn: norms' factors 1 + std N(0, 1), sinks N(0, 1), the rest std
+    N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="sdpa", experts_implementation="eager"
+        config, dtype=torch.float32, attn_implementation="eager" if config.model_type == "gpt_oss" else "sdpa",
+        experts_implementation="eager"
     )
+    gemma = config.model_type.startswith("gemma3")  # stores a norm's factor less 1
+    hybrid = config.model_type in ("qwen3_next", "qwen3_5_text")  # the same but for linear_attn.norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator) * std
-            parameter.copy_(noise + 1 if "norm" in name else noise)
+            noise = torch.randn(parameter.shape, generator=generator) * (1.0 if name.endswith("sinks") else std)
+            if gemma and "embed_tokens" in name:
+                noise *= 0.2  # scaled by sqrt(hidden_size) it would outweigh the layers
+            stored_whole = "norm" in name and not gemma and (not hybrid or "linear_attn" in name)
+            parameter.copy_(noise + 1 if stored_whole else noise)
+            if name.endswith("A_log"):  # slow decay: what should not reach a token would be seen
+                parameter.sub_(3.0)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # wide enough to change the choice of experts
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     return model.eval()
 
 

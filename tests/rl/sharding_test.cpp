@@ -23,7 +23,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
               at::ScalarType wire) {
   Outcome outcome;
   const rl::ParallelConfig parallel = layout.config();
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         Outcome own = test::train_sharded(layout, model, dtype, wire, kSteps, mesh, groups);
@@ -31,7 +31,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
           outcome = std::move(own);
         }
       },
-      std::chrono::seconds(30), rl::sharding_axes(parallel));
+      rl::sharding_axes(parallel));
   return outcome;
 }
 
@@ -147,6 +147,28 @@ TEST_CASE("a model with experts trains as in one process on every mesh") {
   }
 }
 
+TEST_CASE("a model with latent attention trains as in one process on every mesh") {
+  const engine::ModelConfig model = test::latent_config();
+  const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+  CHECK(whole.norms[0] > 0.01);
+  // The correction of the router: drawn, and left as it was by five steps with weight decay.
+  const at::Tensor correction = whole.weights.back();
+  CHECK(correction.numel() == model.experts.count);
+  CHECK(correction.equal(test::router_correction(model.experts.count)));
+  const std::vector<Layout> layouts{
+      {.ulysses = 2},
+      {.ring = 2},
+      {.ring = 2, .ulysses = 2, .activations = {engine::Recompute::kSelective}},
+      {.replicate = 2},
+      {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
+      {.shard = 2, .stage = 1},
+      {.shard = 2, .offload = rl::OptimizerOffload::kFull}};
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name());
+    require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+  }
+}
+
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {
@@ -171,7 +193,7 @@ TEST_CASE("a bf16 model keeps its digits when it is sharded, and sends bf16 grad
 
 TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
   const Layout layout{.shard = 4};
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(layout.config()),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         engine::ComputeContext context(at::kFloat);
@@ -191,7 +213,7 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         TORCH_CHECK(unit.flat().detach()[1].item<float>() ==
                     (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
       },
-      std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+      rl::sharding_axes(layout.config()));
 }
 
 // Bytes that rank 0 sends in the shard's group in kSteps steps, by the closed formulas. A gather

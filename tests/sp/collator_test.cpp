@@ -234,8 +234,8 @@ TEST_CASE(
       const sp::MicroBatch& batch = batches[0];
       CHECK(batch.saving.raw_tokens == 120);
       CHECK(batch.saving.unique_tokens == 20 + 5 * 4);
-      CHECK(batch.saving.raw_pairs == 5 * 24 * 25 / 2);
-      CHECK(batch.saving.unique_pairs == 20 * 21 / 2 + 5 * (21 + 22 + 23 + 24));
+      CHECK(batch.plan(0).raw_pairs == 5 * 24 * 25 / 2);
+      CHECK(batch.plan(0).unique_pairs == 20 * 21 / 2 + 5 * (21 + 22 + 23 + 24));
       const at::Tensor token = batch.ids_s.index_select(0, batch.source_n);
       for (int64_t n = 0; n < batch.num_entries(); ++n) {
         REQUIRE(token[n].item<int64_t>() == source_ids[batch.entry_index[n]]);

@@ -50,15 +50,15 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
                                     const at::TensorOptions& options) {
   engine::PassShape shape;
   shape.tokens = batch.ids_s.size(0);
-  shape.share_tokens = batch.plan->share_rows;
+  shape.share_tokens = batch.any_plan().share_rows;
   shape.entries = batch.num_entries();
-  shape.query_heads = batch.plan->local_query_heads();
-  shape.kv_heads = batch.plan->local_kv_heads();
+  shape.query_heads = batch.any_plan().local_query_heads();
+  shape.kv_heads = batch.any_plan().local_kv_heads();
   shape.logit_rows =
       engine::token_score_rows(options, config.vocab_size, layout.activations.logit_chunk_bytes);
   shape.logit_bytes = engine::bytes_per_logit(options);
-  shape.ring_ranks = batch.plan->ring_size();
-  shape.gathers_kv = batch.plan->options.ring_impl == sp::RingImpl::kAllGather;
+  shape.ring_ranks = batch.any_plan().ring_size();
+  shape.gathers_kv = batch.any_plan().options.ring_impl == sp::RingImpl::kAllGather;
   shape.activations = layout.activations;
   if (layout.stage > 0) {
     shape.state.shard_ranks = mesh.size(sp::axes::fsdp(sp::CpFsdpMode::kAll));

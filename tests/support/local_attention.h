@@ -16,9 +16,11 @@ class LocalAttention final : public engine::AttentionBackend {
   // lengths: tokens of each document, in packed order.
   explicit LocalAttention(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
 
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                    const at::Tensor& v_sKD) override {
-    layers_.push_back(layer);
+  at::Tensor attend(const engine::AttentionSpec& spec, const at::Tensor& q_sHD,
+                    const at::Tensor& k_sKD, const at::Tensor& v_sKD) override {
+    TORCH_CHECK(spec.window == 0 && !spec.sinks_H.defined(),
+                "local attention has no windows and no sinks");
+    layers_.push_back(spec.layer);
     std::vector<at::Tensor> outs;
     int64_t begin = 0;
     for (const int64_t n : lengths_) {
@@ -26,7 +28,8 @@ class LocalAttention final : public engine::AttentionBackend {
         return x.narrow(0, begin, n).transpose(0, 1).unsqueeze(0);
       };
       const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-          part(q_sHD), part(k_sKD), part(v_sKD), /*dropout_p=*/0.0, /*is_causal=*/true);
+          part(q_sHD), part(k_sKD), part(v_sKD), /*dropout_p=*/0.0, /*is_causal=*/true,
+          /*attn_mask=*/{}, spec.softmax_scale);
       outs.push_back(out.squeeze(0).transpose(0, 1));
       begin += n;
     }

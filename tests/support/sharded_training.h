@@ -75,6 +75,22 @@ inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const
   return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
 }
 
+// Wide enough to change the choice of experts.
+inline at::Tensor router_correction(int64_t experts) {
+  return at::arange(experts, at::kDouble).mul(1.7).sin().mul(0.3);
+}
+
+inline void draw_corrections(engine::Decoder& decoder) {
+  const at::NoGradGuard no_grad;
+  for (engine::ParamUnit* unit : decoder.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      if (unit->specs()[i].name.ends_with("e_score_correction_bias")) {
+        unit->assign(i, router_correction(unit->specs()[i].numel()));
+      }
+    }
+  }
+}
+
 // `steps` optimizer steps of the model on this rank. wire: dtype in which gradients are sent.
 // Groups need those of rl::sharding_axes(). Collective over: the world.
 inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::ModelConfig& model,
@@ -91,6 +107,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   context.reduce = wire;
   auto decoder = std::make_unique<engine::Decoder>(model, context);
   decoder->init_random(3, 0.3);
+  draw_corrections(*decoder);
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});

@@ -20,6 +20,29 @@ inline engine::ModelConfig tiny_config(int64_t vocab_size = 19) {
   return config;
 }
 
+// Latent attention, in the second layer experts with a sigmoid router and a shared MLP.
+inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
+  engine::ModelConfig config = tiny_config(vocab_size);
+  config.qk_norm = false;
+  config.num_key_value_heads = config.num_attention_heads;
+  config.head_dim = 10;
+  config.latent = {.q_rank = 9, .kv_rank = 7, .nope_dim = 6, .rope_dim = 4, .value_dim = 8};
+  config.experts = {.count = 6,
+                    .per_token = 3,
+                    .intermediate_size = 12,
+                    .normalise_weights = true,
+                    .router = engine::RouterKind::kSigmoid,
+                    .groups = 3,
+                    .kept_groups = 2,
+                    .weight_factor = 1.5,
+                    .shared_intermediate_size = 10};
+  const auto block = [](engine::ChannelMixer channel_mixer) {
+    return engine::BlockSpec{engine::TokenMixer::kLatentAttention, channel_mixer};
+  };
+  config.blocks = {block(engine::ChannelMixer::kMlp), block(engine::ChannelMixer::kExperts)};
+  return config;
+}
+
 inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::ScalarType dtype,
                                       uint64_t seed, double std = 0.2) {
   engine::Decoder decoder(config, dtype);

@@ -267,6 +267,8 @@ class Preflight(unittest.TestCase):
     def test_held_out_prompts_and_examples_are_read_too(self):
         self.lines("eval.jsonl", [{"prompt": "1>"}])
         self.refused(f"data.eval={self.folder}/eval.jsonl", "eval.every=1", expect=("data.eval", "eval.jsonl:1", "answer"))
+        self.refused(f"eval.sets={{hard: {self.folder}/eval.jsonl}}", "eval.every=1",
+                     expect=("eval.sets.hard", "eval.jsonl:1", "answer"))
         self.accepted(*self.sft)
         self.refused("algorithm.name=sft", expect=("data.sft is not set",))
         self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])

@@ -17,7 +17,7 @@ constexpr int64_t kTokens = 512;
 // Attention inside one document by ATen's own kernel.
 class OneDocument final : public AttentionBackend {
  public:
-  at::Tensor attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor attend(const AttentionSpec& /*spec*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override {
     const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     return at::scaled_dot_product_attention(heads_first(q_sHD), heads_first(k_sKD),

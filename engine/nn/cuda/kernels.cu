@@ -59,7 +59,8 @@ __global__ void norm_kernel(NormArgs args) {
         static_cast<const T*>(args.weight),
         args.sum == nullptr ? nullptr : static_cast<T*>(args.sum) + at,
         static_cast<T*>(args.y) + at,
-        args.size};
+        args.size,
+        args.plus_one};
     const Acc mean = block_sum(one.squares(lane_of_block())) / static_cast<Acc>(args.size);
     const Acc rstd = rows::reciprocal_root(mean, args.eps);
     if (threadIdx.x == 0) {
@@ -92,7 +93,8 @@ __global__ void norm_grad_kernel(NormGradArgs args) {
         args.d_sum == nullptr ? nullptr : static_cast<const T*>(args.d_sum) + at,
         static_cast<T*>(args.dx) + at,
         d_weight,
-        args.size};
+        args.size,
+        args.plus_one};
     const Acc rstd = static_cast<const Acc*>(args.rstd)[row];
     const Acc mean = block_sum(one.products(lane_of_block(), rstd)) / static_cast<Acc>(args.size);
     one.write(lane_of_block(), rstd, mean);
@@ -148,7 +150,8 @@ __global__ void rotation_kernel(RotationArgs args, HeadTensor heads, HeadTensor 
                                                static_cast<const T*>(args.cos) + token * half,
                                                static_cast<const T*>(args.sin) + token * half,
                                                head_rows<T>(qk).at(token, head),
-                                               half};
+                                               half,
+                                               args.plus_one};
     Acc rstd = 1;
     if (one.weight != nullptr) {
       const Acc sum = warp_sum(one.squares(lane_of_warp()));
@@ -205,7 +208,8 @@ __global__ void rotation_grad_kernel(RotationArgs args, HeadGradArgs grads) {
         static_cast<const T*>(args.sin) + token * (d / 2),
         dx,
         d_norms + (head < shape.query_heads ? 0 : d),
-        d / 2};
+        d / 2,
+        args.plus_one};
     Acc rstd = 1;
     Acc mean = 0;
     if (normed) {

@@ -33,6 +33,7 @@ struct NormArgs {
   int64_t rows = 0;
   int64_t size = 0;
   double eps = 0.0;
+  bool plus_one = false;
 };
 cudaError_t rms_norm_cuda(const Types& types, const NormArgs& args, cudaStream_t stream);
 
@@ -51,6 +52,7 @@ struct NormGradArgs {
   void* d_weight = nullptr;  // [size], in the wider of the two types
   int64_t rows = 0;
   int64_t size = 0;
+  bool plus_one = false;
 };
 // Two kernels. The size is limited by a block's shared memory: 12288 in fp32 sums, half of that in
 // fp64.
@@ -82,6 +84,7 @@ struct RotationArgs {
   const void* sin = nullptr;
   void* rstd = nullptr;
   double eps = 0.0;
+  bool plus_one = false;
 };
 cudaError_t qk_norm_rope_cuda(const Types& types, const RotationArgs& args, const HeadTensor& heads,
                               const HeadTensor& qk, cudaStream_t stream);

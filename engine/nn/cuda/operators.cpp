@@ -66,7 +66,7 @@ int64_t rows_of(const at::Tensor& x) { return x.size(-1) == 0 ? 0 : x.numel() / 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm(const at::Tensor& x_any,
                                                     const OptionalTensor& branch_any,
                                                     const at::Tensor& weight_any, double eps,
-                                                    bool in_fp32) {
+                                                    bool in_fp32, bool plus_one) {
   check_on(x_any, {weight_any, branch_any.value_or(weight_any)});
   const c10::cuda::CUDAGuard guard(x_any.device());
   const at::Tensor x = x_any.contiguous(), weight = weight_any.contiguous();
@@ -83,22 +83,23 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm(const at::Tensor& x_any,
                       .rstd = rstd.mutable_data_ptr(),
                       .rows = rows_of(x),
                       .size = x.size(-1),
-                      .eps = eps};
+                      .eps = eps,
+                      .plus_one = plus_one};
   C10_CUDA_CHECK(rms_norm_cuda(types, args, c10::cuda::getCurrentCUDAStream()));
   return {sum, y, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight,
-                                            double eps, bool in_fp32) {
-  const auto [same, y, rstd] = norm(x, std::nullopt, weight, eps, in_fp32);
+                                            double eps, bool in_fp32, bool plus_one) {
+  const auto [same, y, rstd] = norm(x, std::nullopt, weight, eps, in_fp32, plus_one);
   return {y, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
-                                                            bool in_fp32) {
-  return norm(x, branch, weight, eps, in_fp32);
+                                                            bool in_fp32, bool plus_one) {
+  return norm(x, branch, weight, eps, in_fp32, plus_one);
 }
 
 // Of a weight's gradient: the wider of the weight's dtype and that of the sums.
@@ -106,11 +107,9 @@ at::TensorOptions gradient_of(const at::Tensor& weight, const at::Tensor& rstd) 
   return weight.options().dtype(c10::promoteTypes(weight.scalar_type(), rstd.scalar_type()));
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
-                                                     const at::Tensor& x_any,
-                                                     const at::Tensor& weight_any,
-                                                     const at::Tensor& rstd,
-                                                     const OptionalTensor& d_sum_any) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
+    const at::Tensor& dy_any, const at::Tensor& x_any, const at::Tensor& weight_any,
+    const at::Tensor& rstd, const OptionalTensor& d_sum_any, bool plus_one) {
   check_on(x_any, {dy_any, weight_any, rstd, d_sum_any.value_or(rstd)});
   const c10::cuda::CUDAGuard guard(x_any.device());
   const at::Tensor x = x_any.contiguous(), dy = dy_any.contiguous();
@@ -132,7 +131,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy_any,
                           .partial = partial.mutable_data_ptr(),
                           .d_weight = d_weight.mutable_data_ptr(),
                           .rows = rows,
-                          .size = size};
+                          .size = size,
+                          .plus_one = plus_one};
   C10_CUDA_CHECK(rms_norm_backward_cuda(types, args, c10::cuda::getCurrentCUDAStream()));
   return {dx, d_weight};
 }
@@ -152,8 +152,8 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_any, int
                                                 int64_t key_heads, const OptionalTensor& q_norm_any,
                                                 const OptionalTensor& k_norm_any,
                                                 const at::Tensor& cos_any,
-                                                const at::Tensor& sin_any, double eps,
-                                                bool in_fp32) {
+                                                const at::Tensor& sin_any, double eps, bool in_fp32,
+                                                bool plus_one) {
   check_on(heads_any,
            {cos_any, sin_any, q_norm_any.value_or(cos_any), k_norm_any.value_or(cos_any)});
   const c10::cuda::CUDAGuard guard(heads_any.device());
@@ -171,7 +171,8 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_any, int
                           .cos = cos.const_data_ptr(),
                           .sin = sin.const_data_ptr(),
                           .rstd = rstd.mutable_data_ptr(),
-                          .eps = eps};
+                          .eps = eps,
+                          .plus_one = plus_one};
   C10_CUDA_CHECK(qk_norm_rope_cuda(types, args, head_tensor(heads), head_tensor(qk),
                                    c10::cuda::getCurrentCUDAStream()));
   return {qk, rstd};
@@ -180,7 +181,7 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope(const at::Tensor& heads_any, int
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const at::Tensor& dq_any, const at::Tensor& dk_any, const at::Tensor& dv_any,
     const at::Tensor& heads_any, const OptionalTensor& q_norm_any, const OptionalTensor& k_norm_any,
-    const at::Tensor& rstd, const at::Tensor& cos_any, const at::Tensor& sin_any) {
+    const at::Tensor& rstd, const at::Tensor& cos_any, const at::Tensor& sin_any, bool plus_one) {
   check_on(heads_any, {dq_any, dk_any, dv_any, rstd, cos_any, sin_any, q_norm_any.value_or(rstd),
                        k_norm_any.value_or(rstd)});
   const c10::cuda::CUDAGuard guard(heads_any.device());
@@ -203,7 +204,8 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
                           .k_norm = data_or_null(k_norm),
                           .cos = cos.const_data_ptr(),
                           .sin = sin.const_data_ptr(),
-                          .rstd = const_cast<void*>(rstd.const_data_ptr())};
+                          .rstd = const_cast<void*>(rstd.const_data_ptr()),
+                          .plus_one = plus_one};
   const HeadGradArgs grads{head_tensor(dq),           head_tensor(dk),
                            head_tensor(dv),           head_tensor(heads),
                            head_tensor(d_heads),      partial.mutable_data_ptr(),

@@ -55,9 +55,19 @@ C10_HOST_DEVICE inline Acc reciprocal_root(Acc mean_square, double eps) {
   return Acc(1) / std::sqrt(mean_square + static_cast<Acc>(eps));
 }
 
-// x * rstd rounded to T, times the weight, not rounded again.
+// What a norm multiplies by.
+template <class Acc, class T>
+C10_HOST_DEVICE inline Acc norm_factor(T weight, bool plus_one) {
+  return plus_one ? Acc(1) + static_cast<Acc>(weight) : static_cast<Acc>(weight);
+}
+
+// x * rstd rounded to T, times the weight, not rounded again. With plus_one x * rstd * (1 +
+// weight), not rounded at all.
 template <class T, class Acc>
-C10_HOST_DEVICE inline Wide<T> normed(T x, Acc rstd, T weight) {
+C10_HOST_DEVICE inline Wide<T> normed(T x, Acc rstd, T weight, bool plus_one) {
+  if (plus_one) {
+    return static_cast<Wide<T>>(static_cast<Acc>(x) * rstd * norm_factor<Acc>(weight, true));
+  }
   const T rounded = static_cast<T>(static_cast<Acc>(x) * rstd);
   return static_cast<Wide<T>>(rounded) * static_cast<Wide<T>>(weight);
 }
@@ -71,6 +81,7 @@ struct NormRow {
   T* sum;  // written where there is a branch
   T* y;
   int64_t size;
+  bool plus_one = false;
 
   C10_HOST_DEVICE Acc squares(Lane lane) const {
     Acc total = 0;
@@ -98,7 +109,7 @@ struct NormRow {
       Pack<T, kWidth> row = load<kWidth>(from + i);
       const Pack<T, kWidth> scale = load<kWidth>(weight + i);
       for (int w = 0; w < kWidth; ++w) {
-        row.x[w] = static_cast<T>(normed(row.x[w], rstd, scale.x[w]));
+        row.x[w] = static_cast<T>(normed(row.x[w], rstd, scale.x[w], plus_one));
       }
       store<kWidth>(y + i, row);
     });
@@ -116,6 +127,7 @@ struct NormGradRow {
   T* dx;
   Acc* d_weight;
   int64_t size;
+  bool plus_one = false;
 
   C10_HOST_DEVICE Acc products(Lane lane, Acc rstd) const {
     Acc total = 0;
@@ -125,7 +137,7 @@ struct NormGradRow {
       for (int w = 0; w < kWidth; ++w) {
         const Acc product = static_cast<Acc>(g.x[w]) * (static_cast<Acc>(row.x[w]) * rstd);
         d_weight[i + w] += product;
-        total += product * static_cast<Acc>(scale.x[w]);
+        total += product * norm_factor<Acc>(scale.x[w], plus_one);
       }
     });
     return total;
@@ -139,7 +151,7 @@ struct NormGradRow {
       Pack<T, kWidth> out;
       for (int w = 0; w < kWidth; ++w) {
         const Acc n = static_cast<Acc>(row.x[w]) * rstd;
-        const Acc weighted = static_cast<Acc>(g.x[w]) * static_cast<Acc>(scale.x[w]);
+        const Acc weighted = static_cast<Acc>(g.x[w]) * norm_factor<Acc>(scale.x[w], plus_one);
         const Acc gradient = rstd * (weighted - n * mean);
         out.x[w] =
             static_cast<T>(d_sum != nullptr ? gradient + static_cast<Acc>(added.x[w]) : gradient);
@@ -180,6 +192,7 @@ struct RotatedRow {
   const T* sin;
   T* y;
   int64_t half;
+  bool plus_one = false;
 
   C10_HOST_DEVICE Acc squares(Lane lane) const {
     Acc total = 0;
@@ -200,8 +213,8 @@ struct RotatedRow {
       for (int w = 0; w < kWidth; ++w) {
         Wide<T> a = static_cast<Wide<T>>(x1.x[w]), b = static_cast<Wide<T>>(x2.x[w]);
         if (weight != nullptr) {
-          a = normed(x1.x[w], rstd, weight[i + w]);
-          b = normed(x2.x[w], rstd, weight[half + i + w]);
+          a = normed(x1.x[w], rstd, weight[i + w], plus_one);
+          b = normed(x2.x[w], rstd, weight[half + i + w], plus_one);
         }
         const Wide<T> cw = static_cast<Wide<T>>(c.x[w]), sw = static_cast<Wide<T>>(s.x[w]);
         x1.x[w] = static_cast<T>(a * cw - b * sw);
@@ -226,6 +239,7 @@ struct RotatedGradRow {
   T* dx;
   Acc* d_weight;
   int64_t half;
+  bool plus_one = false;
 
   // Calls f(i, g_i, g_{i + half}) with the gradients before the rotation.
   template <class F>
@@ -246,7 +260,7 @@ struct RotatedGradRow {
     const auto one = [&](int64_t i, Acc g) {
       const Acc product = g * (static_cast<Acc>(x[i]) * rstd);
       d_weight[i] += product;
-      total += product * static_cast<Acc>(weight[i]);
+      total += product * norm_factor<Acc>(weight[i], plus_one);
     };
     for_each_pair(lane, [&](int64_t i, Acc g1, Acc g2) {
       one(i, g1);
@@ -262,7 +276,7 @@ struct RotatedGradRow {
         return;
       }
       const Acc n = static_cast<Acc>(x[i]) * rstd;
-      dx[i] = static_cast<T>(rstd * (g * static_cast<Acc>(weight[i]) - n * mean));
+      dx[i] = static_cast<T>(rstd * (g * norm_factor<Acc>(weight[i], plus_one) - n * mean));
     };
     for_each_pair(lane, [&](int64_t i, Acc g1, Acc g2) {
       one(i, g1);

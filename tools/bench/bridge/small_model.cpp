@@ -48,8 +48,8 @@ engine::ModelConfig quickstart_model() {
 
 class EqualDocuments final : public engine::AttentionBackend {
  public:
-  at::Tensor attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
-                    const at::Tensor& v_sKD) override {
+  at::Tensor attend(const engine::AttentionSpec& /*spec*/, const at::Tensor& q_sHD,
+                    const at::Tensor& k_sKD, const at::Tensor& v_sKD) override {
     const auto heads_first = [](const at::Tensor& x) {
       return x.view({kDocuments, kTokens, x.size(1), x.size(2)}).transpose(1, 2);
     };

@@ -199,8 +199,9 @@ Bench::Setup step_of(int64_t tokens, bool shared) {
     return [=] {
       for (const sp::MicroBatch& shard : *shards) {
         engine::SequenceParallelAttention attention(
-            {sp::cpu_kernels()->prepare(shard.plan, at::kFloat), comms.tensors(sp::axes::kUlysses),
-             comms.tensors(sp::axes::kRing)});
+            {{0,
+              {sp::cpu_kernels()->prepare(shard.plan(0).plan, at::kFloat),
+               comms.tensors(sp::axes::kUlysses), comms.tensors(sp::axes::kRing)}}});
         const at::Tensor hidden = decoder->forward(shard.ids_s, shard.positions_s, attention);
         const auto scores = decoder->score(hidden.index_select(0, shard.source_n), shard.target_n,
                                            at::ones({shard.num_entries()}));

@@ -1,0 +1,86 @@
+#include "engine/architectures/delta_net_fields.h"
+
+#include <string>
+#include <vector>
+
+#include "engine/architectures/shared_fields.h"
+
+namespace ringside::engine {
+namespace {
+
+constexpr const char* kLinear = "linear_attention";
+constexpr const char* kSoftmax = "full_attention";
+
+sp::StateShape read_heads_of_delta_net(const JsonObject& json) {
+  sp::StateShape shape;
+  shape.key_heads = json.require_at_least(1, "linear_num_key_heads");
+  shape.value_heads = json.require_at_least(1, "linear_num_value_heads");
+  shape.key_dim = json.require_at_least(1, "linear_key_head_dim");
+  shape.value_dim = json.require_at_least(1, "linear_value_head_dim");
+  shape.conv_taps = json.require_at_least(1, "linear_conv_kernel_dim");
+  if (shape.value_heads % shape.key_heads != 0) {
+    json.fail("linear_num_value_heads", "is " + std::to_string(shape.value_heads) +
+                                            ", expected a multiple of linear_num_key_heads = " +
+                                            std::to_string(shape.key_heads));
+  }
+  return shape;
+}
+
+}  // namespace
+
+void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
+  FieldDefaults defaults;
+  defaults.head_dim = 256;
+  defaults.read_rope = read_partial_rope;
+  read_shared_fields(json, defaults, config);
+  read_attention_bias(json, config);
+  config.qk_norm = config.norms_plus_one = config.gated_attention = true;
+  config.delta_net.shape = read_heads_of_delta_net(json);
+}
+
+void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
+  const std::vector<std::string> types = json.texts("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config.num_hidden_layers) {
+    json.fail("layer_types", "has " + std::to_string(types.size()) +
+                                 " layers, expected num_hidden_layers = " +
+                                 std::to_string(config.num_hidden_layers));
+  }
+  const int64_t interval =
+      json.has("full_attention_interval") ? json.require_at_least(1, "full_attention_interval") : 4;
+  config.list_blocks();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string type = !types.empty()                ? types[layer]
+                             : (layer + 1) % interval != 0 ? kLinear
+                                                           : kSoftmax;
+    if (type != kLinear && type != kSoftmax) {
+      json.fail("layer_types", "holds '" + type + "', expected linear_attention or full_attention");
+    }
+    if (type == kLinear) {
+      config.blocks[layer].token_mixer = TokenMixer::kGatedDelta;
+    }
+  }
+}
+
+void write_delta_net_fields(const ModelConfig& config, nlohmann::ordered_json& json) {
+  const sp::StateShape& shape = config.delta_net.shape;
+  const double fraction =
+      static_cast<double>(config.rotary_dim) / static_cast<double>(config.head_dim);
+  json["partial_rotary_factor"] = fraction;
+  json["rope_parameters"]["partial_rotary_factor"] = fraction;
+  if (!json["rope_scaling"].is_null()) {
+    json["rope_scaling"]["partial_rotary_factor"] = fraction;
+  }
+  json.update({{"attention_bias", config.qkv_bias},
+               {"linear_num_key_heads", shape.key_heads},
+               {"linear_num_value_heads", shape.value_heads},
+               {"linear_key_head_dim", shape.key_dim},
+               {"linear_value_head_dim", shape.value_dim},
+               {"linear_conv_kernel_dim", shape.conv_taps}});
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    types.push_back(config.is_delta_net(layer) ? kLinear : kSoftmax);
+  }
+  json["layer_types"] = types;
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,22 @@
+#include "engine/architectures/architecture.h"
+#include "engine/architectures/delta_net_fields.h"
+
+namespace ringside::engine {
+namespace {
+
+ModelConfig read_qwen3_5(const JsonObject& json) {
+  ModelConfig config;
+  read_delta_net_fields(json, config);
+  read_delta_net_layers(json, config);
+  return config;
+}
+
+void write_qwen3_5(const ModelConfig& config, nlohmann::ordered_json& json) {
+  write_delta_net_fields(config, json);
+}
+
+}  // namespace
+
+const Architecture kQwen35{"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5, write_qwen3_5};
+
+}  // namespace ringside::engine

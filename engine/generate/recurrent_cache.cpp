@@ -1,0 +1,78 @@
+#include "engine/generate/recurrent_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/nn/causal_conv.h"
+#include "engine/nn/gated_delta.h"
+
+namespace ringside::engine {
+namespace {
+
+at::Tensor conv_weight(const GatedDelta& net) { return net.conv_GcT.flatten(0, 1); }
+
+DeltaRows rows_of(const GatedDelta& net, const at::Tensor& convolved) {
+  return delta_rows(net.shape, net.channels_sGC, convolved, net.log_decay_Gv, net.decay_bias_Gv);
+}
+
+at::Tensor by_group_of(const sp::StateShape& shape, const at::Tensor& out_ShV) {
+  return out_ShV.reshape({out_ShV.size(0), shape.key_heads, shape.out_channels()});
+}
+
+}  // namespace
+
+RecurrentCache::RecurrentCache(int64_t num_layers, std::vector<int64_t> prompt_lengths)
+    : prompt_lengths_(std::move(prompt_lengths)), layers_(num_layers) {}
+
+void RecurrentCache::keep_rows(const at::Tensor& rows_b) {
+  for (LayerState& layer : layers_) {
+    for (at::Tensor* x : {&layer.state_BhKV, &layer.before_BTc}) {
+      *x = x->defined() ? x->index_select(0, rows_b) : *x;
+    }
+  }
+}
+
+at::Tensor RecurrentCache::mix(int64_t layer, const GatedDelta& net) {
+  LayerState& state = layers_.at(layer);
+  return state.state_BhKV.defined() ? step(state, net) : prefill(state, net);
+}
+
+at::Tensor RecurrentCache::prefill(LayerState& layer, const GatedDelta& net) const {
+  const int64_t before = net.shape.conv_taps - 1;
+  const at::Tensor conv_in = conv_channels(net.shape, net.channels_sGC);
+  std::vector<sp::Range> rows;
+  std::vector<RecurrentRun> runs;
+  std::vector<at::Tensor> tails;
+  int64_t begin = 0;
+  for (const int64_t length : prompt_lengths_) {
+    rows.push_back({begin, begin + length});
+    runs.push_back({begin, begin + length, -1});
+    const int64_t kept = std::min(length, before);
+    tails.push_back(at::cat({conv_in.new_zeros({before - kept, conv_in.size(1)}),
+                             conv_in.narrow(0, begin + length - kept, kept)}));
+    begin += length;
+  }
+  const auto conv =
+      std::make_shared<const ConvTables>(rows, std::vector<int64_t>(rows.size() * before, -1),
+                                         net.shape.conv_taps, begin, conv_in.device());
+  const auto chunks = std::make_shared<const ChunkTables>(runs, begin, conv_in.device());
+  const at::Tensor convolved = causal_conv_silu(conv_in, {}, conv_weight(net), conv);
+  const DeltaResult result = delta_rule(rows_of(net, convolved), chunks);
+  layer.state_BhKV = result.end_rhKV;
+  layer.before_BTc = at::stack(tails);
+  return by_group_of(net.shape, result.out_ShV);
+}
+
+at::Tensor RecurrentCache::step(LayerState& layer, const GatedDelta& net) {
+  TORCH_CHECK(net.channels_sGC.size(0) == layer.state_BhKV.size(0),
+              "recurrent cache: ", layer.state_BhKV.size(0), " sequences, got ",
+              net.channels_sGC.size(0), " rows");
+  const at::Tensor convolved = causal_conv_silu_step(conv_channels(net.shape, net.channels_sGC),
+                                                     conv_weight(net), layer.before_BTc);
+  return by_group_of(net.shape, delta_step(rows_of(net, convolved), layer.state_BhKV));
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,41 @@
+// Recurrent state of generation: the states and the last rows of the convolution of every sequence,
+// so each new token costs one row.
+//
+// Shapes: B = sequences, h = value heads, K, V = dims of a state, T = taps, c = channels.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/nn/recurrent_backend.h"
+
+namespace ringside::engine {
+
+// The first call for each layer is the prefill, over the packed prompts. Later calls are for one
+// row of each sequence. Not differentiable.
+// Thread safety: none.
+class RecurrentCache final : public RecurrentBackend {
+ public:
+  // prompt_lengths: tokens of each packed prompt, all positive.
+  RecurrentCache(int64_t num_layers, std::vector<int64_t> prompt_lengths);
+
+  // Keeps sequences rows_b (int64, repeats allowed) in that order and drops the others.
+  void keep_rows(const at::Tensor& rows_b);
+
+  at::Tensor mix(int64_t layer, const GatedDelta& net) override;
+
+ private:
+  struct LayerState {
+    at::Tensor state_BhKV;  // accumulation dtype; undefined before the prefill
+    at::Tensor before_BTc;  // [B, T - 1, c] rows before the next one
+  };
+  at::Tensor prefill(LayerState& layer, const GatedDelta& net) const;
+  static at::Tensor step(LayerState& layer, const GatedDelta& net);
+
+  std::vector<int64_t> prompt_lengths_;
+  std::vector<LayerState> layers_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,13 @@
+// A weight for use in plain tensor operators.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/params/weight.h"
+
+namespace ringside::engine {
+
+// The weight's value. Its gradient goes to the leaf, in the leaf's dtype.
+at::Tensor leaf_value(const Weight& weight);
+
+}  // namespace ringside::engine

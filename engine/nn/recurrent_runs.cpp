@@ -1,0 +1,136 @@
+#include "engine/nn/recurrent_runs.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ringside::engine {
+namespace {
+
+at::Tensor index_table(const std::vector<int64_t>& values, c10::Device device) {
+  return at::tensor(values, at::kLong).to(device);
+}
+
+int64_t chunks_of(const RecurrentRun& run) {
+  const int64_t rows = run.end - run.begin;
+  return std::max<int64_t>(1, (rows + ChunkTables::kChunk - 1) / ChunkTables::kChunk);
+}
+
+void check_runs(const std::vector<RecurrentRun>& runs, int64_t rows) {
+  std::vector<char> seen(rows, 0);
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const RecurrentRun& run = runs[r];
+    TORCH_CHECK(0 <= run.begin && run.begin <= run.end && run.end <= rows, "run ", r, ": rows ",
+                run.begin, " to ", run.end, " of ", rows);
+    TORCH_CHECK(-1 <= run.after && run.after < static_cast<int64_t>(r), "run ", r,
+                ": continues run ", run.after, ", which is not an earlier one");
+    for (int64_t row = run.begin; row < run.end; ++row) {
+      TORCH_CHECK(!std::exchange(seen[row], 1), "run ", r, ": row ", row, " is in two runs");
+    }
+  }
+  TORCH_CHECK(std::find(seen.begin(), seen.end(), 0) == seen.end(), "row ",
+              std::find(seen.begin(), seen.end(), 0) - seen.begin(), " is in no run");
+}
+
+// A chunk while the tables are made.
+struct Chunk {
+  int64_t run = 0;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t source = 0;  // chunk of the wave before, or initial state
+  bool last = false;   // of its run
+};
+
+bool counts_up(const std::vector<int64_t>& values, int64_t size) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != static_cast<int64_t>(i)) {
+      return false;
+    }
+  }
+  return static_cast<int64_t>(values.size()) == size;
+}
+
+// The chunks of each wave.
+std::vector<std::vector<Chunk>> waves_of(const std::vector<RecurrentRun>& runs) {
+  std::vector<std::vector<Chunk>> waves;
+  struct End {
+    int64_t wave, place;
+  };
+  std::vector<End> ends;
+  int64_t initial = 0;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const RecurrentRun& run = runs[r];
+    int64_t wave = run.after < 0 ? 0 : ends[run.after].wave + 1;
+    int64_t source = run.after < 0 ? initial++ : ends[run.after].place;
+    const int64_t n = chunks_of(run);
+    for (int64_t i = 0; i < n; ++i, ++wave) {
+      waves.resize(std::max<std::size_t>(waves.size(), wave + 1));
+      const int64_t first = run.begin + i * ChunkTables::kChunk;
+      waves[wave].push_back({static_cast<int64_t>(r), first,
+                             std::min(ChunkTables::kChunk, run.end - first), source, i + 1 == n});
+      source = static_cast<int64_t>(waves[wave].size()) - 1;
+    }
+    ends.push_back({wave - 1, source});
+  }
+  return waves;
+}
+
+}  // namespace
+
+ChunkTables::ChunkTables(std::vector<RecurrentRun> runs, int64_t rows, c10::Device device)
+    : runs_(std::move(runs)), rows_(rows), device_(device) {
+  check_runs(runs_, rows_);
+  for (const RecurrentRun& run : runs_) {
+    num_initial_ += run.after < 0 ? 1 : 0;
+  }
+  int64_t before = num_initial_;
+  for (const std::vector<Chunk>& chunks : waves_of(runs_)) {
+    Wave wave{num_chunks(), static_cast<int64_t>(chunks.size()), {}, {}, {}};
+    std::vector<int64_t> source, ended_run, ended_chunk;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      const Chunk& chunk = chunks[i];
+      source.push_back(chunk.source);
+      if (chunk.last) {
+        ended_run.push_back(chunk.run);
+        ended_chunk.push_back(static_cast<int64_t>(i));
+      }
+      for (int64_t slot = 0; slot < kChunk; ++slot) {
+        row_.push_back(slot < chunk.rows ? chunk.first_row + slot : -1);
+      }
+    }
+    if (!counts_up(source, before)) {
+      wave.source = index_table(source, device_);
+    }
+    if (!ended_run.empty()) {
+      wave.ended_run = index_table(ended_run, device_);
+      wave.ended_chunk = index_table(ended_chunk, device_);
+    }
+    before = wave.chunks;
+    waves_.push_back(std::move(wave));
+  }
+}
+
+ChunkTables::Slots ChunkTables::slots(int64_t first_chunk, int64_t chunks) const {
+  std::vector<int64_t> row, used, used_row;
+  for (int64_t slot = 0; slot < chunks * kChunk; ++slot) {
+    const int64_t r = row_[first_chunk * kChunk + slot];
+    row.push_back(std::max<int64_t>(r, 0));
+    if (r >= 0) {
+      used.push_back(slot);
+      used_row.push_back(r);
+    }
+  }
+  Slots slots{index_table(row, device_), {}, {}, {}};
+  if (used.size() == row.size()) {
+    slots.used_row = slots.row;
+    return slots;
+  }
+  slots.used = index_table(used, device_);
+  slots.used_row = index_table(used_row, device_);
+  slots.empty = at::ones({chunks * kChunk}, at::TensorOptions(at::kBool).device(device_));
+  slots.empty.index_fill_(0, slots.used, 0);
+  return slots;
+}
+
+}  // namespace ringside::engine

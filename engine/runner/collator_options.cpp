@@ -1,0 +1,19 @@
+#include "engine/runner/collator_options.h"
+
+namespace ringside::engine {
+
+sp::HeadShape head_shape(const ModelConfig& config) {
+  return {config.num_attention_heads, config.num_key_value_heads, config.head_dim};
+}
+
+sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_per_micro_batch,
+                                     const sp::SequenceOptions& sequence) {
+  return {head_shape(config),
+          tokens_per_micro_batch,
+          sequence,
+          longest_exact_document(config),
+          config.distinct_windows(),
+          config.has_delta_net() ? std::make_optional(config.delta_net.shape) : std::nullopt};
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,47 @@
+// What a layer that passes a state along each document exchanges with the other sequence-parallel
+// ranks, by its plan: channels for head groups, rows before a piece, maps of the state. What the
+// layer computes is the caller's. All functions are differentiable with exact adjoints.
+//
+// Shapes: s/S = rows of this rank/of its ring share, G/g = all/this rank's head groups, C =
+// channels of a group, c = channels, n = runs that do not continue a run of this rank, m = mapped
+// runs, h = this rank's value heads, K, V = dims of a state.
+// Throws: c10::Error on shapes that do not match the plan, before anything is sent.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "sp/mesh/communicator.h"
+#include "sp/plan/state_plan.h"
+
+namespace ringside::sp {
+
+// What the calls of a micro-batch share. The communicators are kept until the graph is freed.
+struct StateContext {
+  std::shared_ptr<const StatePlan> plan;
+  std::shared_ptr<Communicator> ulysses;
+  std::shared_ptr<Communicator> ring;
+};
+
+// This rank's head groups of the whole ring share, and back.
+// Shapes: x_sGC -> [S, g, C]; x_SgC -> [s, G, C].
+// Collective over: the Ulysses group, forward and backward.
+at::Tensor to_head_groups(const at::Tensor& x_sGC, const StateContext& context);
+at::Tensor from_head_groups(const at::Tensor& x_SgC, const StateContext& context);
+
+// The rows of other ranks that precede runs of this rank, in the order of plan.halo.
+// Shapes: x_Sc with the rows of the ring share; returns [received rows, c], undefined when this
+// rank neither sends nor receives any. Collective over: the ring ranks that share a document,
+// forward and backward.
+at::Tensor rows_of_other_ranks(const at::Tensor& x_Sc, const StateContext& context);
+
+// The state that each run starts from, if it does not continue a run of this rank. The maps are
+// those of plan.mapped_runs in the accumulation dtype: end = transition start + added.
+// Shapes: added_mhKV, transition_mhKK; returns [n, h, K, V], undefined when no ring rank sends
+// maps. Collective over: the ring if something is sent in it, forward and backward. Every rank must
+// use the result in its loss.
+at::Tensor start_states(const at::Tensor& added_mhKV, const at::Tensor& transition_mhKK,
+                        const StateContext& context);
+
+}  // namespace ringside::sp

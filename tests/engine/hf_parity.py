@@ -1,0 +1,111 @@
+"""Every family of models against transformers: log-probs and gradients at every layout, and greedy generation.
+
+Guards what a family's own layers add (windows, sinks, norms, gates, scales) through every sequence-parallel method, the
+gradient of every parameter by its name on disk, and the cache. Weights are drawn wide; the longest document is far
+longer than the window, the shortest has one token.
+
+Usage: hf_parity.py HF_PARITY_EXECUTABLE [FAMILY...]
+"""
+import copy
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import safetensors.torch
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
+import tiny_models  # noqa: E402  (found through the line above)
+
+LENGTHS = [1, 2, 7, 23, 40, 65]
+PROMPT_LENGTHS = [5, 1, 17]
+NEW_TOKENS = 16
+LOGPROBS = {"float32": 2e-4, "float64": 2e-6}
+GRADIENT = 1e-4  # of the largest element of the parameter's gradient
+
+
+def task() -> dict:
+    chooser = random.Random(7)
+    ids = lambda length: [chooser.randrange(2, tiny_models.VOCAB) for _ in range(length)]  # noqa: E731
+    return {"documents": [ids(n) for n in LENGTHS], "prompts": [ids(n) for n in PROMPT_LENGTHS],
+            "new_tokens": NEW_TOKENS}
+
+
+def expected_pass(model, documents) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Log-probs of all documents, and the gradients of their sum by the names of parameters on disk."""
+    parts = []
+    for ids in documents:
+        scores = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        parts.append(scores.gather(1, torch.tensor(ids[1:], dtype=torch.long)[:, None])[:, 0])
+    logprobs = torch.cat(parts)
+    logprobs.sum().backward()
+    return logprobs.detach().double(), tiny_models.on_disk(
+        {name: parameter.grad for name, parameter in model.named_parameters()}, model.config)
+
+
+def expected_completions(model, prompts) -> list[list[int]]:
+    completions = []
+    for ids in prompts:
+        with torch.no_grad():
+            whole = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None,
+                                   pad_token_id=tiny_models.PAD)
+        completions.append(whole[0, len(ids):].tolist())
+    return completions
+
+
+def check(executable: str, work: pathlib.Path, family: str, dtype: str) -> int:
+    """Prints one row a quantity with the worst layout; returns how many exceed their bounds."""
+    model = tiny_models.make_model(tiny_models.make_family(family), seed=len(family))
+    tiny_models.save(model, work / family)
+    (work / "task.json").write_text(json.dumps(task()))
+    out = work / f"{family}-{dtype}.safetensors"
+    done = subprocess.run([executable, work / family, dtype, work / "task.json", out], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        print(f"{family} {dtype}: {done.stderr}")
+        return 1
+    found = safetensors.torch.load_file(out)
+    model = copy.deepcopy(model).to(getattr(torch, dtype))
+    logprobs, gradients = expected_pass(model, task()["documents"])
+    failures = 0
+
+    def row(what: str, worst: float, bound: float) -> None:
+        nonlocal failures
+        passed = worst <= bound  # false for NaN too
+        failures += not passed
+        print(f"{family:<20}{dtype:<9}{what:<60}{worst:>12.2e}{'' if passed else f' FAIL, bound {bound}'}", flush=True)
+
+    for layout in (name.removeprefix("logprobs/") for name in sorted(found) if name.startswith("logprobs/")):
+        row(f"log-probs, {layout}", (found[f"logprobs/{layout}"] - logprobs).abs().max().item(), LOGPROBS[dtype])
+        prefix = f"gradient/{layout}/"
+        names = {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
+        if names != set(gradients):
+            print(f"{family}: parameters differ: {sorted(names ^ set(gradients))}")
+            return failures + 1
+        if dtype == "float64":
+            worst, name = max(((found[prefix + name] - value).abs().max().item() / value.abs().max().item(), name)
+                              for name, value in gradients.items())
+            row(f"gradient, {layout}, {name}", worst, GRADIENT)
+    completions = [found[f"completion/{i}"].tolist() for i in range(len(PROMPT_LENGTHS))]
+    assert len(set(sum(completions, []))) > 4, f"{family}: completions of too few tokens to compare: {completions}"
+    differing = sum(ours != theirs for ours, theirs in zip(completions, expected_completions(model, task()["prompts"])))
+    row("completions that differ", differing, 0)
+    return failures
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    executable, *families = sys.argv[1:]
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for family in families or tiny_models.FAMILIES:
+            for dtype in LOGPROBS:
+                failures += check(executable, pathlib.Path(folder), family, dtype)
+    print(f"{failures} outside their bounds")
+    return 1 if failures else 0
+
+
+sys.exit(main())
