@@ -95,8 +95,12 @@ TEST_CASE("routes: the router's gradient under replay is that of finite differen
 
 TEST_CASE("routes: own routes give the same bits, others another result", "[routes]") {
   at::manual_seed(3);
+  const RouterKind router = GENERATE(RouterKind::kSoftmax, RouterKind::kSigmoid);
+  ModelConfig config = config_with_experts();
+  config.experts.router = router;
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const Decoder decoder = test::random_decoder(config_with_experts(), dtype, 5);
+    CAPTURE(router, dtype);
+    const Decoder decoder = test::random_decoder(config, dtype, 5);
     const Tokens tokens;
     ForwardRoutes recording{{}, true, {}, {}};
     const at::Tensor hidden = forward(decoder, tokens, recording);
