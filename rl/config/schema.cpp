@@ -244,6 +244,7 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
   fields.integer("parallel.context_parallel_size", parallel.context_parallel_size,
                  between(0, 65536));
+  fields.integer("parallel.expert_parallel_size", parallel.expert_parallel_size, size);
   fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
   fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3));
   fields.choice("parallel.reduce_dtype", parallel.reduce_dtype);

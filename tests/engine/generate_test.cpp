@@ -93,7 +93,8 @@ TEST_CASE("recorded routes are those of the finished sequence, without its last 
       LocalAttention attention({n});
       const at::NoGradGuard no_grad;
       ForwardRoutes routes{.records = true};
-      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, &routes);
+      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, nullptr,
+                      &routes);
       REQUIRE(completions[i].routes_sLK.sizes() == at::IntArrayRef({n, 1, 2}));
       // Another order of sums may swap two experts of a token.
       CHECK(std::get<0>(completions[i].routes_sLK.sort(2))

@@ -126,6 +126,7 @@ std::vector<Effect> training_effects() {
                         "rollout.reward=length",
                         "rollout.stop=d",
                         "rollout.max_completion_tokens=40"};
+  const Words with_experts{"model.path=" + input_file("experts"), "model.init=random"};
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
@@ -186,12 +187,12 @@ std::vector<Effect> training_effects() {
       {"checkpoint.every", "1", recorded, {"checkpoint.every=2"}},
       {"checkpoint.keep", "1", recorded, {"checkpoint.every=1", "train.steps=3"}},
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
-      {"checkpoint.best_metric", "eval/pass@1", recorded,
-       with(evaluated, {"checkpoint.keep_best=true", "checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
+      {"parallel.expert_parallel_size", "2", sharding,
+       with(with_experts, {"parallel.data_parallel_shard_size=2"})},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},
@@ -325,6 +326,7 @@ std::vector<Effect> rollout_effects() {
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{
+      {"checkpoint.best_metric", "tests/rl/sft_test.cpp", "checkpoint.best_metric=eval/seen/loss"},
       {"rollout.reward_options.python_processes", "tests/rl/rewards_python_test.cpp",
        "options.python_processes = processes"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",
