@@ -80,7 +80,7 @@ struct CollatorOptions {
   int64_t max_document_tokens = 0;  // longer documents are refused; 0 = none
   // Distinct windows of the model's layers, as PlanOptions::window.
   std::vector<int64_t> windows = {0};
-  std::optional<StateShape> state;  // of layers that pass a state; none: no layer does
+  std::optional<StateShape> state = {};  // of layers that pass a state; none: no layer does
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
