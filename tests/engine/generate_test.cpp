@@ -96,11 +96,11 @@ class SizesSeen final : public AttentionBackend {
  public:
   explicit SizesSeen(KvCache& cache) : cache_(cache) {}
   bool attends_latents() const override { return cache_.attends_latents(); }
-  at::Tensor attend(int64_t layer, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override {
     numbers_per_token += k_sKD.numel() / k_sKD.size(0);
     numbers_per_token += v_sKD.is_same(k_sKD) ? 0 : v_sKD.numel() / v_sKD.size(0);
-    return cache_.attend(layer, q_sHD, k_sKD, v_sKD);
+    return cache_.attend(spec, q_sHD, k_sKD, v_sKD);
   }
   int64_t numbers_per_token = 0;  // of all layers
 

@@ -149,7 +149,7 @@ def make_family(family: str):
 
 def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]:
     """Tensors by transformers' names in memory -> by its names on disk: experts one by one."""
-    if config.model_type != "qwen3_moe":
+    if config.model_type not in ("qwen3_moe", "qwen3_next"):
         return tensors
     result = {}
     for name, value in tensors.items():

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
 #include "rl/setup/model_setup.h"
@@ -29,6 +30,8 @@ struct ShardLayout {
   rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
   bool offload_parameters = false;
   int64_t documents = 9;
+  int64_t micro_batch_tokens = 24;
+  sp::SequenceOptions sequence = {};
 
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
@@ -111,9 +114,10 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
-  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
-  const rl::LocalBatch local{sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, {}}),
-                             0};
+  const rl::LocalBatch local{
+      sp::collate(uneven_documents(layout.documents), mesh,
+                  engine::collator_options(model, layout.micro_batch_tokens, layout.sequence)),
+      0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
   outcome.micro_batches = static_cast<int64_t>(inputs.size());
