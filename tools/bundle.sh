@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly kNewestGlibc=2.36
 readonly kOutside='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil|libanl|libstdc\+\+|libgcc_s)\.so'
-readonly kOfTorch='^(libtorch|libc10|libcudart|libcupti|libnccl|libcu[a-z]+|libnv[A-Za-z_]+|libgomp|libcaffe2)'
+readonly kOfWheels='^(libtorch|libc10|libcudart|libcupti|libnccl|libcu[a-z]+|libnv[A-Za-z_]+|libgomp|libcaffe2|libarrow|libparquet)'
 
 say() { echo "bundle: $*"; }
 die() {
@@ -44,7 +44,7 @@ copy_libraries() {
   # ldd looks where the build found them: the installed copies do not know .env any more.
   find "$stage/libexec" "$stage/tests" -type f -executable -exec ldd {} + 2>/dev/null |
     awk '/=> \// {print $1, $3}' | sort -u | while read -r name path; do
-    [[ $name =~ $kOutside || $name =~ $kOfTorch ]] && continue
+    [[ $name =~ $kOutside || $name =~ $kOfWheels ]] && continue
     cp -L "$path" "$stage/lib/$name"
     package=$(dpkg-query -S "$(readlink -f "$path")" 2>/dev/null | sed 's/:.*//;q') ||
       package=$(dpkg-query -S "*/$(basename "$(readlink -f "$path")")" | sed 's/:.*//;q')
@@ -113,14 +113,16 @@ copy_files() {
   fi
 }
 
-# torch_libraries: where the build found torch and its CUDA libraries, for ldd.
-torch_libraries() {
+# wheel_libraries: where the build found torch, its CUDA libraries and Arrow, for ldd.
+wheel_libraries() {
   local torch
   torch=$(sed -n 's/^RINGSIDE_TORCH_DIR:PATH=//p' build/CMakeCache.txt)
   if (($1)); then
     torch=$(sed -n 's/^-- CUDA and NCCL objects: .*linked to //p' build/configure.log)
   fi
-  echo "$torch/lib:$torch/../nvidia/cu13/lib:$torch/../nvidia/nccl/lib"
+  local arrow
+  arrow=$(sed -n 's/^RINGSIDE_ARROW_DIR:PATH=//p' build/CMakeCache.txt)
+  echo "$torch/lib:$torch/../nvidia/cu13/lib:$torch/../nvidia/nccl/lib:$arrow"
 }
 
 main() {
@@ -159,7 +161,7 @@ main() {
   list_tests "$stage" "${lists[@]}"
   copy_libraries "$stage"
   copy_files "$stage"
-  newest=$(check_files "$stage" "$(torch_libraries "$cuda")")
+  newest=$(check_files "$stage" "$(wheel_libraries "$cuda")")
   write_manifest "$stage" "$version" "$newest"
   tar -C dist --sort=name --owner=0 --group=0 --numeric-owner -czf "$stage.tar.gz" "$name"
   say "$stage.tar.gz: $(du -h "$stage.tar.gz" | cut -f 1), unpacked $(du -sh "$stage" | cut -f 1); newest glibc symbol: $newest"

@@ -1,5 +1,6 @@
 #include "tools/cmd_top.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -58,10 +59,11 @@ class RunView {
     // A terminal shows the newest step only, but the ETA is an average over the last ones.
     for (; shown_ < lines.size(); ++shown_) {
       const rl::MetricsLine& line = lines[shown_];
-      for (const char* name : {"eval_reward", "eval_loss"}) {
-        if (const auto value = rl::find_metric(line.metrics, name)) {
-          evaluation_ = value;
-        }
+      const auto evaluated =
+          std::find_if(line.metrics.begin(), line.metrics.end(),
+                       [](const auto& metric) { return rl::is_evaluation(metric.first); });
+      if (evaluated != line.metrics.end()) {
+        evaluation_ = evaluated->second;
       }
       is_last_ = shown_ + 1 == lines.size();
       if (line.step > 0) {

@@ -60,7 +60,7 @@ Latents project(const ModelConfig& config, const LayerWeights& weights, const at
           q_sHD.narrow(2, 0, latent.nope_dim), rotated.q_sHD, rotated.k_sKD};
 }
 
-// The softmax of YaRN is sharper: the backend's scale times this factor.
+// The softmax of YaRN is sharper by this factor.
 double score_factor(const ModelConfig& config) {
   const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling);
   if (yarn == nullptr || yarn->mscale_all_dim.value_or(0.0) == 0.0 || yarn->factor <= 1.0) {
@@ -70,7 +70,9 @@ double score_factor(const ModelConfig& config) {
   return magnitude * magnitude;
 }
 
-at::Tensor scaled(const at::Tensor& x, double factor) { return factor == 1.0 ? x : x * factor; }
+AttentionSpec attention_spec(const ModelConfig& config, int64_t layer) {
+  return {layer, 0, config.softmax_scale() * score_factor(config), {}};
+}
 
 // Attention with keys and values of every head. Returns [s, H, V].
 at::Tensor attend_heads(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -79,13 +81,12 @@ at::Tensor attend_heads(const ModelConfig& config, const LayerWeights& weights, 
   const int64_t s = in.latent_sC.size(0), h = config.num_attention_heads;
   const at::Tensor kv = apply_linear(in.latent_sC, weights.kv_b_weight)
                             .view({s, h, latent.nope_dim + latent.value_dim});
-  const at::Tensor q = scaled(at::cat({in.q_nope_sHN, in.q_rope_sHR}, 2), score_factor(config));
+  const at::Tensor q = at::cat({in.q_nope_sHN, in.q_rope_sHR}, 2);
   const at::Tensor k =
       at::cat({kv.narrow(2, 0, latent.nope_dim), in.k_rope_s1R.expand({s, h, latent.rope_dim})}, 2);
   const at::Tensor v = at::constant_pad_nd(kv.narrow(2, latent.nope_dim, latent.value_dim),
                                            {0, config.head_dim - latent.value_dim});
-  return attention.attend({layer, 0, config.softmax_scale(), {}}, q, k, v)
-      .narrow(2, 0, latent.value_dim);
+  return attention.attend(attention_spec(config, layer), q, k, v).narrow(2, 0, latent.value_dim);
 }
 
 // The matrix as it acts, outside autograd.
@@ -116,10 +117,10 @@ at::Tensor attend_latents(const ModelConfig& config, const LayerWeights& weights
   const at::Tensor k_up = up_HNC.narrow(1, 0, latent.nope_dim);
   const at::Tensor v_up = up_HNC.narrow(1, latent.nope_dim, latent.value_dim);
   const at::Tensor q_latent = at::bmm(in.q_nope_sHN.transpose(0, 1), k_up).transpose(0, 1);
-  const at::Tensor q = scaled(at::cat({q_latent, in.q_rope_sHR}, 2), score_factor(config));
+  const at::Tensor q = at::cat({q_latent, in.q_rope_sHR}, 2);
   const at::Tensor row = at::cat({in.latent_sC.unsqueeze(1), in.k_rope_s1R}, 2);
-  const at::Tensor out = attention.attend({layer, 0, config.softmax_scale(), {}}, q, row, row)
-                             .narrow(2, 0, latent.kv_rank);
+  const at::Tensor out =
+      attention.attend(attention_spec(config, layer), q, row, row).narrow(2, 0, latent.kv_rank);
   return at::bmm(out.transpose(0, 1), v_up.transpose(1, 2)).transpose(0, 1);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/nn/attention_backend.h"
+#include "engine/nn/experts.h"
 #include "engine/nn/rope.h"
 
 namespace ringside::engine {
@@ -18,6 +19,7 @@ struct LayerContext {
   RopeTables rope;
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
+  ExpertGroup experts = {};
   RopeTables local_rope = {};  // of blocks with local_rope; empty without
 };
 

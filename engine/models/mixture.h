@@ -9,16 +9,18 @@
 
 #include "engine/models/layer_weights.h"
 #include "engine/models/model_config.h"
+#include "engine/nn/experts.h"
 
 namespace ringside::engine {
 
-// Its parts of a layer, in the order of the unit.
+// Its parts of a layer, in the order of the unit. Parameters of experts are named behind
+// "mlp.experts.<x>.".
 std::vector<LayerPart> mixture_parts(const ModelConfig& config);
 
 // Sum of each token's experts, weighted by the router. Differentiable.
 // Shapes: normed_sE -> [s, E].
-// Blocks: as apply_experts().
+// Collective over, blocks: as apply_experts().
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE);
+                   const at::Tensor& normed_sE, const ExpertGroup& group);
 
 }  // namespace ringside::engine

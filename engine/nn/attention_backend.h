@@ -38,7 +38,7 @@ class AttentionBackend {
 
   // If true, latent attention passes its latents, not the keys and values of every head: q has
   // kv_rank + rope_dim components for each head, k and v are the same tensor of one head, and of
-  // the result the first kv_rank components are used. The scale stays 1 / sqrt(head_dim).
+  // the result the first kv_rank components are used. The scale is the same.
   virtual bool attends_latents() const { return false; }
 
   // Of layers that pass a state along the document; nullptr: there can be none.

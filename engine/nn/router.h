@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "sp/mesh/kept_results.h"
+
 namespace ringside::engine {
 
 // Which experts each token uses, and with what weight.
@@ -17,9 +19,10 @@ struct Routes {
 
 // Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest,
 // which normalise divides by their sum. Source: Qwen3-MoE, as in transformers 5.23
-// (Qwen3MoeTopKRouter). Shapes: logits [s, X]. Throws: c10::Error unless 0 < K <= X.
+// (Qwen3MoeTopKRouter). kept: of a recomputed layer; its second run uses the experts of the first,
+// whatever its logits are. Shapes: logits [s, X]. Throws: c10::Error unless 0 < K <= X.
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32 = false);
+                        bool in_fp32 = false, sp::KeptResults* kept = nullptr);
 
 // How a router with sigmoid scores chooses.
 struct GroupedChoice {

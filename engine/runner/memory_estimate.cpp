@@ -30,31 +30,45 @@ class Sizes {
     compute_ = bytes(context.compute);
     master_ = bytes(context.master);
     sums_ = std::max<int64_t>(4, compute_);
-    casts_ = context.compute != context.master;
+    casts_ = context.compute != context.master && !shape.adapters;  // frozen ones are cast once
     int64_t largest = 0;
     while (config.experts.count > 0 && !config.has_experts(largest) &&
            largest + 1 < config.num_hidden_layers) {
       ++largest;
     }
-    layer_parameters_ = elements(decoder_layer_specs(config, largest));
-    mlp_matrix_ = config.has_experts(largest)
-                      ? config.experts.count * config.experts.intermediate_size * config.hidden_size
-                      : config.intermediate_size * config.hidden_size;
     has_experts_ = config.has_experts(largest);
-    parameters_ = elements(decoder_specs(config));
+    const int64_t mine = share(config.experts.count, shape.state.expert_ranks);
+    mlp_matrix_ = has_experts_ ? mine * config.experts.intermediate_size * config.hidden_size
+                               : config.intermediate_size * config.hidden_size;
+    dense_layer_ = elements(decoder_layer_specs(config, largest));
+    int64_t whole = 0;  // elements of all experts of all layers
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      const int64_t experts = elements(layer_experts_specs(config, layer));
+      whole += experts;
+      experts_layer_ =
+          layer == largest && experts > 0 ? experts / config.experts.count * mine : experts_layer_;
+    }
+    layer_parameters_ = dense_layer_ + experts_layer_;
+    dense_ = elements(decoder_specs(config)) - whole;
+    experts_ = whole > 0 ? whole / config.experts.count * mine : 0;
+    parameters_ = dense_ + experts_;
     head_parameters_ = config.vocab_size * config.hidden_size;
+    if (shape.adapters) {
+      casts_factors_ = context.compute != context.master;
+      factors_ = Adapters::factors(config, shape.adapters->options);
+    }
   }
 
   MemoryEstimate at_head() const {
     MemoryEstimate m = states();
     m.gradients = accumulated_gradients();
     const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
-    m.gathered = keeps_gathered() ? parameters_ * compute_
+    m.gathered = keeps_gathered() ? kept_gathered()
                                   : saved_casts(layers()) + head_weights +
-                                        (sharded() ? layer_parameters_ * compute_ : 0);
-    m.activations = rope() + kept(device_layers(1)) + tail();
+                                        (sharded() ? made_layer() * compute_ : 0);
+    m.activations = rope() + device_layers(1) * kept_by_layer() + tail();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
-    m.logits = rows * c_.vocab_size * p_.logit_bytes + head_parameters_ * sums_ +
+    m.logits = rows * c_.vocab_size * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
     return m;
   }
@@ -63,22 +77,17 @@ class Sizes {
   MemoryEstimate in_layer(int64_t below) const {
     MemoryEstimate m = states();
     const int64_t done = layers() - 1 - below;  // layers whose gradients exist
-    m.gradients =
-        p_.accumulates || sharded() ? accumulated_gradients() : done * layer_parameters_ * master_;
-    // The head's gradient: of tied weights it waits for the embedding's.
-    if (!p_.accumulates || c_.tie_word_embeddings) {
-      m.gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
-    }
-    if (sharded()) {
-      m.gradients += layer_parameters_ * master_;  // whole, while it is summed
+    if (frozen()) {
+      m.gradients = accumulated_gradients() + adapter_bytes() * (done + 1) / layers();
+    } else {
+      m.gradients = layer_gradients(done);
     }
     const int64_t layers_of_weights = keeps_gathered() ? 0 : sharded() ? 2 : recomputes() ? 1 : 0;
-    m.gathered =
-        keeps_gathered()
-            ? parameters_ * compute_
-            : saved_casts(below + 1) +
-                  (weights_are_made() ? layers_of_weights * layer_parameters_ * compute_ : 0);
-    m.activations = rope() + kept(std::min(device_layers(2), below + 1));
+    m.gathered = keeps_gathered()
+                     ? kept_gathered()
+                     : saved_casts(below + 1) +
+                           (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
+    m.activations = rope() + std::min(device_layers(2), below + 1) * kept_by_layer();
     m.working = mlp_moment();
     if (attention_moment() + key_value_buffers() > m.working) {
       m.working = attention_moment();
@@ -90,21 +99,98 @@ class Sizes {
   int64_t layers() const { return c_.num_hidden_layers; }
 
  private:
+  // Gradients of trained weights, with those of `done` layers.
+  int64_t layer_gradients(int64_t done) const {
+    int64_t gradients =
+        p_.accumulates || sharded() ? accumulated_gradients() : done * layer_parameters_ * master_;
+    // The head's gradient: of tied weights it waits for the embedding's.
+    if (!p_.accumulates || c_.tie_word_embeddings) {
+      gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
+    }
+    if (sharded()) {
+      gradients += layer_parameters_ * master_;  // whole, while it is summed
+    }
+    return gradients;
+  }
+
+  bool frozen() const { return p_.adapters.has_value(); }
+  // Master values of all adapters. Every rank has them whole.
+  int64_t adapter_bytes() const { return elements(factors_) * master_; }
+  // Of one layer, with its projections as they are stored.
+  int64_t packed_layer_bytes() const {
+    int64_t matrices = 0, rest = 0, blocks = 0;
+    for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
+      const bool projection = spec.shape.size() == 2;
+      (projection ? matrices : rest) += spec.numel();
+      blocks += !projection ? 0
+                : p_.adapters->base == QuantisedFormat::kNf4
+                    ? (spec.numel() + kNf4Block - 1) / kNf4Block
+                    : spec.shape[0];
+    }
+    const bool nf4 = p_.adapters->base == QuantisedFormat::kNf4;
+    return (nf4 ? matrices / 2 : matrices) + 4 * blocks + rest * compute_;
+  }
+  // A frozen base and the adapters.
+  MemoryEstimate frozen_states() const {
+    const StateShape& state = p_.state;
+    MemoryEstimate m;
+    const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
+    const int64_t base = p_.adapters->base
+                             ? share(outside, state.shard_ranks) + layers() * packed_layer_bytes()
+                             : stored() * compute_;
+    (state.parameters_on_host ? m.host : m.weights) += base;
+    m.weights += adapter_bytes();
+    if (p_.trains) {
+      const bool off = state.moments_on_host || state.masters_on_host;
+      (off ? m.host : m.moments) += 2 * adapter_bytes();
+    }
+    return m;
+  }
+  // What the adapters of a layer add to what it saves: x A^T of each, and the factors' casts.
+  int64_t adapters_saved() const {
+    int64_t columns = 0;
+    for (const ParamSpec& spec : factors_) {
+      columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
+    }
+    const int64_t casts = casts_factors_ ? elements(factors_) * compute_ / layers() : 0;
+    return columns / layers() * p_.tokens * compute_ + casts;
+  }
+  // A quantised gate and up projection while a product uses them: each unpacked, and joined.
+  int64_t unpacked() const {
+    return frozen() && p_.adapters->base ? 4 * mlp_matrix_ * compute_ : 0;
+  }
+
   bool recomputes() const { return p_.activations.recompute != Recompute::kNone; }
   bool sharded() const { return p_.state.shard_ranks > 1; }
   bool keeps_gathered() const { return sharded() && p_.state.zero_stage < 3; }
   // Whether a weight for use is a tensor beside the stored one.
   bool weights_are_made() const { return casts_ || sharded() || p_.state.parameters_on_host; }
-  int64_t mine(int64_t whole) const { return share(whole, p_.state.shard_ranks); }
+  // Elements that this rank stores.
+  int64_t stored() const {
+    return share(dense_, p_.state.shard_ranks) + share(experts_, p_.state.expert_shard_ranks);
+  }
+  // Whether this rank's experts are gathered for use.
+  bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
+  // Elements of a layer that are made for use, where weights are.
+  int64_t made_layer() const {
+    return dense_layer_ + (experts_sharded() || casts_ ? experts_layer_ : 0);
+  }
+  int64_t kept_gathered() const {
+    return (dense_ + (experts_sharded() ? experts_ : 0)) * compute_ +
+           (experts_sharded() || !casts_ ? 0 : experts_layer_ * compute_);
+  }
 
   // Weights, moments and host memory, which do not depend on the moment.
   MemoryEstimate states() const {
+    if (frozen()) {
+      return with_host_activations(frozen_states());
+    }
     const StateShape& state = p_.state;
     MemoryEstimate m;
-    const int64_t masters = mine(parameters_) * master_;
+    const int64_t masters = stored() * master_;
     if (state.masters_on_host) {
       // The device keeps this rank's part in the compute dtype.
-      m.weights = state.parameters_on_host || keeps_gathered() ? 0 : mine(parameters_) * compute_;
+      m.weights = state.parameters_on_host || keeps_gathered() ? 0 : stored() * compute_;
       m.host += masters;
     } else {
       (state.parameters_on_host ? m.host : m.weights) += masters;
@@ -114,6 +200,9 @@ class Sizes {
       (off ? m.host : m.moments) += 2 * masters;
       m.host += state.masters_on_host ? masters : 0;  // gradients
     }
+    return with_host_activations(m);
+  }
+  MemoryEstimate with_host_activations(MemoryEstimate m) const {
     if (p_.activations.offload) {
       m.host_activations = (layers() - 1) * kept_by_layer();
       m.host += m.host_activations;
@@ -122,6 +211,9 @@ class Sizes {
   }
 
   int64_t accumulated_gradients() const {
+    if (frozen()) {
+      return p_.accumulates ? adapter_bytes() : 0;
+    }
     if (p_.state.masters_on_host) {
       return layer_parameters_ * master_;
     }
@@ -129,15 +221,19 @@ class Sizes {
       return 0;
     }
     const bool whole = !sharded() || p_.state.zero_stage == 1;
-    return (whole ? parameters_ : mine(parameters_)) * master_;
+    return (whole ? parameters_ : stored()) * master_;
   }
 
   // Casts of layers' weights that their backward keeps.
   int64_t saved_casts(int64_t layers_kept) const {
-    return casts_ && !sharded() && !recomputes() ? layers_kept * layer_parameters_ * compute_ : 0;
+    if (!casts_ || recomputes()) {
+      return 0;
+    }
+    return layers_kept * compute_ *
+           ((sharded() ? 0 : dense_layer_) + (experts_sharded() ? 0 : experts_layer_));
   }
 
-  int64_t rope() const { return p_.tokens * c_.head_dim * compute_; }
+  int64_t rope() const { return p_.tokens * c_.rope().head_dim * compute_; }
   // The final norm's input and output, and the rows of the entries.
   int64_t tail() const {
     return p_.tokens * (2 * c_.hidden_size * compute_ + sums_) +
@@ -163,8 +259,13 @@ class Sizes {
     }
     const int64_t routed = rows * c_.experts.per_token;
     const int64_t router = rows * c_.experts.count * (compute_ + sums_);
-    return routed * ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + 3 * 8) +
-           router;
+    const int64_t shared = 3 * rows * c_.experts.shared_intermediate_size * compute_;
+    // Places: of rows among the pairs, twice, and the routes; with several ranks of the rows that
+    // arrive, twice.
+    const int64_t places = p_.state.expert_ranks > 1 ? 5 : 3;
+    return routed *
+               ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + places * 8) +
+           router + shared;
   }
   // What flows through the MLP's backward beside the residual.
   int64_t mlp_flowing(int64_t rows) const {
@@ -179,6 +280,9 @@ class Sizes {
     const int64_t s = p_.tokens, d = c_.head_dim;
     const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads;
     const int64_t norms = 2 * s * (2 * c_.hidden_size * compute_ + sums_);
+    if (c_.has_latent_attention()) {
+      return norms + latent_saved() + attention_results();
+    }
     const int64_t qkv = s * (heads + 2 * kv) * d * compute_;
     const int64_t rotated = s * (heads + kv) * (d * compute_ + (c_.qk_norm ? sums_ : 0));
     // Without an exchange the queries are a view of what was rotated; keys and values are joined.
@@ -186,13 +290,27 @@ class Sizes {
     const int64_t attention =
         exchanges() ? exchanged_inputs() + exchanged_output() - s * (heads + kv) * d * compute_
                     : joined;
-    return norms + qkv + rotated + attention + attention_results();
+    return norms + qkv + rotated + attention + attention_results() + adapters_saved();
+  }
+  // Of latent attention: each latent before and after its norm, what RoPE turned, and the inputs of
+  // attention and of the output projection. The tensors between are freed.
+  int64_t latent_saved() const {
+    const LatentAttentionConfig& latent = c_.latent;
+    const int64_t s = p_.tokens, d = c_.head_dim, heads = c_.num_attention_heads;
+    const int64_t ranks = (latent.q_rank > 0 ? 2 * latent.q_rank : 0) + 2 * latent.kv_rank;
+    const int64_t latents = s * (ranks * compute_ + (latent.q_rank > 0 ? 2 : 1) * sums_);
+    const int64_t turned = s * (heads + 1) * latent.rope_dim * compute_;
+    const int64_t joined = p_.share_tokens * 2 * p_.kv_heads * d * compute_;
+    const int64_t inputs = exchanges() ? exchanged_inputs() : s * heads * d * compute_ + joined;
+    return latents + turned + inputs + s * heads * latent.value_dim * compute_;
   }
   int64_t layer_saved() const { return saved_before_mlp() + mlp_saved(p_.tokens); }
 
   // What one layer keeps from the forward to its backward.
   int64_t kept_by_layer() const {
-    const int64_t input = p_.tokens * c_.hidden_size * compute_;
+    // Recomputed layers keep their routes.
+    const int64_t input =
+        p_.tokens * (c_.hidden_size * compute_ + (has_experts_ ? c_.experts.per_token * 8 : 0));
     switch (p_.activations.recompute) {
       case Recompute::kNone:
         return layer_saved();
@@ -206,7 +324,6 @@ class Sizes {
   int64_t kept_attention() const {
     return attention_results() + (exchanges() ? exchanged_inputs() + exchanged_output() : 0);
   }
-  int64_t kept(int64_t layers_kept) const { return layers_kept * kept_by_layer(); }
   // Of how many layers the device holds what they keep.
   int64_t device_layers(int64_t with_offload) const {
     return p_.activations.offload ? std::min(with_offload, layers()) : layers();
@@ -229,8 +346,9 @@ class Sizes {
     const int64_t rows = tile > 0 ? std::min(tile, s) : s;
     const int64_t flowing = s * e * compute_ + mlp_flowing(rows);
     // The down projection's gradient; with tiles, those of all three and a tile's.
-    const int64_t gradients =
-        tile > 0 ? 5 * mlp_matrix_ * master_ : mlp_matrix_ * (casts_ ? master_ : compute_);
+    const int64_t gradients = frozen()   ? unpacked()
+                              : tile > 0 ? 5 * mlp_matrix_ * master_
+                                         : mlp_matrix_ * (casts_ ? master_ : compute_);
     const int64_t tile_in_out = tile > 0 ? (s * e + 2 * rows * e) * compute_ : 0;
     const int64_t saved = saved_before_mlp() + mlp_saved(rows);
     // Without recomputation the layer's activations are among those kept.
@@ -243,7 +361,7 @@ class Sizes {
     const int64_t s = p_.tokens, S = p_.share_tokens;
     const int64_t flowing = s * e * compute_ + S * p_.query_heads * d * (compute_ + sums_) +
                             S * 2 * p_.kv_heads * d * sums_;
-    const int64_t gradients = 3 * mlp_matrix_ * master_;
+    const int64_t gradients = frozen() ? 0 : 3 * mlp_matrix_ * master_;
     const int64_t freed = recomputes() ? 0 : mlp_saved(s);
     return recomputed(saved_before_mlp()) + flowing + gradients - freed;
   }
@@ -266,9 +384,14 @@ class Sizes {
   const PassShape& p_;
   int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
   bool casts_ = false;                           // weights are cast for use
-  bool has_experts_ = false;                     // the largest layer
-  int64_t mlp_matrix_ = 0;                       // elements of its gate, of all experts
-  int64_t layer_parameters_ = 0, parameters_ = 0, head_parameters_ = 0;  // elements
+  bool casts_factors_ = false;
+  std::vector<ParamSpec> factors_;  // of adapters
+  bool has_experts_ = false;        // the largest layer
+  int64_t mlp_matrix_ = 0;          // elements of its gate, of all experts
+  // Elements that this rank computes with, its own experts among them: of the largest layer, and of
+  // all.
+  int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
+  int64_t dense_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
 };
 
 }  // namespace

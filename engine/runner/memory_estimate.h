@@ -2,25 +2,36 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/device/compute_context.h"
 #include "engine/models/activation_options.h"
+#include "engine/models/adapters.h"
 #include "engine/models/model_config.h"
+#include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
 
 // Where a rank's part of a model lives.
 struct StateShape {
-  int64_t shard_ranks = 1;  // that hold one copy of the model together; 1: this rank has all of it
-  int64_t zero_stage = 3;   // as Sharding::stage
+  int64_t shard_ranks = 1;   // that hold one copy of the model together; 1: this rank has all of it
+  int64_t expert_ranks = 1;  // that hold all experts together, each with its own
+  int64_t expert_shard_ranks = 1;  // that share one rank's experts; shard_ranks with 1 above
+  int64_t zero_stage = 3;          // as Sharding::stage
   bool moments_on_host = false;
   bool masters_on_host = false;     // gradients leave for the host too
   bool parameters_on_host = false;  // between uses
 };
 
+// Adapters that are trained beside frozen weights.
+struct AdapterShape {
+  AdapterOptions options;
+  std::optional<QuantisedFormat> base;  // of the projections; empty: frozen in the compute dtype
+};
+
 // The largest micro-batch of a rank, and how the rank computes it.
 struct PassShape {
-  int64_t tokens = 0;        // of this rank
+  int64_t tokens = 0;        // of this rank; its experts get as many rows as its tokens send
   int64_t share_tokens = 0;  // of its ring share; equal to `tokens` with one Ulysses rank
   int64_t entries = 0;       // loss entries of this rank
   int64_t query_heads = 0;   // of this rank, after the exchange of heads
@@ -33,6 +44,7 @@ struct PassShape {
   bool accumulates = false;  // more than one micro-batch an optimizer step
   bool trains = true;        // false: forward passes only
   StateShape state;
+  std::optional<AdapterShape> adapters;  // empty: all weights are trained
 };
 
 // Bytes at the moment of the peak, by part. Allocations below a few KiB, and scratch memory inside

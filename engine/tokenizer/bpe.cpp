@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/tokenizer/byte_piece.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace ringside::engine {
@@ -53,22 +54,45 @@ void Bpe::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
   merge(characters(word), ids);
 }
 
+std::vector<int64_t> Bpe::byte_tokens(std::string_view text) const {
+  std::vector<int64_t> ids;
+  for (const char c : text) {
+    const auto id = find_id(vocabulary(), byte_piece(static_cast<uint8_t>(c)));
+    if (!id) {
+      return {};
+    }
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
 std::vector<int64_t> Bpe::characters(std::string_view word) const {
   std::vector<int64_t> symbols;
-  bool last_unknown = false;
-  while (!word.empty()) {
+  // An unknown character waits for the next one that has no bytes either: so Hugging Face's order,
+  // where bytes overtake it.
+  bool unknown_waits = false;
+  for (; !word.empty(); word.remove_prefix(utf8_char_bytes(word))) {
     const std::size_t bytes = utf8_char_bytes(word);
     if (bytes == 0) {
       throw std::invalid_argument("BPE: a word is not UTF-8");
     }
     const auto id = find_id(vocabulary(), word.substr(0, bytes));
-    if (id) {
-      symbols.push_back(*id);
-    } else if (unk_id_ && !(options_.fuse_unk && last_unknown)) {
+    if (!id && options_.byte_fallback) {
+      if (const auto fallback = byte_tokens(word.substr(0, bytes)); !fallback.empty()) {
+        symbols.insert(symbols.end(), fallback.begin(), fallback.end());
+        continue;
+      }
+    }
+    if (unknown_waits && (id || !options_.fuse_unk)) {
       symbols.push_back(*unk_id_);
     }
-    last_unknown = !id;
-    word.remove_prefix(bytes);
+    unknown_waits = !id && unk_id_;
+    if (id) {
+      symbols.push_back(*id);
+    }
+  }
+  if (unknown_waits) {
+    symbols.push_back(*unk_id_);
   }
   return symbols;
 }

@@ -15,7 +15,10 @@ namespace ringside::engine {
 
 struct BpeOptions {
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       // adjacent unknown characters become one unk_token
+  bool fuse_unk = false;  // adjacent unknown characters become one unk_token
+  // A character without a token becomes the tokens "<0x00>" to "<0xFF>" of its bytes, if all of
+  // them are there.
+  bool byte_fallback = false;
   bool ignore_merges = false;  // a word that is a token is taken whole, before any merge
 };
 
@@ -39,6 +42,8 @@ class Bpe final : public TokenModel {
     std::size_t operator()(const std::pair<int64_t, int64_t>& pair) const;
   };
 
+  // Tokens of a text's bytes; empty when one has none.
+  std::vector<int64_t> byte_tokens(std::string_view text) const;
   std::vector<int64_t> characters(std::string_view word) const;
   void merge(std::vector<int64_t> symbols, std::vector<int64_t>& ids) const;
 

@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/byte_piece.h"
+#include "engine/tokenizer/precompiled.h"
 #include "engine/tokenizer/regex.h"
-#include "engine/tokenizer/unigram.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace ringside::engine {
@@ -114,6 +115,30 @@ Normalizer make_replace(const Json& json) {
       result += piece.is_match ? content : text.substr(piece.begin, piece.end - piece.begin);
     }
     return result;
+  };
+}
+
+Normalizer make_precompiled(const Json& json) {
+  return [map = CharacterMap(json.at("precompiled_charsmap").get<std::string>())](
+             const std::string& text) { return map.normalize(text); };
+}
+
+// Without white space at the beginning, at the end, or both.
+Normalizer make_strip(const Json& json) {
+  const bool left = json.value("strip_left", true);
+  const bool right = json.value("strip_right", true);
+  return [left, right, space = Regex(R"(\s+)")](const std::string& text) {
+    std::size_t begin = 0;
+    std::size_t end = text.size();
+    for (const Piece& piece : space.split(text)) {
+      if (left && piece.is_match && piece.begin == 0) {
+        begin = piece.end;
+      }
+      if (right && piece.is_match && piece.end == text.size()) {
+        end = std::max(begin, piece.begin);
+      }
+    }
+    return text.substr(begin, end - begin);
   };
 }
 
@@ -293,6 +318,12 @@ Normalizer make_normalizer(const Json& json) {
   }
   if (type == "Prepend") {
     return make_prepend(json);
+  }
+  if (type == "Precompiled") {
+    return make_precompiled(json);
+  }
+  if (type == "Strip") {
+    return make_strip(json);
   }
   if (type != "Sequence") {
     unsupported("normalizer", type);

@@ -16,7 +16,7 @@ using Normalizer = std::function<std::string(std::string)>;
 using PreTokenizer = std::function<std::vector<std::string>(std::string, bool at_start)>;
 using Decoding = std::function<std::string(std::vector<std::string>)>;  // tokens to text
 
-// Supports null, NFC, NFKC, Prepend, Replace, Sequence.
+// Supports null, NFC, NFKC, Precompiled, Prepend, Replace, Strip, Sequence.
 Normalizer make_normalizer(const nlohmann::json& json);
 
 // Supports null, ByteLevel, Metaspace, Split, Whitespace, WhitespaceSplit, Digits, Sequence.

@@ -85,11 +85,11 @@ std::unique_ptr<const TokenModel> read_model(const Json& json) {
   refuse_option(json, "model", "dropout", 0.0);
   refuse_option(json, "model", "continuing_subword_prefix", "");
   refuse_option(json, "model", "end_of_word_suffix", "");
-  refuse_option(json, "model", "byte_fallback", false);
   BpeOptions options;
   if (json.contains("unk_token") && !json.at("unk_token").is_null()) {
     options.unk_token = json.at("unk_token").get<std::string>();
   }
+  options.byte_fallback = json.value("byte_fallback", false);
   options.fuse_unk = json.value("fuse_unk", false);
   options.ignore_merges = json.value("ignore_merges", false);
   return std::make_unique<Bpe>(read_vocabulary(json.at("vocab")), read_merges(json.at("merges")),

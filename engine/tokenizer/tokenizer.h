@@ -19,10 +19,9 @@ class Tokenizer {
  public:
   // `path`: a tokenizer.json or the directory that holds one. The post_processor is ignored:
   // encode() is add_special_tokens=False. Supports:
-  //   model: BPE (byte-level or by characters, ignore_merges, unk_token, fuse_unk), WordLevel,
-  //   Unigram (byte_fallback)
-  //   pre_tokenizer: those of make_pre_tokenizer (pipeline.h); Split: Isolated or Removed
-  //   normalizer, decoder: those of make_normalizer and make_decoding
+  //   model: BPE (byte-level or by characters, ignore_merges, unk_token, fuse_unk, byte_fallback),
+  //   WordLevel, Unigram (byte_fallback) pre_tokenizer: those of make_pre_tokenizer (pipeline.h);
+  //   Split: Isolated or Removed normalizer, decoder: those of make_normalizer and make_decoding
   //   added_tokens: special or not, normalized or not
   // Throws: std::runtime_error naming the file and the unsupported component or option.
   static Tokenizer load(const std::filesystem::path& path);

@@ -44,10 +44,4 @@ class Unigram final : public TokenModel {
   std::size_t longest_ = 0;  // bytes of a piece
 };
 
-// "<0x0A>", the piece of a byte.
-std::string byte_piece(uint8_t byte);
-
-// The byte of such a piece.
-std::optional<uint8_t> byte_of_piece(std::string_view piece);
-
 }  // namespace ringside::engine

@@ -77,6 +77,34 @@ std::size_t utf8_char_bytes(std::string_view text) {
   return piece.complete ? piece.bytes : 0;
 }
 
+std::size_t grapheme_bytes(std::string_view text) {
+  const auto decoded = [](std::string_view rest, utf8proc_int32_t& character) {
+    const utf8proc_ssize_t bytes =
+        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest.data()),
+                         static_cast<utf8proc_ssize_t>(rest.size()), &character);
+    if (bytes < 0) {
+      throw std::invalid_argument("a text is not UTF-8");
+    }
+    return static_cast<std::size_t>(bytes);
+  };
+  if (text.empty()) {
+    return 0;
+  }
+  utf8proc_int32_t before = 0;
+  utf8proc_int32_t state = 0;
+  std::size_t end = decoded(text, before);
+  while (end < text.size()) {
+    utf8proc_int32_t next = 0;
+    const std::size_t bytes = decoded(text.substr(end), next);
+    if (utf8proc_grapheme_break_stateful(before, next, &state)) {
+      break;
+    }
+    end += bytes;
+    before = next;
+  }
+  return end;
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t bytes = utf8_char_bytes(text);

@@ -28,11 +28,11 @@ std::string part_name(int64_t part, int64_t parts);
 
 // What an evaluation after the checkpoint's last step gave.
 struct EvaluationResult {
-  std::string metric;  // "eval_reward", or "eval_loss", of which less is better
+  std::string metric;  // as best_metric(); of a loss less is better
   double value = 0.0;
 
   // Higher is better.
-  double score() const { return metric == "eval_loss" ? -value : value; }
+  double score() const { return metric.ends_with("loss") ? -value : value; }
 };
 
 struct Manifest {

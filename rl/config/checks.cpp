@@ -1,10 +1,12 @@
 #include "rl/config/checks.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "engine/models/adapter_targets.h"
 #include "rl/config/enums.h"
+#include "rl/config/eval_sets.h"
 
 namespace ringside::rl {
 namespace {
@@ -68,9 +70,24 @@ void check_sharding(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_experts(const Config& c, std::vector<Mistake>& mistakes) {
+  const ParallelConfig& parallel = c.parallel;
+  if (parallel.replica_size() % parallel.expert_parallel_size != 0) {
+    mistakes.push_back({"parallel.expert_parallel_size",
+                        "is " + std::to_string(parallel.expert_parallel_size) +
+                            ", but one copy of the model has " +
+                            std::to_string(parallel.replica_size()) +
+                            " ranks (parallel.data_parallel_shard_size " +
+                            std::to_string(parallel.data_parallel_shard_size) + " x " +
+                            std::to_string(parallel.sequence_parallel_size()) +
+                            " sequence-parallel ranks); expected a divisor of them"});
+  }
+}
+
 void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
   check_axes(c, mistakes);
   check_sharding(c, mistakes);
+  check_experts(c, mistakes);
   const auto& parallel = c.parallel;
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 &&
@@ -231,10 +248,11 @@ void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
                           ", but algorithm.name sft computes no rewards; expected \"\", and "
                           "held-out documents in data.sft_eval"});
   }
-  if (c.eval.every > 0 && c.data.sft_eval.empty()) {
+  if (c.eval.every > 0 && eval_sets(c).empty()) {
     mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
-                                          ", but data.sft_eval is empty; expected data.sft_eval to "
-                                          "name the held-out documents, or eval.every 0"});
+                                          ", but data.sft_eval is empty; expected data.sft_eval or "
+                                          "eval.sets to name the held-out documents, or "
+                                          "eval.every 0"});
   }
   if (c.data.max_length > c.train.tokens_per_micro_batch) {
     mistakes.push_back(
@@ -260,10 +278,11 @@ void check_no_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
   if (!c.data.sft_eval.empty()) {
     mistakes.push_back({"data.sft_eval", "is " + c.data.sft_eval + why + "\"\", and data.eval"});
   }
-  if (c.eval.every > 0 && c.data.eval.empty()) {
+  if (c.eval.every > 0 && eval_sets(c).empty()) {
     mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
-                                          ", but data.eval is empty; expected data.eval to name "
-                                          "the held-out prompts, or eval.every 0"});
+                                          ", but data.eval is empty; expected data.eval or "
+                                          "eval.sets to name the held-out prompts, or "
+                                          "eval.every 0"});
   }
 }
 
@@ -312,6 +331,18 @@ void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back({"checkpoint.keep_best",
                         "is true, but nothing is evaluated: eval.every is 0; expected eval.every "
                         "above 0, or keep_best false"});
+  }
+  const std::string& best = c.checkpoint.best_metric;
+  const auto metrics = evaluation_metrics(c);
+  if (!best.empty() && std::find(metrics.begin(), metrics.end(), best) == metrics.end()) {
+    std::string names;
+    for (const std::string& name : metrics) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    mistakes.push_back({"checkpoint.best_metric",
+                        "is " + best + ", which no evaluation of this recipe gives; expected " +
+                            (names.empty() ? "data.eval or eval.sets to name held-out prompts"
+                                           : "one of " + names)});
   }
 }
 

@@ -207,6 +207,7 @@ struct ParallelConfig {
   std::int64_t ringattn_parallel_size = 1;
   std::int64_t ulysses_parallel_size = 1;
   std::int64_t context_parallel_size = 0;
+  std::int64_t expert_parallel_size = 1;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
   std::int64_t zero_stage = 3;
   ReduceDType reduce_dtype = ReduceDType::kFloat32;
@@ -273,6 +274,7 @@ struct CheckpointConfig {
   double every_minutes = 10.0;
   std::int64_t keep = 2;
   bool keep_best = false;
+  std::string best_metric;
 };
 
 struct LogConfig {
@@ -284,6 +286,7 @@ struct LogConfig {
 };
 
 struct EvalConfig {
+  std::string sets;  // as absolute_eval_sets() returns it
   std::int64_t every = 0;
   bool before_training = true;
   std::int64_t max_prompts = 0;

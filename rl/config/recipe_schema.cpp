@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rl/config/data_files.h"
+#include "rl/config/eval_sets.h"
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
 
@@ -51,8 +52,12 @@ struct SlotSchema {
     return {{"type", {"string", "number", "boolean"}}, {"default", *slot.value}};
   }
   Json operator()(const PathSlot& slot) const {
-    const Json types =
-        slot.resolve == absolute_data_files ? Json{"string", "array"} : Json("string");
+    Json types = "string";
+    if (slot.resolve == absolute_data_files) {
+      types = {"string", "array"};
+    } else if (slot.resolve == absolute_eval_sets) {
+      types = {"string", "object"};
+    }
     return {{"type", types}, {"default", *slot.value}};
   }
   Json operator()(const ChoiceSlot& slot) const {

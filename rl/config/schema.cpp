@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rl/config/data_files.h"
+#include "rl/config/eval_sets.h"
 #include "rl/config/presets.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -242,6 +243,7 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
   fields.integer("parallel.context_parallel_size", parallel.context_parallel_size,
                  between(0, 65536));
+  fields.integer("parallel.expert_parallel_size", parallel.expert_parallel_size, size);
   fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
   fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3));
   fields.choice("parallel.reduce_dtype", parallel.reduce_dtype);
@@ -290,11 +292,13 @@ void add_outputs(FieldList& fields, Config& config) {
   fields.real("checkpoint.every_minutes", config.checkpoint.every_minutes, at_least(0));
   fields.integer("checkpoint.keep", config.checkpoint.keep, at_least(0));
   fields.flag("checkpoint.keep_best", config.checkpoint.keep_best);
+  fields.text("checkpoint.best_metric", config.checkpoint.best_metric);
   fields.choice("log.level", config.log.level);
   fields.choice("log.progress", config.log.progress);
   fields.flag("log.rollouts", config.log.rollouts);
   fields.integer("log.samples", config.log.samples, at_least(0));
   fields.text("log.openmetrics", config.log.openmetrics);
+  fields.path("eval.sets", config.eval.sets, absolute_eval_sets);
   fields.integer("eval.every", config.eval.every, at_least(0));
   fields.flag("eval.before_training", config.eval.before_training);
   fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));

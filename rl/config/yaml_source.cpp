@@ -6,6 +6,7 @@
 #include <map>
 
 #include "rl/config/data_files.h"
+#include "rl/config/eval_sets.h"
 #include "rl/config/schema.h"
 #include "rl/config/suggest.h"
 
@@ -28,7 +29,7 @@ std::string keys_of_section(std::string_view name) {
   return list;
 }
 
-// A list on one line, as it may stand on the command line too.
+// A list or a mapping on one line, as it may stand on the command line too.
 std::string flow_text(const YAML::Node& list) {
   YAML::Emitter out;
   out.SetMapFormat(YAML::Flow);
@@ -88,7 +89,7 @@ class Flattener {
   }
 
   void add_value(const std::string& key, const YAML::Mark& mark, const YAML::Node& node) {
-    if (node.IsSequence() && is_data_files_key(key)) {
+    if ((node.IsSequence() && is_data_files_key(key)) || (node.IsMap() && is_eval_sets_key(key))) {
       values_.push_back(
           {key, flow_text(node), place(mark, true), place(mark, false), source_.base});
     } else if (node.IsMap() || node.IsSequence()) {

@@ -11,6 +11,7 @@
 #include "engine/json/json_text.h"
 #include "rl/config/data_files.h"
 #include "rl/data/json_lines.h"
+#include "rl/data/parquet_file.h"
 
 namespace ringside::rl {
 namespace {
@@ -108,16 +109,9 @@ std::vector<std::filesystem::path> matches(const std::string& path) {
 
 std::unique_ptr<RecordFile> open_record_file(const std::filesystem::path& path) {
   std::ifstream file = open_json_lines(path);
-  std::string head(4, '\0');
-  file.read(head.data(), 4);
-  if (file.gcount() == 4 && head == "PAR1") {
-    throw std::runtime_error(
-        path.string() +
-        " is a Parquet file, expected JSON Lines or a JSON array; pandas converts it: "
-        "read_parquet(FILE).to_json(\"out.jsonl\", orient=\"records\", lines=True)");
+  if (is_parquet_file(path)) {
+    return open_parquet_file(path);
   }
-  file.clear();
-  file.seekg(0);
   char first = ' ';
   while (file.get(first) && std::isspace(static_cast<unsigned char>(first)) != 0) {
   }

@@ -1,6 +1,5 @@
-// Records of data files: JSON objects by index, with
-// their members in the order of the file, from JSON Lines and JSON arrays.
-// Torch-free.
+// Records of data files: JSON objects by index, with their members in the order of the file, from
+// JSON Lines, JSON arrays and Parquet. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +10,9 @@
 #include <vector>
 
 #include "rl/data/data_order.h"
+#include "rl/data/record_file.h"
 
 namespace ringside::rl {
-
-// One file.
-// Thread safety: none.
-class RecordFile {
- public:
-  explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
-  virtual ~RecordFile() = default;
-  RecordFile(const RecordFile&) = delete;
-  RecordFile& operator=(const RecordFile&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  // At least 1.
-  virtual int64_t size() const = 0;
-  // Object i.
-  // Throws: std::runtime_error "PLACE: ..." when it cannot be read or is no object.
-  virtual nlohmann::ordered_json record(int64_t i) = 0;
-  // The number of record i in its file, from 1: a line or a row.
-  virtual int64_t number(int64_t i) const = 0;
-  // "FILE:LINE", or "FILE: row N".
-  virtual std::string place(int64_t i) const = 0;
-  // About how many bytes of the file precede record i.
-  virtual int64_t offset(int64_t i) const = 0;
-
- private:
-  std::filesystem::path path_;
-};
 
 // Opens a file, whose form its content decides.
 // Throws: std::runtime_error naming the file when it cannot be read, has no record, or has a form
@@ -54,7 +28,10 @@ class RecordSet {
   // Throws: as open_record_file, and for a pattern that no file matches.
   explicit RecordSet(const std::string& files);
 
+  // Records of all files.
   int64_t size() const;
+  // Record i of the row; place and offset (from the beginning of the first file) likewise.
+  // Throws: as RecordFile::record.
   nlohmann::ordered_json record(int64_t i);
   std::string place(int64_t i) const;
   int64_t offset(int64_t i) const;

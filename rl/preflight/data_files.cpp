@@ -4,6 +4,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "rl/config/eval_sets.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/sft_file.h"
@@ -112,9 +113,12 @@ void try_python_rewards(const PromptSet& set, const Config& config, PreflightRep
 void check_prompt_file(const std::string& key, const std::string& path, const Config& config,
                        const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
-    report.mistakes.push_back({key, "is not set; expected a JSONL or JSON file of {\"" +
-                                        config.data.prompt_key + "\", \"" + config.data.answer_key +
-                                        "\"} objects"});
+    report.mistakes.push_back(
+        {key, "is not set; expected a JSONL or JSON file of {\"" + config.data.prompt_key +
+                  "\", \"" + config.data.answer_key + "\"} objects" +
+                  (uses_own_workers(config) ? "; with rollout.reward worker and workers of your "
+                                              "own, which need none, use `ringside train`"
+                                            : "")});
     return;
   }
   try {
@@ -207,14 +211,18 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
     check_prompt_file("data.train", config.data.train, config, files, report);
   }
   if (config.eval.every > 0) {
-    check_prompt_file("data.eval", config.data.eval, config, files, report);
+    for (const EvalSet& set : eval_sets(config)) {
+      check_prompt_file(set.key, set.files, config, files, report);
+    }
   }
 }
 
 void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
   check_documents("data.sft", config.data.sft, config, files, report);
   if (config.eval.every > 0) {
-    check_documents("data.sft_eval", config.data.sft_eval, config, files, report);
+    for (const EvalSet& set : eval_sets(config)) {
+      check_documents(set.key, set.files, config, files, report);
+    }
   }
 }
 

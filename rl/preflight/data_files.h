@@ -5,13 +5,13 @@
 
 namespace ringside::rl {
 
-// Checks data.train if workers sample here, and data.eval if the trainer evaluates: every line with
-// the tokenizer, every answer with the rewards of rollout.reward, and lengths against the model's
-// positions.
+// Checks data.train if workers sample here, and eval_sets() if the trainer evaluates: every line
+// with the tokenizer, every answer with the rewards of rollout.reward, and lengths against the
+// model's positions.
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 
-// Checks data.sft and, if there are evaluations, data.sft_eval: their first 256 MiB line by line
+// Checks data.sft and, if there are evaluations, eval_sets(): their first 256 MiB line by line
 // with the tokenizer.
 void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report);
 

@@ -63,12 +63,17 @@ void add_ends(std::vector<std::string>& text, const std::vector<MetricsLine>& li
 }
 
 void add_evaluations(std::vector<std::string>& text, const std::vector<MetricsLine>& lines) {
-  for (const char* name : {"eval_reward", "eval_loss"}) {
-    const auto points = points_of(lines, name);
-    if (points.empty()) {
-      continue;
+  std::vector<std::string> names;
+  for (const MetricsLine& line : lines) {
+    for (const auto& [name, value] : line.metrics) {
+      if (is_evaluation(name) && std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
     }
-    const bool less_is_better = std::string_view(name) == "eval_loss";
+  }
+  for (const std::string& name : names) {
+    const auto points = points_of(lines, name);
+    const bool less_is_better = name.ends_with("loss");
     const auto best =
         std::max_element(points.begin(), points.end(), [&](const Point& a, const Point& b) {
           return less_is_better ? a.value > b.value : a.value < b.value;
@@ -76,7 +81,7 @@ void add_evaluations(std::vector<std::string>& text, const std::vector<MetricsLi
     const auto at = [](const Point& point) {
       return short_number(point.value) + " at step " + std::to_string(point.step);
     };
-    text.push_back(std::string(name) + " " + at(points.front()) +
+    text.push_back(name + " " + at(points.front()) +
                    (points.size() > 1 ? ", " + at(points.back()) + ", best " + at(*best) : ""));
   }
 }

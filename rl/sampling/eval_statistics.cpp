@@ -53,15 +53,6 @@ std::optional<double> pass_of(const PromptResult& result, int64_t k) {
   return pass_at_k(n, passed, k);
 }
 
-std::vector<int64_t> tried(int64_t samples) {
-  std::vector<int64_t> ks;
-  for (int64_t k = 1; k < samples; k *= 2) {
-    ks.push_back(k);
-  }
-  ks.push_back(samples);
-  return ks;
-}
-
 }  // namespace
 
 double pass_at_k(int64_t n, int64_t passed, int64_t k) {
@@ -87,7 +78,7 @@ std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int6
   std::vector<EvalFigure> figures;
   figures.push_back(
       figure_of("reward", scored, [](const PromptResult& r) { return mean(r.rewards); }));
-  for (const int64_t k : tried(samples)) {
+  for (const int64_t k : pass_at_ks(samples)) {
     figures.push_back(figure_of("pass@" + std::to_string(k), scored,
                                 [k](const PromptResult& r) { return pass_of(r, k); }));
   }
@@ -99,14 +90,12 @@ std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int6
   return figures;
 }
 
-Metrics eval_metrics(const std::vector<EvalFigure>& figures) {
+Metrics eval_metrics(const std::vector<EvalFigure>& figures, const EvalSet& set) {
   Metrics metrics;
   for (const EvalFigure& figure : figures) {
+    metrics.emplace_back(set.metric(figure.name), figure.value);
     if (figure.name == "reward") {
-      metrics.emplace_back("eval_reward", figure.value);
-      metrics.emplace_back("eval/reward_ci95", figure.half_width);
-    } else {
-      metrics.emplace_back("eval/" + figure.name, figure.value);
+      metrics.emplace_back(set.metric("reward_ci95"), figure.half_width);
     }
   }
   return metrics;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rl/config/eval_sets.h"
 #include "rl/report/metrics.h"
 
 namespace ringside::rl {
@@ -43,8 +44,8 @@ struct EvalFigure {
 // samples: completions per prompt. Empty if no prompt has a scored completion.
 std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int64_t samples);
 
-// The figures as metrics of a training step: eval_reward, eval/pass@1 and so on, and
-// eval/reward_ci95, the half width of the reward's interval.
-Metrics eval_metrics(const std::vector<EvalFigure>& figures);
+// The figures as metrics of a training step, named by EvalSet::metric: reward, pass@1 and so on,
+// and reward_ci95, the half width of the reward's interval.
+Metrics eval_metrics(const std::vector<EvalFigure>& figures, const EvalSet& set);
 
 }  // namespace ringside::rl

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "sp/mesh/control.h"
 
 namespace ringside::rl {
@@ -12,6 +15,32 @@ constexpr const char* kAdditive = "loss_sums";
 constexpr const char* kHighest = "loss_highest";
 
 double ratio(double whole, double part) { return part > 0 ? whole / part : 1.0; }
+
+// rows of this rank's tokens -> figures of the world.
+ExpertFigures expert_figures(const engine::ExpertLoad& rows, sp::Communicator& control) {
+  std::vector<double> flat;
+  for (const std::vector<double>& layer : rows) {
+    flat.insert(flat.end(), layer.begin(), layer.end());
+  }
+  if (flat.empty()) {
+    return {};
+  }
+  flat = sp::sum_scalars(flat, control);
+  ExpertFigures figures{true};
+  figures.unused =
+      static_cast<double>(std::ranges::count(flat, 0.0)) / static_cast<double>(flat.size());
+  auto begin = flat.cbegin();
+  for (const std::vector<double>& layer : rows) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(layer.size());
+    const double sum = std::accumulate(begin, end, 0.0);
+    if (sum > 0.0) {
+      const double mean = sum / static_cast<double>(layer.size());
+      figures.load_max = std::max(figures.load_max, *std::max_element(begin, end) / mean);
+    }
+    begin = end;
+  }
+  return figures;
+}
 
 // Figures of this rank -> figures of the world. Sequence-parallel ranks hold disjoint entries, so
 // nothing is counted twice.
@@ -27,6 +56,7 @@ UpdateResult reduce(const LossSums& local, const engine::SequenceWork& work,
   result.sums = LossSums::from(sums, highest[0]);
   result.sequence = {
       ratio(done[0], done[1]), ratio(done[2], done[3]), done[4], done[5], highest[1], highest[2]};
+  result.experts = expert_figures(work.expert_rows, control);
   return result;
 }
 

@@ -70,23 +70,24 @@ std::optional<fs::path> latest_checkpoint(const fs::path& run_dir) {
 
 int64_t checkpoint_step(const fs::path& dir) { return read_manifest(dir).state.step; }
 
-std::optional<BestCheckpoint> best_checkpoint(const fs::path& run_dir) {
+std::optional<BestCheckpoint> best_checkpoint(const fs::path& run_dir, const std::string& metric) {
   std::optional<BestCheckpoint> best;
   for (const auto& [step, dir] : complete_checkpoints(run_dir)) {
     const auto evaluation = read_manifest(dir).evaluation;
-    if (evaluation && (!best || evaluation->score() > best->evaluation.score())) {
+    if (evaluation && evaluation->metric == metric &&
+        (!best || evaluation->score() > best->evaluation.score())) {
       best = {dir, *evaluation};
     }
   }
   return best;
 }
 
-void prune_checkpoints(const fs::path& run_dir, int64_t keep, bool keep_best) {
+void prune_checkpoints(const fs::path& run_dir, int64_t keep, const std::string& best_metric) {
   if (keep == 0) {
     return;
   }
   auto found = complete_checkpoints(run_dir);
-  const auto best = keep_best ? best_checkpoint(run_dir) : std::nullopt;
+  const auto best = best_metric.empty() ? std::nullopt : best_checkpoint(run_dir, best_metric);
   while (static_cast<int64_t>(found.size()) > keep) {
     if (!best || found.begin()->second != best->dir) {
       remove_checkpoint(found.begin()->second);

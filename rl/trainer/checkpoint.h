@@ -23,17 +23,19 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
 // Throws: std::runtime_error when `dir` is no complete checkpoint.
 int64_t checkpoint_step(const std::filesystem::path& dir);
 
-// The complete checkpoint with the best evaluation, the earliest of equals; nullopt when none has
-// one.
+// The complete checkpoint with the best evaluation by `metric`, the earliest of equals; nullopt
+// when none has one.
 struct BestCheckpoint {
   std::filesystem::path dir;
   EvaluationResult evaluation;
 };
-std::optional<BestCheckpoint> best_checkpoint(const std::filesystem::path& run_dir);
+std::optional<BestCheckpoint> best_checkpoint(const std::filesystem::path& run_dir,
+                                              const std::string& metric);
 
-// Removes all but the newest `keep` checkpoints of RUN_DIR/checkpoints (0: removes none) and, with
-// keep_best, the best.
-void prune_checkpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best);
+// Removes all but the newest `keep` checkpoints of RUN_DIR/checkpoints (0: removes none) and the
+// best by `best_metric`, if that is not empty.
+void prune_checkpoints(const std::filesystem::path& run_dir, int64_t keep,
+                       const std::string& best_metric);
 
 // Removes what saves and removals left that were interrupted. Call under the directory's lock.
 void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);

@@ -1,4 +1,4 @@
-// Evaluation on held-out prompts during training: mean reward, pass@k, lengths.
+// Evaluation on sets of held-out prompts during training: mean reward, pass@k, lengths.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ class Evaluation {
   // rank.
   bool is_due(int64_t step) const;
 
-  // eval_metrics() of eval.samples completions per prompt of data.eval at eval.temperature. Only
-  // the first eval.max_prompts prompts are used (0 = all). The metrics are on rank 0; the other
-  // ranks wait and return none. Completions whose reward is unavailable are left out, with a
-  // warning. Collective over: the world. Blocks: until all completions are sampled and scored,
-  // which may take longer than parallel.collective_timeout_s. Throws: std::runtime_error when no
-  // completion could be scored.
+  // eval_metrics() of each of eval_sets(): eval.samples completions per prompt at eval.temperature.
+  // Only the first eval.max_prompts prompts of a set are used (0 = all). The metrics are on rank 0;
+  // the other ranks wait and return none. Completions whose reward is unavailable are left out,
+  // with a warning. Collective over: the world. Blocks: until all completions are sampled and
+  // scored, which may take longer than parallel.collective_timeout_s. Throws: std::runtime_error
+  // when no completion of a set could be scored.
   Metrics metrics() const;
 
  private:

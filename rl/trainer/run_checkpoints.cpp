@@ -38,7 +38,7 @@ RunCheckpoints::RunCheckpoints(Options options, const sp::Mesh& mesh,
 std::optional<TrainingState> RunCheckpoints::resume() {
   if (mesh_.rank() == 0) {
     remove_unfinished_checkpoints(options_.run_dir);
-    if (const auto best = best_checkpoint(options_.run_dir)) {
+    if (const auto best = best_checkpoint(options_.run_dir, options_.best_metric)) {
       best_score_ = best->evaluation.score();
     }
   }
@@ -133,8 +133,9 @@ void RunCheckpoints::start(const TrainingState& state,
                        from = options_.tokenizer_from](const std::filesystem::path& dir) {
     write_model_description(dir, *policy, from);
   };
-  request.after_commit = [run_dir = options_.run_dir, config = options_.config] {
-    prune_checkpoints(run_dir, config.keep, config.keep_best);
+  request.after_commit = [options = options_] {
+    prune_checkpoints(options.run_dir, options.config.keep,
+                      options.config.keep_best ? options.best_metric : "");
   };
   save_.start(std::move(request), tag);
   start_clock();

@@ -27,6 +27,7 @@ class RunCheckpoints {
  public:
   struct Options {
     CheckpointConfig config;
+    std::string best_metric;  // that of the evaluations that it is given
     std::filesystem::path run_dir;
     // Directory whose tokenizer files checkpoints copy; may be empty.
     std::filesystem::path tokenizer_from;

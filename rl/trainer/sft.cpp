@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "rl/config/eval_sets.h"
 #include "rl/data/sft_batches.h"
 #include "rl/data/sft_file.h"
 #include "rl/report/stage_times.h"
@@ -46,16 +47,18 @@ UpdateResult update(TrainingRun& run, const SftBatch& batch) {
                     });
 }
 
-// Held-out documents of data.sft_eval.
+// Documents of one held-out set.
 class HeldOutDocuments {
  public:
-  HeldOutDocuments(TrainingRun& run, const engine::Tokenizer& tokenizer)
+  HeldOutDocuments(TrainingRun& run, const engine::Tokenizer& tokenizer, EvalSet set)
       : run_(run),
-        file_(run.config().data.sft_eval, run.config(), tokenizer,
-              run.decoder().config().eos_token_ids),
+        set_(std::move(set)),
+        file_(set_.files, run.config(), tokenizer, run.decoder().config().eos_token_ids),
         size_(run.config().eval.max_prompts > 0
                   ? std::min(run.config().eval.max_prompts, file_.size())
                   : file_.size()) {}
+
+  std::string metric() const { return set_.metric("loss"); }
 
   // Mean negative log-likelihood of all learned tokens; the same on every rank.
   // Collective over: the world.
@@ -77,7 +80,8 @@ class HeldOutDocuments {
       }
     }
     if (tokens == 0) {
-      throw std::runtime_error(config.data.sft_eval + ": no document is left to evaluate");
+      throw std::runtime_error(set_.key + ": no document of " + set_.files +
+                               " is left to evaluate");
     }
     return sum / static_cast<double>(tokens);
   }
@@ -94,6 +98,7 @@ class HeldOutDocuments {
   }
 
   TrainingRun& run_;
+  EvalSet set_;
   SftFile file_;
   int64_t size_;
 };
@@ -102,7 +107,8 @@ class HeldOutDocuments {
 struct Data {
   std::optional<engine::Tokenizer> tokenizer;
   std::optional<SftBatches> batches;
-  std::optional<HeldOutDocuments> held_out;  // if eval.every is above 0
+  // Of eval_sets(), if eval.every is above 0.
+  std::vector<std::unique_ptr<HeldOutDocuments>> held_out;
 
   explicit Data(TrainingRun& run) {
     const Config& config = run.config();
@@ -120,20 +126,33 @@ struct Data {
       }
       batches.emplace(std::move(file), options);
       if (config.eval.every > 0) {
-        held_out.emplace(run, *tokenizer);
+        for (EvalSet& set : eval_sets(config)) {
+          held_out.push_back(std::make_unique<HeldOutDocuments>(run, *tokenizer, std::move(set)));
+        }
       }
     });
   }
 };
 
-// Collective.
+// The loss on each held-out set; the same on every rank.
+// Collective over: the world.
+Metrics held_out_losses(const Data& data, StageTimes& times) {
+  Metrics metrics;
+  for (const auto& documents : data.held_out) {
+    metrics.emplace_back(documents->metric(),
+                         times.time("evaluate", [&] { return documents->loss(); }));
+  }
+  return metrics;
+}
+
+// Collective over: the world.
 void evaluate_before_training(TrainingRun& run, Data& data, StageTimes& times) {
-  if (run.state().step > 0 || !data.held_out || !run.config().eval.before_training) {
+  if (run.state().step > 0 || data.held_out.empty() || !run.config().eval.before_training) {
     return;
   }
-  const double loss = times.time("evaluate", [&] { return data.held_out->loss(); });
+  const Metrics losses = held_out_losses(data, times);
   if (run.is_main_rank()) {
-    run.report().write_first_evaluation({{"eval_loss", loss}});
+    run.report().write_first_evaluation(losses);
   }
 }
 
@@ -170,9 +189,10 @@ void train_sft(TrainingRun& run) {
     }
     Metrics metrics = step_metrics(step, updates);
     metrics.emplace_back("num_tokens", static_cast<double>(tokens));
-    if (data.held_out && (run.state().step + 1) % config.eval.every == 0) {
-      metrics.emplace_back("eval_loss",
-                           times.time("evaluate", [&] { return data.held_out->loss(); }));
+    if (!data.held_out.empty() && (run.state().step + 1) % config.eval.every == 0) {
+      for (auto& loss : held_out_losses(data, times)) {
+        metrics.push_back(std::move(loss));
+      }
     }
     for (auto& time : times.take()) {
       metrics.push_back(std::move(time));

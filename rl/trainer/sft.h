@@ -1,7 +1,7 @@
 // Supervised fine-tuning on {"prompt", "completion"} or {"messages"} lines (sft_examples.h). The
 // loss covers completions and assistant turns only. Documents are packed and sharded exactly as
 // rollouts are. They are read and tokenized a few steps ahead, so data.sft may be larger than
-// memory. Every eval.every steps the loss on data.sft_eval is the metric eval_loss.
+// memory. Every eval.every steps the losses on eval_sets() are metrics.
 #pragma once
 
 #include "rl/trainer/training_run.h"

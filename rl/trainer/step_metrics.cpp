@@ -145,21 +145,26 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
   const auto mean = [&](double SequenceFigures::*figure) {
     return mean_over(updates, [&](const UpdateResult& u) { return u.sequence.*figure; });
   };
-  return {{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
-          {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
-          {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
-          {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
-          {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
-          {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+  Metrics metrics{{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
+                  {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
+                  {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
+                  {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
+                  {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
+                  {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+  if (!updates.empty() && updates.front().experts.present) {
+    metrics.emplace_back("experts/load_max", mean_over(updates, [](const UpdateResult& u) {
+                           return u.experts.load_max;
+                         }));
+    metrics.emplace_back("experts/unused", mean_over(updates, [](const UpdateResult& u) {
+                           return u.experts.unused;
+                         }));
+  }
+  return metrics;
 }
 
-std::optional<EvaluationResult> evaluation_of(const Metrics& metrics) {
-  for (const auto& [name, value] : metrics) {
-    if (name == "eval_reward" || name == "eval_loss") {
-      return EvaluationResult{name, value};
-    }
-  }
-  return std::nullopt;
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std::string& name) {
+  const auto value = find_metric(metrics, name);
+  return value ? std::optional(EvaluationResult{name, *value}) : std::nullopt;
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {

@@ -41,7 +41,7 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates);
 // the last optimizer step); with float16 also loss_scale (the last) and skipped_steps.
 Metrics update_metrics(const std::vector<UpdateResult>& updates);
 
-// The evaluation among a step's metrics ("eval_reward" or "eval_loss"), if there was one.
-std::optional<EvaluationResult> evaluation_of(const Metrics& metrics);
+// The evaluation `name` (best_metric()) among a step's metrics, if there was one.
+std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std::string& name);
 
 }  // namespace ringside::rl

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/step_metrics.h"
@@ -30,6 +31,8 @@ int64_t continue_metrics(const std::filesystem::path& run_dir, const std::filesy
   return last;
 }
 
+constexpr std::chrono::milliseconds kRedraw{1000};  // of the screen while a step runs
+
 // "reward 0.5, pass@1 0.5, length 7" of a step's evaluation metrics.
 std::string eval_text(const Metrics& metrics) {
   std::string text;
@@ -47,7 +50,7 @@ ProgressOutput progress_output(ProgressStyle style) {
   const bool bar = style == ProgressStyle::kBar ||
                    (style == ProgressStyle::kAuto && detect_terminal().is_terminal);
   return {log::line, bar ? log::set_status : std::function<void(const std::string&)>(),
-          detect_terminal};
+          detect_terminal, kRedraw};
 }
 
 }  // namespace
@@ -60,7 +63,8 @@ StepReport::StepReport(const Config& config, const std::filesystem::path& run_di
                        int64_t step, int64_t last)
     : metrics_(run_dir / "metrics.jsonl", step > 0 ? step : -1),
       tensorboard_(run_dir / "tensorboard", last > 0 ? step + 1 : -1),
-      progress_(steps, progress_output(config.log.progress)) {
+      progress_(steps, progress_output(config.log.progress)),
+      best_metric_(best_metric(config)) {
   log::copy_warnings_to((run_dir / "warnings.log").string());
   if (!config.log.openmetrics.empty()) {
     exposed_.emplace(config.log.openmetrics);
@@ -88,7 +92,7 @@ void StepReport::write(const TrainingState& state, Metrics metrics,
   if (exposed_) {
     exposed_->set(state.step, metrics);
   }
-  if (const auto evaluated = evaluation_of(metrics)) {
+  if (const auto evaluated = evaluation_of(metrics, best_metric_)) {
     evaluation_ = evaluated->value;
     log::info("evaluation after step " + std::to_string(state.step) + ": " + eval_text(metrics));
   }
@@ -96,7 +100,7 @@ void StepReport::write(const TrainingState& state, Metrics metrics,
 }
 
 void StepReport::write_first_evaluation(const Metrics& metrics) {
-  evaluation_ = evaluation_of(metrics)->value;
+  evaluation_ = find_metric(metrics, best_metric_);
   log::info("evaluation before training: " + eval_text(metrics));
   metrics_.write(0, metrics);
   tensorboard_.write(0, metrics);

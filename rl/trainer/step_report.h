@@ -52,7 +52,8 @@ class StepReport {
   Progress progress_;
   std::optional<OpenMetricsServer> exposed_;  // with log.openmetrics
   std::chrono::steady_clock::time_point step_begin_;
-  std::optional<double> evaluation_;  // the last one
+  std::string best_metric_;
+  std::optional<double> evaluation_;  // the last one by best_metric_
 };
 
 }  // namespace ringside::rl

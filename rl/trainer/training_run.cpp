@@ -17,6 +17,7 @@
 #include "engine/models/whole_weights.h"
 #include "engine/optim/lr_schedule.h"
 #include "engine/runner/collator_options.h"
+#include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/report/run_summary.h"
 #include "rl/setup/optimizer_options.h"
@@ -83,10 +84,12 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
 
 std::string describe_saves(const BackgroundSave::Figures& figures) {
   char text[160];
-  std::snprintf(text, sizeof text,
-                "%lld checkpoints: training waited %.3f s for copies to host memory and %.3f s for "
-                "saves to end",
-                static_cast<long long>(figures.saves), figures.copying, figures.waiting);
+  std::snprintf(
+      text, sizeof text,
+      "%lld checkpoint%s: training waited %.3f s for copies to host memory and %.3f s for "
+      "saves to end",
+      static_cast<long long>(figures.saves), figures.saves == 1 ? "" : "s", figures.copying,
+      figures.waiting);
   return text;
 }
 
@@ -134,7 +137,7 @@ void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
     log::info(describe_saves(figures));
   }
   if (run.config().checkpoint.keep_best) {
-    if (const auto best = best_checkpoint(run.run_dir())) {
+    if (const auto best = best_checkpoint(run.run_dir(), best_metric(run.config()))) {
       log::info("best evaluation: " + best->evaluation.metric + " " +
                 std::to_string(best->evaluation.value) + ", " + best->dir.string());
     }
@@ -158,8 +161,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
     : options_(std::move(options)),
       mesh_(mesh),
       comms_(std::move(comms)),
-      checkpoints_({config().checkpoint, run_dir(), config().model.path, waiting_round(config()),
-                    options_.before_checkpoint},
+      checkpoints_({config().checkpoint, best_metric(config()), run_dir(), config().model.path,
+                    waiting_round(config()), options_.before_checkpoint},
                    mesh_, comms_.control(sp::axes::kLoss)) {
   if (is_main_rank()) {
     lock_.emplace(run_dir());
@@ -277,7 +280,7 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;
   ++state_.weight_version;
-  evaluation_ = evaluation_of(metrics);
+  evaluation_ = evaluation_of(metrics, best_metric(config()));
   if (is_main_rank()) {
     report_->write(state_, std::move(metrics), updates);
   }

@@ -118,8 +118,8 @@ class TrainingRun {
   // Ends a step: increments the counters, writes the step's line of metrics (rank 0), shows
   // progress, and starts to save a checkpoint if one is due. Returns the step of a checkpoint that
   // has become complete since the last call. The ranks agree here on a stop that any of them was
-  // asked for. `metrics` must hold "num_tokens", and "reward" if there is one; "eval_reward" or
-  // "eval_loss" decides on the best checkpoint.
+  // asked for. `metrics` must hold "num_tokens", and "reward" if there is one; best_metric()
+  // decides on the best checkpoint.
   // Collective over: the world.
   // Blocks: until the state is copied to host memory if a checkpoint is due, and until the one
   // before is complete.

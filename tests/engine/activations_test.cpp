@@ -64,7 +64,8 @@ struct Pass {
 Pass train(const Layout& layout, const ActivationOptions& activations,
            at::ScalarType dtype = at::kDouble) {
   Pass pass;
-  test::run_ranks(layout.mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+  test::run_ranks_in_memory(layout.mesh, [&](const sp::Mesh& mesh,
+                                             const sp::ProcessGroups& groups) {
     auto decoder = std::make_unique<Decoder>(test::tiny_config(), dtype);
     decoder->init_random(7, 0.3);
     decoder->set_activation_options(activations);
@@ -214,7 +215,7 @@ struct Training {
 };
 
 void on_one_rank(const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body) {
-  test::run_ranks({1, 1, 1}, body);
+  test::run_ranks_in_memory({1, 1, 1}, body);
 }
 
 TEST_CASE("float16 under a loss scale takes the steps of fp32, where it alone would lose them") {

@@ -187,14 +187,14 @@ class AttendsLatents final : public AttentionBackend {
  public:
   AttendsLatents(double scale, int64_t components) : scale_(scale), components_(components) {}
   bool attends_latents() const override { return true; }
-  at::Tensor attend(int64_t /*layer*/, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override {
     CHECK(k_sKD.sizes() == at::IntArrayRef({q_sHD.size(0), 1, components_}));
     CHECK(v_sKD.is_same(k_sKD));
     const at::Tensor rows = k_sKD.squeeze(1);
     std::vector<at::Tensor> outs;
     for (int64_t h = 0; h < q_sHD.size(1); ++h) {
-      const at::Tensor scores = q_sHD.select(1, h).mm(rows.t()) * scale_;
+      const at::Tensor scores = q_sHD.select(1, h).mm(rows.t()) * spec.softmax_scale;
       outs.push_back(plain_softmax(scores, kLengths).mm(rows));
     }
     return at::stack(outs, 1);

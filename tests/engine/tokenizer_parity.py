@@ -101,6 +101,94 @@ def unigram_with_prepend(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
+def charsmap(entries: dict[str, str]) -> bytes:
+    """SentencePiece's precompiled_charsmap: a double array as Darts-clone writes it, and the replacements."""
+    blob, at = bytearray(), {}
+    for value in entries.values():
+        if value not in at:
+            at[value] = len(blob)
+            blob += value.encode() + b"\0"
+    root: dict = {}
+    for key, value in entries.items():
+        node = root
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+        node[0] = at[value]  # the leaf, under the byte that no key holds
+    units, taken = {0: 0}, {0}
+    used_offsets, first_free = set(), 1
+
+    def place(node: dict, index: int, label: int) -> None:
+        nonlocal first_free
+        while first_free in taken:
+            first_free += 1
+        child = min(node)
+        position = first_free
+        while True:  # the children's places are offset ^ byte
+            offset = index ^ (position ^ child)
+            base = position ^ child
+            if base not in used_offsets and offset < 1 << 21 and all(base ^ byte not in taken for byte in node):
+                break
+            position += 1
+        used_offsets.add(base)
+        taken.update(base ^ byte for byte in node)
+        units[index] = label | (1 << 8 if 0 in node else 0) | offset << 10
+        for byte, below in node.items():
+            if byte == 0:
+                units[base] = below | 1 << 31
+            else:
+                place(below, base ^ byte, byte)
+
+    place(root, 0, 0)
+    size = max(units) // 256 * 256 + 256
+    trie = b"".join(units.get(index, 0).to_bytes(4, "little") for index in range(size))
+    return len(trie).to_bytes(4, "little") + trie + bytes(blob)
+
+
+def nfkc_map() -> dict[str, str]:
+    """Like SentencePiece's nmt_nfkc for some thousand characters: NFKC, white space to a space, controls to nothing."""
+    entries = {chr(code): "" for code in [*range(1, 9), *range(14, 32), 0x7f, 0x200d, 0xfeff]}
+    entries |= {chr(code): " " for code in (9, 10, 12, 13, 0xa0, 0x85, 0x1680, 0x200b, 0x2028, 0x3000)}
+    for code in [*range(0x80, 0x600), *range(0x1e00, 0x2200), *range(0xac00, 0xac80), *range(0xfb00, 0xfb50), 0x1d518]:
+        plain = unicodedata.normalize("NFKC", chr(code))
+        if plain != chr(code) and chr(code) not in entries:
+            entries[chr(code)] = plain
+        apart = unicodedata.normalize("NFD", chr(code))
+        if len(apart) > 1:
+            entries[apart] = unicodedata.normalize("NFC", apart)
+    return entries
+
+
+def sentencepiece(texts: list[str]) -> Tokenizer:
+    """As transformers converts T5 and XLM-RoBERTa."""
+    tokenizer = unigram(texts, byte_fallback=False, scheme="always", split=True, nfkc=False)
+    tokenizer.normalizer = normalizers.Sequence([
+        normalizers.Precompiled(charsmap(nfkc_map())), normalizers.Strip(left=False, right=True),
+        normalizers.Replace(Regex(" {2,}"), "▁")])
+    return tokenizer
+
+
+def spelled_bpe(texts: list[str], legacy: bool, all_bytes: bool = True) -> Tokenizer:
+    """As transformers converts Llama 2 (legacy) and Mistral: characters and byte pieces, without splitting into words."""
+    known = ["".join(c for c in text if ord(c) < 0x250 or c in "日本語").replace(" ", "▁") for text in texts]
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Split(Regex("(?<!▁)(?=▁)"), "isolated")
+    trained.train_from_iterator(known, trainers.BpeTrainer(vocab_size=500, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    names = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256) if all_bytes or byte % 5]
+    vocab = {token: i for i, token in enumerate(names + [token for token in model["vocab"] if token not in names])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(pair) for pair in model["merges"]], unk_token="<unk>",
+                                     fuse_unk=True, byte_fallback=True))
+    if legacy:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in ("<unk>", "<s>", "</s>")])
+    tokenizer.add_tokens([AddedToken("<|end|>", normalized=legacy)])
+    return tokenizer
+
+
 def cases(texts: list[str]) -> dict[str, Tokenizer]:
     return {
         "qwen": byte_level_bpe(QWEN, texts, nfc=True, ignore_merges=False),
@@ -110,6 +198,10 @@ def cases(texts: list[str]) -> dict[str, Tokenizer]:
         "unigram, bytes": unigram(texts, byte_fallback=True, scheme="first", split=True, nfkc=False),
         "unigram, whole text": unigram(texts, byte_fallback=False, scheme="never", split=False, nfkc=False),
         "unigram, Prepend": unigram_with_prepend(texts),
+        "sentencepiece": sentencepiece(texts),
+        "Llama 2": spelled_bpe(texts, legacy=True),
+        "Mistral": spelled_bpe(texts, legacy=False),
+        "bytes that lack some": spelled_bpe(texts, legacy=False, all_bytes=False),
         "characters": character_bpe(unk=False),
         "characters with unk": character_bpe(unk=True),
         "words, Whitespace": word_level(pre_tokenizers.Whitespace()),

@@ -91,11 +91,31 @@ TEST_CASE("tokenizer: a Unigram takes the pieces with the largest sum of scores"
   CHECK_THROWS_WITH(load(wrong).encode("x"), Contains("no piece") && Contains("no unk_id"));
 }
 
+TEST_CASE("tokenizer: a BPE with byte_fallback spells unknown characters with bytes") {
+  json model = characters();
+  model["model"]["byte_fallback"] = true;
+  CHECK(load(model).encode("a\u00e9b") == Ids{3, 2, 4});  // without the pieces: unknown
+  model["model"]["vocab"]["<0xC3>"] = 8;
+  CHECK(load(model).encode("a\u00e9b") == Ids{3, 2, 4});  // one of two is not enough
+  model["model"]["vocab"]["<0xA9>"] = 9;
+  CHECK(load(model).encode("a\u00e9b") == Ids{3, 8, 9, 4});
+}
+
 TEST_CASE("tokenizer: what it does not understand is refused by name") {
   const json good = characters();
   CHECK(error_of(good, json::object()) == "no error");
-  CHECK_THAT(error_of(good, {{"normalizer", {{"type", "Precompiled"}}}}),
-             Contains("normalizer") && Contains("Precompiled"));
+  CHECK_THAT(error_of(good, {{"normalizer", {{"type", "Lowercase"}}}}),
+             Contains("normalizer") && Contains("Lowercase"));
+  for (const char* charsmap : {"", "!!!!", "AAAA", "CAAAAAAAAAA=", "BAAAAA=="}) {
+    CHECK_THAT(error_of(good, {{"normalizer",
+                                {{"type", "Precompiled"}, {"precompiled_charsmap", charsmap}}}}),
+               Contains("precompiled_charsmap"));
+  }
+  // A trie whose only unit points behind its end.
+  const json far = {{"type", "Precompiled"}, {"precompiled_charsmap", "BAAAAAD8AAA="}};
+  json lost = good;
+  lost["normalizer"] = far;
+  CHECK_THROWS_WITH(load(lost).encode("a"), Contains("out of its array"));
   CHECK_THAT(error_of(good, {{"pre_tokenizer", {{"type", "Punctuation"}}}}),
              Contains("Punctuation"));
   const json metaspace = {
@@ -104,7 +124,6 @@ TEST_CASE("tokenizer: what it does not understand is refused by name") {
   CHECK_THAT(error_of(good, {{"decoder", {{"type", "WordPiece"}}}}),
              Contains("decoder") && Contains("WordPiece"));
   CHECK_THAT(error_of(good, {{"model", {{"type", "WordPiece"}}}}), Contains("WordPiece"));
-  CHECK_THAT(error_of(good, {{"model", {{"byte_fallback", true}}}}), Contains("byte_fallback"));
   CHECK_THAT(error_of(good, {{"model", {{"dropout", 0.1}}}}), Contains("dropout"));
   CHECK_THAT(error_of(good, {{"model", {{"merges", json::array({"a q"})}}}}), Contains("'q'"));
   CHECK_THAT(error_of(good, {{"model", {{"merges", json::array({"a c"})}}}}), Contains("'ac'"));

@@ -257,16 +257,18 @@ TEST_CASE("the newest complete checkpoints are kept and, if asked for, the best"
   fs::create_directories(rl::checkpoint_path(dir.path(), 9));  // never completed
   fs::create_directories(dir.path() / "checkpoints/step-000008.tmp-1");
   CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 4));
-  CHECK(rl::best_checkpoint(dir.path())->dir == rl::checkpoint_path(dir.path(), 2));
+  CHECK(rl::best_checkpoint(dir.path(), "eval_loss")->dir == rl::checkpoint_path(dir.path(), 2));
+  // Values of another metric do not compare.
+  CHECK_FALSE(rl::best_checkpoint(dir.path(), "eval/hard/loss").has_value());
   const auto has = [&](int64_t step) { return fs::exists(rl::checkpoint_path(dir.path(), step)); };
-  rl::prune_checkpoints(dir.path(), 0, true);  // 0 keeps all
+  rl::prune_checkpoints(dir.path(), 0, "eval_loss");  // 0 keeps all
   CHECK(has(1));
-  rl::prune_checkpoints(dir.path(), 1, true);
+  rl::prune_checkpoints(dir.path(), 1, "eval_loss");
   CHECK_FALSE(has(1));
   CHECK(has(2));
   CHECK_FALSE(has(3));
   CHECK(has(4));
-  rl::prune_checkpoints(dir.path(), 1, false);
+  rl::prune_checkpoints(dir.path(), 1, "");
   CHECK_FALSE(has(2));
   CHECK(has(4));
   rl::remove_unfinished_checkpoints(dir.path());

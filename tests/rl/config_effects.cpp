@@ -121,6 +121,7 @@ std::vector<Effect> training_effects() {
                         "rollout.reward=length",
                         "rollout.stop=d",
                         "rollout.max_completion_tokens=40"};
+  const Words with_experts{"model.path=" + input_file("experts"), "model.init=random"};
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
@@ -174,6 +175,7 @@ std::vector<Effect> training_effects() {
        with(sft, {"data.on_overlong=drop", "train.tokens_per_micro_batch=8"})},
       {"data.eval", input_file("other.jsonl"), recorded, evaluated},
       {"eval.every", "2", recorded, evaluated},
+      {"eval.sets", "{other: " + input_file("other.jsonl") + "}", recorded, evaluated},
       {"eval.max_prompts", "1", recorded, evaluated},
       {"eval.temperature", "0.0", recorded, evaluated},
       {"eval.samples", "3", recorded, evaluated},
@@ -184,6 +186,8 @@ std::vector<Effect> training_effects() {
       {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
+      {"parallel.expert_parallel_size", "2", sharding,
+       with(with_experts, {"parallel.data_parallel_shard_size=2"})},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},
@@ -317,6 +321,7 @@ std::vector<Effect> rollout_effects() {
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{
+      {"checkpoint.best_metric", "tests/rl/sft_test.cpp", "checkpoint.best_metric=eval/seen/loss"},
       {"rollout.reward_options.python_processes", "tests/rl/rewards_python_test.cpp",
        "options.python_processes = processes"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",

@@ -60,10 +60,16 @@ TEST_CASE("figures are means over prompts, with the standard error of prompts") 
   CHECK(figures[5].name == "truncated");
   CHECK(figures[5].value == Approx((1.0 / 3 + 1 + 0) / 3));
   CHECK(eval_figures(std::vector<PromptResult>{{.unscored = 1}}, 1).empty());
-  const auto metrics = eval_metrics(eval_figures(results, 1));
+  const auto metrics = eval_metrics(eval_figures(results, 1), {"", "f", "data.eval"});
   CHECK(metrics[0].first == "eval_reward");
   CHECK(metrics[1].first == "eval/reward_ci95");
   CHECK(metrics[2].first == "eval/pass@1");
+  const auto named = eval_metrics(eval_figures(results, 1), {"hard", "f", "eval.sets.hard"});
+  REQUIRE(named.size() == metrics.size());
+  CHECK(named[0].first == "eval/hard/reward");
+  CHECK(named[1].first == "eval/hard/reward_ci95");
+  CHECK(named[2].first == "eval/hard/pass@1");
+  CHECK(named[2].second == metrics[2].second);
 }
 
 }  // namespace

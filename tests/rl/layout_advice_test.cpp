@@ -54,7 +54,7 @@ std::string advice(const rl::Config& config, int64_t memory) {
 
 }  // namespace
 
-TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on eight layouts") {
+TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on nine layouts") {
   for (const test::ShardLayout& layout :
        std::vector<test::ShardLayout>{{.shard = 2, .stage = 1},
                                       {.shard = 2, .stage = 2},
@@ -63,10 +63,14 @@ TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on
                                       {.ring = 2, .activations = {engine::Recompute::kSelective}},
                                       {.shard = 2, .ulysses = 2},
                                       {.shard = 2, .ring = 2, .mode = rl::CpFsdpMode::kNone},
-                                      {.replicate = 2, .shard = 2, .stage = 1}}) {
+                                      {.replicate = 2, .shard = 2, .stage = 1},
+                                      {.shard = 2, .ulysses = 2, .expert = 2}}) {
     for (const bool tied : {true, false}) {
       engine::ModelConfig model = test::tiny_config();
       model.tie_word_embeddings = tied;
+      if (layout.expert > 1) {
+        model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
+      }
       CAPTURE(layout.name(), tied);
       test::ShardOutcome found;
       test::run_ranks(
@@ -124,6 +128,28 @@ TEST_CASE("each saving lowers the memory of a rank, and offload moves it to the 
   CHECK(rl::memory_of_rank(config, model, cuda).total() < off.total());
   config.optimizer.offload = rl::OptimizerOffload::kFull;
   CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 0);
+}
+
+TEST_CASE(
+    "adapters need no moments, gradients or reference of the weights, and nf4 a quarter of them") {
+  const engine::ModelConfig model = small_model();
+  const c10::Device cuda(c10::kCUDA);
+  rl::Config config = planned(1, 32768);
+  config.algorithm.kl_coef = 0.01;
+  const rl::RankMemory whole = rl::memory_of_rank(config, model, cuda);
+  CHECK(whole.reference > 0);
+  config.lora.rank = 16;
+  const rl::RankMemory frozen = rl::memory_of_rank(config, model, cuda);
+  CHECK(frozen.reference == 0);
+  CHECK(frozen.policy.moments < whole.policy.moments / 20);
+  CHECK(frozen.policy.gradients < whole.policy.gradients / 20);
+  CHECK(frozen.policy.weights < whole.policy.weights * 0.55);  // bf16 in place of fp32
+  config.lora.base = rl::LoraBase::kNf4;
+  const rl::RankMemory packed = rl::memory_of_rank(config, model, cuda);
+  CHECK(packed.policy.weights < frozen.policy.weights);
+  CHECK(packed.policy.moments == frozen.policy.moments);
+  config.lora.rank = 32;
+  CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 2 * packed.policy.moments);
 }
 
 TEST_CASE("a memory size is read with its unit, anything else is refused") {

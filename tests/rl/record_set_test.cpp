@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "rl/config/data_files.h"
+#include "rl/config/eval_sets.h"
 #include "rl/config/load.h"
 #include "rl/data/sft_batches.h"
 #include "rl/data/text_data.h"
@@ -55,10 +58,60 @@ TEST_CASE("a JSON array is read like lines, and its rows are named") {
   CHECK_THROWS_WITH(prompts_of(folder.file("d.json", "[{\"prompt\": \n]")), Contains("d.json:2"));
 }
 
-TEST_CASE("a Parquet file is refused with the way to convert it") {
+std::string parquet(const std::string& name) {
+  return std::string(RINGSIDE_GOLDENS) + "/parquet/" + name + ".parquet";
+}
+
+// The file has 5 rows in row groups of 2.
+TEST_CASE("a Parquet file is read like lines, whatever the order of its row groups") {
+  const auto file = parquet("prompts");
+  CHECK(prompts_of(file) == std::vector<std::string>{"one", "tw\u00f6", "three", "", "five"});
+  RecordSet records(file);
+  REQUIRE(records.size() == 5);
+  for (const int64_t i : {4, 0, 3, 1, 2, 4}) {
+    CHECK(records.record(i).at("answer") == i + 1);
+  }
+  CHECK(records.place(2) == file + ": row 3");
+  CHECK(records.id(2) == "3");
+  CHECK(records.offset(0) == 0);
+  CHECK(records.offset(4) > records.offset(3));
+  CHECK_FALSE(records.record(1).contains("note"));  // a null
+  CHECK(records.record(0).at("note") == "n");
+}
+
+TEST_CASE("conversations in a Parquet file are learned from") {
+  Config config;
+  config.data.chat_template = ChatTemplate::kChatml;
+  RecordSet records(parquet("messages"));
+  const auto example = parse_sft_example(records.record(1), records.place(1), config.data);
+  REQUIRE(example.conversation.messages.size() == 2);
+  // The null members of a message are left out: chatml refuses tool calls.
+  CHECK(example.conversation.messages.at(1).dump() == R"({"role":"assistant","content":"5"})");
+}
+
+TEST_CASE("a damaged Parquet file is refused by name") {
   Folder folder;
+  std::ifstream file(parquet("prompts"), std::ios::binary);
+  const std::string good(std::istreambuf_iterator<char>(file), {});
   CHECK_THROWS_WITH(prompts_of(folder.file("a.parquet", "PAR1 and so on")),
-                    Contains("a.parquet is a Parquet file") && Contains("to_json"));
+                    Contains("a.parquet cannot be read as Parquet: "));
+  CHECK_THROWS_WITH(prompts_of(folder.file("cut.parquet", good.substr(0, good.size() - 9))),
+                    Contains("cut.parquet cannot be read as Parquet: "));
+  CHECK_THROWS_WITH(prompts_of(folder.file("empty.parquet", "")), Contains("no example"));
+  CHECK_THROWS_WITH(prompts_of(parquet("no_rows")), Contains("it has no row"));
+  // Damage anywhere is an error or is not seen, and never ends the program.
+  int64_t refused = 0;
+  for (std::size_t at = 4; at < good.size(); at += 7) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x5a);
+    try {
+      prompts_of(folder.file("bad.parquet", bad));
+    } catch (const std::runtime_error& error) {
+      CHECK_THAT(error.what(), Contains("bad.parquet"));
+      ++refused;
+    }
+  }
+  CHECK(refused > 50);
 }
 
 TEST_CASE("several files and patterns are one row of records with places of their own") {
@@ -114,6 +167,50 @@ TEST_CASE("a list of data files is read from YAML and from the command line, and
   CHECK_THAT(problem("~nobody/a.jsonl"), Contains("home directory is not known"));
   const auto other = folder.file("other.yaml", "model:\n  path: [a, b]\n");
   CHECK_THAT(load_config({other}, {}).errors.at(0), Contains("is a list"));
+}
+
+TEST_CASE("held-out sets by name are read from YAML and from the command line, and written back") {
+  Folder folder;
+  const auto recipe = folder.file("recipe.yaml",
+                                  "data: {eval: e.jsonl}\neval:\n  sets:\n    hard: h.jsonl\n"
+                                  "    mixed: [{path: a.jsonl, weight: 2}, b.jsonl]\n");
+  const LoadedConfig loaded = load_config({recipe}, {});
+  REQUIRE(loaded.errors.empty());
+  const auto sets = eval_sets(loaded.config);
+  REQUIRE(sets.size() == 3);
+  CHECK(sets[0].key == "data.eval");
+  CHECK(sets[0].metric("pass@4") == "eval/pass@4");
+  CHECK(sets[1].files == folder.path("h.jsonl"));
+  CHECK(sets[1].metric("reward") == "eval/hard/reward");
+  CHECK(data_file_entries(sets[2].files).at(0).weight == 2.0);
+  CHECK(best_metric(loaded.config) == "eval_reward");
+  const auto again = load_config({folder.file("dump.yaml", dump(loaded.config))}, {});
+  CHECK(again.errors.empty());
+  CHECK(again.config.eval.sets == loaded.config.eval.sets);
+  const auto named = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> line{"eval.sets={hard: " + folder.path("h.jsonl") + "}"};
+    line.insert(line.end(), more.begin(), more.end());
+    return load_config({}, line);
+  };
+  CHECK(best_metric(named({}).config) == "eval/hard/reward");
+  CHECK(named({"eval.every=5", "checkpoint.best_metric=eval/hard/pass@1"}).ok());
+  const auto wrong = named({"checkpoint.best_metric=eval/easy/reward"});
+  REQUIRE_FALSE(wrong.errors.empty());
+  CHECK_THAT(wrong.errors.front(),
+             Contains("checkpoint.best_metric") && Contains("eval/hard/reward, eval/hard/pass@1"));
+  CHECK(load_config({}, {"eval.sets={}"}).config.eval.sets.empty());
+  const auto problem = [&](const std::string& text) {
+    const auto bad = load_config({}, {"eval.sets=" + text});
+    return bad.errors.empty() ? "" : bad.errors.front();
+  };
+  CHECK_THAT(problem("[a.jsonl]"), Contains("expected {NAME: FILES, ...}"));
+  CHECK_THAT(problem("a.jsonl"), Contains("expected {NAME: FILES, ...}"));
+  CHECK_THAT(problem("{a: }"), Contains("no file under a"));
+  CHECK_THAT(problem("{a/b: x}"), Contains("the name \"a/b\""));
+  CHECK_THAT(problem("{a:x.jsonl}"), Contains("a blank after \":\""));
+  CHECK_THAT(problem("{a: x, a: y}"), Contains("two sets with the name \"a\""));
+  CHECK_THAT(problem("{a: [{wait: 1}]}"), Contains("\"wait\" in an entry"));
+  CHECK_THAT(problem("{a: x"), Contains("is no mapping"));
 }
 
 TEST_CASE("~ at the beginning of a path is the home directory") {

@@ -212,7 +212,7 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
     fs::create_directories(dir.path() / one.name);
     figures[one.name].resize(static_cast<std::size_t>(layout.shape.world_size()));
   }
-  test::run_ranks(
+  test::run_ranks_in_memory(
       layout.shape,
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         for (const Case& one : cases) {
@@ -220,7 +220,7 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
               step_figures(one, dir.path(), mesh, comms);
         }
       },
-      std::chrono::seconds(30), rl::sharding_axes(cases.front().config.parallel));
+      rl::sharding_axes(cases.front().config.parallel));
   return figures;
 }
 

@@ -66,10 +66,13 @@ TEST_CASE("a summary tells rewards at both ends, evaluations, and where the time
   }
   lines[5].metrics.emplace_back("eval_reward", 0.7);
   lines[10].metrics.emplace_back("eval_reward", 0.6);
+  lines[10].metrics.emplace_back("eval/hard/reward", 0.1);
+  lines[10].metrics.emplace_back("eval/hard/pass@1", 0.1);
   CHECK(summarize_run(lines) ==
         std::vector<std::string>{
             "reward 0.15 in the first 2 steps, 0.95 in the last 2",
             "eval_reward 0.2 at step 0, 0.6 at step 10, best 0.7 at step 5",
+            "eval/hard/reward 0.1 at step 10",
             "10 steps took 1:40: waiting for rollouts 60 %, training 30 %, other 10 %"});
   CHECK(summarize_run({}).empty());
   // Fine-tuning: the loss, and the least evaluation is the best.

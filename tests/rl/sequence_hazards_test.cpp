@@ -62,7 +62,7 @@ void for_every_shard(const std::vector<sp::Document>& documents, int64_t budget,
 rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::MeshShape& shape,
                         int64_t budget, const sp::SequenceOptions& options) {
   std::vector<rl::UpdateResult> results(shape.world_size());
-  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     engine::ModelRunner policy(make_model(), comms, engine::AdamWOptions{});
     const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, budget, options}), 0};
     const auto inputs = rl::model_inputs(local, {}, at::kDouble);
@@ -137,7 +137,7 @@ TEST_CASE("hazard: what a document attends to ends at its own edges",
   std::reverse(after[2].ids.begin(), after[2].ids.end());
   for (const auto& shape : kMeshes) {
     for (const auto& options : all_options()) {
-      test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         const engine::ModelRunner model(make_model(), comms);
         const auto first = rl::score_documents(model, before, mesh, comms, {100, options});
         const auto second = rl::score_documents(model, after, mesh, comms, {100, options});
@@ -170,7 +170,7 @@ TEST_CASE("hazard: temperature and log-probs travel by the same permutation as t
   }
   const auto logprobs = [&](const sp::MeshShape& shape, const sp::SequenceOptions& options) {
     std::vector<std::vector<double>> found(shape.world_size());
-    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       const engine::ModelRunner model(make_model(), comms);
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 100, options}), 0};
       std::vector<double>& column = found[mesh.rank()];

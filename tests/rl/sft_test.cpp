@@ -199,7 +199,28 @@ TEST_CASE("the checkpoint with the lowest held-out loss is saved and kept") {
     }
   }
   CHECK(best < 12);
-  REQUIRE(rl::best_checkpoint(dir.path()).has_value());
-  CHECK(rl::best_checkpoint(dir.path())->dir == rl::checkpoint_path(dir.path(), best));
+  REQUIRE(rl::best_checkpoint(dir.path(), "eval_loss").has_value());
+  CHECK(rl::best_checkpoint(dir.path(), "eval_loss")->dir == rl::checkpoint_path(dir.path(), best));
   CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 12));
+}
+
+TEST_CASE("each held-out set has its own loss, and the named one decides on the best checkpoint") {
+  const Files files;
+  const std::string held_out = files.path("held_out.jsonl").string();
+  const std::string other = files.path("train.jsonl").string();
+  const auto config = files.config({"data.sft_eval=" + held_out,
+                                    "eval.sets={same: " + held_out + ", seen: " + other + "}",
+                                    "eval.every=1", "train.steps=3", "checkpoint.every=1",
+                                    "checkpoint.best_metric=eval/seen/loss"});
+  const test::TemporaryDirectory dir;
+  train(config, dir.path(), 3);
+  for (const auto& step : metrics_of(dir.path())) {
+    CHECK(step.at("eval/same/loss") == step.at("eval_loss"));
+    CHECK(step.at("eval/seen/loss") != step.at("eval_loss"));
+  }
+  const auto evaluation =
+      rl::CheckpointReader(rl::checkpoint_path(dir.path(), 3)).manifest().evaluation;
+  REQUIRE(evaluation.has_value());
+  CHECK(evaluation->metric == "eval/seen/loss");
+  CHECK(evaluation->score() == -metrics_of(dir.path()).back().at("eval/seen/loss").get<double>());
 }

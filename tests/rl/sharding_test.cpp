@@ -23,7 +23,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
               at::ScalarType wire) {
   Outcome outcome;
   const rl::ParallelConfig parallel = layout.config();
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         Outcome own = test::train_sharded(layout, model, dtype, wire, kSteps, mesh, groups);
@@ -31,7 +31,7 @@ Outcome train(const Layout& layout, const engine::ModelConfig& model, at::Scalar
           outcome = std::move(own);
         }
       },
-      std::chrono::seconds(30), rl::sharding_axes(parallel));
+      rl::sharding_axes(parallel));
   return outcome;
 }
 
@@ -147,6 +147,36 @@ TEST_CASE("a model with experts trains as in one process on every mesh") {
   }
 }
 
+TEST_CASE("experts of several ranks train as in one process") {
+  using Mode = rl::CpFsdpMode;
+  using engine::Recompute;
+  const sp::RingImpl gathered = sp::RingImpl::kAllGather;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2, .expert = 2},
+      {.ulysses = 2, .activations = {Recompute::kFull}, .expert = 2, .shared_prefix = false},
+      {.ring = 2, .stage = 1, .activations = {Recompute::kSelective}, .expert = 2},
+      {.ring = 2, .mode = Mode::kNone, .expert = 2, .ring_impl = gathered},
+      {.ring = 2, .ulysses = 2, .expert = 4},
+      {.ring = 2, .ulysses = 2, .mode = Mode::kNone, .expert = 2, .shared_prefix = false},
+      {.shard = 2, .ulysses = 2, .expert = 2},
+      {.shard = 2, .ulysses = 2, .stage = 2, .activations = {Recompute::kFull}, .expert = 2},
+      {.shard = 2, .ring = 2, .mode = Mode::kNone, .expert = 4, .shared_prefix = false},
+      {.shard = 4, .documents = 3, .expert = 4},
+      {.replicate = 2, .ulysses = 2, .activations = {Recompute::kSelective, true}, .expert = 2},
+      {.replicate = 2, .shard = 2, .offload = rl::OptimizerOffload::kFull, .expert = 2}};
+  for (const int64_t documents : {9, 3}) {
+    const Outcome whole = train({.documents = documents}, with_experts(), at::kDouble, at::kDouble);
+    for (const Layout& layout : layouts) {
+      if (layout.documents == documents) {
+        CAPTURE(layout.name());
+        const Outcome found = train(layout, with_experts(), at::kDouble, at::kDouble);
+        CHECK((documents == 9 || found.empty_micro_batches > 0));
+        require_equal(found, whole, 1e-10);
+      }
+    }
+  }
+}
+
 TEST_CASE("a model with latent attention trains as in one process on every mesh") {
   const engine::ModelConfig model = test::latent_config();
   const Outcome whole = train({}, model, at::kDouble, at::kDouble);
@@ -157,6 +187,7 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
   CHECK(correction.equal(test::router_correction(model.experts.count)));
   const std::vector<Layout> layouts{
       {.ulysses = 2},
+      {.ulysses = 2, .activations = {engine::Recompute::kFull}, .expert = 2},
       {.ring = 2},
       {.ring = 2, .ulysses = 2, .activations = {engine::Recompute::kSelective}},
       {.replicate = 2},
@@ -170,19 +201,19 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
 }
 
 TEST_CASE("a model with gated delta nets trains as in one process on every mesh") {
-  sp::SequenceOptions zigzag, gather, unshared;
-  zigzag.placement = gather.placement = sp::Placement::kZigzag;
-  gather.plan.ring_impl = sp::RingImpl::kAllGather;
-  unshared.shared_prefix = false;
+  constexpr auto kZigzag = sp::Placement::kZigzag;
   const std::vector<Layout> layouts{
       {.ulysses = 2},
-      {.ring = 2, .micro_batch_tokens = 60, .sequence = zigzag},
-      {.ring = 2, .sequence = gather},
-      {.ring = 3, .activations = {engine::Recompute::kFull}, .sequence = zigzag},
-      {.ring = 2, .ulysses = 2, .activations = {engine::Recompute::kSelective}, .sequence = zigzag},
-      {.replicate = 2, .sequence = unshared},
+      {.ring = 2, .placement = kZigzag, .micro_batch_tokens = 60},
+      {.ring = 2, .ring_impl = sp::RingImpl::kAllGather, .placement = kZigzag},
+      {.ring = 3, .activations = {engine::Recompute::kFull}, .placement = kZigzag},
+      {.ring = 2,
+       .ulysses = 2,
+       .activations = {engine::Recompute::kSelective},
+       .placement = kZigzag},
+      {.replicate = 2, .shared_prefix = false},
       {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
-      {.shard = 2, .ring = 2, .offload = rl::OptimizerOffload::kFull, .sequence = unshared}};
+      {.shard = 2, .ring = 2, .offload = rl::OptimizerOffload::kFull, .shared_prefix = false}};
   for (const bool experts : {false, true}) {
     const engine::ModelConfig model = test::hybrid_config(experts);
     const Outcome whole = train({}, model, at::kDouble, at::kDouble);
@@ -218,15 +249,15 @@ TEST_CASE("a bf16 model keeps its digits when it is sharded, and sends bf16 grad
 
 TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
   const Layout layout{.shard = 4};
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(layout.config()),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         engine::ComputeContext context(at::kFloat);
         context.sharding = rl::make_sharding(layout.config(), groups);
         engine::ParamUnit unit("u", {{"a", {3}}, {"b", {2, 2}}}, context);
         TORCH_CHECK(unit.flat().numel() == 2 && unit.numel() == 7);
-        unit.assign(0, at::tensor({1.f, 2.f, 3.f}));
-        unit.assign(1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
+        assign(unit, 0, at::tensor({1.f, 2.f, 3.f}));
+        assign(unit, 1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
         TORCH_CHECK(at::equal(unit.gather_flat(), at::arange(1, 8).to(at::kFloat)));
         std::string text;
         for (const engine::NamedSlice& slice : unit.slices()) {
@@ -238,7 +269,7 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         TORCH_CHECK(unit.flat().detach()[1].item<float>() ==
                     (mesh.rank() == 3 ? 0.f : 2.f + 2.f * mesh.rank()));
       },
-      std::chrono::seconds(30), rl::sharding_axes(layout.config()));
+      rl::sharding_axes(layout.config()));
 }
 
 // Bytes that rank 0 sends in the shard's group in kSteps steps, by the closed formulas. A gather

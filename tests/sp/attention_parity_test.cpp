@@ -117,7 +117,7 @@ double check_cases(const std::vector<Case>& cases, const sp::MeshShape& shape) {
   const auto splits = splits_of(shape);
   std::vector<std::vector<std::vector<test::RankSolution>>> found(  // [case][split][rank]
       cases.size(), {splits.size(), std::vector<test::RankSolution>(shape.world_size())});
-  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     for (std::size_t c = 0; c < cases.size(); ++c) {
       for (std::size_t s = 0;
            s < splits.size() && shape.ulysses <= cases[c].problem.heads.num_query_heads; ++s) {

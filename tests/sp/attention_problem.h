@@ -189,7 +189,7 @@ inline Solution solve_on_mesh(
     const Problem& p, const Split& split, sp::MeshShape shape, at::ScalarType dtype,
     const std::shared_ptr<const sp::RingStepKernels>& kernels = sp::cpu_kernels()) {
   std::vector<RankSolution> ranks(shape.world_size());
-  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank(p, split, mesh, comms, dtype, kernels);
   });
   return join(p, ranks);

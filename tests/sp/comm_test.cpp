@@ -8,6 +8,19 @@
 
 using namespace ringside;
 
+namespace {
+
+// Tests hold both kinds of groups to the same results.
+using Run = void (*)(sp::MeshShape, const test::RankBody&);
+
+void over_gloo(sp::MeshShape shape, const test::RankBody& body) { test::run_ranks(shape, body); }
+
+void in_memory(sp::MeshShape shape, const test::RankBody& body) {
+  test::run_ranks_in_memory(shape, body);
+}
+
+}  // namespace
+
 TEST_CASE("mesh axes, outermost first: dp, ring, ulysses") {
   const sp::Mesh mesh({2, 2, 3}, 10);  // dp 1, sp 4 = ring 1, ulysses 1
   CHECK(mesh.dp_rank() == 1);
@@ -23,7 +36,8 @@ TEST_CASE("mesh axes, outermost first: dp, ring, ulysses") {
 }
 
 TEST_CASE("all_to_all with uneven and empty splits; counters exclude oneself") {
-  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  const Run run_ranks = GENERATE(&over_gloo, &in_memory);
+  run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
     // Rank r sends r + p elements of value 10 r + p to rank p, except that rank 0 sends itself
     // nothing.
@@ -47,7 +61,8 @@ TEST_CASE("all_to_all with uneven and empty splits; counters exclude oneself") {
 }
 
 TEST_CASE("a rank with nothing at all takes part in an all_to_all") {
-  test::run_ranks({1, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  const Run run_ranks = GENERATE(&over_gloo, &in_memory);
+  run_ranks({1, 1, 2}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const bool sender = mesh.rank() == 0;
     const at::Tensor send = at::ones({sender ? 3 : 0});
     const std::vector<int64_t> to{0, sender ? 3 : 0}, from{sender ? 0 : 3, 0};
@@ -60,7 +75,8 @@ TEST_CASE("a rank with nothing at all takes part in an all_to_all") {
 }
 
 TEST_CASE("reductions, gathers, broadcasts and ring transfers") {
-  test::run_ranks({1, 3, 1}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  const Run run_ranks = GENERATE(&over_gloo, &in_memory);
+  run_ranks({1, 3, 1}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
     at::Tensor sum = at::full({2}, me + 1.0, at::kDouble);
     comms.tensors(sp::axes::kLoss)->all_reduce_sum(sum, "sum");
@@ -90,7 +106,8 @@ TEST_CASE("reductions, gathers, broadcasts and ring transfers") {
 }
 
 TEST_CASE("exchanges under way at once keep apart; wait in any order") {
-  test::run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  const Run run_ranks = GENERATE(&over_gloo, &in_memory);
+  run_ranks({1, 1, 3}, [](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
     std::vector<at::Tensor> received;
     std::vector<std::unique_ptr<sp::Transfer>> transfers;
@@ -134,10 +151,11 @@ TEST_CASE("exchanges under way at once keep apart; wait in any order") {
 }
 
 TEST_CASE("rows of uneven counts: gathered, and reduced in rank order whatever the owner") {
+  const Run run_ranks = GENERATE(&over_gloo, &in_memory);
   const std::vector<int64_t> rows_of{2, 0, 3};
   const std::vector<int64_t> begin_of{0, 2, 2};
   const at::Tensor whole = at::arange(10, at::kDouble).view({5, 2});
-  test::run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  run_ranks({1, 3, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const int64_t me = mesh.rank();
     const at::Tensor mine = whole.narrow(0, begin_of[me], rows_of[me]);
     TORCH_CHECK(
@@ -182,6 +200,28 @@ TEST_CASE("what parameter sharding folds in and what is left of sp are disjoint 
       CHECK(sp::axes::fsdp(mode).contains(axis) != sp::axes::sp_without_fsdp(mode).contains(axis));
     }
   }
+}
+
+TEST_CASE("experts' groups cut the ranks of a replica another way") {
+  // Two replicas of 12 ranks: 2 shards x ring 2 x ulysses 3, and 3 sets of all experts in each.
+  const sp::MeshShape shape{.dp_replicate = 2, .ring = 2, .ulysses = 3, .dp_shard = 2, .expert = 4};
+  const sp::Mesh mesh(shape, 12 + 7);
+  CHECK(mesh.ranks(sp::axes::kExpert) == std::vector<int64_t>{16, 17, 18, 19});
+  CHECK(mesh.coordinate(sp::axes::kExpert) == 3);
+  CHECK(mesh.ranks(sp::axes::kExpertShard) == std::vector<int64_t>{15, 19, 23});
+  CHECK(mesh.ranks(sp::axes::kSameExperts) == std::vector<int64_t>{3, 7, 11, 15, 19, 23});
+  for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
+    const sp::Mesh each(shape, rank);
+    for (const sp::Axes axes :
+         {sp::axes::kExpert, sp::axes::kExpertShard, sp::axes::kSameExperts}) {
+      CHECK(static_cast<int64_t>(each.ranks(axes).size()) == each.size(axes));
+      CHECK(each.ranks(axes).at(each.coordinate(axes)) == rank);
+    }
+  }
+  CHECK_THROWS_WITH(mesh.size({sp::Axis::kExpert, sp::Axis::kRing}),
+                    Catch::Contains("another way"));
+  CHECK_THROWS_WITH(sp::Mesh({.ulysses = 4, .expert = 3}, 0),
+                    Catch::Contains("3 ranks with all experts do not divide the 4 ranks"));
 }
 
 TEST_CASE("sub-meshes of any set of axes: sizes, coordinates and members agree") {

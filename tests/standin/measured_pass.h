@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct PassLayout {
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   int64_t stage = 0;               // of sharding over all ranks but the replicas; 0: not sharded
   bool optimizer_on_host = false;  // masters, gradients and moments; needs a stage
+  std::optional<engine::AdapterShape> adapters{};
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -30,6 +32,7 @@ struct PassLayout {
     config.data_parallel_shard_size = mesh.dp_shard;
     config.ringattn_parallel_size = mesh.ring;
     config.ulysses_parallel_size = mesh.ulysses;
+    config.expert_parallel_size = mesh.expert;
     config.cp_fsdp_mode = stage > 0 ? rl::CpFsdpMode::kAll : rl::CpFsdpMode::kNone;
     config.zero_stage = stage > 0 ? stage : 3;
     return config;
@@ -65,6 +68,11 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
     shape.state.zero_stage = layout.stage;
     shape.state.masters_on_host = layout.optimizer_on_host;
   }
+  shape.state.expert_ranks = layout.mesh.expert;
+  shape.state.expert_shard_ranks = layout.mesh.expert > 1
+                                       ? mesh.size(rl::expert_shard_axes(layout.parallel()).shard)
+                                       : shape.state.shard_ranks;
+  shape.adapters = layout.adapters;
   return shape;
 }
 
@@ -84,9 +92,16 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     const bool is_measured = mesh.rank() == 0;
     engine::ComputeContext context(dtype, device);
     context.sharding = rl::make_sharding(layout.parallel(), comms);
+    context.experts = rl::make_expert_sharding(layout.parallel(), comms);
     context.host_master = layout.optimizer_on_host;
     auto decoder = std::make_unique<engine::Decoder>(config, context);
     decoder->init_random(1, 0.1);
+    if (layout.adapters) {
+      if (layout.adapters->base) {
+        decoder->quantise(*layout.adapters->base);
+      }
+      decoder->add_adapters(layout.adapters->options).init_random(2);
+    }
     decoder->set_activation_options(layout.activations);
     engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
                                engine::AdamWOptions{});

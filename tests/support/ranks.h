@@ -1,7 +1,7 @@
-// Runs a function once per rank, each rank a thread with its own Gloo groups over one shared
-// in-memory store: the fast form of a multi-process test. more: axes of further groups; by default
-// fully_sharded_axes(). An exception of any rank is rethrown in
-// the caller after all have ended.
+// Runs a function once per rank, each rank a thread with its own groups: the fast form of a
+// multi-process test. The groups are Gloo's, over one shared store, or in shared memory. more: axes
+// of further groups; by default fully_sharded_axes(). The first exception of any rank is rethrown
+// in the caller after all have ended.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,11 +11,13 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "sp/mesh/process_groups.h"
+#include "tests/support/memory_groups.h"
 
 namespace ringside::test {
 
@@ -28,34 +30,59 @@ inline std::vector<sp::Axes> fully_sharded_axes() {
   return {sp::axes::fsdp(sp::CpFsdpMode::kAll), sp::axes::without_fsdp(sp::CpFsdpMode::kAll)};
 }
 
-inline void run_ranks(sp::MeshShape shape,
-                      const std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>& body,
-                      std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
-                      const std::vector<sp::Axes>& more = fully_sharded_axes()) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const int64_t world_size = shape.world_size();
-  std::vector<std::exception_ptr> errors(world_size);
+using RankBody = std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>;
+
+// Runs rank(r) once for each rank, in threads. on_error: called when a rank has failed.
+inline void run_threads(int64_t world_size, const std::function<void(int64_t)>& rank_body,
+                        const std::function<void()>& on_error) {
+  std::mutex mutex;
+  std::exception_ptr first_error;  // others may only have lost their partner
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         at::set_num_threads(1);
-        const sp::Mesh mesh(shape, rank);
-        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout, more);
-        body(mesh, comms);
+        rank_body(rank);
       } catch (...) {
-        errors[rank] = std::current_exception();
+        const std::lock_guard lock(mutex);
+        first_error = first_error ? first_error : std::current_exception();
+        on_error();
       }
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) {
-      std::rethrow_exception(error);
-    }
+  if (first_error) {
+    std::rethrow_exception(first_error);
   }
+}
+
+inline void run_ranks(sp::MeshShape shape, const RankBody& body,
+                      std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
+                      const std::vector<sp::Axes>& more = fully_sharded_axes()) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(
+      shape.world_size(),
+      [&](int64_t rank) {
+        const sp::Mesh mesh(shape, rank);
+        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout, more);
+        body(mesh, comms);
+      },
+      [] {});
+}
+
+// run_ranks() over shared memory in place of Gloo: for grids of many small steps.
+inline void run_ranks_in_memory(sp::MeshShape shape, const RankBody& body,
+                                const std::vector<sp::Axes>& more = fully_sharded_axes()) {
+  const auto hub = std::make_shared<MemoryHub>(std::chrono::seconds(60));
+  run_threads(
+      shape.world_size(),
+      [&](int64_t rank) {
+        const sp::Mesh mesh(shape, rank);
+        body(mesh, memory_groups(mesh, hub, more));
+      },
+      [&] { hub->fail(); });
 }
 
 }  // namespace ringside::test

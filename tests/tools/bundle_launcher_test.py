@@ -63,6 +63,12 @@ class WithTorch(unittest.TestCase):
         done = self.run_it(*show, RINGSIDE_TORCH=str(torch), LD_LIBRARY_PATH="/mine")
         self.assertEqual(done.stdout, f"{torch}/lib:{self.folder}/nvidia/cu13/lib:/mine a b\n")
 
+    def test_a_command_gets_the_folder_of_arrow_too(self):
+        torch = make_wheel(self.folder)
+        (self.folder / "pyarrow").mkdir()
+        done = self.run_it("sh", "-c", 'echo "$LD_LIBRARY_PATH"', RINGSIDE_TORCH=str(torch))
+        self.assertEqual(done.stdout, f"{torch}/lib:{self.folder}/pyarrow\n")
+
     def test_its_exit_status_is_that_of_the_command(self):
         torch = make_wheel(self.folder)
         self.assertEqual(self.run_it("sh", "-c", "exit 7", RINGSIDE_TORCH=str(torch)).returncode, 7)

@@ -78,6 +78,12 @@ class DryRun(unittest.TestCase):
         self.assertIn("rollout.reward: exact_match, http * 0.5 -> exact_match, length", text)
         self.assertRegex(text, "evaluation|eval_reward|eval ")
 
+    def test_held_out_sets_by_name_are_made_up_and_evaluated(self):
+        text = self.passed(ABSENT + "eval: {every: 1, sets: {hard: /nowhere/hard.jsonl, easy: [/nowhere/easy.jsonl]}}\n"
+                           "checkpoint: {keep_best: true, best_metric: eval/easy/reward}\n")
+        self.assertRegex(text, "evaluation.*hard/reward .*easy/reward ")
+        self.assertIn("best evaluation: eval/easy/reward", text)
+
     def test_the_recipes_own_model_tokenizer_and_data_are_used_where_they_are_there(self):
         model = self.folder / "model"
         model.mkdir()

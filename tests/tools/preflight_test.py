@@ -264,6 +264,8 @@ class Preflight(unittest.TestCase):
     def test_held_out_prompts_and_examples_are_read_too(self):
         self.lines("eval.jsonl", [{"prompt": "1>"}])
         self.refused(f"data.eval={self.folder}/eval.jsonl", "eval.every=1", expect=("data.eval", "eval.jsonl:1", "answer"))
+        self.refused(f"eval.sets={{hard: {self.folder}/eval.jsonl}}", "eval.every=1",
+                     expect=("eval.sets.hard", "eval.jsonl:1", "answer"))
         self.accepted(*self.sft)
         self.refused("algorithm.name=sft", expect=("data.sft is not set",))
         self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])
@@ -335,6 +337,22 @@ class Preflight(unittest.TestCase):
         self.lines("sft.jsonl", ["{"])
         self.refused(*self.sft, command="train", expect=("sft.jsonl:1", "nothing was started"))
         self.refused("model.path=", command="train", expect=("model.path is not set",))
+
+    def test_workers_of_ones_own_need_no_prompts(self):
+        own = ("data.train=", "rollout.reward=worker")
+        text = self.accepted(*own)
+        self.assertIn("waits for workers of your own", text)
+        self.refused(*own, command="run", expect=("data.train", "is not set", "`ringside train`"))
+        self.refused("data.train=", expect=("data.train", "is not set"))
+
+    def test_the_error_that_ends_a_run_is_in_its_warnings(self):
+        run_dir = self.folder / "run"
+        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1e30",
+                                   "train.steps=20", "--run-dir", run_dir)
+        self.assertEqual(code, 1, text)
+        self.assertIn("Training has diverged", text)
+        self.assertRegex((run_dir / "warnings.log").read_text(), "error.*Training has diverged")
+        self.assertEqual(text.count("Training has diverged"), 1)
 
     def test_a_run_of_supervised_examples_starts_no_worker(self):
         code, text = self.ringside("run", self.recipe, *self.sft, "--run-dir", self.folder / "run")

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rl/config/enums.h"
+#include "rl/config/eval_sets.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -143,6 +144,23 @@ std::string small_rewards(const rl::Config& config) {
   return by_length ? text : text + (text.empty() ? "length" : ", length");
 }
 
+namespace {
+
+// The same for each of eval.sets.
+void use_small_sets(rl::Config& config, const MakeLines& make_lines, const fs::path& dir) {
+  nlohmann::ordered_json sets = nlohmann::ordered_json::object();
+  for (const rl::EvalSet& set : rl::eval_sets(config)) {
+    if (!set.name.empty()) {
+      std::string path = set.files;
+      use_small_file(path, config, make_lines, dir / ("eval_" + set.name + ".jsonl"));
+      sets[set.name] = path;
+    }
+  }
+  config.eval.sets = sets.empty() ? "" : sets.dump();
+}
+
+}  // namespace
+
 void use_small_data(rl::Config& config, const fs::path& dir) {
   rl::DataConfig& data = config.data;
   if (config.algorithm.name == rl::AlgorithmName::kSft) {
@@ -150,8 +168,10 @@ void use_small_data(rl::Config& config, const fs::path& dir) {
     if (!data.sft_eval.empty()) {
       use_small_file(data.sft_eval, config, made_up_documents, dir / "sft_eval.jsonl");
     }
+    use_small_sets(config, made_up_documents, dir);
     return;
   }
+  use_small_sets(config, made_up_prompts, dir);
   use_small_file(data.train, config, made_up_prompts, dir / "train.jsonl");
   if (!data.eval.empty()) {
     use_small_file(data.eval, config, made_up_prompts, dir / "eval.jsonl");

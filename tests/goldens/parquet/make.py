@@ -1,0 +1,16 @@
+"""Writes the Parquet files of this folder with pyarrow: .env/oracle/bin/python tests/goldens/parquet/make.py"""
+
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+folder = pathlib.Path(__file__).parent
+prompts = pa.table({"prompt": ["one", "tw\u00f6", "three", "", "five"], "answer": [1, 2, 3, 4, 5],
+                    "note": ["n", None, "", None, None]})
+pq.write_table(prompts, folder / "prompts.parquet", row_group_size=2)
+pq.write_table(prompts.slice(0, 0), folder / "no_rows.parquet")
+messages = [[{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}],
+            [{"role": "user", "content": "2+3"}, {"role": "assistant", "content": "5"}]]
+kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.string()))]))
+pq.write_table(pa.table({"messages": pa.array(messages, kind)}), folder / "messages.parquet")
