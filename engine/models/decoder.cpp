@@ -115,7 +115,9 @@ void Decoder::init_random(uint64_t seed, double std) {
         assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
         // A norm multiplies by 1.
-        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
+        const bool plain =
+            !config_.norms_plus_one || spec.name.ends_with("linear_attn.norm.weight");
+        const bool zero = !plain || !spec.name.ends_with("norm.weight");
         assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
