@@ -314,7 +314,7 @@ TEST_CASE("config: windows are those of transformers' classes") {
       all.push_back(config.window(layer));
     }
     const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
-    CHECK(again.blocks == config.blocks);
+    CHECK((again.blocks == config.blocks));
     return all;
   };
   CHECK(windows("mistral", {{"sliding_window", 7}}) == Windows{7, 7, 7});
@@ -376,7 +376,7 @@ json hybrid(const std::string& model_type) {
 
 TEST_CASE("config: gated delta nets, and attention in every fourth layer") {
   const ModelConfig config = load(hybrid("qwen3_next"));
-  CHECK(config.delta_net.shape == sp::StateShape{2, 4, 8, 6, 4});
+  CHECK((config.delta_net.shape == sp::StateShape{2, 4, 8, 6, 4}));
   CHECK((config.norms_plus_one && config.gated_attention && config.experts.gated_shared));
   CHECK(config.rotary_dim == 4);
   CHECK((config.is_delta_net(0) && config.is_delta_net(2) && !config.is_delta_net(3)));
