@@ -385,6 +385,38 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   refuses({{"rotary_dim", 4}}, "'rotary_dim'");
 }
 
+json hybrid(const std::string& model_type) {
+  json fields = with(base(model_type), {{"linear_num_key_heads", 2},
+                                        {"linear_num_value_heads", 4},
+                                        {"linear_key_head_dim", 8},
+                                        {"linear_value_head_dim", 6},
+                                        {"linear_conv_kernel_dim", 4},
+                                        {"num_hidden_layers", 4},
+                                        {"head_dim", 16}});
+  if (model_type == "qwen3_next") {
+    fields.update({{"num_experts", 4},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 16},
+                   {"shared_expert_intermediate_size", 12}});
+  }
+  return fields;
+}
+
+TEST_CASE("config: gated delta nets, and attention in every fourth layer") {
+  const ModelConfig config = load(hybrid("qwen3_next"));
+  CHECK((config.delta_net.shape == sp::StateShape{2, 4, 8, 6, 4}));
+  CHECK((config.norms_plus_one && config.gated_attention && config.experts.gated_shared));
+  CHECK(config.rotary_dim == 4);
+  CHECK((config.is_delta_net(0) && config.is_delta_net(2) && !config.is_delta_net(3)));
+  const auto refuses = [](const json& fields, const char* message) {
+    CHECK_THROWS_WITH(load(with(hybrid("qwen3_5_text"), fields)), Catch::Contains(message));
+  };
+  refuses({{"linear_num_value_heads", 3}}, "'linear_num_value_heads' is 3, expected a multiple");
+  refuses({{"layer_types", {"linear_attention"}}}, "'layer_types' has 1 layers");
+  refuses({{"partial_rotary_factor", 0.2}}, "'partial_rotary_factor' is 0.2, which turns 3 of 16");
+  refuses({{"full_attention_interval", 0}}, "'full_attention_interval'");
+}
+
 TEST_CASE("config: every architecture writes what it reads") {
   for (const Architecture* architecture : architectures()) {
     INFO(architecture->model_type);
@@ -395,22 +427,12 @@ TEST_CASE("config: every architecture writes what it reads") {
                                 {"moe_intermediate_size", 16},
                                 {"mlp_only_layers", {1}}});
     }
-    if (architecture->model_type == std::string("qwen3_next") ||
-        architecture->model_type == std::string("qwen3_5_text")) {
-      written_by_others.update({{"linear_num_key_heads", 2},
-                                {"linear_num_value_heads", 4},
-                                {"linear_key_head_dim", 8},
-                                {"linear_value_head_dim", 8},
-                                {"linear_conv_kernel_dim", 4}});
-    }
-    if (architecture->model_type == std::string("qwen3_next")) {
-      written_by_others.update({{"num_experts", 4},
-                                {"num_experts_per_tok", 2},
-                                {"moe_intermediate_size", 16},
-                                {"shared_expert_intermediate_size", 20}});
-    }
     if (architecture->model_type == std::string("deepseek_v3")) {
       written_by_others = deepseek();
+    }
+    if (architecture->model_type == std::string("qwen3_next") ||
+        architecture->model_type == std::string("qwen3_5_text")) {
+      written_by_others = hybrid(architecture->model_type);
     }
     if (architecture->model_type == std::string("gpt_oss")) {
       written_by_others.update(gpt_oss_fields());
