@@ -166,9 +166,11 @@ int check(const CheckOptions& options) {
     }
   }
   const bool brought = !options.rollouts.empty() || options.prime_rl;
-  const rl::PreflightScope scope{
-      .workers_here = !brought, .brings_rollouts = brought, .rollouts = options.rollouts};
   rl::LoadedConfig loaded = load(split_inputs(options.words));
+  const bool own_workers = rl::uses_own_workers(loaded.config);
+  const rl::PreflightScope scope{.workers_here = !brought && !own_workers,
+                                 .brings_rollouts = brought,
+                                 .rollouts = options.rollouts};
   if (!loaded.ok()) {
     for (std::string& mistake : file_mistakes(loaded, scope)) {
       loaded.errors.push_back(std::move(mistake));

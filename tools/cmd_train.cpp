@@ -112,10 +112,15 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
     }
   });
   finish_on_stop_signals();
-  if (config.algorithm.name == rl::AlgorithmName::kSft) {
-    rl::train_sft(*run);
-  } else {
-    rl::train_rl(*run, source.get());
+  try {
+    if (config.algorithm.name == rl::AlgorithmName::kSft) {
+      rl::train_sft(*run);
+    } else {
+      rl::train_rl(*run, source.get());
+    }
+  } catch (const std::exception& error) {
+    rl::log::copy_error(error_text(error));  // warnings.log; it is printed where it is caught
+    throw;
   }
   return run->stop_signal();
 }

@@ -124,6 +124,10 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
   return specs;
 }
 
+std::vector<ParamSpec> Adapters::factors(const ModelConfig& config, const AdapterOptions& options) {
+  return specs(config, options, fused_projections(config, checked(options)));
+}
+
 Adapters::Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context)
     : config_(config),
       options_(std::move(options)),

@@ -41,6 +41,10 @@ class Adapters {
   // seed gives the same values, up to rounding to the master dtype.
   void init_random(uint64_t seed);
 
+  // Name and shape of every factor, layer by layer. Allocates nothing.
+  // Throws: as the constructor.
+  static std::vector<ParamSpec> factors(const ModelConfig& config, const AdapterOptions& options);
+
   const AdapterOptions& options() const { return options_; }
   double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
   ParamUnit& unit() { return unit_; }

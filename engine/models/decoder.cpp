@@ -115,7 +115,9 @@ void Decoder::init_random(uint64_t seed, double std) {
         assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
         // A norm multiplies by 1.
-        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
+        const bool plain =
+            !config_.norms_plus_one || spec.name.ends_with("linear_attn.norm.weight");
+        const bool zero = !plain || !spec.name.ends_with("norm.weight");
         assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
@@ -232,17 +234,20 @@ LayerWeights Decoder::weights_of(int64_t index) const {
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
                               const LayerContext& shared, LayerChain& chain) const {
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
+  const bool selective = activations_.recompute == Recompute::kSelective;
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  const bool selective = activations_.recompute == Recompute::kSelective;
   if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
+  LayerRoutes routes = chain.routes;
+  routes.kept = kept.results;
+  chain.routes.index += config_.has_experts(index) ? 1 : 0;
   const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results,
                           chain.load != nullptr ? &chain.load->at(index) : nullptr};
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group](
+  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group, routes](
                            LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
@@ -252,6 +257,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     LayerContext context{shared.rope, keeping ? *keeping : shared.attention, tiles};
     context.local_rope = shared.local_rope;
     context.experts = group;
+    context.routes = routes;
     return decoder_layer(config_, weights, index, hidden, context);
   };
   if (recomputes) {
@@ -307,7 +313,8 @@ at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention, ExpertLoad* load) const {
+                            AttentionBackend& attention, ExpertLoad* load,
+                            ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const LayerContext shared =
@@ -317,6 +324,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
   chain.load = load;
+  chain.routes.forward = routes;
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
@@ -328,13 +336,16 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                            const at::Tensor& positions_s, AttentionBackend& attention) const {
+                            const at::Tensor& positions_s, AttentionBackend& attention,
+                            ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const LayerContext shared = layer_context(positions_s, attention);
+  LayerContext shared = layer_context(positions_s, attention);
+  shared.routes.forward = routes;
   at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
+    shared.routes.index += config_.has_experts(i) ? 1 : 0;
   }
   return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }

@@ -83,17 +83,21 @@ class Decoder {
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward, as must `load`, to which the rows of this rank's tokens for each expert are added.
+  // routes: replays and records the experts of each token; read and filled during the call only;
+  // null: the routers choose.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
   // Collective over: the ranks of the experts; the backend's group, if it has one: as many calls of
   // attend() as there are layers, and once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention, ExpertLoad* load = nullptr) const;
+                     AttentionBackend& attention, ExpertLoad* load = nullptr,
+                     ForwardRoutes* routes = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                     const at::Tensor& positions_s, AttentionBackend& attention) const;
+                     const at::Tensor& positions_s, AttentionBackend& attention,
+                     ForwardRoutes* routes = nullptr) const;
 
   // All weights, outside autograd. In bf16 a snapshot, otherwise views that follow the master
   // values.
@@ -136,6 +140,7 @@ class Decoder {
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
     ExpertLoad* load = nullptr;                  // null: not counted
+    LayerRoutes routes;                          // of the next layer with experts
   };
   using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
   // All weights of a layer but adapters.

@@ -146,7 +146,7 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
   const ResidualNorm attended = add_rms_norm(
       in.residual, branch(mixed, weights.attention_branch_norm), weights.post_attention_norm, norm);
   const at::Tensor of_channels = config.has_experts(layer)
-                                     ? mixture(config, weights, attended.normed, context.experts)
+                                     ? mixture(config, weights, attended.normed, context)
                                      : gated_mlp(config, weights, attended.normed, context.tiles);
   return attended.residual + branch(of_channels, weights.mlp_branch_norm);
 }

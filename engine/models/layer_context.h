@@ -6,6 +6,7 @@
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/experts.h"
 #include "engine/nn/rope.h"
+#include "engine/nn/route_choice.h"
 
 namespace ringside::engine {
 
@@ -21,6 +22,7 @@ struct LayerContext {
   MlpTiles tiles = {};
   ExpertGroup experts = {};
   RopeTables local_rope = {};  // of blocks with local_rope; empty without
+  LayerRoutes routes = {};     // of this layer, if it has experts
 };
 
 }  // namespace ringside::engine

@@ -14,29 +14,27 @@ namespace {
 
 // Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.
 Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
-                        const at::Tensor& normed_sE, sp::KeptResults* kept) {
+                        const at::Tensor& normed_sE, const LayerRoutes& choice) {
   const ExpertsConfig& experts = config.experts;
   const bool doubles = normed_sE.scalar_type() == at::kDouble && !config.fp32_norms;
   const at::ScalarType dtype = doubles ? at::kDouble : at::kFloat;
   const Weight router(weights.router.value.to(dtype), weights.router.leaf);
   const at::Tensor scores_sX = at::sigmoid(apply_linear(normed_sE.to(dtype), router));
-  const at::Tensor expert_sK = sp::compute_once(kept, [&] {
-    return sp::KeptResults::Tensors{
-        choose_in_groups(scores_sX, weights.router_correction.to(dtype),
-                         {experts.per_token, experts.groups, experts.kept_groups})};
-  })[0];
+  const at::Tensor expert_sK = choice.choose(experts.count, [&] {
+    return choose_in_groups(scores_sX, weights.router_correction.to(dtype),
+                            {experts.per_token, experts.groups, experts.kept_groups});
+  });
   return {expert_sK,
           weigh_scores(scores_sX, expert_sK, experts.normalise_weights, experts.weight_factor)};
 }
 
-// kept: as route_by_softmax().
 Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE,
-             sp::KeptResults* kept) {
+             const LayerRoutes& choice) {
   const ExpertsConfig& experts = config.experts;
   return experts.router == RouterKind::kSigmoid
-             ? route_by_sigmoid(config, weights, normed_sE, kept)
+             ? route_by_sigmoid(config, weights, normed_sE, choice)
              : route_by_softmax(apply_linear(normed_sE, weights.router), experts.per_token,
-                                experts.normalise_weights, config.fp32_norms, kept);
+                                experts.normalise_weights, config.fp32_norms, choice);
 }
 
 std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
@@ -78,10 +76,10 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE, const ExpertGroup& group) {
+                   const at::Tensor& normed_sE, const LayerContext& context) {
   const at::Tensor routed = apply_experts(
-      normed_sE, route(config, weights, normed_sE, group.kept.get()), config.experts.count, group,
-      [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+      normed_sE, route(config, weights, normed_sE, context.routes), config.experts.count,
+      context.experts, [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
         return swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
       });
   if (config.experts.shared_intermediate_size == 0) {

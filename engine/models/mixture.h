@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "engine/models/layer_context.h"
 #include "engine/models/layer_weights.h"
 #include "engine/models/model_config.h"
 #include "engine/nn/experts.h"
@@ -17,10 +18,11 @@ namespace ringside::engine {
 // "mlp.experts.<x>.".
 std::vector<LayerPart> mixture_parts(const ModelConfig& config);
 
-// Sum of each token's experts, weighted by the router. Differentiable.
+// Sum of each token's experts, weighted by the router. The experts are the router's choice or
+// replayed ones. Differentiable.
 // Shapes: normed_sE -> [s, E].
 // Collective over, blocks: as apply_experts().
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE, const ExpertGroup& group);
+                   const at::Tensor& normed_sE, const LayerContext& context);
 
 }  // namespace ringside::engine

@@ -30,7 +30,7 @@ class Sizes {
     compute_ = bytes(context.compute);
     master_ = bytes(context.master);
     sums_ = std::max<int64_t>(4, compute_);
-    casts_ = context.compute != context.master;
+    casts_ = context.compute != context.master && !shape.adapters;  // frozen ones are cast once
     int64_t largest = 0;
     while (config.experts.count > 0 && !config.has_experts(largest) &&
            largest + 1 < config.num_hidden_layers) {
@@ -53,6 +53,10 @@ class Sizes {
     experts_ = whole > 0 ? whole / config.experts.count * mine : 0;
     parameters_ = dense_ + experts_;
     head_parameters_ = config.vocab_size * config.hidden_size;
+    if (shape.adapters) {
+      casts_factors_ = context.compute != context.master;
+      factors_ = Adapters::factors(config, shape.adapters->options);
+    }
   }
 
   MemoryEstimate at_head() const {
@@ -64,7 +68,7 @@ class Sizes {
                                         (sharded() ? made_layer() * compute_ : 0);
     m.activations = rope() + device_layers(1) * kept_by_layer() + tail();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
-    m.logits = rows * c_.vocab_size * p_.logit_bytes + head_parameters_ * sums_ +
+    m.logits = rows * c_.vocab_size * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
     return m;
   }
@@ -73,14 +77,10 @@ class Sizes {
   MemoryEstimate in_layer(int64_t below) const {
     MemoryEstimate m = states();
     const int64_t done = layers() - 1 - below;  // layers whose gradients exist
-    m.gradients =
-        p_.accumulates || sharded() ? accumulated_gradients() : done * layer_parameters_ * master_;
-    // The head's gradient: of tied weights it waits for the embedding's.
-    if (!p_.accumulates || c_.tie_word_embeddings) {
-      m.gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
-    }
-    if (sharded()) {
-      m.gradients += layer_parameters_ * master_;  // whole, while it is summed
+    if (frozen()) {
+      m.gradients = accumulated_gradients() + adapter_bytes() * (done + 1) / layers();
+    } else {
+      m.gradients = layer_gradients(done);
     }
     const int64_t layers_of_weights = keeps_gathered() ? 0 : sharded() ? 2 : recomputes() ? 1 : 0;
     m.gathered = keeps_gathered()
@@ -99,6 +99,67 @@ class Sizes {
   int64_t layers() const { return c_.num_hidden_layers; }
 
  private:
+  // Gradients of trained weights, with those of `done` layers.
+  int64_t layer_gradients(int64_t done) const {
+    int64_t gradients =
+        p_.accumulates || sharded() ? accumulated_gradients() : done * layer_parameters_ * master_;
+    // The head's gradient: of tied weights it waits for the embedding's.
+    if (!p_.accumulates || c_.tie_word_embeddings) {
+      gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
+    }
+    if (sharded()) {
+      gradients += layer_parameters_ * master_;  // whole, while it is summed
+    }
+    return gradients;
+  }
+
+  bool frozen() const { return p_.adapters.has_value(); }
+  // Master values of all adapters. Every rank has them whole.
+  int64_t adapter_bytes() const { return elements(factors_) * master_; }
+  // Of one layer, with its projections as they are stored.
+  int64_t packed_layer_bytes() const {
+    int64_t matrices = 0, rest = 0, blocks = 0;
+    for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
+      const bool projection = spec.shape.size() == 2;
+      (projection ? matrices : rest) += spec.numel();
+      blocks += !projection ? 0
+                : p_.adapters->base == QuantisedFormat::kNf4
+                    ? (spec.numel() + kNf4Block - 1) / kNf4Block
+                    : spec.shape[0];
+    }
+    const bool nf4 = p_.adapters->base == QuantisedFormat::kNf4;
+    return (nf4 ? matrices / 2 : matrices) + 4 * blocks + rest * compute_;
+  }
+  // A frozen base and the adapters.
+  MemoryEstimate frozen_states() const {
+    const StateShape& state = p_.state;
+    MemoryEstimate m;
+    const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
+    const int64_t base = p_.adapters->base
+                             ? share(outside, state.shard_ranks) + layers() * packed_layer_bytes()
+                             : stored() * compute_;
+    (state.parameters_on_host ? m.host : m.weights) += base;
+    m.weights += adapter_bytes();
+    if (p_.trains) {
+      const bool off = state.moments_on_host || state.masters_on_host;
+      (off ? m.host : m.moments) += 2 * adapter_bytes();
+    }
+    return m;
+  }
+  // What the adapters of a layer add to what it saves: x A^T of each, and the factors' casts.
+  int64_t adapters_saved() const {
+    int64_t columns = 0;
+    for (const ParamSpec& spec : factors_) {
+      columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
+    }
+    const int64_t casts = casts_factors_ ? elements(factors_) * compute_ / layers() : 0;
+    return columns / layers() * p_.tokens * compute_ + casts;
+  }
+  // A quantised gate and up projection while a product uses them: each unpacked, and joined.
+  int64_t unpacked() const {
+    return frozen() && p_.adapters->base ? 4 * mlp_matrix_ * compute_ : 0;
+  }
+
   bool recomputes() const { return p_.activations.recompute != Recompute::kNone; }
   bool sharded() const { return p_.state.shard_ranks > 1; }
   bool keeps_gathered() const { return sharded() && p_.state.zero_stage < 3; }
@@ -121,6 +182,9 @@ class Sizes {
 
   // Weights, moments and host memory, which do not depend on the moment.
   MemoryEstimate states() const {
+    if (frozen()) {
+      return with_host_activations(frozen_states());
+    }
     const StateShape& state = p_.state;
     MemoryEstimate m;
     const int64_t masters = stored() * master_;
@@ -136,6 +200,9 @@ class Sizes {
       (off ? m.host : m.moments) += 2 * masters;
       m.host += state.masters_on_host ? masters : 0;  // gradients
     }
+    return with_host_activations(m);
+  }
+  MemoryEstimate with_host_activations(MemoryEstimate m) const {
     if (p_.activations.offload) {
       m.host_activations = (layers() - 1) * kept_by_layer();
       m.host += m.host_activations;
@@ -144,6 +211,9 @@ class Sizes {
   }
 
   int64_t accumulated_gradients() const {
+    if (frozen()) {
+      return p_.accumulates ? adapter_bytes() : 0;
+    }
     if (p_.state.masters_on_host) {
       return layer_parameters_ * master_;
     }
@@ -220,7 +290,7 @@ class Sizes {
     const int64_t attention =
         exchanges() ? exchanged_inputs() + exchanged_output() - s * (heads + kv) * d * compute_
                     : joined;
-    return norms + qkv + rotated + attention + attention_results();
+    return norms + qkv + rotated + attention + attention_results() + adapters_saved();
   }
   // Of latent attention: each latent before and after its norm, what RoPE turned, and the inputs of
   // attention and of the output projection. The tensors between are freed.
@@ -276,8 +346,9 @@ class Sizes {
     const int64_t rows = tile > 0 ? std::min(tile, s) : s;
     const int64_t flowing = s * e * compute_ + mlp_flowing(rows);
     // The down projection's gradient; with tiles, those of all three and a tile's.
-    const int64_t gradients =
-        tile > 0 ? 5 * mlp_matrix_ * master_ : mlp_matrix_ * (casts_ ? master_ : compute_);
+    const int64_t gradients = frozen()   ? unpacked()
+                              : tile > 0 ? 5 * mlp_matrix_ * master_
+                                         : mlp_matrix_ * (casts_ ? master_ : compute_);
     const int64_t tile_in_out = tile > 0 ? (s * e + 2 * rows * e) * compute_ : 0;
     const int64_t saved = saved_before_mlp() + mlp_saved(rows);
     // Without recomputation the layer's activations are among those kept.
@@ -290,7 +361,7 @@ class Sizes {
     const int64_t s = p_.tokens, S = p_.share_tokens;
     const int64_t flowing = s * e * compute_ + S * p_.query_heads * d * (compute_ + sums_) +
                             S * 2 * p_.kv_heads * d * sums_;
-    const int64_t gradients = 3 * mlp_matrix_ * master_;
+    const int64_t gradients = frozen() ? 0 : 3 * mlp_matrix_ * master_;
     const int64_t freed = recomputes() ? 0 : mlp_saved(s);
     return recomputed(saved_before_mlp()) + flowing + gradients - freed;
   }
@@ -313,8 +384,10 @@ class Sizes {
   const PassShape& p_;
   int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
   bool casts_ = false;                           // weights are cast for use
-  bool has_experts_ = false;                     // the largest layer
-  int64_t mlp_matrix_ = 0;                       // elements of its gate, of all experts
+  bool casts_factors_ = false;
+  std::vector<ParamSpec> factors_;  // of adapters
+  bool has_experts_ = false;        // the largest layer
+  int64_t mlp_matrix_ = 0;          // elements of its gate, of all experts
   // Elements that this rank computes with, its own experts among them: of the largest layer, and of
   // all.
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;

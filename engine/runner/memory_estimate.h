@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/device/compute_context.h"
 #include "engine/models/activation_options.h"
+#include "engine/models/adapters.h"
 #include "engine/models/model_config.h"
+#include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
 
@@ -18,6 +21,12 @@ struct StateShape {
   bool moments_on_host = false;
   bool masters_on_host = false;     // gradients leave for the host too
   bool parameters_on_host = false;  // between uses
+};
+
+// Adapters that are trained beside frozen weights.
+struct AdapterShape {
+  AdapterOptions options;
+  std::optional<QuantisedFormat> base;  // of the projections; empty: frozen in the compute dtype
 };
 
 // The largest micro-batch of a rank, and how the rank computes it.
@@ -35,6 +44,7 @@ struct PassShape {
   bool accumulates = false;  // more than one micro-batch an optimizer step
   bool trains = true;        // false: forward passes only
   StateShape state;
+  std::optional<AdapterShape> adapters;  // empty: all weights are trained
 };
 
 // Bytes at the moment of the peak, by part. Allocations below a few KiB, and scratch memory inside

@@ -99,11 +99,17 @@ const AdamW& ModelRunner::optimizer() const {
 
 HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
                                 ExpertLoad* load) const {
+  ForwardRoutes routes{batch.routes_sLK, batch.records_routes, {}, {}};
   const at::Tensor hidden_sE =
-      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, load);
+      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, load, &routes);
   // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
-  return model_->apply_head(
+  HeadOutput output = model_->apply_head(
       {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
+  output.changed_routes = routes.changed;
+  if (batch.records_routes) {
+    output.routes_sLK = routes.recorded_sLK();
+  }
+  return output;
 }
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {

@@ -160,6 +160,7 @@ struct AlgorithmConfig {
   AdvantageConfig advantage;
   CriticConfig critic;
   OldLogprobs old_logprobs = OldLogprobs::kRecompute;
+  RouterReplay router_replay = RouterReplay::kNone;
   CorrectionConfig correction;
   DynamicSampling dynamic_sampling = DynamicSampling::kNone;
   std::int64_t dynamic_sampling_rounds = 10;

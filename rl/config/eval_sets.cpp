@@ -30,8 +30,10 @@ YAML::Node read_sets(const std::string& text) {
 std::string name_of(const YAML::Node& node) {
   const std::string name = node.IsScalar() ? node.Scalar() : "";
   if (name.empty() || name.find_first_not_of(kNameCharacters) != std::string::npos) {
-    throw std::invalid_argument("has the name \"" + name +
-                                "\"; expected letters, digits, \"_\", \"-\" and \".\"");
+    throw std::invalid_argument(
+        "has the name \"" + name + "\"; expected letters, digits, \"_\", \"-\" and \".\"" +
+        (name.find(':') != std::string::npos ? std::string(", and a blank after \":\"")
+                                             : std::string()));
   }
   return name;
 }

@@ -17,6 +17,8 @@ constexpr std::array kTranslations = {
     Translation{"bf16", "model.dtype: bfloat16"},
     Translation{"gradient_checkpointing", "model.recompute"},
     Translation{"enable_gradient_checkpointing", "model.recompute"},
+    Translation{"enable_rollout_routing_replay", "algorithm.router_replay: rollout"},
+    Translation{"router_replay.mode", "algorithm.router_replay"},
     Translation{"lr", "optimizer.learning_rate"},
     Translation{"lr_scheduler_type", "optimizer.lr_schedule"},
     Translation{"lr_scheduler", "optimizer.lr_schedule"},

@@ -192,6 +192,7 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   add_policy_terms(fields, algorithm);
   add_advantage(fields, algorithm.reward, algorithm.advantage, algorithm.critic);
   fields.choice("algorithm.old_logprobs", algorithm.old_logprobs);
+  fields.choice("algorithm.router_replay", algorithm.router_replay);
   fields.choice("algorithm.correction.mode", algorithm.correction.mode);
   fields.choice("algorithm.correction.level", algorithm.correction.level);
   fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0));

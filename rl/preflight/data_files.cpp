@@ -113,9 +113,12 @@ void try_python_rewards(const PromptSet& set, const Config& config, PreflightRep
 void check_prompt_file(const std::string& key, const std::string& path, const Config& config,
                        const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
-    report.mistakes.push_back({key, "is not set; expected a JSONL or JSON file of {\"" +
-                                        config.data.prompt_key + "\", \"" + config.data.answer_key +
-                                        "\"} objects"});
+    report.mistakes.push_back(
+        {key, "is not set; expected a JSONL or JSON file of {\"" + config.data.prompt_key +
+                  "\", \"" + config.data.answer_key + "\"} objects" +
+                  (uses_own_workers(config) ? "; with rollout.reward worker and workers of your "
+                                              "own, which need none, use `ringside train`"
+                                            : "")});
     return;
   }
   try {

@@ -110,6 +110,16 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
   }
 }
 
+void check_router_replay(const Config& config, const engine::ModelConfig& model,
+                         PreflightReport& report) {
+  const RouterReplay replay = config.algorithm.router_replay;
+  if (replay != RouterReplay::kNone && model.expert_layers().empty()) {
+    report.mistakes.push_back(
+        {"algorithm.router_replay", "is " + std::string(to_string(replay)) + ", but the model in " +
+                                        config.model.path + " has no experts; expected none"});
+  }
+}
+
 // Checks lora.path. Says what adapters change about other settings.
 void check_adapters(const Config& config, const engine::ModelConfig* model,
                     PreflightReport& report) {
@@ -184,6 +194,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   }
   if (files.model) {
     check_heads(config, *files.model, report);
+    check_router_replay(config, *files.model, report);
     if (std::string problem = async_ulysses_problem(config, *files.model); !problem.empty()) {
       report.mistakes.push_back({"sp.async_ulysses", std::move(problem)});
     }

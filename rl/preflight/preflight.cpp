@@ -3,6 +3,7 @@
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_settings.h"
+#include "rl/rewards/weighted_rewards.h"
 #include "rl/setup/layout_advice.h"
 #include "rl/setup/memory_of_rank.h"
 #include "rl/setup/model_device.h"
@@ -26,6 +27,15 @@ void note_memory(const Config& config, const ModelFiles& files, PreflightReport&
 }
 
 }  // namespace
+
+bool uses_own_workers(const Config& config) {
+  try {
+    return config.algorithm.name != AlgorithmName::kSft && config.data.train.empty() &&
+           parse_rewards(config.rollout.reward).empty();
+  } catch (const std::invalid_argument&) {
+    return false;  // check_combinations() reports it
+  }
+}
 
 PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
@@ -51,6 +61,10 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   }
   if (live.workers_here) {
     check_server(config, report);
+  } else if (!scope.brings_rollouts && uses_own_workers(config)) {
+    report.notes.push_back(
+        "rollout.reward is worker and data.train is not set: `ringside train` waits for workers of "
+        "your own, which send the rewards");
   }
   check_rollout_file(config, scope, files, report);
   note_memory(config, files, report);

@@ -27,6 +27,11 @@ struct PreflightReport {
   bool ok() const { return mistakes.empty(); }
 };
 
+// Whether rollouts come from workers of the user's own: they send the rewards (rollout.reward
+// "worker"), and there are no prompts for others. `ringside train` waits for them; `ringside run`
+// would start workers that can do nothing.
+bool uses_own_workers(const Config& config);
+
 // Reads the headers of the weights (no values) and whole data files, and tokenizes every prompt
 // once. Starts one program in the sandbox if the reward code_tests is used. Opens no socket.
 // Collects all mistakes; at most ten lines of one file are listed. Writes nothing. Never throws for

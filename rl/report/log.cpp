@@ -62,6 +62,15 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
     }
   }
 
+  void copy_error(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (warnings_.is_open()) {
+      spdlog::memory_buf_t formatted;
+      formatter_->format({"ringside", spdlog::level::err, text}, formatted);
+      warnings_ << std::string_view(formatted.data(), formatted.size()) << std::flush;
+    }
+  }
+
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t formatted;
@@ -127,5 +136,6 @@ void error(const std::string& text) { write(spdlog::level::err, text); }
 void line(const std::string& text) { sink()->line(text); }
 void set_status(const std::string& text) { sink()->set_status(text); }
 void copy_warnings_to(const std::string& path) { sink()->copy_warnings_to(path); }
+void copy_error(const std::string& text) { sink()->copy_error(text); }
 
 }  // namespace ringside::rl::log

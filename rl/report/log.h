@@ -41,4 +41,8 @@ void set_status(const std::string& text);
 // Thread safety: safe to call concurrently.
 void copy_warnings_to(const std::string& path);
 
+// Writes an error to that file alone, for one that is printed in another way.
+// Thread safety: safe to call concurrently.
+void copy_error(const std::string& text);
+
 }  // namespace ringside::rl::log

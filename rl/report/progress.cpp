@@ -182,7 +182,8 @@ std::string format_duration(double seconds) {
 }
 
 std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
-                                       double eta_s, const TerminalTraits& terminal) {
+                                       double eta_s, const TerminalTraits& terminal,
+                                       double since_s) {
   const auto room = static_cast<std::size_t>(std::max(terminal.columns - 1, 0));
   const double fraction =
       std::clamp(static_cast<double>(update.step) /
@@ -191,6 +192,9 @@ std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_
   ScreenLines lines(room);
   for (const std::string& field : pace_fields(update, total_steps, fraction, eta_s)) {
     lines.add(field);
+  }
+  if (since_s >= 1.0) {
+    lines.add("step " + std::to_string(update.step + 1) + " for " + format_duration(since_s));
   }
   lines.put_bar(fraction, terminal.color);
   lines.end_line();
@@ -219,7 +223,32 @@ std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, 
 }
 
 Progress::Progress(std::int64_t total_steps, ProgressOutput output)
-    : total_steps_(total_steps), output_(std::move(output)) {}
+    : total_steps_(total_steps), output_(std::move(output)) {
+  if (output_.status && output_.redraw_every.count() > 0) {
+    redraws_ = std::jthread([this](const std::stop_token& stop) { redraw_until(stop); });
+  }
+}
+
+void Progress::redraw_until(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, stop, output_.redraw_every, [] { return false; }) &&
+         !stop.stop_requested()) {
+    if (shown_) {
+      draw();
+    }
+  }
+}
+
+void Progress::draw() {
+  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - shown_at_;
+  const double eta_s = std::max(0.0, eta_s_ - since.count());
+  std::string screen;
+  for (const std::string& line :
+       render_screen(*shown_, total_steps_, eta_s, output_.terminal(), since.count())) {
+    screen += (screen.empty() ? "" : "\n") + line;
+  }
+  output_.status(screen);
+}
 
 void Progress::update(const ProgressUpdate& update) {
   const double step_s = step_seconds(update.metrics);
@@ -229,17 +258,19 @@ void Progress::update(const ProgressUpdate& update) {
       static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * *average_step_s_;
   last_line_ = render_line(update, total_steps_, eta_s);
   if (output_.status) {
-    std::string screen;
-    for (const std::string& line : render_screen(update, total_steps_, eta_s, output_.terminal())) {
-      screen += (screen.empty() ? "" : "\n") + line;
-    }
-    output_.status(screen);
+    const std::lock_guard lock(mutex_);
+    shown_ = update;
+    shown_at_ = std::chrono::steady_clock::now();
+    eta_s_ = eta_s;
+    draw();
   } else {
     output_.line(last_line_);
   }
 }
 
 void Progress::finish() {
+  const std::lock_guard lock(mutex_);
+  shown_.reset();
   if (output_.status && !last_line_.empty()) {
     output_.status("");
     output_.line(last_line_);

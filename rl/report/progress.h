@@ -1,10 +1,14 @@
 // Progress display: on a terminal one live screen of a few lines, elsewhere one line per step.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rl/report/metrics.h"
@@ -32,9 +36,11 @@ TerminalTraits detect_terminal();
 //   reward 0.532  eval 0.610  loss 0.0125  kl 0.0013  entropy 0.71  grad 0.52  lr 2e-06
 //   length 7.1, max 12, cut 0 %  waiting 34 %  weights v40  age 0.2, max 1  workers 2
 // A metric that is absent has no field. On a narrow terminal the bar is left out and fields move to
-// further lines. `eta_s` is in seconds.
+// further lines. `eta_s` is in seconds. since_s: seconds since the step ended; from 1 on the screen
+// says how long the next step has taken: "step 41 for 0:35".
 std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
-                                       double eta_s, const TerminalTraits& terminal);
+                                       double eta_s, const TerminalTraits& terminal,
+                                       double since_s = 0.0);
 
 // "step 40/100  reward 0.532  loss 0.0123  eval 0.61  12345 tok/s  1.52 s  eta 1:02".
 std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s);
@@ -50,6 +56,9 @@ struct ProgressOutput {
   std::function<void(const std::string&)> status;
   // Called at each draw of the screen, because a terminal may be resized.
   std::function<TerminalTraits()> terminal;
+  // How often the screen is drawn again while a step runs, by a thread of its own, which calls
+  // `status` and `terminal`; 0: never.
+  std::chrono::milliseconds redraw_every{0};
 };
 
 // Draws updates as they arrive: a screen below the log if there is a status output, else one line
@@ -57,7 +66,10 @@ struct ProgressOutput {
 // Thread safety: none.
 class Progress {
  public:
+  // total_steps: those of the whole run; 0 if that is unknown.
   Progress(std::int64_t total_steps, ProgressOutput output);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   // Draws an update. Its metrics must hold "step_time". The ETA is the remaining steps times a
   // moving average of the step time (weight 0.1 for the newest).
@@ -66,10 +78,19 @@ class Progress {
   void finish();
 
  private:
+  void draw();  // under mutex_
+  void redraw_until(const std::stop_token& stop);
+
   std::int64_t total_steps_;
   ProgressOutput output_;
   std::optional<double> average_step_s_;
   std::string last_line_;  // of the step that the screen shows
+  std::mutex mutex_;       // of what follows
+  std::optional<ProgressUpdate> shown_;
+  double eta_s_ = 0.0;  // at shown_at_
+  std::chrono::steady_clock::time_point shown_at_;
+  std::condition_variable_any stopped_;
+  std::jthread redraws_;  // last: it ends before what it uses
 };
 
 }  // namespace ringside::rl

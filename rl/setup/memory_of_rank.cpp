@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "engine/nn/token_scores.h"
 #include "rl/setup/model_setup.h"
@@ -49,6 +50,18 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   return shape;
 }
 
+std::optional<engine::AdapterShape> adapter_shape(const LoraConfig& lora) {
+  if (lora.rank == 0) {
+    return std::nullopt;
+  }
+  engine::AdapterShape shape{adapter_options(lora), std::nullopt};
+  if (lora.base != LoraBase::kModel) {
+    shape.base = lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
+                                             : engine::QuantisedFormat::kInt8;
+  }
+  return shape;
+}
+
 std::string gib(int64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 30));
@@ -63,13 +76,16 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   engine::PassShape shape = pass_shape(config, model, context.compute_options());
   const AlgorithmConfig& algorithm = config.algorithm;
   RankMemory memory;
-  memory.policy = engine::estimate_memory(model, context, shape);
+  const engine::MemoryEstimate whole = engine::estimate_memory(model, context, shape);
   if (algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    // Beside the policy's pass it holds its state alone.
-    memory.critic = memory.policy.weights + memory.policy.moments + memory.policy.gradients;
-    memory.host += memory.policy.host;
+    // Beside the policy's pass it holds its state alone. It has no adapters.
+    memory.critic = whole.weights + whole.moments + whole.gradients;
+    memory.host += whole.host;
   }
-  if (algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference) {
+  shape.adapters = adapter_shape(config.lora);
+  memory.policy = shape.adapters ? engine::estimate_memory(model, context, shape) : whole;
+  // With adapters the reference is the policy without them.
+  if (algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference && !shape.adapters) {
     shape.trains = false;
     const engine::MemoryEstimate reference = engine::estimate_memory(model, context, shape);
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;

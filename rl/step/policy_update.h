@@ -27,6 +27,12 @@ struct SequenceFigures {
   double balance_pairs = 1.0;
 };
 
+// Replayed routes in one update, over all ranks.
+struct RouteFigures {
+  double replayed = 0.0;  // ids: tokens x layers with experts x experts a token
+  double changed = 0.0;   // of them, those that the router would not have chosen
+};
+
 // How the experts of a model were used in one update, over all ranks.
 struct ExpertFigures {
   bool present = false;   // the model has experts
@@ -37,6 +43,7 @@ struct ExpertFigures {
 struct UpdateResult {
   LossSums sums;  // over all ranks
   SequenceFigures sequence;
+  RouteFigures routes;
   ExpertFigures experts;
   double grad_norm = 0.0;  // of the summed gradient, before the clip; 0 for a skipped step
   double learning_rate = 0.0;

@@ -31,6 +31,8 @@ int64_t continue_metrics(const std::filesystem::path& run_dir, const std::filesy
   return last;
 }
 
+constexpr std::chrono::milliseconds kRedraw{1000};  // of the screen while a step runs
+
 // "reward 0.5, pass@1 0.5, length 7" of a step's evaluation metrics.
 std::string eval_text(const Metrics& metrics) {
   std::string text;
@@ -48,7 +50,7 @@ ProgressOutput progress_output(ProgressStyle style) {
   const bool bar = style == ProgressStyle::kBar ||
                    (style == ProgressStyle::kAuto && detect_terminal().is_terminal);
   return {log::line, bar ? log::set_status : std::function<void(const std::string&)>(),
-          detect_terminal};
+          detect_terminal, kRedraw};
 }
 
 }  // namespace

@@ -84,10 +84,12 @@ std::string kept_run_id(const std::filesystem::path& run_dir) {
 
 std::string describe_saves(const BackgroundSave::Figures& figures) {
   char text[160];
-  std::snprintf(text, sizeof text,
-                "%lld checkpoints: training waited %.3f s for copies to host memory and %.3f s for "
-                "saves to end",
-                static_cast<long long>(figures.saves), figures.copying, figures.waiting);
+  std::snprintf(
+      text, sizeof text,
+      "%lld checkpoint%s: training waited %.3f s for copies to host memory and %.3f s for "
+      "saves to end",
+      static_cast<long long>(figures.saves), figures.saves == 1 ? "" : "s", figures.copying,
+      figures.waiting);
   return text;
 }
 

@@ -99,6 +99,11 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.critic.warmup_steps", "1", recorded, kGae},
       {"algorithm.critic.max_grad_norm", "0.001", recorded, with(kGae, {"optimizer.eps=0.1"})},
       {"algorithm.old_logprobs", "rollout", recorded, {}},
+      {"algorithm.router_replay",
+       "recompute",
+       recorded,
+       {"model.path=" + input_file("experts"), "model.init=random", "model.init_std=0.5",
+        "algorithm.num_iterations=2"}},
       {"algorithm.correction.mode", "icepop", recorded, correction},
       {"algorithm.correction.level", "sequence", recorded, correction},
       {"algorithm.correction.low", "1.5", recorded, correction},
@@ -182,8 +187,6 @@ std::vector<Effect> training_effects() {
       {"checkpoint.every", "1", recorded, {"checkpoint.every=2"}},
       {"checkpoint.keep", "1", recorded, {"checkpoint.every=1", "train.steps=3"}},
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
-      {"checkpoint.best_metric", "eval/pass@1", recorded,
-       with(evaluated, {"checkpoint.keep_best=true", "checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
@@ -323,6 +326,7 @@ std::vector<Effect> rollout_effects() {
 
 const std::vector<Elsewhere>& elsewhere() {
   static const std::vector<Elsewhere> all{
+      {"checkpoint.best_metric", "tests/rl/sft_test.cpp", "checkpoint.best_metric=eval/seen/loss"},
       {"rollout.reward_options.python_processes", "tests/rl/rewards_python_test.cpp",
        "options.python_processes = processes"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",

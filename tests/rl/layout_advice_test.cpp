@@ -130,6 +130,28 @@ TEST_CASE("each saving lowers the memory of a rank, and offload moves it to the 
   CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 0);
 }
 
+TEST_CASE(
+    "adapters need no moments, gradients or reference of the weights, and nf4 a quarter of them") {
+  const engine::ModelConfig model = small_model();
+  const c10::Device cuda(c10::kCUDA);
+  rl::Config config = planned(1, 32768);
+  config.algorithm.kl_coef = 0.01;
+  const rl::RankMemory whole = rl::memory_of_rank(config, model, cuda);
+  CHECK(whole.reference > 0);
+  config.lora.rank = 16;
+  const rl::RankMemory frozen = rl::memory_of_rank(config, model, cuda);
+  CHECK(frozen.reference == 0);
+  CHECK(frozen.policy.moments < whole.policy.moments / 20);
+  CHECK(frozen.policy.gradients < whole.policy.gradients / 20);
+  CHECK(frozen.policy.weights < whole.policy.weights * 0.55);  // bf16 in place of fp32
+  config.lora.base = rl::LoraBase::kNf4;
+  const rl::RankMemory packed = rl::memory_of_rank(config, model, cuda);
+  CHECK(packed.policy.weights < frozen.policy.weights);
+  CHECK(packed.policy.moments == frozen.policy.moments);
+  config.lora.rank = 32;
+  CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 2 * packed.policy.moments);
+}
+
 TEST_CASE("a memory size is read with its unit, anything else is refused") {
   CHECK(rl::bytes_of_text("80GiB") == int64_t{80} << 30);
   CHECK(rl::bytes_of_text("1.5GB") == 1500000000);

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -118,6 +120,36 @@ TEST_CASE(
   CHECK(screens.back() == "");
   CHECK(lines == std::vector<std::string>{
                      "step 40/100  reward 0.5322  loss 0.0125  12345 tok/s  1.50 s  eta 1:30"});
+}
+
+TEST_CASE("while a step runs the screen is drawn again and says how long it has taken") {
+  std::mutex mutex;
+  std::string screen;
+  Progress progress(100, {.line = [](const std::string&) {},
+                          .status =
+                              [&](const std::string& text) {
+                                const std::lock_guard lock(mutex);
+                                screen = text;
+                              },
+                          .terminal = [] { return TerminalTraits{.columns = 100}; },
+                          .redraw_every = std::chrono::milliseconds(20)});
+  const auto shown = [&] {
+    const std::lock_guard lock(mutex);
+    return screen;
+  };
+  progress.update(kUpdate);
+  CHECK_THAT(shown(), !Contains("step 41 for"));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (shown().find("step 41 for 0:01") == std::string::npos &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  CHECK_THAT(shown(), Contains("tok/s  step 41 for 0:0") && Contains("eta 1:"));
+  progress.update(kUpdate);
+  CHECK_THAT(shown(), !Contains("step 41 for"));
+  progress.finish();
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  CHECK(shown().empty());  // nothing is drawn after the end
 }
 
 TEST_CASE("without a terminal each step is one plain line") {
@@ -230,18 +262,21 @@ TEST_CASE("what is logged while a status is shown appears above it, whole, from 
 TEST_CASE("warnings and errors are copied to a file, other lines are not") {
   const test::TemporaryDirectory folder;
   const std::string path = (folder.path() / "warnings.log").string();
-  captured_stderr([&] {
+  const std::string printed = captured_stderr([&] {
     log::warn("before");
     log::copy_warnings_to(path);
     log::info("a step");
     log::warn("rewards are all 0");
     log::error("bad");
+    log::copy_error("the end");
     log::copy_warnings_to("");
     log::warn("after");
+    log::copy_error("nowhere");
   });
+  CHECK_THAT(printed, !Contains("the end") && !Contains("nowhere"));
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  CHECK_THAT(text, Contains("rewards are all 0\n") && Contains("bad\n"));
+  CHECK_THAT(text, Contains("rewards are all 0\n") && Contains("bad\n") && Contains("the end\n"));
   CHECK_THAT(text, !Contains("before") && !Contains("after") && !Contains("a step"));
 }
 

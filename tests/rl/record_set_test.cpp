@@ -207,6 +207,7 @@ TEST_CASE("held-out sets by name are read from YAML and from the command line, a
   CHECK_THAT(problem("a.jsonl"), Contains("expected {NAME: FILES, ...}"));
   CHECK_THAT(problem("{a: }"), Contains("no file under a"));
   CHECK_THAT(problem("{a/b: x}"), Contains("the name \"a/b\""));
+  CHECK_THAT(problem("{a:x.jsonl}"), Contains("a blank after \":\""));
   CHECK_THAT(problem("{a: x, a: y}"), Contains("two sets with the name \"a\""));
   CHECK_THAT(problem("{a: [{wait: 1}]}"), Contains("\"wait\" in an entry"));
   CHECK_THAT(problem("{a: x"), Contains("is no mapping"));

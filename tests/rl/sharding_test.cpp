@@ -203,6 +203,31 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
   }
 }
 
+TEST_CASE("a model with gated delta nets trains as in one process on every mesh") {
+  constexpr auto kZigzag = sp::Placement::kZigzag;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2},
+      {.ring = 2, .placement = kZigzag, .micro_batch_tokens = 60},
+      {.ring = 2, .ring_impl = sp::RingImpl::kAllGather, .placement = kZigzag},
+      {.ring = 3, .activations = {engine::Recompute::kFull}, .placement = kZigzag},
+      {.ring = 2,
+       .ulysses = 2,
+       .activations = {engine::Recompute::kSelective},
+       .placement = kZigzag},
+      {.replicate = 2, .shared_prefix = false},
+      {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
+      {.shard = 2, .ring = 2, .offload = rl::OptimizerOffload::kFull, .shared_prefix = false}};
+  for (const bool experts : {false, true}) {
+    const engine::ModelConfig model = test::hybrid_config(experts);
+    const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+    CHECK(whole.norms[0] > 0.01);
+    for (const Layout& layout : layouts) {
+      CAPTURE(experts, layout.name());
+      require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+    }
+  }
+}
+
 TEST_CASE("ranks of a shard that have no document take part") {
   const Outcome whole = train({.documents = 3}, tied(), at::kDouble, at::kDouble);
   for (const int64_t stage : {1, 2, 3}) {

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct PassLayout {
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   int64_t stage = 0;               // of sharding over all ranks but the replicas; 0: not sharded
   bool optimizer_on_host = false;  // masters, gradients and moments; needs a stage
+  std::optional<engine::AdapterShape> adapters{};
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -70,6 +72,7 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
   shape.state.expert_shard_ranks = layout.mesh.expert > 1
                                        ? mesh.size(rl::expert_shard_axes(layout.parallel()).shard)
                                        : shape.state.shard_ranks;
+  shape.adapters = layout.adapters;
   return shape;
 }
 
@@ -93,6 +96,12 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     context.host_master = layout.optimizer_on_host;
     auto decoder = std::make_unique<engine::Decoder>(config, context);
     decoder->init_random(1, 0.1);
+    if (layout.adapters) {
+      if (layout.adapters->base) {
+        decoder->quantise(*layout.adapters->base);
+      }
+      decoder->add_adapters(layout.adapters->options).init_random(2);
+    }
     decoder->set_activation_options(layout.activations);
     engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
                                engine::AdamWOptions{});

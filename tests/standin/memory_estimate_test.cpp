@@ -1,7 +1,9 @@
 // The predicted peak of device memory against the stand-in's, on every layout.
 #include <iostream>
+#include <tuple>
 #include <utility>
 
+#include "engine/models/adapter_targets.h"
 #include "rl/data/training_batch.h"
 #include "tests/standin/measured_pass.h"
 #include "tests/support/catch.h"
@@ -19,7 +21,10 @@ engine::ModelConfig model_config(int64_t layers, int64_t experts = 0) {
   config.num_hidden_layers = layers;
   config.head_dim = 12;
   config.tie_word_embeddings = true;
-  config.experts = {experts, 2, 48, true};
+  config.experts.count = experts;
+  config.experts.per_token = 2;
+  config.experts.intermediate_size = 48;
+  config.experts.normalise_weights = true;
   return config;
 }
 
@@ -69,6 +74,44 @@ TEST_CASE("the peak of device memory is within 5 % of what shapes predict") {
     const double ratio =
         static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak);
     std::cout << name << ": peak " << pass.peak << " bytes, predicted / measured " << ratio << "\n";
+    CHECK(ratio > 0.95);
+    CHECK(ratio < 1.05);
+  }
+}
+
+TEST_CASE("the peak with adapters beside frozen or quantised weights is predicted") {
+  using engine::QuantisedFormat;
+  using engine::Recompute;
+  const engine::AdapterOptions all{8, 16.0, engine::parse_adapter_targets("all-linear")};
+  const engine::AdapterOptions some{4, 8.0, engine::parse_adapter_targets("q_proj, v_proj")};
+  const auto p2p = sp::RingImpl::kP2p;
+  const auto layout = [&](standin::PassLayout shape, const engine::AdapterShape& adapters) {
+    shape.adapters = adapters;
+    return shape;
+  };
+  for (const auto& [name, dtype, shape] :
+       std::vector<std::tuple<const char*, at::ScalarType, standin::PassLayout>>{
+           {"frozen", at::kFloat, layout({{1, 1, 1}, {}}, {all, {}})},
+           {"frozen, bf16", at::kBFloat16, layout({{1, 1, 1}, {}}, {all, {}})},
+           {"frozen, two projections", at::kFloat, layout({{1, 1, 1}, {}}, {some, {}})},
+           {"frozen, ulysses 2, recomputed", at::kFloat,
+            layout({{1, 1, 2}, {Recompute::kFull}}, {all, {}})},
+           {"frozen, shard 2", at::kFloat, layout({{1, 1, 1, 2}, {}, p2p, 3}, {all, {}})},
+           {"nf4", at::kFloat, layout({{1, 1, 1}, {}}, {all, QuantisedFormat::kNf4})},
+           {"nf4, bf16, recomputed", at::kBFloat16,
+            layout({{1, 1, 1}, {Recompute::kFull}}, {all, QuantisedFormat::kNf4})},
+           {"int8", at::kFloat, layout({{1, 1, 1}, {}}, {all, QuantisedFormat::kInt8})}}) {
+    CAPTURE(name);
+    const standin::MeasuredPass pass =
+        standin::measure_pass(model_config(6), dtype, documents(), shape);
+    CHECK(pass.reports == "");
+    const double ratio =
+        static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak);
+    std::cout << name << ": before " << pass.before << ", predicted "
+              << pass.predicted.weights + pass.predicted.moments << "; peak " << pass.peak
+              << " bytes, predicted / measured " << ratio << "\n";
+    CHECK(static_cast<double>(pass.predicted.weights + pass.predicted.moments) ==
+          Approx(static_cast<double>(pass.before)).epsilon(0.05));
     CHECK(ratio > 0.95);
     CHECK(ratio < 1.05);
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
 #include "rl/setup/model_setup.h"
@@ -32,6 +33,8 @@ struct ShardLayout {
   int64_t expert = 1;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   bool shared_prefix = true;
+  sp::Placement placement = sp::Placement::kDocumentAware;
+  int64_t micro_batch_tokens = 24;
 
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
@@ -119,12 +122,14 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
-  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
   sp::SequenceOptions sequence;
   sequence.plan.ring_impl = layout.ring_impl;
   sequence.shared_prefix = layout.shared_prefix;
+  sequence.placement = layout.placement;
   const rl::LocalBatch local{
-      sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, sequence}), 0};
+      sp::collate(uneven_documents(layout.documents), mesh,
+                  engine::collator_options(model, layout.micro_batch_tokens, sequence)),
+      0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
   outcome.micro_batches = static_cast<int64_t>(inputs.size());

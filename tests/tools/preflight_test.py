@@ -111,6 +111,9 @@ class Preflight(unittest.TestCase):
 
     # --- the model ---
 
+    def test_routes_of_a_model_without_experts(self):
+        self.refused("algorithm.router_replay=rollout", expect=("algorithm.router_replay: is rollout", "has no experts"))
+
     def test_a_model_that_is_not_a_directory_here(self):
         for path, parts in {"": ["model.path is not set"],
                             "nothere": ["model.path", "nothere", "does not exist"],
@@ -352,6 +355,22 @@ class Preflight(unittest.TestCase):
         self.lines("sft.jsonl", ["{"])
         self.refused(*self.sft, command="train", expect=("sft.jsonl:1", "nothing was started"))
         self.refused("model.path=", command="train", expect=("model.path is not set",))
+
+    def test_workers_of_ones_own_need_no_prompts(self):
+        own = ("data.train=", "rollout.reward=worker")
+        text = self.accepted(*own)
+        self.assertIn("waits for workers of your own", text)
+        self.refused(*own, command="run", expect=("data.train", "is not set", "`ringside train`"))
+        self.refused("data.train=", expect=("data.train", "is not set"))
+
+    def test_the_error_that_ends_a_run_is_in_its_warnings(self):
+        run_dir = self.folder / "run"
+        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1e30",
+                                   "train.steps=20", "--run-dir", run_dir)
+        self.assertEqual(code, 1, text)
+        self.assertIn("Training has diverged", text)
+        self.assertRegex((run_dir / "warnings.log").read_text(), "error.*Training has diverged")
+        self.assertEqual(text.count("Training has diverged"), 1)
 
     def test_a_run_of_supervised_examples_starts_no_worker(self):
         code, text = self.ringside("run", self.recipe, *self.sft, "--run-dir", self.folder / "run")
