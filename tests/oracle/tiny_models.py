@@ -57,7 +57,7 @@ def make_config(
         yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
                 "mscale": 1.0, "mscale_all_dim": 0.7}
         return transformers.DeepseekV3Config(
-            q_lora_rank=None if tied else 20, kv_lora_rank=12, qk_nope_head_dim=head_dim - 4, qk_rope_head_dim=4,
+            rms_norm_eps=1e-4, q_lora_rank=None if tied else 20, kv_lora_rank=12, qk_nope_head_dim=head_dim - 4, qk_rope_head_dim=4,
             v_head_dim=head_dim - 6, attention_bias=not tied, n_group=3, topk_group=2, n_routed_experts=9,
             num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
             norm_topk_prob=not tied, rope_interleave=not tied, rope_parameters=yarn,
