@@ -22,6 +22,9 @@ struct PrefixTree {
 // small blocks than it saves. Equal documents share everything.
 inline constexpr int64_t kMinSavedTokens = 16;
 
+// The forest of the documents' common prefixes, of which one that saves fewer than kMinSavedTokens
+// tokens is not shared. A pure function, the same on every rank.
+// Shapes: one list of token ids a document.
 PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents);
 
 // The forest in which every document is a root.
