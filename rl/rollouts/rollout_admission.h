@@ -24,6 +24,7 @@ struct ModelBounds {
   int64_t max_positions = 0;  // tokens of one sequence, prompt included
 };
 
+// Of the model that is trained.
 ModelBounds model_bounds(const engine::ModelConfig& model);
 
 // Largest magnitude of a reward, a turn's reward or an advantage. Far above any use; sums of
