@@ -3,10 +3,11 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long]
+# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
+#   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; default dense
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,32 +21,35 @@ die() {
 }
 
 main() {
-  local axis=ulysses seed=1 variant=short
+  local axis=ulysses seed=1 variant=short model=dense
   while (($# > 0)); do
     case $1 in
       --ring) axis=ring ;;
-      --seed | --variant)
+      --seed | --variant | --model)
         (($# > 1)) || die "$1 needs a value"
-        [[ $1 == --seed ]] && seed=$2 || variant=$2
+        local -n option=${1#--}
+        option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --seed N or --variant short|long" ;;
+      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe" ;;
     esac
     shift
   done
   [[ $seed =~ ^[0-9]+$ ]] || die "--seed is '$seed', expected a whole number"
   [[ $variant == short || $variant == long ]] ||
     die "--variant is '$variant', expected short or long"
+  [[ $model == dense || $model == moe ]] || die "--model is '$model', expected dense or moe"
 
   tools/setup.sh --no-tests
   local run data
-  run=runs/quickstart-$variant-$axis-seed$seed-$(date +%Y%m%d-%H%M%S)
+  run=runs/quickstart-$variant-$model-$axis-seed$seed-$(date +%Y%m%d-%H%M%S)
   data=$run/data
   mkdir -p "$run"
-  python3 tools/quickstart_task.py --out "$data" --variant "$variant" --seed "$seed" --flawed
+  python3 tools/quickstart_task.py --out "$data" --model "$model" --variant "$variant" --seed "$seed" --flawed
 
   local layout=(parallel.ulysses_parallel_size=2 parallel.ringattn_parallel_size=1)
   [[ $axis == ring ]] && layout=(parallel.ulysses_parallel_size=1 parallel.ringattn_parallel_size=2)
+  [[ $model == moe ]] && layout+=(parallel.expert_parallel_size=2)
   local recipe=recipes/quickstart
   [[ $variant == long ]] && recipe=recipes/quickstart_long
 

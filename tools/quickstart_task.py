@@ -8,7 +8,8 @@ With --flawed, a share of the demonstrations drops repeated digits from the answ
 repairs that, since it is what most of them say; a reward that knows the right answer does.
 
 Writes into --out, the same files for the same arguments:
-    model/           config.json of a small Qwen3 (about 0.8 million parameters) and a tokenizer of single characters
+    model/           config.json of a small model and a tokenizer of single characters; --model dense: Qwen3, about 0.8
+                     million parameters; moe: Qwen3-MoE, 4 experts of which each token uses 2, about 1.1 million
     sft.jsonl        {"prompt", "completion"}          demonstrations
     train.jsonl      {"id", "prompt", "answer"}        prompts to train on
     held_out.jsonl   the same                          to choose settings by
@@ -16,7 +17,7 @@ Writes into --out, the same files for the same arguments:
 Demonstrations and training prompts share no answer (no multiset of digits) with the held-out prompts, nor either with the
 test prompts.
 
-Usage: quickstart_task.py --out DIR [--variant short|long] [--seed N] [--flawed [SHARE]]
+Usage: quickstart_task.py --out DIR [--model dense|moe] [--variant short|long] [--seed N] [--flawed [SHARE]]
 """
 import argparse
 import collections
@@ -90,6 +91,14 @@ class Prompts:
         return drawn
 
 
+# What differs from the dense model.
+MODELS = {
+    "dense": {},
+    "moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 192, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+}
+
+
 def model_config(vocabulary: dict[str, int] = VOCABULARY) -> dict:
     return {
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32", "vocab_size": len(vocabulary),
@@ -119,10 +128,10 @@ def write_json(path: pathlib.Path, value: dict) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def write_model(folder: pathlib.Path, vocabulary: dict[str, int] = VOCABULARY) -> None:
+def write_model(folder: pathlib.Path, vocabulary: dict[str, int] = VOCABULARY, model: str = "dense") -> None:
     """config.json and tokenizer of a model whose weights are still to be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", model_config(vocabulary))
+    write_json(folder / "config.json", model_config(vocabulary) | MODELS[model])
     write_json(folder / "tokenizer.json", tokenizer_json(vocabulary))
     write_json(folder / "tokenizer_config.json", tokenizer_config())
 
@@ -141,6 +150,7 @@ def share(text: str) -> float:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory to write, made if it is missing")
+    parser.add_argument("--model", choices=tuple(MODELS), default="dense")
     parser.add_argument("--variant", choices=("short", "long"), default="short")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flawed", type=share, nargs="?", const=0.6, default=0.0, metavar="SHARE",
@@ -156,7 +166,7 @@ def main() -> None:
     options = parse_arguments()
     rng = random.Random(options.seed)
     prompts = Prompts(rng)
-    write_model(options.out / "model")
+    write_model(options.out / "model", model=options.model)
 
     demonstrations = [{"prompt": digits + ">",
                        "completion": completion_of(digits, options.variant, flawed=rng.random() < options.flawed)}

@@ -10,6 +10,7 @@
 namespace ringside::engine {
 
 struct Sharding;  // engine/params/sharding.h
+struct ExpertSharding;
 
 struct ComputeContext {
   c10::Device device = c10::Device(c10::kCPU);
@@ -18,6 +19,8 @@ struct ComputeContext {
   at::ScalarType reduce = at::kFloat;   // in which gradients are sent and summed
   // How parameters are cut over ranks; null = every rank holds all of them.
   std::shared_ptr<const Sharding> sharding = nullptr;
+  // Expert parallelism; null = every rank computes with all experts, which are cut as all others.
+  std::shared_ptr<const ExpertSharding> experts = nullptr;
   // What lives in host memory: the optimizer's moments; master weights, gradients and moments, with
   // the optimizer on the host (needs `sharding`); besides these the copy in the compute dtype.
   bool host_moments = false;

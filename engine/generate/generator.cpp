@@ -45,7 +45,9 @@ class Batch {
       : decoder_(decoder),
         weights_(decoder.materialize()),
         params_(params),
+        record_routes_(options.record_routes),
         completions_(prompts.size()),
+        routes_(prompts.size()),
         cache_(prefill(prompts)) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       rows_.push_back(i);
@@ -83,14 +85,39 @@ class Batch {
       positions.push_back(next_position_[i]++);
     }
     cache_.begin_step();
-    hidden_BE_ = decoder_.forward(weights_, tensor_of(last_ids_), tensor_of(positions), cache_);
+    hidden_BE_ = forward(last_ids_, positions, cache_);
+    for (std::size_t b = 0; record_routes_ && b < rows_.size(); ++b) {
+      if (is_live(rows_[b])) {
+        routes_[rows_[b]].push_back(newest_routes_.narrow(0, static_cast<int64_t>(b), 1));
+      }
+    }
   }
 
-  std::vector<Completion> take() { return std::move(completions_); }
+  std::vector<Completion> take() {
+    for (std::size_t i = 0; record_routes_ && i < completions_.size(); ++i) {
+      // A completion that should_stop ended has a row for its last token too.
+      const auto tokens =
+          routes_[i].front().size(0) + static_cast<int64_t>(completions_[i].ids.size());
+      completions_[i].routes_sLK = at::cat(routes_[i]).narrow(0, 0, tokens - 1).contiguous();
+    }
+    return std::move(completions_);
+  }
 
  private:
   at::Tensor tensor_of(const std::vector<int64_t>& values) const {
     return at::tensor(values, at::kLong).to(decoder_.context().device);
+  }
+
+  // With record_routes the routes of these tokens become newest_routes_.
+  at::Tensor forward(const std::vector<int64_t>& ids, const std::vector<int64_t>& positions,
+                     KvCache& cache) {
+    ForwardRoutes routes{.records = record_routes_};
+    at::Tensor hidden =
+        decoder_.forward(weights_, tensor_of(ids), tensor_of(positions), cache, &routes);
+    if (record_routes_) {
+      newest_routes_ = routes.recorded_sLK().to(at::kCPU);
+    }
+    return hidden;
   }
 
   KvCache prefill(const std::vector<std::vector<int64_t>>& prompts) {
@@ -107,8 +134,11 @@ class Batch {
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
     KvCache cache(decoder_.config(), lengths, decoder_.context(),
                   longest + std::min(params_.max_new_tokens, longest + 64));
-    const at::Tensor hidden =
-        decoder_.forward(weights_, tensor_of(ids), tensor_of(positions), cache);
+    const at::Tensor hidden = forward(ids, positions, cache);
+    for (std::size_t i = 0; record_routes_ && i < prompts.size(); ++i) {
+      const int64_t d = distinct.index[i];
+      routes_[i].push_back(newest_routes_.narrow(0, last_rows[d] + 1 - lengths[d], lengths[d]));
+    }
     const at::Tensor which = tensor_of(distinct.index);
     hidden_BE_ = hidden.index_select(0, tensor_of(last_rows).index_select(0, which));
     if (distinct.prompts.size() < prompts.size()) {
@@ -156,9 +186,12 @@ class Batch {
   const Decoder& decoder_;
   const DecoderWeights weights_;
   const SamplingParams& params_;
+  const bool record_routes_;
   std::vector<Completion> completions_;
-  std::vector<RandomStream> streams_;   // per prompt
-  std::vector<int64_t> next_position_;  // per prompt
+  std::vector<std::vector<at::Tensor>> routes_;  // of each prompt's tokens so far
+  at::Tensor newest_routes_;                     // of the last forward, on the CPU
+  std::vector<RandomStream> streams_;            // per prompt
+  std::vector<int64_t> next_position_;           // per prompt
   std::size_t live_ = 0;
   at::Tensor hidden_BE_;           // of each row's last token
   KvCache cache_;                  // declared after hidden_BE_ and live_, which its prefill sets

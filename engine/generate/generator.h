@@ -1,4 +1,7 @@
 // Batched sampler from a decoder: the embedded alternative to an inference server.
+//
+// Shapes: s = tokens of prompt and completion but the last, L = layers with experts, K = experts a
+// token.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +20,9 @@ struct Completion {
   std::vector<int64_t> ids;     // includes the stop token, when one was drawn
   std::vector<float> logprobs;  // one per id, under the sampling distribution (sampler.h)
   FinishReason finish = FinishReason::kAborted;
+  // With record_routes: the experts that each token but the last used in the layers with experts,
+  // those of the prompt first, on the CPU. Undefined without.
+  at::Tensor routes_sLK = {};
 };
 
 struct GenerateOptions {
@@ -25,6 +31,8 @@ struct GenerateOptions {
   // Called before every token. True ends all unfinished completions as kAborted with their tokens
   // so far.
   std::function<bool()> should_stop = {};
+  // Completions bring routes_sLK. The model has experts.
+  bool record_routes = false;
 };
 
 // One completion per prompt, in order. All prompts run as one batch, which the caller bounds. Equal

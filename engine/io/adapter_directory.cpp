@@ -91,7 +91,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 // The projection of a factor "....q_proj.lora_A.weight"; "" for another tensor.
 std::string projection_of(std::string_view tensor) {
-  for (const std::string& name : adapter_targets()) {
+  for (const std::string& name : known_adapter_targets()) {
     if (tensor.ends_with("." + name + ".lora_A.weight") ||
         tensor.ends_with("." + name + ".lora_B.weight")) {
       return name;
@@ -127,14 +127,14 @@ AdapterOptions read_options(const fs::path& dir, const WeightFiles& files) {
       throw std::runtime_error(
           files.describe(tensor) +
           " is no factor of an adapted projection; expected lora_A and lora_B of " +
-          joined(adapter_targets()));
+          joined(known_adapter_targets()));
     }
     named.insert(name);
   }
   if (named.empty()) {
     throw std::runtime_error((dir / kWeightFile).string() + ": holds no tensor");
   }
-  for (const std::string& name : adapter_targets()) {
+  for (const std::string& name : known_adapter_targets()) {
     if (named.contains(name)) {
       options.targets.push_back(name);
     }

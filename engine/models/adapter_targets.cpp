@@ -22,10 +22,19 @@ const std::vector<std::string>& adapter_targets() {
   return kTargets;
 }
 
-std::vector<std::string> parse_adapter_targets(std::string_view text) {
-  const std::vector<std::string>& known = adapter_targets();
-  if (trimmed(text) == "all-linear") {
+const std::vector<std::string>& known_adapter_targets() {
+  static const std::vector<std::string> kKnown = [] {
+    std::vector<std::string> known = adapter_targets();
+    known.insert(known.end(), {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"});
     return known;
+  }();
+  return kKnown;
+}
+
+std::vector<std::string> parse_adapter_targets(std::string_view text) {
+  const std::vector<std::string>& known = known_adapter_targets();
+  if (trimmed(text) == "all-linear") {
+    return adapter_targets();
   }
   std::set<std::string> named;
   for (std::size_t begin = 0; begin <= text.size();) {

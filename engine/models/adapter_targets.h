@@ -8,11 +8,15 @@
 
 namespace ringside::engine {
 
-// q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.
+// q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj: "all-linear".
 const std::vector<std::string>& adapter_targets();
 
-// The projections that `text` names, in the order of adapter_targets(): "all-linear", or names
-// separated by commas.
+// Those, and the projections of latent attention: q_a_proj, q_b_proj, kv_a_proj_with_mqa,
+// kv_b_proj.
+const std::vector<std::string>& known_adapter_targets();
+
+// The projections that `text` names, in the order of known_adapter_targets(): "all-linear", or
+// names separated by commas.
 // Throws: std::invalid_argument that names an unknown one, with the list, or one that comes twice.
 std::vector<std::string> parse_adapter_targets(std::string_view text);
 

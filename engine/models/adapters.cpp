@@ -28,7 +28,7 @@ const AdapterOptions& checked(const AdapterOptions& options) {
   TORCH_CHECK(options.rank > 0 && options.alpha > 0, "adapters: rank ", options.rank, " and alpha ",
               options.alpha, ", expected both above 0");
   TORCH_CHECK(!options.targets.empty(), "adapters: no projection is named");
-  const std::vector<std::string>& known = adapter_targets();
+  const std::vector<std::string>& known = known_adapter_targets();
   for (std::size_t i = 0; i < options.targets.size(); ++i) {
     const std::string& name = options.targets[i];
     TORCH_CHECK(std::find(known.begin(), known.end(), name) != known.end(), "adapters: ", name,
@@ -42,39 +42,68 @@ const AdapterOptions& checked(const AdapterOptions& options) {
 
 }  // namespace
 
+std::vector<Adapters::Fused> Adapters::attention_projections(const ModelConfig& config) {
+  const int64_t e = config.hidden_size, h = config.num_attention_heads;
+  const int64_t q = h * config.head_dim, kv = config.num_key_value_heads * config.head_dim;
+  if (!config.has_latent_attention()) {
+    return {{&LayerWeights::qkv_weight,
+             {{"self_attn.q_proj", e, q, 0},
+              {"self_attn.k_proj", e, kv, q},
+              {"self_attn.v_proj", e, kv, q + kv}}},
+            {&LayerWeights::o_weight, {{"self_attn.o_proj", q, e, 0}}}};
+  }
+  const LatentAttentionConfig& latent = config.latent;
+  std::vector<Fused> all;
+  if (latent.q_rank > 0) {
+    all = {{&LayerWeights::q_a_weight, {{"self_attn.q_a_proj", e, latent.q_rank, 0}}},
+           {&LayerWeights::q_b_weight, {{"self_attn.q_b_proj", latent.q_rank, q, 0}}}};
+  } else {
+    all = {{&LayerWeights::q_b_weight, {{"self_attn.q_proj", e, q, 0}}}};
+  }
+  all.push_back({&LayerWeights::kv_a_weight,
+                 {{"self_attn.kv_a_proj_with_mqa", e, latent.kv_rank + latent.rope_dim, 0}}});
+  all.push_back(
+      {&LayerWeights::kv_b_weight,
+       {{"self_attn.kv_b_proj", latent.kv_rank, h * (latent.nope_dim + latent.value_dim), 0}}});
+  all.push_back({&LayerWeights::o_weight, {{"self_attn.o_proj", h * latent.value_dim, e, 0}}});
+  return all;
+}
+
 std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& config,
                                                          const AdapterOptions& options) {
   const int64_t e = config.hidden_size, f = config.intermediate_size;
-  const int64_t q = config.num_attention_heads * config.head_dim;
-  const int64_t kv = config.num_key_value_heads * config.head_dim;
-  const std::vector<Fused> all{
-      {&LayerWeights::qkv_weight,
-       {{"self_attn.q_proj", e, q, 0},
-        {"self_attn.k_proj", e, kv, q},
-        {"self_attn.v_proj", e, kv, q + kv}}},
-      {&LayerWeights::o_weight, {{"self_attn.o_proj", q, e, 0}}},
-      {&LayerWeights::gate_up_weight, {{"mlp.gate_proj", e, f, 0}, {"mlp.up_proj", e, f, f}}},
-      {&LayerWeights::down_weight, {{"mlp.down_proj", f, e, 0}}}};
   TORCH_CHECK(!config.has_delta_net(),
               "adapters: models with gated delta nets have none; train all parameters");
-  const auto of_mlp = [](const std::string& name) {
-    return name == "gate_proj" || name == "up_proj" || name == "down_proj";
-  };
-  TORCH_CHECK(
-      config.experts.count == 0 ||
-          std::none_of(options.targets.begin(), options.targets.end(), of_mlp),
-      "adapters: experts have none; name projections of the attention alone: q_proj, k_proj, "
-      "v_proj, o_proj");
+  std::vector<Fused> all = attention_projections(config);
+  if (config.experts.count == 0) {
+    all.push_back(
+        {&LayerWeights::gate_up_weight, {{"mlp.gate_proj", e, f, 0}, {"mlp.up_proj", e, f, f}}});
+    all.push_back({&LayerWeights::down_weight, {{"mlp.down_proj", f, e, 0}}});
+  }
   std::vector<Fused> targeted;
+  std::string names;
+  std::size_t found = 0;
   for (const Fused& fused : all) {
     Fused kept{fused.weight, {}};
-    std::copy_if(fused.targets.begin(), fused.targets.end(), std::back_inserter(kept.targets),
-                 [&](const Target& target) { return is_target(options, target.module); });
+    for (const Target& target : fused.targets) {
+      names += (names.empty() ? "" : ", ") + target.module.substr(target.module.find('.') + 1);
+      if (is_target(options, target.module)) {
+        kept.targets.push_back(target);
+      }
+    }
+    found += kept.targets.size();
     if (!kept.targets.empty()) {
       targeted.push_back(std::move(kept));
     }
   }
+  TORCH_CHECK(found == options.targets.size(), "adapters: of ", options.targets,
+              " the model has only ", found, config.experts.count > 0 ? "; experts have none" : "",
+              "; name projections out of ", names);
   return targeted;
+}
+
+void check_adapter_options(const ModelConfig& config, const AdapterOptions& options) {
+  Adapters::fused_projections(config, checked(options));
 }
 
 std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterOptions& options,

@@ -20,9 +20,13 @@ namespace ringside::engine {
 struct AdapterOptions {
   int64_t rank = 0;
   double alpha = 0.0;
-  std::vector<std::string> targets;  // of adapter_targets()
+  std::vector<std::string> targets;  // of known_adapter_targets()
   bool operator==(const AdapterOptions&) const = default;
 };
+
+// Throws: c10::Error unless rank and alpha are positive and the targets are projections of the
+// model, at least one, each once. Experts have none.
+void check_adapter_options(const ModelConfig& config, const AdapterOptions& options);
 
 // All factors are one unit, because they are small and one sum over the ranks costs less than one a
 // layer. Its parameters have the names of PEFT's files.
@@ -30,8 +34,7 @@ struct AdapterOptions {
 class Adapters {
  public:
   // The factors are zero.
-  // Throws: c10::Error unless rank and alpha are positive and the targets are known, at least one,
-  // each once.
+  // Throws: as check_adapter_options().
   Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context);
 
   // A uniform in +-1/sqrt(inputs), as PEFT; B zero, so that the model starts as its base. The same
@@ -69,6 +72,8 @@ class Adapters {
     Weight LayerWeights::*weight;
     std::vector<Target> targets;
   };
+  friend void check_adapter_options(const ModelConfig&, const AdapterOptions&);
+  static std::vector<Fused> attention_projections(const ModelConfig& config);
   static std::vector<Fused> fused_projections(const ModelConfig& config,
                                               const AdapterOptions& options);
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,

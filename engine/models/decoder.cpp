@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
+#include "engine/params/sharding.h"
+#include "sp/layout/range.h"
 
 namespace ringside::engine {
 namespace {
@@ -30,7 +33,7 @@ void check_latent_attention(const ModelConfig& c) {
               c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
 }
 
-void check_config(const ModelConfig& c) {
+ModelConfig checked(ModelConfig c) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
                                                    {"intermediate_size", c.intermediate_size},
@@ -61,42 +64,7 @@ void check_config(const ModelConfig& c) {
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
-}
-
-constexpr const char* kCorrections = "router_corrections";
-
-// Of the routers that have a correction, in the order of their layers.
-std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
-  std::vector<ParamSpec> specs;
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
-      const std::string layer = "model.layers." + std::to_string(i);
-      specs.push_back({layer + ".mlp.gate.e_score_correction_bias", {config.experts.count}, true});
-    }
-  }
-  return specs;
-}
-
-struct UnitSpecs {
-  std::string name;
-  std::vector<ParamSpec> specs;
-};
-
-// The units of Decoder::units(), in order.
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
-  const int64_t v = config.vocab_size, e = config.hidden_size;
-  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    units.push_back({"layers." + std::to_string(i), decoder_layer_specs(config, i)});
-  }
-  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
-  if (!config.tie_word_embeddings) {
-    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
-  }
-  if (const auto corrections = correction_specs(config); !corrections.empty()) {
-    units.push_back({kCorrections, corrections});
-  }
-  return units;
+  return c;
 }
 
 void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
@@ -106,27 +74,14 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
               ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
 }
 
-// The context of parameters that every rank holds whole, on its device.
-ComputeContext whole_context(ComputeContext context) {
-  context.sharding = nullptr;
-  context.host_master = context.host_values = context.host_moments = false;
-  return context;
-}
-
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : config_(std::move(config)), context_(context) {
-  check_config(config_);
+    : config_(checked(std::move(config))), context_(context), units_(config_, context_) {
   rope_frequencies_ = rope_frequencies(config_.rope());
   local_rope_frequencies_ = rope_frequencies(config_.local_rope());
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
     one->inverse_d = one->inverse_d.to(context_.device);
-  }
-  for (UnitSpecs& unit : unit_specs(config_)) {
-    const bool whole = unit.name == kCorrections;
-    units_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
-                                                 whole ? whole_context(context_) : context_));
   }
 }
 
@@ -140,12 +95,12 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       units_(other.units_),
       quantised_(other.quantised_) {}
 
-std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
-  std::vector<ParamSpec> specs;
-  for (UnitSpecs& unit : unit_specs(config)) {
-    std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
+ExpertLoad no_expert_load(const ModelConfig& config) {
+  ExpertLoad load(config.num_hidden_layers);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    load[i].resize(config.has_experts(i) ? config.experts.count : 0);
   }
-  return specs;
+  return load;
 }
 
 void Decoder::init_random(uint64_t seed, double std) {
@@ -157,11 +112,13 @@ void Decoder::init_random(uint64_t seed, double std) {
       if (spec.shape.size() > 1) {
         // Drawn in fp64, so that decoders of either master dtype start from the same model, and
         // whole on every rank, so that shards do too.
-        unit->assign(i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
+        assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
       } else {
         // A norm multiplies by 1.
-        const bool zero = config_.norms_plus_one || !spec.name.ends_with("norm.weight");
-        unit->assign(i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
+        const bool plain =
+            !config_.norms_plus_one || spec.name.ends_with("linear_attn.norm.weight");
+        const bool zero = !plain || !spec.name.ends_with("norm.weight");
+        assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
       }
     }
     unit->changed();
@@ -186,12 +143,6 @@ void Decoder::copy_parameters_from(const Decoder& other) {
   }
 }
 
-void Decoder::prefetch_layer(int64_t index) const {
-  if (index >= 0 && index < config_.num_hidden_layers) {
-    layer(index).prefetch(context_.compute);
-  }
-}
-
 void Decoder::set_activation_options(const ActivationOptions& options) {
   const bool recomputes = options.recompute != Recompute::kNone;
   TORCH_CHECK(recomputes || (!options.offload && options.mlp_tile_tokens == 0),
@@ -213,7 +164,7 @@ void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
   TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    ParamUnit& unit = *units_[1 + i];
+    ParamUnit& unit = units_.layer(i);
     quantised_.push_back(
         std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context(context_)));
     unit.release();
@@ -223,7 +174,7 @@ void Decoder::quantise(QuantisedFormat format) {
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
   adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context(context_));
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);
     }
@@ -237,11 +188,12 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 }
 
 at::Tensor Decoder::effective_values(std::size_t unit) const {
-  const at::Tensor values = units_.at(unit)->gather_flat();
-  const auto layer = static_cast<int64_t>(unit) - 1;
-  if (has_plain_weights() || layer < 0 || layer >= config_.num_hidden_layers) {
+  const at::Tensor values = units_.all().at(unit)->gather_flat();
+  const std::optional<int64_t> found = units_.layer_of(unit);
+  if (has_plain_weights() || !found) {
     return values;
   }
+  const int64_t layer = *found;
   const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
                                                            /*copy=*/true)
                                                : quantised_[layer]->unpack(context_.master);
@@ -256,63 +208,85 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
-at::Tensor Decoder::router_correction(int64_t layer) const {
-  if (!config_.has_experts(layer) || config_.experts.router != RouterKind::kSigmoid) {
-    return {};
+std::vector<at::Tensor> Decoder::run_with_experts(LayerWeights weights, int64_t index,
+                                                  const at::Tensor& hidden_sE, const LayerRun& run,
+                                                  ScopeChain& scopes) const {
+  const ParamUnit* experts = units_.experts(index);
+  if (experts == nullptr) {
+    units_.prefetch_layer(index + 1);
+    return {run(weights, hidden_sE)};
   }
-  int64_t before = 0;
-  for (int64_t i = 0; i < layer; ++i) {
-    before += config_.has_experts(i) ? 1 : 0;
-  }
-  return units_.back()->view(before);
+  const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
+    units_.prefetch_layer(index + 1);
+    set_layer_weights(weights, config_, index, matrices, LayerParts::kExperts);
+    return std::vector<at::Tensor>{run(weights, hidden)};
+  };
+  return run_with_weights(*experts, units_.experts_cut(index), hidden_sE, segment, scopes);
+}
+
+LayerWeights Decoder::weights_of(int64_t index) const {
+  LayerWeights weights =
+      quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
+  weights.router_correction = units_.router_correction(index);
+  return weights;
 }
 
 at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
                               const LayerContext& shared, LayerChain& chain) const {
-  const ParamUnit& unit = layer(index);
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
+  const bool selective = activations_.recompute == Recompute::kSelective;
   RecomputeOptions kept{nullptr, chain.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  if (recomputes && activations_.recompute == Recompute::kSelective) {
+  if (recomputes && (selective || config_.has_experts(index))) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = shared.attention.keeping(kept.results);
+    keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
   }
+  LayerRoutes routes = chain.routes;
+  routes.kept = kept.results;
+  chain.routes.index += config_.has_experts(index) ? 1 : 0;
+  const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results,
+                          chain.load != nullptr ? &chain.load->at(index) : nullptr};
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const auto run = [this, index, shared, adapter_leaf, keeping](LayerWeights weights,
-                                                                const at::Tensor& hidden) {
-    weights.router_correction = router_correction(index);
+  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group, routes](
+                           LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
     }
     // With tiles there are two runs, and autograd is on in the second.
     const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    return decoder_layer(
-        config_, weights, index, hidden,
-        {shared.rope, keeping ? *keeping : shared.attention, tiles, shared.local_rope});
+    LayerContext context{shared.rope, keeping ? *keeping : shared.attention, tiles};
+    context.local_rope = shared.local_rope;
+    context.experts = group;
+    context.routes = routes;
+    return decoder_layer(config_, weights, index, hidden, context);
   };
-  const std::vector<at::Tensor> leaves{adapter_leaf.defined() ? adapter_leaf : unit.flat()};
-  if (!quantised_.empty()) {
-    const auto segment = [run, quantised = quantised_[index]](const at::Tensor& hidden) {
-      return run(quantised->weights(), hidden);
-    };
-    return recomputes ? recompute_in_backward(hidden_sE, leaves, segment, kept)
-                      : segment(hidden_sE);
-  }
-  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
   if (recomputes) {
-    const auto segment = [=, this, &unit](const at::Tensor& hidden) {
-      const std::vector<Weight> matrices = unit.materialize(cut.dtype, cut.shapes);
+    std::vector<at::Tensor> leaves{adapter_leaf};
+    if (!adapter_leaf.defined()) {
+      leaves = {units_.layer(index).flat()};
+      if (const ParamUnit* experts = units_.experts(index)) {
+        leaves.push_back(experts->flat());
+      }
+    }
+    const auto segment = [this, run, index](const at::Tensor& hidden) {
+      const LayerWeights weights = weights_of(index);
       // In the backward, where autograd is on, the layers come in the opposite order.
-      prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(layer_weights(config_, index, matrices), hidden);
+      units_.prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
+      return run(weights, hidden);
     };
     return recompute_in_backward(hidden_sE, leaves, segment, kept);
   }
-  const auto run_and_prefetch = [&](const std::vector<Weight>& matrices, const at::Tensor& h) {
-    prefetch_layer(index + 1);
-    return std::vector<at::Tensor>{run(layer_weights(config_, index, matrices), h)};
+  if (!quantised_.empty()) {
+    return run(weights_of(index), hidden_sE);
+  }
+  const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
+    LayerWeights weights;
+    set_layer_weights(weights, config_, index, matrices);
+    weights.router_correction = units_.router_correction(index);
+    return run_with_experts(std::move(weights), index, hidden, run, chain.scopes);
   };
-  return run_with_weights(unit, cut, hidden_sE, run_and_prefetch, chain.scopes).front();
+  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
+  return run_with_weights(units_.layer(index), cut, hidden_sE, segment, chain.scopes).front();
 }
 
 LayerContext Decoder::layer_context(const at::Tensor& positions,
@@ -339,32 +313,39 @@ at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention) const {
+                            AttentionBackend& attention, ExpertLoad* load,
+                            ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const LayerContext shared =
       layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
-  at::Tensor hidden_sE = scaled(embed(embedding().materialize(context_.compute)[0], ids_s));
-  prefetch_layer(0);
+  at::Tensor hidden_sE = scaled(embed(units_.embedding().materialize(context_.compute)[0], ids_s));
+  units_.prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
+  chain.load = load;
+  chain.routes.forward = routes;
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = run_layer(i, hidden_sE, shared, chain);
   }
-  return rms_norm(hidden_sE, final_norm().materialize(context_.compute)[0], config_.norm_options());
+  return rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
+                  config_.norm_options());
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                            const at::Tensor& positions_s, AttentionBackend& attention) const {
+                            const at::Tensor& positions_s, AttentionBackend& attention,
+                            ForwardRoutes* routes) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  const LayerContext shared = layer_context(positions_s, attention);
+  LayerContext shared = layer_context(positions_s, attention);
+  shared.routes.forward = routes;
   at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
+    shared.routes.index += config_.has_experts(i) ? 1 : 0;
   }
   return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
@@ -372,27 +353,25 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
 DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
-  weights.embedding_VE = embedding().materialize(context_.compute)[0].value;
+  weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
   const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    LayerWeights of_layer = quantised_.empty()
-                                ? materialize_layer(config_, i, layer(i), context_.compute)
-                                : quantised_[i]->weights();
-    of_layer.router_correction = router_correction(i);
+    LayerWeights of_layer = weights_of(i);
     if (leaves[i].defined()) {
       adapters_->attach(of_layer, leaves[i], context_.compute);
     }
     weights.layers.push_back(std::move(of_layer));
   }
-  weights.final_norm_E = final_norm().materialize(context_.compute)[0].value;
-  weights.head_VE = config_.tie_word_embeddings ? weights.embedding_VE
-                                                : head().materialize(context_.compute)[0].value;
+  weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
+  weights.head_VE = config_.tie_word_embeddings
+                        ? weights.embedding_VE
+                        : units_.head().materialize(context_.compute)[0].value;
   return weights;
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
-  const UnitShapes cut{context_.compute, {head().specs().front().shape}};
+  const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], targets_n, temperature_n,
@@ -400,13 +379,14 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
-  const auto scores = run_with_weights(head(), cut, hidden_nE, run, chain);
+  const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
 }
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV = at::linear(hidden_nE, head().materialize(context_.compute)[0].value);
+  const at::Tensor logits_nV =
+      at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
   return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
@@ -420,7 +400,7 @@ std::vector<const ParamUnit*> Decoder::trained_units() const {
 
 std::vector<ParamUnit*> Decoder::units() {
   std::vector<ParamUnit*> all;
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     all.push_back(unit.get());
   }
   return all;
@@ -428,7 +408,7 @@ std::vector<ParamUnit*> Decoder::units() {
 
 std::vector<const ParamUnit*> Decoder::units() const {
   std::vector<const ParamUnit*> all;
-  for (const auto& unit : units_) {
+  for (const auto& unit : units_.all()) {
     all.push_back(unit.get());
   }
   return all;

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "engine/models/activation_options.h"
 #include "engine/models/adapters.h"
 #include "engine/models/decoder_layer.h"
+#include "engine/models/decoder_units.h"
 #include "engine/models/model_config.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
@@ -34,9 +36,10 @@ struct DecoderWeights {
   at::Tensor head_VE;
 };
 
-// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
-// nothing.
-std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
+// Rows for each expert of each layer; empty for a layer without experts.
+using ExpertLoad = std::vector<std::vector<double>>;
+// Zeros for all experts of a model.
+ExpertLoad no_expert_load(const ModelConfig& config);
 
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
@@ -79,18 +82,22 @@ class Decoder {
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward.
+  // backward, as must `load`, to which the rows of this rank's tokens for each expert are added.
+  // routes: replays and records the experts of each token; read and filled during the call only;
+  // null: the routers choose.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
-  // Collective over: the backend's group, if it has one: num_hidden_layers calls of attend(), and
-  // once more per layer in the backward with Recompute::kFull.
+  // Collective over: the ranks of the experts; the backend's group, if it has one: as many calls of
+  // attend() as there are layers, and once more per layer in the backward with Recompute::kFull.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention) const;
+                     AttentionBackend& attention, ExpertLoad* load = nullptr,
+                     ForwardRoutes* routes = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
-                     const at::Tensor& positions_s, AttentionBackend& attention) const;
+                     const at::Tensor& positions_s, AttentionBackend& attention,
+                     ForwardRoutes* routes = nullptr) const;
 
   // All weights, outside autograd. In bf16 a snapshot, otherwise views that follow the master
   // values.
@@ -118,9 +125,8 @@ class Decoder {
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 
-  // The parameters without adapters: embedding, layers in order, final norm, an untied head, and
-  // last the corrections of routers. Weights are streamed in this order. The corrections are whole
-  // on every rank; they receive no gradient, so that no step changes them.
+  // The parameters without adapters, in the order of DecoderUnits::all(). Weights are streamed in
+  // this order. The corrections of routers receive no gradient, so that no step changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -128,19 +134,21 @@ class Decoder {
   struct ParametersOf {};
   // Shares the parameters of `other`, without its adapters.
   Decoder(const Decoder& other, ParametersOf);
-  const ParamUnit& embedding() const { return *units_.front(); }
-  const ParamUnit& layer(int64_t i) const { return *units_[1 + i]; }
-  const ParamUnit& final_norm() const { return *units_[1 + config_.num_hidden_layers]; }
-  // The embedding's unit with tied embeddings.
-  const ParamUnit& head() const {
-    return config_.tie_word_embeddings ? embedding() : *units_[2 + config_.num_hidden_layers];
-  }
   // What the layers of one forward share.
   struct LayerChain {
     ScopeChain scopes;
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
+    ExpertLoad* load = nullptr;                  // null: not counted
+    LayerRoutes routes;                          // of the next layer with experts
   };
+  using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
+  // All weights of a layer but adapters.
+  LayerWeights weights_of(int64_t index) const;
+  // run() in the scope of the layer's experts. weights: the layer's others.
+  std::vector<at::Tensor> run_with_experts(LayerWeights weights, int64_t index,
+                                           const at::Tensor& hidden_sE, const LayerRun& run,
+                                           ScopeChain& scopes) const;
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const LayerContext& shared,
                        LayerChain& chain) const;
   // What all layers of a forward share.
@@ -149,17 +157,13 @@ class Decoder {
   at::Tensor scaled(const at::Tensor& embedded_sE) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
   std::vector<at::Tensor> adapter_leaves() const;
-  // Of the choice of experts in a layer; undefined without one.
-  at::Tensor router_correction(int64_t layer) const;
-  // Starts gathering a layer's weights, if there is such a layer.
-  void prefetch_layer(int64_t index) const;
 
   ModelConfig config_;
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  std::vector<std::shared_ptr<ParamUnit>> units_;  // in the order of units(); shared once frozen
+  DecoderUnits units_;                                            // shared once frozen
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
   std::unique_ptr<Adapters> adapters_;
 };

@@ -45,7 +45,7 @@ std::vector<LayerPart> mixer_parts(const ModelConfig& config, TokenMixer mixer) 
   return softmax_attention_parts(config);
 }
 
-// Every weight of a layer, in the order of its unit.
+// The weights that `which` names, in the order of their unit.
 std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerParts which) {
   const BlockSpec block = config.block(layer);
   const int64_t e = config.hidden_size;
@@ -63,9 +63,10 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerP
   } else {
     add_norm(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight");
   }
-  if (which == LayerParts::kWithoutProjections) {
-    std::erase_if(parts, [](const LayerPart& part) { return is_projection(part.params[0].name); });
-  }
+  std::erase_if(parts, [which](const LayerPart& part) {
+    return part.of_expert != (which == LayerParts::kExperts) ||
+           (which == LayerParts::kWithoutProjections && is_projection(part.params[0].name));
+  });
   return parts;
 }
 
@@ -74,9 +75,24 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerP
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   std::vector<ParamSpec> specs;
-  for (LayerPart& part : parts_of(config, layer, LayerParts::kAll)) {
+  for (LayerPart& part : parts_of(config, layer, LayerParts::kDense)) {
     for (ParamSpec& spec : part.params) {
       specs.push_back({prefix + spec.name, std::move(spec.shape)});
+    }
+  }
+  return specs;
+}
+
+std::vector<ParamSpec> layer_experts_specs(const ModelConfig& config, int64_t layer) {
+  const std::vector<LayerPart> parts = parts_of(config, layer, LayerParts::kExperts);
+  std::vector<ParamSpec> specs;
+  for (int64_t x = 0; x < (parts.empty() ? 0 : config.experts.count); ++x) {
+    const std::string prefix =
+        "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(x) + ".";
+    for (const LayerPart& part : parts) {
+      for (const ParamSpec& spec : part.params) {
+        specs.push_back({prefix + spec.name, spec.shape});
+      }
     }
   }
   return specs;
@@ -91,22 +107,32 @@ UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType
   return cut;
 }
 
-LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
-                           const std::vector<Weight>& matrices, LayerParts which) {
-  LayerWeights weights;
+UnitShapes experts_shapes(const ModelConfig& config, int64_t layer, int64_t count,
+                          at::ScalarType compute_dtype) {
+  UnitShapes cut = layer_shapes(config, layer, compute_dtype, LayerParts::kExperts);
+  for (std::vector<int64_t>& shape : cut.shapes) {
+    shape.insert(shape.begin(), count);
+  }
+  cut.rows = count;
+  return cut;
+}
+
+void set_layer_weights(LayerWeights& weights, const ModelConfig& config, int64_t layer,
+                       const std::vector<Weight>& matrices, LayerParts which) {
   const std::vector<LayerPart> parts = parts_of(config, layer, which);
   TORCH_CHECK(matrices.size() == parts.size(), "a layer of ", parts.size(), " matrices, got ",
               matrices.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     weights.*parts[i].target = matrices[i];
   }
-  return weights;
 }
 
 LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                                at::ScalarType compute_dtype, LayerParts which) {
   const UnitShapes cut = layer_shapes(config, layer, compute_dtype, which);
-  return layer_weights(config, layer, unit.materialize(cut.dtype, cut.shapes), which);
+  LayerWeights weights;
+  set_layer_weights(weights, config, layer, unit.materialize(cut), which);
+  return weights;
 }
 
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
@@ -120,7 +146,7 @@ at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights,
   const ResidualNorm attended = add_rms_norm(
       in.residual, branch(mixed, weights.attention_branch_norm), weights.post_attention_norm, norm);
   const at::Tensor of_channels = config.has_experts(layer)
-                                     ? mixture(config, weights, attended.normed)
+                                     ? mixture(config, weights, attended.normed, context)
                                      : gated_mlp(config, weights, attended.normed, context.tiles);
   return attended.residual + branch(of_channels, weights.mlp_branch_norm);
 }

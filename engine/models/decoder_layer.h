@@ -17,29 +17,34 @@
 
 namespace ringside::engine {
 
-// Parameters of layer `layer` with their Hugging Face names, ordered so that q, k, v and gate, up
-// are adjacent.
+// Parameters of layer `layer` but its experts, with their Hugging Face names, ordered so that q, k,
+// v and gate, up are adjacent.
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer);
+// Parameters of its experts, a unit of their own: one expert after another. Empty for a layer
+// without experts.
+std::vector<ParamSpec> layer_experts_specs(const ModelConfig& config, int64_t layer);
 
-// Parameters that a unit holds.
-enum class LayerParts { kAll, kWithoutProjections };
+// Parameters that a unit holds: all but experts, the same without projections, experts.
+enum class LayerParts { kDense, kWithoutProjections, kExperts };
 
 // The matrices that a unit made from decoder_layer_specs(), or from those of `which`, is cut into.
 UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType compute_dtype,
-                        LayerParts which = LayerParts::kAll);
-// Those matrices as the layer's weights.
-LayerWeights layer_weights(const ModelConfig& config, int64_t layer,
-                           const std::vector<Weight>& matrices,
-                           LayerParts which = LayerParts::kAll);
+                        LayerParts which = LayerParts::kDense);
+// The matrices that a unit, or a part of it, with `count` experts of the layer is cut into.
+UnitShapes experts_shapes(const ModelConfig& config, int64_t layer, int64_t count,
+                          at::ScalarType compute_dtype);
+// Makes such matrices the layer's weights.
+void set_layer_weights(LayerWeights& weights, const ModelConfig& config, int64_t layer,
+                       const std::vector<Weight>& matrices, LayerParts which = LayerParts::kDense);
 
-// Both together. Differentiable towards unit.flat().
+// The weights of one unit. Differentiable towards unit.flat().
 LayerWeights materialize_layer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
-                               at::ScalarType compute_dtype, LayerParts which = LayerParts::kAll);
+                               at::ScalarType compute_dtype, LayerParts which = LayerParts::kDense);
 
 // The hidden states after layer `layer`. The token mixer and the channel mixer are those of
 // config.block(layer). Differentiable.
 // Shapes: hidden_sE -> hidden_sE; s may be 0.
-// Collective over: the attention backend's group.
+// Collective over: the attention backend's group, the ranks of the experts.
 at::Tensor decoder_layer(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                          const at::Tensor& hidden_sE, const LayerContext& context);
 

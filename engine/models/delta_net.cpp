@@ -95,7 +95,8 @@ at::Tensor delta_net(const ModelConfig& config, const LayerWeights& weights, int
   // This norm's factor is its weight, whatever the layer's others are.
   const at::Tensor normed = rms_norm(mixed.reshape(by_head), weights.delta_norm,
                                      {config.rms_norm_eps, config.fp32_norms});
-  const auto sums = normed.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const bool doubles = normed.scalar_type() == at::kDouble && !config.fp32_norms;
+  const auto sums = doubles ? at::kDouble : at::kFloat;
   const at::Tensor gated =
       (normed * at::silu(input.gate_sGo.reshape(by_head).to(sums))).to(normed.scalar_type());
   return apply_linear(gated.flatten(1), weights.delta_out);

@@ -1,6 +1,7 @@
 // Trainable model: a decoder and a head that reads its hidden states at the loss entries.
 //
-// Shapes: n = loss entries of this rank, E = hidden size.
+// Shapes: n = loss entries of this rank, E = hidden size, s = tokens, L = layers with experts,
+// K = experts a token.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,10 @@ struct HeadOutput {
   at::Tensor logprobs_n;  // of the targets
   at::Tensor entropy_n;   // of the distributions
   at::Tensor values_n;
+  // Of the trunk, if the input asks: the experts that each token used, and how many replayed ids
+  // were not the router's own choice (ForwardRoutes).
+  at::Tensor routes_sLK = {};
+  at::Tensor changed_routes = {};
 };
 
 // Thread safety: as Decoder.

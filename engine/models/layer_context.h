@@ -4,7 +4,9 @@
 #include <cstdint>
 
 #include "engine/nn/attention_backend.h"
+#include "engine/nn/experts.h"
 #include "engine/nn/rope.h"
+#include "engine/nn/route_choice.h"
 
 namespace ringside::engine {
 
@@ -18,7 +20,9 @@ struct LayerContext {
   RopeTables rope;
   AttentionBackend& attention;  // outlives the backward
   MlpTiles tiles = {};
+  ExpertGroup experts = {};
   RopeTables local_rope = {};  // of blocks with local_rope; empty without
+  LayerRoutes routes = {};     // of this layer, if it has experts
 };
 
 }  // namespace ringside::engine

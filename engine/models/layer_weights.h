@@ -42,8 +42,8 @@ struct LayerWeights {
   Weight delta_out;
   Weight router;                 // [X, E]; with experts, gate_up and down are of the shared MLP
   at::Tensor router_correction;  // [X] in the dtype of the router's scores
-  Weight experts_gate_up;        // [X, 2I, E]
-  Weight experts_down;           // [X, E, I]
+  Weight experts_gate_up;        // [x, 2I, E] of the x experts of this rank
+  Weight experts_down;           // [x, E, I]
   Weight shared_gate;            // [1, E] of the shared MLP
   Weight input_norm;             // [E]
   Weight post_attention_norm;    // before the channel mixer
@@ -54,10 +54,13 @@ struct LayerWeights {
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie
 // side by side in the unit, in this order. Names are those of Hugging Face behind the layer's
 // prefix.
+// Experts are a unit of their own: one expert after another, each with its share of every part.
+// Such a part's shape and parameters are those of one expert.
 struct LayerPart {
   Weight LayerWeights::*target;
   std::vector<int64_t> shape;
   std::vector<ParamSpec> params;
+  bool of_expert = false;
 };
 
 // A weight that is one parameter.

@@ -14,25 +14,27 @@ namespace {
 
 // Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.
 Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
-                        const at::Tensor& normed_sE) {
+                        const at::Tensor& normed_sE, const LayerRoutes& choice) {
   const ExpertsConfig& experts = config.experts;
   const bool doubles = normed_sE.scalar_type() == at::kDouble && !config.fp32_norms;
   const at::ScalarType dtype = doubles ? at::kDouble : at::kFloat;
   const Weight router(weights.router.value.to(dtype), weights.router.leaf);
   const at::Tensor scores_sX = at::sigmoid(apply_linear(normed_sE.to(dtype), router));
-  const at::Tensor expert_sK =
-      choose_in_groups(scores_sX, weights.router_correction.to(dtype),
-                       {experts.per_token, experts.groups, experts.kept_groups});
+  const at::Tensor expert_sK = choice.choose(experts.count, [&] {
+    return choose_in_groups(scores_sX, weights.router_correction.to(dtype),
+                            {experts.per_token, experts.groups, experts.kept_groups});
+  });
   return {expert_sK,
           weigh_scores(scores_sX, expert_sK, experts.normalise_weights, experts.weight_factor)};
 }
 
-Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE) {
+Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE,
+             const LayerRoutes& choice) {
   const ExpertsConfig& experts = config.experts;
   return experts.router == RouterKind::kSigmoid
-             ? route_by_sigmoid(config, weights, normed_sE)
+             ? route_by_sigmoid(config, weights, normed_sE, choice)
              : route_by_softmax(apply_linear(normed_sE, weights.router), experts.per_token,
-                                experts.normalise_weights, config.fp32_norms);
+                                experts.normalise_weights, config.fp32_norms, choice);
 }
 
 std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
@@ -53,22 +55,18 @@ std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
 
 }  // namespace
 
-// gate and up of each expert side by side, then all down projections, so that either is one tensor.
 std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
   const int64_t e = config.hidden_size, x = config.experts.count;
   const int64_t i = config.experts.intermediate_size;
-  const auto name = [](int64_t expert, const char* matrix) {
-    return "mlp.experts." + std::to_string(expert) + "." + matrix + ".weight";
-  };
-  LayerPart gate_up{&LayerWeights::experts_gate_up, {x, 2 * i, e}, {}};
-  LayerPart down{&LayerWeights::experts_down, {x, e, i}, {}};
-  for (int64_t expert = 0; expert < x; ++expert) {
-    gate_up.params.push_back({name(expert, "gate_proj"), {i, e}});
-    gate_up.params.push_back({name(expert, "up_proj"), {i, e}});
-    down.params.push_back({name(expert, "down_proj"), {e, i}});
-  }
   std::vector<LayerPart> parts{single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}),
-                               gate_up, down};
+                               {&LayerWeights::experts_gate_up,
+                                {2 * i, e},
+                                {{"gate_proj.weight", {i, e}}, {"up_proj.weight", {i, e}}},
+                                /*of_expert=*/true},
+                               {&LayerWeights::experts_down,
+                                {e, i},
+                                {{"down_proj.weight", {e, i}}},
+                                /*of_expert=*/true}};
   if (config.experts.shared_intermediate_size > 0) {
     for (LayerPart& part : shared_mlp_parts(config)) {
       parts.push_back(std::move(part));
@@ -78,9 +76,12 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
 }
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
-                   const at::Tensor& normed_sE) {
-  const at::Tensor routed = apply_experts(normed_sE, route(config, weights, normed_sE),
-                                          weights.experts_gate_up, weights.experts_down);
+                   const at::Tensor& normed_sE, const LayerContext& context) {
+  const at::Tensor routed = apply_experts(
+      normed_sE, route(config, weights, normed_sE, context.routes), config.experts.count,
+      context.experts, [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+        return swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
+      });
   if (config.experts.shared_intermediate_size == 0) {
     return routed;
   }

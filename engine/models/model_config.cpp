@@ -24,6 +24,16 @@ BlockSpec ModelConfig::block(int64_t layer) const {
   return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
 }
 
+std::vector<int64_t> ModelConfig::expert_layers() const {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    if (has_experts(layer)) {
+      layers.push_back(layer);
+    }
+  }
+  return layers;
+}
+
 void ModelConfig::list_blocks() {
   if (blocks.empty()) {
     blocks.assign(num_hidden_layers, block(0));

@@ -124,6 +124,9 @@ struct ModelConfig {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
+  // The layers with experts, ascending.
+  std::vector<int64_t> expert_layers() const;
+
   bool has_latent_attention() const { return latent.kv_rank > 0; }
   bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
   bool is_delta_net(int64_t layer) const {

@@ -3,14 +3,20 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 namespace ringside::engine {
 
-bool is_sharded(const Decoder& decoder) { return decoder.units().front()->is_sharded(); }
+bool is_sharded(const Decoder& decoder) {
+  const auto units = decoder.units();
+  return std::ranges::any_of(units, [](const ParamUnit* unit) { return !is_whole(*unit); });
+}
 
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
   const at::NoGradGuard no_grad;
   ComputeContext context = decoder.context();
   context.sharding.reset();
+  context.experts.reset();
   auto whole = std::make_unique<Decoder>(decoder.config(), context);
   const auto from = decoder.units();
   const auto to = whole->units();

@@ -4,8 +4,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
+#include "engine/nn/expert_exchange.h"
 #include "engine/nn/grouped_linear.h"
 #include "engine/nn/swiglu.h"
 
@@ -21,9 +23,9 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
 
 // Rows of all (token, route) pairs in order of their expert.
 struct RowOrder {
-  at::Tensor sorted;   // [s K] place of each sorted row among the pairs
-  at::Tensor inverse;  // [s K] sorted place of each pair
-  std::vector<int64_t> counts_X;
+  at::Tensor sorted;    // [s K] place of each sorted row among the pairs
+  at::Tensor inverse;   // [s K] sorted place of each pair
+  at::Tensor counts_X;  // on the device
 };
 
 RowOrder order_rows(const at::Tensor& expert_sK, int64_t experts) {
@@ -32,10 +34,7 @@ RowOrder order_rows(const at::Tensor& expert_sK, int64_t experts) {
   order.sorted = at::argsort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   order.inverse = at::zeros_like(order.sorted);
   order.inverse.scatter_(0, order.sorted, at::arange(expert.numel(), expert.options()));
-  const at::Tensor counts =
-      (expert.unsqueeze(1) == at::arange(experts, expert.options())).sum(0).cpu();
-  order.counts_X.assign(counts.const_data_ptr<int64_t>(),
-                        counts.const_data_ptr<int64_t>() + experts);
+  order.counts_X = (expert.unsqueeze(1) == at::arange(experts, expert.options())).sum(0);
   return order;
 }
 
@@ -96,20 +95,46 @@ struct Combine : torch::autograd::Function<Combine> {
   }
 };
 
+void count_load(const ExpertGroup& group, const std::vector<int64_t>& counts_X) {
+  if (group.load_X == nullptr) {
+    return;
+  }
+  sp::compute_once(group.kept.get(), [&] {
+    std::ranges::transform(*group.load_X, counts_X, group.load_X->begin(), std::plus<>());
+    return sp::KeptResults::Tensors{};
+  });
+}
+
 }  // namespace
 
-at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, const Weight& gate_up_X2IE,
-                         const Weight& down_XEI) {
+at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
+                         const ExpertGroup& group, const ExpertFunction& function) {
   TORCH_CHECK(routes.expert_sK.dim() == 2 && routes.expert_sK.size(0) == x_sE.size(0) &&
                   routes.expert_sK.sizes() == routes.weight_sK.sizes(),
               "experts: x ", x_sE.sizes(), " with routes ", routes.expert_sK.sizes(),
               " and weights ", routes.weight_sK.sizes());
-  const RowOrder order = order_rows(routes.expert_sK, gate_up_X2IE.value.size(0));
+  const RowOrder order = order_rows(routes.expert_sK, experts);
   const at::Tensor rows =
       Dispatch::apply(x_sE, order.sorted, order.inverse, routes.expert_sK.size(1));
-  const at::Tensor gate_up = apply_grouped_linear(rows, gate_up_X2IE, order.counts_X);
-  const at::Tensor results = apply_grouped_linear(swiglu(gate_up), down_XEI, order.counts_X);
+  at::Tensor results;
+  if (group.ranks != nullptr && group.ranks->size() > 1) {
+    const ExpertExchange exchange(group.ranks, order.counts_X, group.kept.get());
+    count_load(group, exchange.sent_counts());
+    results = exchange.to_sources(function(exchange.to_experts(rows), exchange.counts()));
+  } else {
+    const at::Tensor counts = order.counts_X.cpu();
+    const auto* first = counts.const_data_ptr<int64_t>();
+    const std::vector<int64_t> counts_X(first, first + experts);
+    count_load(group, counts_X);
+    results = function(rows, counts_X);
+  }
   return Combine::apply(results, routes.weight_sK, order.sorted, order.inverse);
+}
+
+at::Tensor swiglu_experts(const at::Tensor& rows_RE, const std::vector<int64_t>& counts_X,
+                          const Weight& gate_up_X2IE, const Weight& down_XEI) {
+  const at::Tensor gate_up = apply_grouped_linear(rows_RE, gate_up_X2IE, counts_X);
+  return apply_grouped_linear(swiglu(gate_up), down_XEI, counts_X);
 }
 
 }  // namespace ringside::engine

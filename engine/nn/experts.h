@@ -5,18 +5,47 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
 #include "engine/nn/router.h"
 #include "engine/params/weight.h"
+#include "sp/mesh/communicator.h"
+#include "sp/mesh/kept_results.h"
 
 namespace ringside::engine {
 
-// Sum over each token's experts of weight times down(silu(gate x) * up x). Rows are sorted by
-// expert and, within one, by token. A token's results are added in the order of its routes, in fp32
-// or wider. Differentiable in x, routes' weights and experts' weights. The order of every sum is
-// fixed: no pass adds by index.
-// Shapes: x [s, E], gate_up [X, 2I, E], down [X, E, I]; returns [s, E]. s may be 0.
-// Blocks: on a device until the host knows how many rows each expert has.
-at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, const Weight& gate_up_X2IE,
-                         const Weight& down_XEI);
+// Where the experts of a layer are, and what passes over them leave behind.
+struct ExpertGroup {
+  // Rank p has even_part(X, ranks, p) of the experts; null: this rank has all of them.
+  std::shared_ptr<sp::Communicator> ranks = nullptr;
+  // Of a recomputed layer; null: none. Both runs use the routes and the row counts of the first.
+  std::shared_ptr<sp::KeptResults> kept = nullptr;
+  // [X]; null: none. The rows of this rank's tokens for each expert are added, once for a layer
+  // that runs twice. Outlives the backward.
+  std::vector<double>* load_X = nullptr;
+};
+
+// The results of this rank's experts for rows in their order. counts: rows of each.
+// Shapes: [R, E] to [R, E].
+using ExpertFunction =
+    std::function<at::Tensor(const at::Tensor& rows_RE, const std::vector<int64_t>& counts)>;
+
+// Sum over each token's experts of weight times result. Rows are sorted by expert and, within one,
+// by token; with several ranks by expert, rank and token. A token's results are added in the order
+// of its routes, in fp32 or wider. Differentiable in x, routes' weights and what the function uses.
+// The order of every sum is fixed: no pass adds by index. experts: X, on all ranks together. With
+// several ranks the results are the same, but an expert's weights get the gradient of the tokens of
+// all ranks in one sum. Shapes: x [s, E]; returns [s, E]. s may be 0. Collective over: the group's
+// ranks, in the forward and in the backward. Blocks: on a device until the host knows how many rows
+// each expert has.
+at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
+                         const ExpertGroup& group, const ExpertFunction& function);
+
+// down(silu(gate x) * up x) for each row. Shapes: rows [R, E], gate_up [X, 2I, E], down [X, E, I].
+at::Tensor swiglu_experts(const at::Tensor& rows_RE, const std::vector<int64_t>& counts_X,
+                          const Weight& gate_up_X2IE, const Weight& down_XEI);
 
 }  // namespace ringside::engine

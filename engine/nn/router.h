@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "engine/nn/route_choice.h"
+
 namespace ringside::engine {
 
 // Which experts each token uses, and with what weight.
@@ -15,11 +17,15 @@ struct Routes {
   at::Tensor weight_sK;  // in the compute dtype or fp32; differentiable towards the logits
 };
 
-// Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest,
-// which normalise divides by their sum. Source: Qwen3-MoE, as in transformers 5.23
-// (Qwen3MoeTopKRouter). Shapes: logits [s, X]. Throws: c10::Error unless 0 < K <= X.
+// Every router scores the experts, selects K of them and weighs these by the scores. The selection
+// alone may be replayed: weights always follow the current logits, so the router learns.
+
+// Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest, or
+// those that `choice` replays, which normalise divides by their sum. Source: Qwen3-MoE, as in
+// transformers 5.23 (Qwen3MoeTopKRouter). Shapes: logits [s, X]. Throws: c10::Error unless
+// 0 < K <= X.
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32 = false);
+                        bool in_fp32 = false, const LayerRoutes& choice = {});
 
 // How a router with sigmoid scores chooses.
 struct GroupedChoice {

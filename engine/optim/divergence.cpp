@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -21,18 +22,22 @@ bool is_finite(const at::Tensor& values) {
 at::Tensor finite_marks(std::span<ParamUnit* const> units) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> marks;
-  sp::Communicator* shard = nullptr;
+  std::vector<sp::Communicator*> groups;
   for (const ParamUnit* unit : units) {
     if (unit->flat().numel() > 0) {
       const auto [low, high] = at::aminmax(unit->flat());
       // NaN for a NaN or an infinity, else 0.
       marks.push_back((low * 0 + high * 0).to(unit->context().device));
     }
-    shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;
+    for (sp::Communicator* group : spread_of(*unit)) {
+      if (std::ranges::find(groups, group) == groups.end()) {
+        groups.push_back(group);
+      }
+    }
   }
   at::Tensor of_units = at::stack(marks).to(at::kDouble);
-  if (shard != nullptr) {
-    shard->all_reduce_sum(of_units, "finite marks");
+  for (sp::Communicator* group : groups) {
+    group->all_reduce_sum(of_units, "finite marks");
   }
   return of_units;
 }

@@ -19,7 +19,7 @@ class Diverged : public std::runtime_error {
 };
 
 // Per unit 0 if all its weights are finite, on all ranks, else NaN; computed on the device without
-// a host sync. Shapes: fp64 [units]. Collective over: the shard of sharded units.
+// a host sync. Shapes: fp64 [units]. Collective over: the groups that the units are spread over.
 at::Tensor finite_marks(std::span<ParamUnit* const> units);
 
 // Name of the first parameter that holds a NaN or an infinity on this rank; "" when all are finite.

@@ -3,26 +3,39 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace ringside::engine {
 
 at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
   TORCH_CHECK(!units.empty(), "global_grad_norm of no parameter unit");
   const at::NoGradGuard no_grad;
-  at::Tensor of_whole, of_shards;
-  sp::Communicator* shard = nullptr;
+  // Squares of the units that are spread over the same groups.
+  struct Squares {
+    std::vector<sp::Communicator*> groups;
+    at::Tensor sum;
+  };
+  std::vector<Squares> parts;
   for (const ParamUnit* unit : units) {
     const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
                                                    /*keepdim=*/false, at::kDouble)
                                 .to(unit->context().device);
-    at::Tensor& sum = unit->is_sharded() ? of_shards : of_whole;
-    sum = sum.defined() ? sum + norm * norm : norm * norm;
-    shard = unit->is_sharded() ? unit->gather()->sharding().shard.get() : shard;
+    const auto groups = spread_of(*unit);
+    auto part = std::ranges::find(parts, groups, &Squares::groups);
+    if (part == parts.end()) {
+      part = parts.insert(part, {groups, at::zeros_like(norm)});
+    }
+    part->sum = part->sum + norm * norm;
   }
-  if (shard == nullptr) {
-    return of_whole.sqrt();
+  at::Tensor sum = at::zeros_like(parts.front().sum);
+  for (Squares& part : parts) {
+    for (sp::Communicator* group : part.groups) {
+      group->all_reduce_sum(part.sum, "gradient norm");
+    }
+    sum = sum + part.sum;
   }
-  shard->all_reduce_sum(of_shards, "gradient norm");
-  return (of_whole.defined() ? of_whole + of_shards : of_shards).sqrt();
+  return sum.sqrt();
 }
 
 at::Tensor clip_scale(const at::Tensor& norm, double max_norm) {

@@ -36,11 +36,37 @@ struct ParamSpec {
 // The dtype of a parameter in files and messages whose other parameters have `dtype`.
 at::ScalarType widened_dtype(const ParamSpec& spec, at::ScalarType dtype);
 
+// Parts of a unit whose parameters are not all used by one rank, such as experts.
+struct UnitParts {
+  std::shared_ptr<sp::Communicator> ranks;  // the owner of each part
+  std::vector<int64_t> ends;                // of each part, in parameters
+};
+
+// The elements of a unit's whole buffer that a rank computes with.
+struct UnitPart {
+  std::shared_ptr<sp::Communicator> ranks;  // the owners of all parts; null: this one is the whole
+  std::vector<int64_t> begins;              // of each part, and the end of the last
+  int64_t begin = 0;                        // of this rank's
+  int64_t numel = 0;
+};
+
+// How a unit's buffer is cut into matrices. Each of `rows` rows of the buffer holds one row of
+// every matrix, one after another; one row holds all of them.
+struct UnitShapes {
+  at::ScalarType dtype;
+  std::vector<std::vector<int64_t>> shapes;
+  int64_t rows = 1;
+};
+
 class ParamUnit {
  public:
   // Allocates a zero buffer in the context's master dtype, on its device: this rank's shard if the
   // context shards over more than one rank. Loading or initialisation fills it through slices().
-  ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context);
+  // parts: this rank computes with its own part alone, and context.sharding cuts that part. Names
+  // and shapes are still those of the whole unit, on every rank.
+  // Throws: c10::Error unless every rank has a part and the parts are all parameters.
+  ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context,
+            std::optional<UnitParts> parts = std::nullopt);
 
   const std::string& name() const { return name_; }
   const std::vector<ParamSpec>& specs() const { return specs_; }
@@ -51,9 +77,10 @@ class ParamUnit {
   int64_t numel() const { return numel_; }
   // Whether materialize() gathers what this rank stores: a shard, or a buffer in host memory.
   bool is_sharded() const { return gather_ != nullptr; }
+  const UnitPart& part() const { return part_; }
 
-  // This rank's master buffer, the autograd leaf (requires_grad is set): [numel], or a shard with
-  // padding at its end, which stays 0.
+  // This rank's master buffer, the autograd leaf (requires_grad is set): [part().numel], or a shard
+  // with padding at its end, which stays 0.
   at::Tensor& flat() { return flat_; }
   const at::Tensor& flat() const { return flat_; }
 
@@ -77,11 +104,11 @@ class ParamUnit {
   // Collective over: the shard, unless its values are kept or prefetched.
   std::vector<Weight> materialize(at::ScalarType compute_dtype) const;
 
-  // materialize() with other shapes, in order. Adjacent parameters of equal row length (q, k and v;
-  // gate and up) become one matrix for a single GEMM.
+  // materialize() of other shapes: those of a part, and adjacent parameters of equal row length (q,
+  // k and v; gate and up) as one matrix for a single GEMM. Matrices of a buffer of several rows are
+  // strided.
   // Throws: c10::Error when the shapes do not add up to the buffer.
-  std::vector<Weight> materialize(at::ScalarType compute_dtype,
-                                  const std::vector<std::vector<int64_t>>& shapes) const;
+  std::vector<Weight> materialize(const UnitShapes& cut) const;
 
   // Starts gathering the shards for the next materialize() in compute_dtype. Nothing happens for a
   // whole unit.
@@ -89,7 +116,7 @@ class ParamUnit {
   void prefetch(at::ScalarType compute_dtype) const;
 
   // The whole master buffer [numel], outside autograd: a view of flat() where that is whole.
-  // Collective over: the shard.
+  // Collective over: the shard; the parts' ranks.
   at::Tensor gather_flat() const;
 
   // Call after every change of flat(): drops gathered copies.
@@ -98,9 +125,9 @@ class ParamUnit {
   // The gathers behind materialize(); null for a whole unit.
   ShardGather* gather() const { return gather_.get(); }
 
-  // Called in a backward of a sharded unit with a gradient of the whole unit [numel], in master
-  // dtype, in place of what autograd does for a leaf. There is one call for each materialize() of
-  // the forward; `last` says that none is open any more.
+  // Called in a backward of a sharded unit with a gradient of all that is gathered [part().numel],
+  // in master dtype, in place of what autograd does for a leaf. There is one call for each
+  // materialize() of the forward; `last` says that none is open any more.
   using OnGradient = std::function<void(at::Tensor gradient, bool last)>;
   void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
   // For the backward.
@@ -114,9 +141,6 @@ class ParamUnit {
   std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
   // The slice of parameter i; nullopt when all of it is on other ranks.
   std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
-
-  // Sets parameter i to `whole`, of its shape; each rank copies its range.
-  void assign(std::size_t i, const at::Tensor& whole) const;
 
   // Range of parameter i in the whole flat buffer, in elements.
   // Throws: std::out_of_range as view.
@@ -140,18 +164,30 @@ class ParamUnit {
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:
-  at::Tensor whole_leaf() const;
-
   std::string name_;
   ComputeContext context_;
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;  // of each parameter in the whole flat buffer, in elements
   int64_t numel_ = 0;
+  UnitPart part_;
   at::Tensor flat_;
   std::unique_ptr<ShardGather> gather_;
   OnGradient on_gradient_;
   mutable int64_t open_gradients_ = 0;  // materialize() calls whose gradient has not come yet
   mutable std::shared_ptr<const DeviceEvent> being_read_;
 };
+
+// Whether this rank stores all elements, on the device.
+bool is_whole(const ParamUnit& unit);
+
+// The ranks that hold the same elements as this one; null = all ranks.
+sp::Communicator* holders_of(const ParamUnit& unit);
+
+// The groups over which the unit's elements are spread: a number that every rank has for its own
+// elements is one for the whole unit when it is summed over each of them in turn.
+std::vector<sp::Communicator*> spread_of(const ParamUnit& unit);
+
+// Sets parameter i to `whole`, of its shape; each rank copies its range.
+void assign(const ParamUnit& unit, std::size_t i, const at::Tensor& whole);
 
 }  // namespace ringside::engine

@@ -1,4 +1,4 @@
-// Sharding of a model's parameters over ranks (ZeRO, FSDP).
+// Sharding of a model's parameters over ranks (ZeRO, FSDP), and of its experts.
 //
 // Source: Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (PyTorch FSDP).
 #pragma once
@@ -23,6 +23,15 @@ struct Sharding {
   int64_t stage = 3;
   // Whether the next layer's gather starts while a layer computes. The bits do not depend on it.
   bool prefetch = true;
+};
+
+// Expert parallelism: the ranks of a group hold all experts together, and each computes with its
+// own. Tokens travel to the experts.
+struct ExpertSharding {
+  // One rank for each part of the experts: rank r has even_part(experts, ranks, r) of each layer.
+  std::shared_ptr<sp::Communicator> ranks;
+  // How one part is sharded over the ranks that compute with it.
+  std::shared_ptr<const Sharding> sharding;
 };
 
 }  // namespace ringside::engine

@@ -100,12 +100,12 @@ std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes
   const bool releases = unit.is_sharded() && !unit.gather()->keeps_whole() &&
                         at::GradMode::is_enabled() && input.requires_grad();
   if (!releases) {
-    return segment(unit.materialize(cut.dtype, cut.shapes), input);
+    return segment(unit.materialize(cut), input);
   }
   const auto buffer = std::make_shared<ScopeChain::Buffer>(unit, chain.last_);
   const auto holder = c10::make_intrusive<BufferHolder>(buffer);
   const at::Tensor entered = EnterScope::apply(input, holder);
-  const std::vector<Weight> weights = unit.materialize(cut.dtype, cut.shapes);
+  const std::vector<Weight> weights = unit.materialize(cut);
   const std::vector<at::Tensor> outputs = segment(weights, entered);
   const std::vector<at::Tensor> left = LeaveScope::apply(at::TensorList(outputs), holder);
   buffer->release_after_forward(weights.front().value);  // all of them share one storage

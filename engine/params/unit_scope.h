@@ -20,12 +20,6 @@ namespace ringside::engine {
 using WeightSegment = std::function<std::vector<at::Tensor>(const std::vector<Weight>& weights,
                                                             const at::Tensor& input)>;
 
-// Cuts a unit into matrices, as ParamUnit::materialize.
-struct UnitShapes {
-  at::ScalarType dtype;
-  std::vector<std::vector<int64_t>> shapes;
-};
-
 // The scopes of one forward, in order. Each one's backward starts the gather of the one before it.
 class ScopeChain {
  public:

@@ -1,7 +1,8 @@
 // Micro-batches on the device: uploads the inputs of a pass one after another, the next one while
 // the model computes with the current one.
 //
-// Shapes: s = tokens of this rank, n = its loss entries, S = tokens of its ring share.
+// Shapes: s = tokens of this rank, n = its loss entries, S = tokens of its ring share, L = layers
+// with experts, K = experts a token.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,9 @@ struct ModelInput {
   at::Tensor temperature_n;  // divides the logits; a value head ignores it
   // What the loss of this input reads, in the caller's order; undefined ones stay undefined.
   std::vector<at::Tensor> columns_n = {};
+  // Experts that each token shall use, uint8 or int16; undefined: the routers choose.
+  at::Tensor routes_sLK = {};
+  bool records_routes = false;  // the output brings those that were used
 };
 
 // The same on the device.
@@ -34,6 +38,8 @@ struct DeviceBatch {
   at::Tensor source_n;
   at::Tensor target_n;
   at::Tensor temperature_n;
+  at::Tensor routes_sLK;  // undefined: the routers choose
+  bool records_routes = false;
   std::vector<at::Tensor> columns_n;
 };
 

@@ -42,10 +42,10 @@ class GradientSync::State {
 
   // The local gradient of a whole unit is complete.
   void start_sum(std::size_t unit) {
-    sp::Communicator& ranks =
-        units_[unit]->is_sharded() ? *units_[unit]->gather()->sharding().replicas : *world_;
+    sp::Communicator* holders = holders_of(*units_[unit]);
     at::Tensor gradient = local_gradient(unit);
-    parts_[unit].sum = ranks.start_all_reduce_sum(gradient, kTag);
+    parts_[unit].sum =
+        (holders != nullptr ? *holders : *world_).start_all_reduce_sum(gradient, kTag);
   }
 
   // A gradient [n] of a sharded unit. last: of this backward; a tied embedding has two.

@@ -1,7 +1,9 @@
 // Gradient sync: sums every unit's gradient over the ranks, starting when its backward has ended.
 //
 // A whole unit's gradient is summed over all ranks. A sharded unit's is summed over the shard,
-// where each rank receives its own range, and the range then over the replicas. Each sum is exact
+// where each rank receives its own range, and the range then over the replicas. A part's gradient
+// (experts') has the tokens of all ranks whose parts make up the unit, so it is summed over the
+// ranks with the same part alone. Each sum is exact
 // to its order: ranks are added in the order of their numbers, so that its bits depend on nothing
 // else.
 #pragma once

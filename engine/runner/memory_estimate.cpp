@@ -36,12 +36,22 @@ class Sizes {
            largest + 1 < config.num_hidden_layers) {
       ++largest;
     }
-    layer_parameters_ = elements(decoder_layer_specs(config, largest));
-    mlp_matrix_ = config.has_experts(largest)
-                      ? config.experts.count * config.experts.intermediate_size * config.hidden_size
-                      : config.intermediate_size * config.hidden_size;
     has_experts_ = config.has_experts(largest);
-    parameters_ = elements(decoder_specs(config));
+    const int64_t mine = share(config.experts.count, shape.state.expert_ranks);
+    mlp_matrix_ = has_experts_ ? mine * config.experts.intermediate_size * config.hidden_size
+                               : config.intermediate_size * config.hidden_size;
+    dense_layer_ = elements(decoder_layer_specs(config, largest));
+    int64_t whole = 0;  // elements of all experts of all layers
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      const int64_t experts = elements(layer_experts_specs(config, layer));
+      whole += experts;
+      experts_layer_ =
+          layer == largest && experts > 0 ? experts / config.experts.count * mine : experts_layer_;
+    }
+    layer_parameters_ = dense_layer_ + experts_layer_;
+    dense_ = elements(decoder_specs(config)) - whole;
+    experts_ = whole > 0 ? whole / config.experts.count * mine : 0;
+    parameters_ = dense_ + experts_;
     head_parameters_ = config.vocab_size * config.hidden_size;
     if (shape.adapters) {
       casts_factors_ = context.compute != context.master;
@@ -53,10 +63,10 @@ class Sizes {
     MemoryEstimate m = states();
     m.gradients = accumulated_gradients();
     const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
-    m.gathered = keeps_gathered() ? parameters_ * compute_
+    m.gathered = keeps_gathered() ? kept_gathered()
                                   : saved_casts(layers()) + head_weights +
-                                        (sharded() ? layer_parameters_ * compute_ : 0);
-    m.activations = rope() + kept(device_layers(1)) + tail();
+                                        (sharded() ? made_layer() * compute_ : 0);
+    m.activations = rope() + device_layers(1) * kept_by_layer() + tail();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
     m.logits = rows * c_.vocab_size * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
@@ -73,12 +83,11 @@ class Sizes {
       m.gradients = layer_gradients(done);
     }
     const int64_t layers_of_weights = keeps_gathered() ? 0 : sharded() ? 2 : recomputes() ? 1 : 0;
-    m.gathered =
-        keeps_gathered()
-            ? parameters_ * compute_
-            : saved_casts(below + 1) +
-                  (weights_are_made() ? layers_of_weights * layer_parameters_ * compute_ : 0);
-    m.activations = rope() + kept(std::min(device_layers(2), below + 1));
+    m.gathered = keeps_gathered()
+                     ? kept_gathered()
+                     : saved_casts(below + 1) +
+                           (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
+    m.activations = rope() + std::min(device_layers(2), below + 1) * kept_by_layer();
     m.working = mlp_moment();
     if (attention_moment() + key_value_buffers() > m.working) {
       m.working = attention_moment();
@@ -128,7 +137,7 @@ class Sizes {
     const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
     const int64_t base = p_.adapters->base
                              ? share(outside, state.shard_ranks) + layers() * packed_layer_bytes()
-                             : mine(parameters_) * compute_;
+                             : stored() * compute_;
     (state.parameters_on_host ? m.host : m.weights) += base;
     m.weights += adapter_bytes();
     if (p_.trains) {
@@ -156,7 +165,20 @@ class Sizes {
   bool keeps_gathered() const { return sharded() && p_.state.zero_stage < 3; }
   // Whether a weight for use is a tensor beside the stored one.
   bool weights_are_made() const { return casts_ || sharded() || p_.state.parameters_on_host; }
-  int64_t mine(int64_t whole) const { return share(whole, p_.state.shard_ranks); }
+  // Elements that this rank stores.
+  int64_t stored() const {
+    return share(dense_, p_.state.shard_ranks) + share(experts_, p_.state.expert_shard_ranks);
+  }
+  // Whether this rank's experts are gathered for use.
+  bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
+  // Elements of a layer that are made for use, where weights are.
+  int64_t made_layer() const {
+    return dense_layer_ + (experts_sharded() || casts_ ? experts_layer_ : 0);
+  }
+  int64_t kept_gathered() const {
+    return (dense_ + (experts_sharded() ? experts_ : 0)) * compute_ +
+           (experts_sharded() || !casts_ ? 0 : experts_layer_ * compute_);
+  }
 
   // Weights, moments and host memory, which do not depend on the moment.
   MemoryEstimate states() const {
@@ -165,10 +187,10 @@ class Sizes {
     }
     const StateShape& state = p_.state;
     MemoryEstimate m;
-    const int64_t masters = mine(parameters_) * master_;
+    const int64_t masters = stored() * master_;
     if (state.masters_on_host) {
       // The device keeps this rank's part in the compute dtype.
-      m.weights = state.parameters_on_host || keeps_gathered() ? 0 : mine(parameters_) * compute_;
+      m.weights = state.parameters_on_host || keeps_gathered() ? 0 : stored() * compute_;
       m.host += masters;
     } else {
       (state.parameters_on_host ? m.host : m.weights) += masters;
@@ -199,15 +221,19 @@ class Sizes {
       return 0;
     }
     const bool whole = !sharded() || p_.state.zero_stage == 1;
-    return (whole ? parameters_ : mine(parameters_)) * master_;
+    return (whole ? parameters_ : stored()) * master_;
   }
 
   // Casts of layers' weights that their backward keeps.
   int64_t saved_casts(int64_t layers_kept) const {
-    return casts_ && !sharded() && !recomputes() ? layers_kept * layer_parameters_ * compute_ : 0;
+    if (!casts_ || recomputes()) {
+      return 0;
+    }
+    return layers_kept * compute_ *
+           ((sharded() ? 0 : dense_layer_) + (experts_sharded() ? 0 : experts_layer_));
   }
 
-  int64_t rope() const { return p_.tokens * c_.head_dim * compute_; }
+  int64_t rope() const { return p_.tokens * c_.rope().head_dim * compute_; }
   // The final norm's input and output, and the rows of the entries.
   int64_t tail() const {
     return p_.tokens * (2 * c_.hidden_size * compute_ + sums_) +
@@ -233,8 +259,13 @@ class Sizes {
     }
     const int64_t routed = rows * c_.experts.per_token;
     const int64_t router = rows * c_.experts.count * (compute_ + sums_);
-    return routed * ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + 3 * 8) +
-           router;
+    const int64_t shared = 3 * rows * c_.experts.shared_intermediate_size * compute_;
+    // Places: of rows among the pairs, twice, and the routes; with several ranks of the rows that
+    // arrive, twice.
+    const int64_t places = p_.state.expert_ranks > 1 ? 5 : 3;
+    return routed *
+               ((3 * c_.experts.intermediate_size + 2 * c_.hidden_size) * compute_ + places * 8) +
+           router + shared;
   }
   // What flows through the MLP's backward beside the residual.
   int64_t mlp_flowing(int64_t rows) const {
@@ -249,6 +280,9 @@ class Sizes {
     const int64_t s = p_.tokens, d = c_.head_dim;
     const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads;
     const int64_t norms = 2 * s * (2 * c_.hidden_size * compute_ + sums_);
+    if (c_.has_latent_attention()) {
+      return norms + latent_saved() + attention_results();
+    }
     const int64_t qkv = s * (heads + 2 * kv) * d * compute_;
     const int64_t rotated = s * (heads + kv) * (d * compute_ + (c_.qk_norm ? sums_ : 0));
     // Without an exchange the queries are a view of what was rotated; keys and values are joined.
@@ -258,11 +292,25 @@ class Sizes {
                     : joined;
     return norms + qkv + rotated + attention + attention_results() + adapters_saved();
   }
+  // Of latent attention: each latent before and after its norm, what RoPE turned, and the inputs of
+  // attention and of the output projection. The tensors between are freed.
+  int64_t latent_saved() const {
+    const LatentAttentionConfig& latent = c_.latent;
+    const int64_t s = p_.tokens, d = c_.head_dim, heads = c_.num_attention_heads;
+    const int64_t ranks = (latent.q_rank > 0 ? 2 * latent.q_rank : 0) + 2 * latent.kv_rank;
+    const int64_t latents = s * (ranks * compute_ + (latent.q_rank > 0 ? 2 : 1) * sums_);
+    const int64_t turned = s * (heads + 1) * latent.rope_dim * compute_;
+    const int64_t joined = p_.share_tokens * 2 * p_.kv_heads * d * compute_;
+    const int64_t inputs = exchanges() ? exchanged_inputs() : s * heads * d * compute_ + joined;
+    return latents + turned + inputs + s * heads * latent.value_dim * compute_;
+  }
   int64_t layer_saved() const { return saved_before_mlp() + mlp_saved(p_.tokens); }
 
   // What one layer keeps from the forward to its backward.
   int64_t kept_by_layer() const {
-    const int64_t input = p_.tokens * c_.hidden_size * compute_;
+    // Recomputed layers keep their routes.
+    const int64_t input =
+        p_.tokens * (c_.hidden_size * compute_ + (has_experts_ ? c_.experts.per_token * 8 : 0));
     switch (p_.activations.recompute) {
       case Recompute::kNone:
         return layer_saved();
@@ -276,7 +324,6 @@ class Sizes {
   int64_t kept_attention() const {
     return attention_results() + (exchanges() ? exchanged_inputs() + exchanged_output() : 0);
   }
-  int64_t kept(int64_t layers_kept) const { return layers_kept * kept_by_layer(); }
   // Of how many layers the device holds what they keep.
   int64_t device_layers(int64_t with_offload) const {
     return p_.activations.offload ? std::min(with_offload, layers()) : layers();
@@ -341,7 +388,10 @@ class Sizes {
   std::vector<ParamSpec> factors_;  // of adapters
   bool has_experts_ = false;        // the largest layer
   int64_t mlp_matrix_ = 0;          // elements of its gate, of all experts
-  int64_t layer_parameters_ = 0, parameters_ = 0, head_parameters_ = 0;  // elements
+  // Elements that this rank computes with, its own experts among them: of the largest layer, and of
+  // all.
+  int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
+  int64_t dense_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
 };
 
 }  // namespace

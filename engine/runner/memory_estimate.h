@@ -14,8 +14,10 @@ namespace ringside::engine {
 
 // Where a rank's part of a model lives.
 struct StateShape {
-  int64_t shard_ranks = 1;  // that hold one copy of the model together; 1: this rank has all of it
-  int64_t zero_stage = 3;   // as Sharding::stage
+  int64_t shard_ranks = 1;   // that hold one copy of the model together; 1: this rank has all of it
+  int64_t expert_ranks = 1;  // that hold all experts together, each with its own
+  int64_t expert_shard_ranks = 1;  // that share one rank's experts; shard_ranks with 1 above
+  int64_t zero_stage = 3;          // as Sharding::stage
   bool moments_on_host = false;
   bool masters_on_host = false;     // gradients leave for the host too
   bool parameters_on_host = false;  // between uses
@@ -29,7 +31,7 @@ struct AdapterShape {
 
 // The largest micro-batch of a rank, and how the rank computes it.
 struct PassShape {
-  int64_t tokens = 0;        // of this rank
+  int64_t tokens = 0;        // of this rank; its experts get as many rows as its tokens send
   int64_t share_tokens = 0;  // of its ring share; equal to `tokens` with one Ulysses rank
   int64_t entries = 0;       // loss entries of this rank
   int64_t query_heads = 0;   // of this rank, after the exchange of heads

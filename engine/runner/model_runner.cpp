@@ -97,11 +97,19 @@ const AdamW& ModelRunner::optimizer() const {
   return *optimizer_;
 }
 
-HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention) const {
-  const at::Tensor hidden_sE = model_->trunk().forward(batch.ids_s, batch.positions_s, attention);
+HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
+                                ExpertLoad* load) const {
+  ForwardRoutes routes{batch.routes_sLK, batch.records_routes, {}, {}};
+  const at::Tensor hidden_sE =
+      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, load, &routes);
   // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
-  return model_->apply_head(
+  HeadOutput output = model_->apply_head(
       {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
+  output.changed_routes = routes.changed;
+  if (batch.records_routes) {
+    output.routes_sLK = routes.recorded_sLK();
+  }
+  return output;
 }
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {
@@ -156,6 +164,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     unit->zero_grad();
   }
   SequenceWork work;
+  work.expert_rows = no_expert_load(model_->trunk().config());
   const double sent_before = sent_bytes();
   DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -163,7 +172,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     // Lives until the backward, in which recomputed layers call it again.
     const auto attention =
         attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    const at::Tensor sum = loss(forward(batch, *attention), batch.columns_n);
+    const at::Tensor sum = loss(forward(batch, *attention, &work.expert_rows), batch.columns_n);
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();
     }
@@ -255,19 +264,23 @@ std::vector<NamedSlice> ModelRunner::state_slices() const {
 }
 
 std::vector<NamedSlice> ModelRunner::state_to_write() const {
-  std::vector<NamedSlice> of_shard, of_all = loss_scale_state();
-  const sp::Communicator* holders = nullptr;
+  // What each group of ranks holds alike: all ranks, those with the same shard, the same experts.
+  const sp::Communicator* world = groups_.tensors(sp::axes::kLoss).get();
+  std::vector<std::pair<const sp::Communicator*, std::vector<NamedSlice>>> held;
+  held.emplace_back(world, loss_scale_state());
   const auto units = model_->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool sharded = units[u]->is_sharded();
-    std::ranges::move(state_of(u), std::back_inserter(sharded ? of_shard : of_all));
-    holders = sharded ? units[u]->gather()->sharding().replicas.get() : holders;
+    const sp::Communicator* holders = holders_of(*units[u]);
+    holders = holders != nullptr ? holders : world;
+    auto group = std::ranges::find(held, holders, [](const auto& h) { return h.first; });
+    if (group == held.end()) {
+      group = held.insert(group, {holders, {}});
+    }
+    std::ranges::move(state_of(u), std::back_inserter(group->second));
   }
-  const auto& world = groups_.tensors(sp::axes::kLoss);
-  std::vector<NamedSlice> share = share_of(of_all, world->rank(), world->size());
-  if (holders != nullptr) {
-    std::ranges::move(share_of(of_shard, holders->rank(), holders->size()),
-                      std::back_inserter(share));
+  std::vector<NamedSlice> share;
+  for (const auto& [ranks, slices] : held) {
+    std::ranges::move(share_of(slices, ranks->rank(), ranks->size()), std::back_inserter(share));
   }
   return share;
 }

@@ -39,6 +39,7 @@ struct SequenceWork {
   double sent_bytes = 0.0;          // that attention sent
   double balance_tokens_max = 1.0;  // fullest ring rank / mean, in the worst micro-batch
   double balance_pairs_max = 1.0;
+  ExpertLoad expert_rows;  // of this rank's tokens
 };
 
 // Result of an optimizer step; the same on every rank, but for the sums.
@@ -72,7 +73,7 @@ class ModelRunner {
   Decoder& decoder() { return model_->trunk(); }
 
   // Forward passes without autograd, one input after the other. Outputs are on the device.
-  // Collective over: sp.
+  // Collective over: sp; the ranks of the experts.
   void evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const;
 
   // Gradients of the summed loss. Drops the old gradients; runs forward, loss and backward of each
@@ -114,7 +115,8 @@ class ModelRunner {
  private:
   AdamW& optimizer();
   const AdamW& optimizer() const;
-  HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention) const;
+  HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention,
+                     ExpertLoad* load = nullptr) const;
   c10::Device device() const { return model_->trunk().context().device; }
   StepResult take_step(double learning_rate, double max_grad_norm, DeviceSums& sums);
   // State of unit u, and of the loss scale.

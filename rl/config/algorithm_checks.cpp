@@ -121,6 +121,38 @@ void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) 
   }
 }
 
+void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
+  const RouterReplay replay = c.algorithm.router_replay;
+  if (replay == RouterReplay::kNone) {
+    return;
+  }
+  const auto refuse = [&](const std::string& why) {
+    mistakes.push_back({"algorithm.router_replay", "is " + word(replay) + ", but " + why});
+  };
+  if (c.algorithm.name == AlgorithmName::kSft) {
+    refuse("algorithm.name sft has neither rollouts nor an old policy; expected none");
+    return;
+  }
+  const RolloutServer server = c.rollout.server;
+  if (replay == RouterReplay::kRollout &&
+      (server == RolloutServer::kLlamaCpp || server == RolloutServer::kPython)) {
+    refuse("rollout.server " + word(server) +
+           " does not say which experts a token used; expected server embedded, vllm or sglang, "
+           "or router_replay none");
+  }
+  if (replay == RouterReplay::kRecompute && c.algorithm.old_logprobs == OldLogprobs::kRollout) {
+    refuse(
+        "algorithm.old_logprobs rollout has no pass of the old policy, whose routes could be "
+        "replayed; expected old_logprobs recompute, or router_replay rollout or none");
+  } else if (replay == RouterReplay::kRecompute &&
+             c.train.num_mini_batches * c.algorithm.num_iterations == 1) {
+    refuse(
+        "a step has one optimizer step, in which the policy is the old policy and chooses the same "
+        "experts; expected train.num_mini_batches or algorithm.num_iterations above 1, or "
+        "router_replay rollout or none");
+  }
+}
+
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
   if (a.loss_divisor != 0 && a.loss_aggregation != LossAggregation::kConstant) {
@@ -180,6 +212,7 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
   check_loss(c, mistakes);
   check_kl(c.algorithm, mistakes);
   check_correction(c.algorithm, mistakes);
+  check_router_replay(c, mistakes);
   if (c.algorithm.reward.overlong_buffer_tokens > c.rollout.max_completion_tokens) {
     mistakes.push_back({"algorithm.reward.overlong_buffer_tokens",
                         "is " + std::to_string(c.algorithm.reward.overlong_buffer_tokens) +

@@ -70,9 +70,24 @@ void check_sharding(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_experts(const Config& c, std::vector<Mistake>& mistakes) {
+  const ParallelConfig& parallel = c.parallel;
+  if (parallel.replica_size() % parallel.expert_parallel_size != 0) {
+    mistakes.push_back({"parallel.expert_parallel_size",
+                        "is " + std::to_string(parallel.expert_parallel_size) +
+                            ", but one copy of the model has " +
+                            std::to_string(parallel.replica_size()) +
+                            " ranks (parallel.data_parallel_shard_size " +
+                            std::to_string(parallel.data_parallel_shard_size) + " x " +
+                            std::to_string(parallel.sequence_parallel_size()) +
+                            " sequence-parallel ranks); expected a divisor of them"});
+  }
+}
+
 void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
   check_axes(c, mistakes);
   check_sharding(c, mistakes);
+  check_experts(c, mistakes);
   const auto& parallel = c.parallel;
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 &&

@@ -160,6 +160,7 @@ struct AlgorithmConfig {
   AdvantageConfig advantage;
   CriticConfig critic;
   OldLogprobs old_logprobs = OldLogprobs::kRecompute;
+  RouterReplay router_replay = RouterReplay::kNone;
   CorrectionConfig correction;
   DynamicSampling dynamic_sampling = DynamicSampling::kNone;
   std::int64_t dynamic_sampling_rounds = 10;
@@ -207,6 +208,7 @@ struct ParallelConfig {
   std::int64_t ringattn_parallel_size = 1;
   std::int64_t ulysses_parallel_size = 1;
   std::int64_t context_parallel_size = 0;
+  std::int64_t expert_parallel_size = 1;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
   std::int64_t zero_stage = 3;
   ReduceDType reduce_dtype = ReduceDType::kFloat32;

@@ -53,6 +53,7 @@ enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxR
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
 enum class Whiten { kNone, kTokens, kSequences };
 enum class OldLogprobs { kRecompute, kRollout };
+enum class RouterReplay { kNone, kRollout, kRecompute };
 enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
 enum class CorrectionLevel { kToken, kSequence, kGeometric };
 enum class DynamicSampling { kNone, kDrop, kRefill };
@@ -170,6 +171,10 @@ struct EnumNames<Whiten> {
 template <>
 struct EnumNames<OldLogprobs> {
   static constexpr std::array<std::string_view, 2> kNames = {"recompute", "rollout"};
+};
+template <>
+struct EnumNames<RouterReplay> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "rollout", "recompute"};
 };
 template <>
 struct EnumNames<CorrectionMode> {

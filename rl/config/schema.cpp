@@ -192,6 +192,7 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   add_policy_terms(fields, algorithm);
   add_advantage(fields, algorithm.reward, algorithm.advantage, algorithm.critic);
   fields.choice("algorithm.old_logprobs", algorithm.old_logprobs);
+  fields.choice("algorithm.router_replay", algorithm.router_replay);
   fields.choice("algorithm.correction.mode", algorithm.correction.mode);
   fields.choice("algorithm.correction.level", algorithm.correction.level);
   fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0));
@@ -243,6 +244,7 @@ void add_train(FieldList& fields, TrainConfig& train, ParallelConfig& parallel) 
   fields.integer("parallel.ulysses_parallel_size", parallel.ulysses_parallel_size, size);
   fields.integer("parallel.context_parallel_size", parallel.context_parallel_size,
                  between(0, 65536));
+  fields.integer("parallel.expert_parallel_size", parallel.expert_parallel_size, size);
   fields.choice("parallel.cp_fsdp_mode", parallel.cp_fsdp_mode);
   fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3));
   fields.choice("parallel.reduce_dtype", parallel.reduce_dtype);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/json/json_text.h"
+#include "rollout_bridge/base/base64.h"
 
 namespace ringside::rl {
 namespace {
@@ -96,6 +97,29 @@ std::vector<uint8_t> loss_mask(const json& line) {
   return mask;
 }
 
+bridge::RoutedExperts routed_experts(const json& line) {
+  const auto found = line.find("routed_experts");
+  if (found == line.end() || found->is_null()) {
+    return {};
+  }
+  if (!found->is_object()) {
+    value_of<std::map<std::string, json>>(
+        *found, "routed_experts", "an object of layers, per_token, id_bytes and ids");  // throws
+  }
+  bridge::RoutedExperts routed{
+      required<std::vector<int32_t>>(*found, "layers", "a list of layers with experts"),
+      required<int32_t>(*found, "per_token", "an integer"),
+      required<int32_t>(*found, "id_bytes", "1 or 2"),
+      {}};
+  const auto text = required<std::string>(*found, "ids", "base64 of the ids");
+  auto ids = bridge::from_base64(text);
+  if (!ids) {
+    fail("\"ids\" of routed_experts is no base64");
+  }
+  routed.ids = std::move(*ids);
+  return routed;
+}
+
 // Reads rewards or advantages into the rollout.
 void read_rewards(const json& line, bridge::Rollout& rollout) {
   const bool failed = rollout.finish_reason == bridge::FinishReason::kAborted ||
@@ -129,6 +153,7 @@ bridge::Rollout parse(const json& line) {
     rollout.branches.push_back({required<int64_t>(branch, "begin", "an integer"),
                                 required<int64_t>(branch, "context_end", "an integer")});
   }
+  rollout.routed_experts = routed_experts(line);
   rollout.temperature = optional<float>(line, "temperature", "a number", 1.0F);
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));

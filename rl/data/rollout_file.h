@@ -4,7 +4,8 @@
 // number), "rewards" ([[name, value]]) or "advantages" (one per completion token). A line whose
 // "finish_reason" is error or aborted needs none of the three. Optional: "loss_mask" (over the
 // completion), "finish_reason", "temperature", "versions" [{version, begin, end}], "turn_offsets",
-// "turn_rewards" (one per turn), "branches" [{begin, context_end}], each as in bridge::Rollout. The
+// "turn_rewards" (one per turn), "branches" [{begin, context_end}], "routed_experts" {layers,
+// per_token, id_bytes, ids: base64}, each as in bridge::Rollout. The
 // lines of a group follow each other. The file that log.rollouts writes has this format; its
 // "advantages" beside "rewards" are those the trainer computed, and are ignored. Torch-free.
 #pragma once

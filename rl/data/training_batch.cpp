@@ -7,6 +7,7 @@
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/loss_weights.h"
 #include "rl/data/rollout_rewards.h"
+#include "rl/data/token_routes.h"
 #include "rollout_bridge/protocol/branches.h"
 #include "sp/layout/range.h"
 
@@ -72,10 +73,12 @@ std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::Branch
 }
 
 sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path,
-                           const std::vector<bool>& mask, int64_t index) {
+                           const std::vector<bool>& mask, int64_t index,
+                           const TokenRoutes& routes) {
   const bridge::TokenRange own = path.own();
   sp::Document document;
   document.ids = ids_of(rollout, path);
+  document.token_rows = routes.rows(rollout, path);
   const int64_t own_begin = static_cast<int64_t>(document.ids.size()) - (own.end - own.begin);
   for (int64_t i = own.begin; i < own.end; ++i) {
     if (mask[i]) {
@@ -130,14 +133,14 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
 
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
                           const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
-                          sp::Range part) {
+                          const TokenRoutes& routes, sp::Range part) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
   batch.loss_tokens = columns.begin[part.end] - batch.first_token;
   for (int64_t r = part.begin; r < part.end; ++r) {
     for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
       const auto index = static_cast<int64_t>(batch.documents.size());
-      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index));
+      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, routes));
     }
   }
   return batch;
@@ -174,12 +177,14 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   StepBatch batch;
   batch.columns = make_columns(rollouts, masks, config.algorithm.advantage.estimator);
   batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
+  const bool replays = config.algorithm.router_replay == RouterReplay::kRollout;
+  const TokenRoutes routes(replays ? rollouts : std::span<const bridge::Rollout>{});
   const int64_t num_mini_batches = config.train.num_mini_batches;
   for (int64_t b = 0; b < num_mini_batches; ++b) {
     const sp::Range part =
         sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
-    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, part));
+    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, routes, part));
   }
   return batch;
 }

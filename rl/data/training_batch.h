@@ -35,10 +35,12 @@ struct StepBatch {
 // token before it in its branch. columns.weight holds the aggregation over the mini-batch. Rollouts
 // that failed have no entry and count in no denominator. With algorithm.mask_truncated, completions
 // that hit the length limit have no entry. With dynamic_sampling drop or refill, groups whose
-// rewards are all equal have no entry and count in no denominator.
+// rewards are all equal have no entry and count in no denominator. With router_replay rollout the
+// documents' token_rows are the tokens' routes.
 // Throws: std::invalid_argument naming the rollout, for sampling settings whose log-probs the
 // trainer cannot reproduce (top_p, top_k), groups that are not whole, branches that do not fit, no
-// advantages for estimator given, or only advantages for another estimator.
+// advantages for estimator given, only advantages for another estimator, or routes unlike those of
+// the other rollouts.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config);
 
 // A document whose loss entries are the targets from index `first_target` on.

@@ -110,11 +110,29 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
   }
 }
 
+void check_router_replay(const Config& config, const engine::ModelConfig& model,
+                         PreflightReport& report) {
+  const RouterReplay replay = config.algorithm.router_replay;
+  if (replay != RouterReplay::kNone && model.expert_layers().empty()) {
+    report.mistakes.push_back(
+        {"algorithm.router_replay", "is " + std::string(to_string(replay)) + ", but the model in " +
+                                        config.model.path + " has no experts; expected none"});
+  }
+}
+
 // Checks lora.path. Says what adapters change about other settings.
-void check_adapters(const Config& config, PreflightReport& report) {
+void check_adapters(const Config& config, const engine::ModelConfig* model,
+                    PreflightReport& report) {
   const LoraConfig& lora = config.lora;
   if (lora.rank == 0) {
     return;
+  }
+  try {
+    if (model != nullptr) {
+      engine::check_adapter_options(*model, adapter_options(lora));
+    }
+  } catch (const c10::Error& error) {
+    report.mistakes.push_back({"lora.target_modules", error.what_without_backtrace()});
   }
   if (config.sp.async_ulysses) {
     report.notes.push_back(
@@ -176,8 +194,12 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   }
   if (files.model) {
     check_heads(config, *files.model, report);
+    check_router_replay(config, *files.model, report);
+    if (std::string problem = async_ulysses_problem(config, *files.model); !problem.empty()) {
+      report.mistakes.push_back({"sp.async_ulysses", std::move(problem)});
+    }
   }
-  check_adapters(config, report);
+  check_adapters(config, files.model ? &*files.model : nullptr, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     return files;
   }

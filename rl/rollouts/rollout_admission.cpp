@@ -137,6 +137,46 @@ Status check_judged(const Rollout& rollout, AdvantageEstimator estimator) {
                 std::string(to_string(estimator)));
 }
 
+std::string list_of(const auto& numbers) {
+  std::string text;
+  for (const auto number : numbers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  }
+  return "[" + text + "]";
+}
+
+// Checks that the model can replay the rollout's routes.
+Status check_routes(const Rollout& rollout, const ModelBounds& model) {
+  const bridge::RoutedExperts& routed = rollout.routed_experts;
+  if (routed.empty()) {
+    if (bridge::has_failed(rollout)) {
+      return Success{};
+    }
+    return refused(rollout, Reason::kRoutes,
+                   "brings no routed experts, but algorithm.router_replay is rollout; expected a "
+                   "worker that records them (a server started with "
+                   "--enable-return-routed-experts), or router_replay none");
+  }
+  if (!std::ranges::equal(routed.layers, model.expert_layers) ||
+      routed.per_token != model.experts_per_token) {
+    return refused(rollout, Reason::kRoutes,
+                   "brings " + std::to_string(routed.per_token) +
+                       " experts a token for the layers " + list_of(routed.layers) +
+                       ", the model uses " + std::to_string(model.experts_per_token) +
+                       " in its layers " + list_of(model.expert_layers));
+  }
+  const std::size_t ids = routed.ids.size() / static_cast<std::size_t>(routed.id_bytes);
+  for (std::size_t i = 0; i < ids; ++i) {
+    if (routed.id(i) >= model.experts) {
+      return refused(rollout, Reason::kRoutes,
+                     "brings expert " + std::to_string(routed.id(i)) + " for token " +
+                         std::to_string(i * routed.id_bytes / routed.row_bytes()) +
+                         ", the model has " + std::to_string(model.experts));
+    }
+  }
+  return Success{};
+}
+
 // The longest run of sampled tokens without a division (see LiveAdmission).
 int64_t longest_turn(const Rollout& rollout) {
   std::vector<bool> starts(rollout.completion_ids.size(), false);
@@ -166,7 +206,8 @@ std::vector<std::string> names_of(const std::string& recipe) {
 }  // namespace
 
 ModelBounds model_bounds(const engine::ModelConfig& model) {
-  return {model.vocab_size, engine::num_positions(model)};
+  return {model.vocab_size, engine::num_positions(model), model.expert_layers(),
+          model.experts.count, model.experts.per_token};
 }
 
 Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {
@@ -184,6 +225,11 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   }
   if (Status s = check_sum(rollout, config.rollout.reward); !s) {
     return s;
+  }
+  if (config.algorithm.router_replay == RouterReplay::kRollout) {
+    if (Status s = check_routes(rollout, model); !s) {
+      return s;
+    }
   }
   return check_judged(rollout, config.algorithm.advantage.estimator);
 }

@@ -22,6 +22,10 @@ namespace ringside::rl {
 struct ModelBounds {
   int64_t vocab_size = 0;     // token ids are below it
   int64_t max_positions = 0;  // tokens of one sequence, prompt included
+  // Of a model with experts: the layers that have them, how many there are, how many a token uses.
+  std::vector<int64_t> expert_layers = {};
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;
 };
 
 // Of the model that is trained.
@@ -39,6 +43,9 @@ inline constexpr double kMaxReward = 1e6;
 //               rollout.reward are there; a completion that did not fail has neither reward nor
 //               advantages; advantages are missing for estimator given; there are only advantages
 //               for another estimator
+//   routes      with algorithm.router_replay rollout: a completion that did not fail has no routed
+//               experts, or there are some of other layers, another number a token, or with an id
+//               that the model does not have
 // Thread safety: pure function.
 bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& config,
                               const ModelBounds& model);

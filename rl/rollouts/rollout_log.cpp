@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rl/setup/endpoint_file.h"
+#include "rollout_bridge/base/base64.h"
 
 namespace ringside::rl {
 namespace {
@@ -90,6 +91,12 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   }
   for (const bridge::Branch& branch : rollout.branches) {
     line["branches"].push_back({{"begin", branch.begin}, {"context_end", branch.context_end}});
+  }
+  if (const bridge::RoutedExperts& routed = rollout.routed_experts; !routed.empty()) {
+    line["routed_experts"] = {{"layers", routed.layers},
+                              {"per_token", routed.per_token},
+                              {"id_bytes", routed.id_bytes},
+                              {"ids", bridge::base64(routed.ids)}};
   }
   return line;
 }

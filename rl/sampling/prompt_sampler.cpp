@@ -10,7 +10,7 @@ PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& mo
 std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
                                                     const std::vector<Prompt>& prompts,
                                                     const std::vector<uint64_t>& seeds,
-                                                    double temperature) const {
+                                                    double temperature, bool record_routes) const {
   std::vector<std::vector<int64_t>> prompt_ids;
   for (const Prompt& prompt : prompts) {
     prompt_ids.push_back(scorer_.encode(prompt));
@@ -23,6 +23,7 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
   params.stop_ids = scorer_.stops();
   engine::GenerateOptions options;
   options.seeds = seeds;
+  options.record_routes = record_routes;
   auto completions = engine::generate(decoder, prompt_ids, params, options);
   return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
 }

@@ -18,13 +18,14 @@ class PromptSampler {
   const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
 
   // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout.
-  // temperature 0 is greedy. Several threads compute the rewards.
+  // temperature 0 is greedy. record_routes: completions bring the experts that their tokens used.
+  // Several threads compute the rewards.
   // Blocks: until all completions are sampled and scored.
   // Throws: what PromptScorer::encode throws.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
                                        const std::vector<Prompt>& prompts,
-                                       const std::vector<uint64_t>& seeds,
-                                       double temperature) const;
+                                       const std::vector<uint64_t>& seeds, double temperature,
+                                       bool record_routes = false) const;
 
   const std::vector<int64_t>& stops() const { return scorer_.stops(); }
 

@@ -69,10 +69,19 @@ int64_t full_micro_batches(const Config& config) {
 
 // Elements of each unit, in the order of Decoder::units(), and how often a step uses it.
 struct UnitUse {
-  int64_t elements = 0;
-  int64_t gathers = 0;  // a micro-batch, at ZeRO stage 3
-  int64_t sums = 0;     // of gradients, a micro-batch
+  int64_t elements = 0;  // of all ranks together
+  int64_t gathers = 0;   // a micro-batch, at ZeRO stage 3
+  int64_t sums = 0;      // of gradients, a micro-batch
+  bool of_experts = false;
 };
+
+int64_t elements_of(const std::vector<engine::ParamSpec>& specs) {
+  int64_t sum = 0;
+  for (const engine::ParamSpec& spec : specs) {
+    sum += spec.numel();
+  }
+  return sum;
+}
 
 std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   const bool tied = model.tie_word_embeddings;
@@ -80,11 +89,11 @@ std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   // Layers and the head are gathered again for the backward. A tied embedding serves twice.
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    UnitUse use{0, 2, 1};
-    for (const engine::ParamSpec& spec : engine::decoder_layer_specs(model, layer)) {
-      use.elements += spec.numel();
+    units.push_back({elements_of(engine::decoder_layer_specs(model, layer)), 2, 1});
+    if (model.has_experts(layer)) {
+      units.push_back({elements_of(engine::layer_experts_specs(model, layer)), 2, 1,
+                       /*of_experts=*/true});
     }
-    units.push_back(use);
   }
   units.push_back({model.hidden_size, 1, 1});
   if (!tied) {
@@ -98,10 +107,56 @@ struct Ranks {
 };
 
 Ranks ranks_of(const ParallelConfig& parallel) {
-  const sp::MeshShape shape = mesh_shape(parallel);
-  const std::vector<sp::Axes> axes = sharding_axes(parallel);
-  const int64_t shard = axes.empty() ? 1 : sp::Mesh(shape, /*rank=*/0).size(axes.front());
-  return {shard, shape.world_size() / shard};
+  const sp::Mesh mesh(mesh_shape(parallel), /*rank=*/0);
+  const ShardAxes axes = shard_axes(parallel);
+  return {mesh.size(axes.shard), mesh.size(axes.replicas)};
+}
+
+// Of one rank's experts, which expert_ranks ranks hold between them.
+Ranks expert_ranks_of(const ParallelConfig& parallel) {
+  if (parallel.expert_parallel_size == 1) {
+    return ranks_of(parallel);
+  }
+  const sp::Mesh mesh(mesh_shape(parallel), /*rank=*/0);
+  const ShardAxes axes = expert_shard_axes(parallel);
+  return {mesh.size(axes.shard), mesh.size(axes.replicas)};
+}
+
+// Elements of a unit that one rank's group computes with; of the rank with most experts.
+int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
+                const engine::ModelConfig& model) {
+  if (!unit.of_experts) {
+    return unit.elements;
+  }
+  const int64_t count = model.experts.count;
+  return unit.elements / count * rounded_up(count, parallel.expert_parallel_size);
+}
+
+// Elements of all layers that one token is multiplied with.
+double active_elements(const engine::ModelConfig& model) {
+  double active = 0.0;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    active += static_cast<double>(elements_of(engine::decoder_layer_specs(model, layer)));
+    if (model.has_experts(layer)) {
+      active += static_cast<double>(elements_of(engine::layer_experts_specs(model, layer)) /
+                                    model.experts.count * model.experts.per_token);
+    }
+  }
+  return active;
+}
+
+// Rows that a rank sends to other ranks' experts and back, and their gradients, in a micro-batch.
+int64_t expert_row_bytes(const Config& config, const engine::ModelConfig& model, int64_t element) {
+  const int64_t ranks = config.parallel.expert_parallel_size;
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    layers += model.has_experts(layer) ? 1 : 0;
+  }
+  const int64_t tokens =
+      rounded_up(config.train.tokens_per_micro_batch, config.parallel.sequence_parallel_size());
+  const int64_t rows = tokens * model.experts.per_token * (ranks - 1) / ranks;
+  const int64_t passes = config.model.recompute == Recompute::kNone ? 2 : 3;
+  return layers * passes * 2 * rows * model.hidden_size * element;
 }
 
 // Number of layers with each window.
@@ -142,7 +197,6 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const auto m = static_cast<double>(traffic.micro_batches);
   const auto sp_ranks = static_cast<double>(config.parallel.sequence_parallel_size());
   const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / sp_ranks;
-  const auto layers = static_cast<double>(model.num_hidden_layers);
   const std::vector<UnitUse> units = unit_uses(model);
   const double table = static_cast<double>(units.front().elements);
   double pairs = 0.0;  // of all layers
@@ -156,7 +210,7 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
       pairs += times * (n * w - 0.5 * w * w);
     }
   }
-  const double dense = 2.0 * tokens * layers * static_cast<double>(units[1].elements);
+  const double dense = 2.0 * tokens * active_elements(model);
   const double attention =
       4.0 * pairs / sp_ranks * static_cast<double>(model.num_attention_heads * model.head_dim);
   const bool recomputes = config.model.recompute != Recompute::kNone;
@@ -170,13 +224,16 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   time.between_ranks =
       static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) /
           bytes_per_s(config.parallel.world_size()) +
-      m * sent / bytes_per_s(config.parallel.sequence_parallel_size());
+      m * sent / bytes_per_s(config.parallel.sequence_parallel_size()) +
+      static_cast<double>(traffic.experts) / bytes_per_s(config.parallel.expert_parallel_size);
   if (!target.device.is_cpu()) {
-    double parameters = 0.0;
+    double mine = 0.0;  // elements that this rank stores
     for (const UnitUse& unit : units) {
-      parameters += static_cast<double>(unit.elements);
+      const Ranks ranks =
+          unit.of_experts ? expert_ranks_of(config.parallel) : ranks_of(config.parallel);
+      mine += static_cast<double>(part_of(unit, config.parallel, model)) /
+              static_cast<double>(ranks.shard);
     }
-    const double mine = parameters / static_cast<double>(ranks_of(config.parallel).shard);
     const auto activations = config.model.offload_activations
                                  ? 2.0 * m * static_cast<double>(memory.policy.host_activations)
                                  : 0.0;
@@ -210,7 +267,7 @@ std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
       option.data_parallel_shard_size = world / sp_size;
       option.data_parallel_replicate_size = 1;
     }
-    const bool sharded = !sharding_axes(option).empty();
+    const bool sharded = shard_axes(option).shard != sp::axes::kNone;
     for (const int64_t stage : {1, 2, 3}) {
       option.zero_stage = stage;
       if (sharded || stage == 3) {
@@ -233,6 +290,9 @@ std::string words_of(const LayoutOption& option) {
   add("parallel.data_parallel_shard_size", std::to_string(p.data_parallel_shard_size));
   add("parallel.ringattn_parallel_size", std::to_string(p.ringattn_parallel_size));
   add("parallel.ulysses_parallel_size", std::to_string(p.ulysses_parallel_size));
+  if (p.expert_parallel_size > 1) {
+    add("parallel.expert_parallel_size", std::to_string(p.expert_parallel_size));
+  }
   if (ranks_of(p).shard > 1) {
     add("parallel.zero_stage", std::to_string(p.zero_stage));
   }
@@ -261,19 +321,22 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
   const auto master = static_cast<int64_t>(c10::elementSize(context.master));
   const int64_t wire = config.parallel.reduce_dtype == ReduceDType::kBFloat16 ? 2 : master;
   const int64_t stage = config.parallel.zero_stage;
-  const Ranks ranks = ranks_of(config.parallel);
   StepTraffic traffic;
   traffic.micro_batches = micro_batches;
   for (const UnitUse& unit : unit_uses(model)) {
-    const int64_t mine = rounded_up(unit.elements, ranks.shard);
+    const Ranks ranks =
+        unit.of_experts ? expert_ranks_of(config.parallel) : ranks_of(config.parallel);
+    const int64_t elements = part_of(unit, config.parallel, model);
+    const int64_t mine = rounded_up(elements, ranks.shard);
     if (ranks.shard > 1) {
       const int64_t gathers = stage < 3 ? 1 : unit.gathers * traffic.micro_batches;
       const int64_t sums = stage == 1 ? 1 : unit.sums * traffic.micro_batches;
       traffic.gather += gathers * (ranks.shard - 1) * mine * compute;
-      traffic.reduce_scatter += sums * (unit.elements - mine) * wire;
+      traffic.reduce_scatter += sums * (elements - mine) * wire;
     }
     traffic.all_reduce += 2 * (ranks.copies - 1) * mine * master / ranks.copies;
   }
+  traffic.experts = traffic.micro_batches * expert_row_bytes(config, model, compute);
   return traffic;
 }
 
@@ -311,7 +374,8 @@ std::string describe(const StepTraffic& traffic) {
          gib(traffic.total()) + ": gathered weights " + gib(traffic.gather) +
          ", reduce-scattered gradients " + gib(traffic.reduce_scatter) +
          ", all-reduced gradients " + gib(traffic.all_reduce) + ", attention " +
-         gib(traffic.attention);
+         gib(traffic.attention) +
+         (traffic.experts > 0 ? ", rows to and from experts " + gib(traffic.experts) : "");
 }
 
 LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,

@@ -21,9 +21,10 @@ struct StepTraffic {
   int64_t reduce_scatter = 0;  // gradients over a shard
   int64_t all_reduce = 0;      // gradients over copies of the model, or over all ranks
   int64_t attention = 0;
+  int64_t experts = 0;  // rows to and from other ranks' experts, if each gets equally many
   int64_t micro_batches = 0;
 
-  int64_t total() const { return gather + reduce_scatter + all_reduce + attention; }
+  int64_t total() const { return gather + reduce_scatter + all_reduce + attention + experts; }
 };
 
 // All but attention's bytes, for a number of micro-batches.

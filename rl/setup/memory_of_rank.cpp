@@ -18,10 +18,12 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 engine::StateShape state_shape(const Config& config) {
   engine::StateShape state;
-  const std::vector<sp::Axes> axes = sharding_axes(config.parallel);
-  if (!axes.empty()) {
-    state.shard_ranks = sp::Mesh(mesh_shape(config.parallel), /*rank=*/0).size(axes.front());
-  }
+  const sp::Mesh mesh(mesh_shape(config.parallel), /*rank=*/0);
+  state.shard_ranks = mesh.size(shard_axes(config.parallel).shard);
+  state.expert_ranks = config.parallel.expert_parallel_size;
+  state.expert_shard_ranks = state.expert_ranks > 1
+                                 ? mesh.size(expert_shard_axes(config.parallel).shard)
+                                 : state.shard_ranks;
   state.zero_stage = config.parallel.zero_stage;
   state.moments_on_host = config.optimizer.offload != OptimizerOffload::kNone;
   state.masters_on_host = config.optimizer.offload == OptimizerOffload::kFull;

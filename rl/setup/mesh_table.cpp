@@ -70,6 +70,11 @@ std::vector<std::string> mesh_table(const sp::MeshShape& shape) {
   if (rows > kTableSize) {
     lines.emplace_back("  ...");
   }
+  if (shape.expert > 1) {
+    lines.push_back("  ranks 0 to " + number(shape.expert - 1) +
+                    " hold all experts between them, and so do every further " +
+                    number(shape.expert));
+  }
   return lines;
 }
 

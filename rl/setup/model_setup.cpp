@@ -30,6 +30,7 @@ engine::ComputeContext compute_context(const Config& config, c10::Device device)
 engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups) {
   engine::ComputeContext context = compute_context(config, groups.device());
   context.sharding = make_sharding(config.parallel, groups);
+  context.experts = make_expert_sharding(config.parallel, groups);
   if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
@@ -55,10 +56,22 @@ engine::ActivationOptions activation_options(const Config& config) {
           config.model.logit_chunk_mb << 20};
 }
 
+std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
+  if (!config.sp.async_ulysses || !model.has_latent_attention()) {
+    return "";
+  }
+  return "is true, but latent attention (model_type " + model.model_type +
+         ") cannot overlap its projections with the exchange of heads; expected false";
+}
+
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
   model.max_document_tokens = config.model.max_document_tokens;
+  if (const std::string problem = async_ulysses_problem(config, model); !problem.empty()) {
+    throw std::invalid_argument("sp.async_ulysses: " + problem);
+  }
+  check_expert_count(config.parallel, model.experts.count);
   return model;
 }
 

@@ -27,6 +27,9 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
 // The choices of config.model about activations.
 engine::ActivationOptions activation_options(const Config& config);
 
+// Why sp.async_ulysses does not work with the model; "" where it does.
+std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model);
+
 // The model configuration at `path`, extended by the settings of config.model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
 

@@ -116,7 +116,8 @@ sp::MeshShape mesh_shape(const ParallelConfig& config) {
   return {.dp_replicate = std::max<int64_t>(1, config.data_parallel_replicate_size),
           .ring = config.ringattn_parallel_size,
           .ulysses = config.ulysses_parallel_size,
-          .dp_shard = config.data_parallel_shard_size};
+          .dp_shard = config.data_parallel_shard_size,
+          .expert = config.expert_parallel_size};
 }
 
 sp::SequenceOptions sequence_options(const SpConfig& config) {

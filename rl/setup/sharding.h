@@ -10,14 +10,35 @@
 
 namespace ringside::rl {
 
-// Axes of the ranks that share one copy of a model, and of those that hold the same part of it. The
-// process groups need a group for each. Empty where every rank holds the whole model.
+// Ranks over which parameters are cut, and those that hold the same part.
+struct ShardAxes {
+  sp::Axes shard, replicas;
+  bool operator==(const ShardAxes&) const = default;
+};
+
+// Of a model; kNone and kLoss where every rank holds the whole model.
+ShardAxes shard_axes(const ParallelConfig& config);
+// Of the experts of one rank, with parallel.expert_parallel_size above 1: over the ranks with the
+// same experts, unless every rank holds the rest of the model whole.
+ShardAxes expert_shard_axes(const ParallelConfig& config);
+
+// Every set of axes that the models need a process group for. Empty where a world of whole models
+// needs none.
 std::vector<sp::Axes> sharding_axes(const ParallelConfig& config);
 
 // How the models of this rank are cut; over one rank where every rank holds the whole model.
 // Throws: std::invalid_argument when `groups` was connected without sharding_axes().
 std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& config,
                                                       const sp::ProcessGroups& groups);
+
+// How experts are divided among this rank's group; null with parallel.expert_parallel_size 1.
+// Throws: as make_sharding.
+std::shared_ptr<const engine::ExpertSharding> make_expert_sharding(const ParallelConfig& config,
+                                                                   const sp::ProcessGroups& groups);
+
+// Throws: std::invalid_argument, naming parallel.expert_parallel_size, when it is above 1 and the
+// model has no experts, or fewer.
+void check_expert_count(const ParallelConfig& config, int64_t experts);
 
 // Sets parallel.data_parallel_replicate_size, if it is 0, to the number of copies that `world`
 // ranks hold. `world` 0: as many ranks as one copy needs. Throws: std::invalid_argument that names

@@ -6,6 +6,43 @@
 
 namespace ringside::rl {
 
+at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model) {
+  const at::Tensor& rows = batch.rows_sb;
+  if (!rows.defined()) {
+    return {};
+  }
+  const auto layers = static_cast<int64_t>(model.expert_layers().size());
+  const int64_t ids = layers * model.experts.per_token;
+  TORCH_CHECK(ids > 0 && (rows.size(1) == ids || rows.size(1) == 2 * ids), "routes of ",
+              rows.size(1), " bytes a token for a model whose tokens use ", model.experts.per_token,
+              " experts in ", layers, " layers");
+  return (rows.size(1) == ids ? rows : rows.view(at::kShort))
+      .view({rows.size(0), layers, model.experts.per_token});
+}
+
+void RouteOutputs::add(LocalBatch& local, std::size_t index, const at::Tensor& routes_sLK) {
+  local.routes.resize(local.micro_batches.size());
+  outputs_.push_back({&local, index, routes_sLK});
+}
+
+void RouteOutputs::store() {
+  if (outputs_.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> all;
+  std::vector<int64_t> sizes;
+  for (const Output& output : outputs_) {
+    all.push_back(output.routes_sLK.flatten());
+    sizes.push_back(output.routes_sLK.numel());
+  }
+  const auto parts = at::cat(all).to(at::kCPU).split_with_sizes(sizes);
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const Output& output = outputs_[i];
+    output.local->routes[output.index] = parts[i].view(output.routes_sLK.sizes());
+  }
+  outputs_.clear();
+}
+
 at::ScalarType column_dtype(at::ScalarType compute_dtype) {
   return compute_dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -76,9 +113,18 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
   return inputs;
 }
 
+std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const StepColumns& columns,
+                                              at::ScalarType dtype) {
+  std::vector<engine::ModelInput> inputs = model_inputs(local, columns, dtype);
+  for (std::size_t i = 0; i < local.routes.size(); ++i) {
+    inputs[i].routes_sLK = local.routes[i];
+  }
+  return inputs;
+}
+
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype) {
-  std::vector<engine::ModelInput> inputs = model_inputs(local, columns, dtype);
+  std::vector<engine::ModelInput> inputs = policy_inputs(local, columns, dtype);
   for (engine::ModelInput& input : inputs) {
     input.columns_n = read_entries(columns, *input.batch, local.first_token, dtype).list();
   }

@@ -22,6 +22,33 @@ namespace ringside::rl {
 struct LocalBatch {
   std::vector<sp::MicroBatch> micro_batches;
   int64_t first_token = 0;
+  // Experts that the policy's tokens use, of each micro-batch, on the host; empty: its routers
+  // choose. [s, layers with experts, experts a token]
+  std::vector<at::Tensor> routes = {};
+};
+
+// The micro-batch's rows as routes of a model with these experts; undefined without rows.
+// Throws: c10::Error when the rows have another size.
+at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model);
+
+// Routes that a model recorded. They stay on the device until one copy brings all of them to the
+// host.
+class RouteOutputs {
+ public:
+  // routes_sLK: of micro-batch `index`. `local` must live until store().
+  void add(LocalBatch& local, std::size_t index, const at::Tensor& routes_sLK);
+
+  // Writes everything that was added into the batches' routes.
+  // Blocks: until the device has computed it; one host sync.
+  void store();
+
+ private:
+  struct Output {
+    LocalBatch* local;
+    std::size_t index;
+    at::Tensor routes_sLK;
+  };
+  std::vector<Output> outputs_;
 };
 
 // fp64 for a model that computes in fp64, else fp32.
@@ -63,8 +90,11 @@ EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batc
 // The mini-batch as inputs of a model runner that only evaluates. `local` must outlive the result.
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
                                              at::ScalarType dtype);
+// The same for the policy, which replays local.routes.
+std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const StepColumns& columns,
+                                              at::ScalarType dtype);
 
-// The mini-batch as inputs for training. The columns of each are an EntryColumns::list().
+// policy_inputs() for training. The columns of each are an EntryColumns::list().
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype);
 

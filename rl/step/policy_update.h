@@ -27,9 +27,24 @@ struct SequenceFigures {
   double balance_pairs = 1.0;
 };
 
+// Replayed routes in one update, over all ranks.
+struct RouteFigures {
+  double replayed = 0.0;  // ids: tokens x layers with experts x experts a token
+  double changed = 0.0;   // of them, those that the router would not have chosen
+};
+
+// How the experts of a model were used in one update, over all ranks.
+struct ExpertFigures {
+  bool present = false;   // the model has experts
+  double load_max = 0.0;  // rows of the fullest expert / mean of its layer, in the worst layer
+  double unused = 0.0;    // share of all experts that got no row
+};
+
 struct UpdateResult {
   LossSums sums;  // over all ranks
   SequenceFigures sequence;
+  RouteFigures routes;
+  ExpertFigures experts;
   double grad_norm = 0.0;  // of the summed gradient, before the clip; 0 for a skipped step
   double learning_rate = 0.0;
   double loss_scale = 0.0;  // of float16; 0 without

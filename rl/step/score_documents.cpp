@@ -15,7 +15,10 @@ std::vector<std::vector<double>> score_documents(
   const auto& config = model.decoder().config();
   const sp::CollatorOptions collator =
       engine::collator_options(config, options.tokens_per_micro_batch, options.sequence);
-  const LocalBatch local{sp::collate(documents, mesh, collator), 0};
+  LocalBatch local{sp::collate(documents, mesh, collator), 0};
+  for (const sp::MicroBatch& micro_batch : local.micro_batches) {
+    local.routes.push_back(routes_of_rows(micro_batch, config));
+  }
   int64_t num_entries = 0;
   for (const sp::Document& document : documents) {
     num_entries += document.entries.size();
@@ -23,7 +26,7 @@ std::vector<std::vector<double>> score_documents(
   std::vector<double> logprobs(num_entries, 0.0);
   StepColumns columns;
   columns.temperature = std::move(temperature);
-  const auto inputs = model_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
+  const auto inputs = policy_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
   ColumnOutputs outputs;
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
     outputs.add(logprobs, local.micro_batches[i], 0, output.logprobs_n);

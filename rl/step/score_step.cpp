@@ -18,6 +18,26 @@ bool reads_old(const AlgorithmConfig& config) {
 
 using Figure = at::Tensor engine::HeadOutput::*;
 
+// The old policy's log-probs. Its routes are replayed, or recorded for training.
+void fill_old(StepColumns& columns, const engine::ModelRunner& policy,
+              std::vector<LocalBatch>& mini_batches, RouterReplay replay, ColumnOutputs& outputs) {
+  columns.old.assign(columns.rollout.size(), 0.0);
+  RouteOutputs routes;
+  for (LocalBatch& local : mini_batches) {
+    auto inputs = policy_inputs(local, columns, column_dtype(policy.decoder().compute_dtype()));
+    for (engine::ModelInput& input : inputs) {
+      input.records_routes = replay == RouterReplay::kRecompute;
+    }
+    policy.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
+      outputs.add(columns.old, local.micro_batches[i], local.first_token, output.logprobs_n);
+      if (output.routes_sLK.defined()) {
+        routes.add(local, i, output.routes_sLK);
+      }
+    });
+  }
+  routes.store();
+}
+
 // One forward pass of the model over every mini-batch. Its output fills the column when `outputs`
 // are stored.
 void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure figure,
@@ -40,7 +60,7 @@ bool needs_old_pass(const Config& config) {
           reads_old(config.algorithm));
 }
 
-void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batches,
+void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms) {
   const AlgorithmConfig& algorithm = config.algorithm;
   std::vector<std::vector<double>*> of_all_ranks;
@@ -48,8 +68,7 @@ void score_step(StepColumns& columns, const std::vector<LocalBatch>& mini_batche
   if (algorithm.old_logprobs == OldLogprobs::kRollout) {
     columns.old = columns.rollout;
   } else if (needs_old_pass(config)) {
-    fill(columns.old, models.policy, &engine::HeadOutput::logprobs_n, columns, mini_batches,
-         outputs);
+    fill_old(columns, models.policy, mini_batches, algorithm.router_replay, outputs);
     if (reads_old(algorithm)) {
       of_all_ranks.push_back(&columns.old);
     }

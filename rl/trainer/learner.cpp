@@ -30,14 +30,20 @@ Learner::Learner(TrainingRun& run)
 std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
   std::vector<LocalBatch> mini_batches;
   for (const MiniBatch& mini_batch : batch.mini_batches) {
-    mini_batches.push_back({run_.collate(mini_batch.documents), mini_batch.first_token});
+    LocalBatch& local = mini_batches.emplace_back(
+        LocalBatch{run_.collate(mini_batch.documents), mini_batch.first_token});
+    if (config_.algorithm.router_replay == RouterReplay::kRollout) {
+      for (const sp::MicroBatch& micro_batch : local.micro_batches) {
+        local.routes.push_back(routes_of_rows(micro_batch, run_.decoder().config()));
+      }
+    }
     apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,
                            run_.comms());
   }
   return mini_batches;
 }
 
-void Learner::score(const std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
+void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
   const ScoringModels models{run_.policy(), reference_ ? &reference_->runner() : nullptr,
                              critic_ ? &critic_->runner() : nullptr};
   score_step(batch.columns, mini_batches, models, config_, run_.comms());

@@ -34,8 +34,9 @@ class Learner {
   // This rank's micro-batches of every mini-batch.
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
-  // Fills the batch's columns of old log-probs, reference log-probs and values.
-  void score(const std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
+  // Fills the batch's columns of old log-probs, reference log-probs and values, and the routes that
+  // the policy replays, if it records them.
+  void score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
   // Fills the columns advantage, returns and correction. Not collective: every rank computes the
   // same.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <numeric>
 
 #include "rl/algorithm/advantages.h"
@@ -133,6 +134,16 @@ void append_completion_metrics(Metrics& metrics, std::span<const bridge::Rollout
   metrics.emplace_back("num_turns/mean", share_of(turns, count));
 }
 
+// Nothing where no routes were replayed.
+Metrics route_metrics(const std::vector<UpdateResult>& updates) {
+  double replayed = 0.0, changed = 0.0;
+  for (const UpdateResult& update : updates) {
+    replayed += update.routes.replayed;
+    changed += update.routes.changed;
+  }
+  return replayed > 0.0 ? Metrics{{"router/changed_routes", changed / replayed}} : Metrics{};
+}
+
 double* find(Metrics& metrics, const std::string& name) {
   const auto found =
       std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
@@ -145,12 +156,21 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
   const auto mean = [&](double SequenceFigures::*figure) {
     return mean_over(updates, [&](const UpdateResult& u) { return u.sequence.*figure; });
   };
-  return {{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
-          {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
-          {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
-          {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
-          {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
-          {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+  Metrics metrics{{"sp/prefix_saving", mean(&SequenceFigures::prefix_saving)},
+                  {"sp/pair_saving", mean(&SequenceFigures::pair_saving)},
+                  {"sp/bytes_predicted", mean(&SequenceFigures::predicted_bytes)},
+                  {"sp/bytes_sent", mean(&SequenceFigures::sent_bytes)},
+                  {"sp/balance_tokens", mean(&SequenceFigures::balance_tokens)},
+                  {"sp/balance_pairs", mean(&SequenceFigures::balance_pairs)}};
+  if (!updates.empty() && updates.front().experts.present) {
+    metrics.emplace_back("experts/load_max", mean_over(updates, [](const UpdateResult& u) {
+                           return u.experts.load_max;
+                         }));
+    metrics.emplace_back("experts/unused", mean_over(updates, [](const UpdateResult& u) {
+                           return u.experts.unused;
+                         }));
+  }
+  return metrics;
 }
 
 std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std::string& name) {
@@ -194,6 +214,7 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
                              token_mean(updates.policy, &LossSums::ratio_clipped_high));
     metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
     append_mismatch_metrics(metrics, updates.policy.front());
+    std::ranges::copy(route_metrics(updates.policy), std::back_inserter(metrics));
   }
   append_correction_metrics(metrics, updates.correction);
   if (algorithm.correction.opsm_delta > 0) {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rl/report/log.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -25,13 +27,28 @@ std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std
 }  // namespace
 
 ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
-                             const ServedWeights& served, const PromptScorer& scorer,
-                             SampleJobs& jobs)
+                             const engine::ModelConfig& model, const ServedWeights& served,
+                             const PromptScorer& scorer, SampleJobs& jobs)
     : config_(config),
       worker_id_(std::move(worker_id)),
+      num_layers_(model.num_hidden_layers),
+      experts_per_token_(model.experts.per_token),
       served_(served),
       scorer_(scorer),
-      jobs_(jobs) {}
+      jobs_(jobs) {
+  const std::vector<int64_t> layers = model.expert_layers();
+  expert_layers_.assign(layers.begin(), layers.end());
+}
+
+bridge::Result<bridge::RoutedExperts> ServerAnswers::routes(const ServedAnswer& answer) const {
+  if (config_.algorithm.router_replay != RouterReplay::kRollout) {
+    return bridge::RoutedExperts{};
+  }
+  const bridge::GenerateResult& result = answer.result.value();
+  const auto tokens = static_cast<int64_t>(answer.prompt_ids.size() + result.completion_ids.size());
+  return bridge::routed_experts(result.routed, tokens, expert_layers_, num_layers_,
+                                experts_per_token_);
+}
 
 bool ServerAnswers::complete(ServedAnswer& answer) const {
   bridge::GenerateResult& result = answer.result.value();
@@ -59,11 +76,17 @@ std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> a
   std::vector<std::vector<int64_t>> prompt_ids;
   std::vector<std::vector<bridge::VersionSpan>> versions;
   std::vector<engine::Completion> completions;
+  std::vector<bridge::RoutedExperts> routed;
   for (ServedAnswer& answer : answers) {
-    if (!complete(answer)) {
+    bridge::Result<bridge::RoutedExperts> experts = routes(answer);
+    if (!experts) {
+      log::warn(config_.rollout.server_options.url + ": " + experts.error().detail);
+    }
+    if (!experts || !complete(answer)) {
       out.push_back(failed(answer, version));
       continue;
     }
+    routed.push_back(std::move(experts).value());
     bridge::GenerateResult& result = answer.result.value();
     jobs.push_back(jobs_.of(answer.sample));
     prompts.push_back(jobs.back().prompt);
@@ -75,6 +98,7 @@ std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> a
   const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
   for (std::size_t i = 0; i < scored.size(); ++i) {
     out.push_back(make_rollout(config_, worker_id_, jobs[i], scored[i], std::move(versions[i])));
+    out.back().routed_experts = std::move(routed[i]);
   }
   return out;
 }

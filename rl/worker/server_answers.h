@@ -17,13 +17,14 @@ namespace ringside::rl {
 class ServerAnswers {
  public:
   // worker_id: of the rollouts that it makes.
-  ServerAnswers(const Config& config, std::string worker_id, const ServedWeights& served,
-                const PromptScorer& scorer, SampleJobs& jobs);
+  ServerAnswers(const Config& config, std::string worker_id, const engine::ModelConfig& model,
+                const ServedWeights& served, const PromptScorer& scorer, SampleJobs& jobs);
 
   // One rollout per answer, with its rewards. An answer without version spans was sampled under
   // `version`. Log-probs that the server could not give are recomputed if our decoder can do so:
   // the sampled distribution must be the model's at some temperature, and the whole completion of
-  // one version. Otherwise the sample has failed.
+  // one version. Otherwise the sample has failed, as it has if its routed experts do not fit the
+  // model.
   // Blocks: until all rewards are computed.
   std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) const;
 
@@ -33,9 +34,14 @@ class ServerAnswers {
  private:
   // False if the log-probs cannot be computed.
   bool complete(ServedAnswer& answer) const;
+  // The routed experts of an answer, if the trainer replays them.
+  bridge::Result<bridge::RoutedExperts> routes(const ServedAnswer& answer) const;
 
   Config config_;
   std::string worker_id_;
+  std::vector<int32_t> expert_layers_;
+  int64_t num_layers_;
+  int64_t experts_per_token_;
   const ServedWeights& served_;
   const PromptScorer& scorer_;
   SampleJobs& jobs_;

@@ -66,7 +66,7 @@ class PooledPolicy final : public ServedPolicy {
         weights_(config, *control_),
         scorer_(config, model_),
         jobs_(config),
-        answers_(config, settings.worker_id, weights_, scorer_, jobs_),
+        answers_(config, settings.worker_id, model_, weights_, scorer_, jobs_),
         pool_([this] { return make_server(config_, model_.vocab_size, adapter_); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)) {}
 
@@ -118,6 +118,9 @@ class PooledPolicy final : public ServedPolicy {
     request.max_tokens = config_.rollout.max_completion_tokens;
     request.sampling = sampling_settings(config_.rollout);
     request.stop_ids = scorer_.stops();
+    if (config_.algorithm.router_replay == RouterReplay::kRollout) {
+      request.experts_per_token = model_.experts.per_token;
+    }
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers read it as a signed number
     const std::string version =
         std::to_string(weights.trainer_term) + "." + std::to_string(weights.version);

@@ -17,6 +17,7 @@ struct Limits {
   std::size_t max_turns = 16 * 1024;                   // turns of a completion
   std::size_t max_branches = 1024;                     // forks of a completion
   int32_t max_group_size = 4096;                       // samples of a group
+  int32_t max_experts_per_token = 1024;                // of one layer
   int64_t max_capacity_samples = int64_t{1} << 24;     // samples in flight at one worker
   std::size_t max_worker_id_bytes = 128;
   std::size_t max_dims = 8;                                 // of a frame's shape

@@ -11,7 +11,7 @@ constexpr std::array<const char*, kReasonCount> kNames = {
     "wrong_run",   "unknown_session", "sequence_gap", "fenced",     "busy",     "gone",
     "timeout",     "closed",          "denied",       "not_finite", "lengths",  "unknown_group",
     "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
-    "rewards",     "stale",           "settings"};
+    "rewards",     "stale",           "settings",     "routes"};
 
 // Length of the UTF-8 character at the front of `text`; 0 when there is none (RFC 3629).
 std::size_t character_bytes(std::string_view text) {

@@ -39,8 +39,9 @@ enum class Reason {
   kRewards,         // missing, unknown, repeated or out of bounds
   kStale,           // weights too old for the group, or lost with a restart
   kSettings,        // HELLO with settings that would make training wrong
+  kRoutes,          // routed experts are missing, or are not those of the trainer's model
 };
-inline constexpr std::size_t kReasonCount = 27;
+inline constexpr std::size_t kReasonCount = 28;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);

@@ -104,7 +104,7 @@ class Reader {
     at("ref_logprobs");  // only the ref_kl component uses it
     if (has(9)) column<float>(tokens, [&] { return finite(); });
     at("routed_experts");
-    if (has(10)) throw Refused("this trainer does not replay expert routing; expected nil");
+    if (has(10)) throw Refused("routes in batches of this form are not read; expected nil");
     at("mm_refs");
     if (has(11)) throw Refused("this trainer does not support images; expected nil");
     at("mm_token_type_ids");
@@ -128,7 +128,7 @@ class Reader {
     at("payload");
     if (has(19) && cursor_.array(std::numeric_limits<uint32_t>::max()) > 0) {
       throw Refused(
-          "expert routing or sampling masks by handle, which this trainer does not replay; "
+          "expert routing or sampling masks by handle, which this trainer does not read; "
           "expected nil");
     }
   }

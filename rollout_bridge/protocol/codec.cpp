@@ -56,6 +56,44 @@ Status read_frame(const Message& message, const char* name, const char* dtype, b
   return Success{};
 }
 
+// The frames `routed_experts` [rows, layers, K] and `routed_layers`, which come together or not at
+// all.
+Status read_routed_experts(const Message& message, const Limits& limits, RoutedExperts& routed) {
+  const int index = message.find("routed_experts");
+  if (Status s = read_frame<int32_t>(message, "routed_layers", "I32", index >= 0, 1,
+                                     limits.max_list_items, routed.layers);
+      !s || index < 0) {
+    return s;
+  }
+  const FrameSpec& spec = message.specs()[static_cast<size_t>(index)];
+  const auto layers = static_cast<int64_t>(routed.layers.size());
+  const bool fits = (spec.dtype == "U8" || spec.dtype == "I16") && spec.shape.size() == 3 &&
+                    spec.shape[1] == layers && spec.shape[2] <= limits.max_experts_per_token;
+  if (!fits) {
+    return Error{Reason::kFrames, "frame 'routed_experts': dtype " + spec.dtype + " with " +
+                                      std::to_string(spec.shape.size()) +
+                                      " dims, expected U8 or I16 [rows, " + std::to_string(layers) +
+                                      ", K] with K at most " +
+                                      std::to_string(limits.max_experts_per_token)};
+  }
+  routed.per_token = static_cast<int32_t>(spec.shape[2]);
+  routed.id_bytes = spec.dtype == "U8" ? 1 : 2;
+  const Frame frame = message.frame(index);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(frame.data());
+  routed.ids.assign(bytes, bytes + frame.size());
+  return Success{};
+}
+
+void add_routed_experts(const RoutedExperts& routed, Payload& payload) {
+  if (routed.empty()) return;
+  const auto layers = static_cast<int64_t>(routed.layers.size());
+  payload.add("routed_layers", "I32", {layers}, Buffer::own(routed.layers));
+  payload.add("routed_experts", routed.id_bytes == 1 ? "U8" : "I16",
+              {static_cast<int64_t>(routed.ids.size() / routed.row_bytes()), layers,
+               int64_t{routed.per_token}},
+              Buffer::own(routed.ids));
+}
+
 Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   const size_t tokens = limits.max_tokens;
   if (Status s = read_frame<int32_t>(message, "prompt_ids", "I32", true, 1, tokens, r.prompt_ids);
@@ -104,7 +142,7 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   for (size_t i = 0; i + 2 < spans.size(); i += 3) {
     r.versions.push_back({spans[i], spans[i + 1], spans[i + 2]});
   }
-  return Success{};
+  return read_routed_experts(message, limits, r.routed_experts);
 }
 
 template <class T>
@@ -160,6 +198,7 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
   }
   const auto rows = static_cast<int64_t>(r.versions.size());
   payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
+  add_routed_experts(r.routed_experts, payload);
   constexpr size_t kHeaderRoom = 16 * 1024;  // for the other fields of frame 0
   if (payload.body.size() + kHeaderRoom > limits.max_header_bytes) {
     throw std::invalid_argument("rollout '" + r.rollout_id + "': rewards and names take " +

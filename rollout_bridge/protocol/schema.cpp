@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace ringside::bridge {
 namespace {
@@ -215,6 +216,75 @@ Status check_branches(const Rollout& r, const Limits& limits) {
   return Success{};
 }
 
+// The first id of a [rows, layers, K] table that occurs twice in one token's layer, by its index.
+std::optional<size_t> first_repeated_id(const RoutedExperts& routed, size_t ids) {
+  // 1 + the group that used the id last.
+  std::vector<size_t> last_use(routed.id_bytes == 1 ? 256 : kMaxExpertId + 1, 0);
+  for (size_t i = 0; i < ids; ++i) {
+    const size_t group = 1 + i / static_cast<size_t>(routed.per_token);
+    if (std::exchange(last_use[routed.id(i)], group) == group) return i;
+  }
+  return std::nullopt;
+}
+
+Status check_routed_shape(const Rollout& r, const Limits& limits) {
+  const RoutedExperts& routed = r.routed_experts;
+  if (routed.layers.empty() || routed.layers.size() > limits.max_list_items) {
+    return invalid(r, "routed_experts has " + str(routed.layers.size()) +
+                          " layers, expected 1 to " + str(limits.max_list_items));
+  }
+  int64_t previous = -1;
+  for (const int32_t layer : routed.layers) {
+    if (layer <= previous) {
+      return invalid(r, "routed_layers: " + str(layer) + " must be above " + str(previous));
+    }
+    previous = layer;
+  }
+  if (routed.per_token < 1 || routed.per_token > limits.max_experts_per_token) {
+    return invalid(r, "routed_experts has " + str(routed.per_token) +
+                          " experts a token, expected 1 to " + str(limits.max_experts_per_token));
+  }
+  if (routed.id_bytes != 1 && routed.id_bytes != 2) {
+    return invalid(r,
+                   "routed_experts has ids of " + str(routed.id_bytes) + " bytes, expected 1 or 2");
+  }
+  if (routed.ids.size() > limits.max_frame_bytes) {
+    return invalid(r, "routed_experts has " + str(routed.ids.size()) + " bytes, limit " +
+                          str(limits.max_frame_bytes));
+  }
+  const size_t tokens = r.prompt_ids.size() + r.completion_ids.size();
+  if (routed.ids.size() != (tokens - 1) * routed.row_bytes()) {
+    return lengths(r, "routed_experts has " + str(routed.ids.size()) + " bytes, expected " +
+                          str(tokens - 1) + " rows of " + str(routed.row_bytes()) +
+                          ": one for each of " + str(tokens) + " tokens but the last");
+  }
+  return Success{};
+}
+
+Status check_routed(const Rollout& r, const Limits& limits) {
+  const RoutedExperts& routed = r.routed_experts;
+  if (routed.empty()) {
+    if (routed == RoutedExperts{}) return Success{};
+    return lengths(r, "routed_experts has layers and no rows");
+  }
+  if (Status s = check_routed_shape(r, limits); !s) return s;
+  const auto k = static_cast<size_t>(routed.per_token);
+  const auto place = [&](size_t i) {
+    return "routed_experts[" + str(i / (k * routed.layers.size())) + "][" +
+           str(i / k % routed.layers.size()) + "][" + str(i % k) + "] = " + str(routed.id(i));
+  };
+  const size_t count = routed.ids.size() / static_cast<size_t>(routed.id_bytes);
+  for (size_t i = 0; i < count; ++i) {
+    if (routed.id(i) > kMaxExpertId) {
+      return invalid(r, place(i) + " is outside [0, " + str(kMaxExpertId) + "]");
+    }
+  }
+  if (const auto repeated = first_repeated_id(routed, count)) {
+    return invalid(r, place(*repeated) + " is there twice for one token and layer");
+  }
+  return Success{};
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -239,7 +309,8 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_rewards(r, limits); !s) return s;
   if (Status s = check_turns(r, limits); !s) return s;
   if (Status s = check_advantages(r); !s) return s;
-  return check_branches(r, limits);
+  if (Status s = check_branches(r, limits); !s) return s;
+  return check_routed(r, limits);
 }
 
 uint64_t dtype_size(const std::string& dtype) {

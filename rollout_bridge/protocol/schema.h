@@ -36,6 +36,26 @@ enum class FinishReason { kStop, kLength, kAborted, kError };
 const char* finish_reason_name(FinishReason reason);
 std::optional<FinishReason> finish_reason_from_name(const std::string& name);
 
+// Experts that each token used in the layers with experts of the model that sampled it.
+struct RoutedExperts {
+  std::vector<int32_t> layers;  // indices of these layers in the model, strictly rising from >= 0
+  int32_t per_token = 0;        // K: experts a token uses in one layer, >= 1
+  int32_t id_bytes = 1;         // bytes of one id: 1, or 2 (little-endian) for ids above 255
+  // [rows, layers, K] ids, distinct in one token's layer. Row i belongs to token i of the prompt
+  // followed by the completion. The last token has no row: the model never saw it.
+  std::vector<uint8_t> ids;
+  bool operator==(const RoutedExperts&) const = default;
+
+  bool empty() const { return ids.empty(); }
+  std::size_t row_bytes() const { return layers.size() * per_token * id_bytes; }
+  int32_t id(std::size_t index) const {
+    return id_bytes == 1 ? ids[index] : ids[2 * index] | ids[2 * index + 1] << 8;
+  }
+};
+
+// Largest id of an expert on the wire.
+inline constexpr int32_t kMaxExpertId = 32767;
+
 // One sampled completion with all data that training needs. Lengths are in tokens.
 struct Rollout {
   std::string rollout_id;               // unique within a run; equal ids have equal bytes
@@ -61,6 +81,9 @@ struct Rollout {
   // Begins strictly rising in [1, C), 0 <= context_end <= begin. Empty: one conversation. Otherwise
   // completion_ids holds the tokens of all branches one after another; the first begins at 0.
   std::vector<Branch> branches;
+  // One row for each token but the last. Empty: not recorded. In a forked conversation the last
+  // token of a branch that no other branch continues has a row that nobody reads.
+  RoutedExperts routed_experts;
   bool operator==(const Rollout&) const = default;
 };
 

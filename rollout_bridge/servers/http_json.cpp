@@ -70,22 +70,6 @@ bool graphic(const std::string& text) {
 
 }  // namespace
 
-std::string base64(std::span<const uint8_t> bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const std::size_t given = std::min<std::size_t>(3, bytes.size() - i);
-    uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) group = group << 8 | (k < given ? bytes[i + k] : 0U);
-    for (std::size_t k = 0; k < 4; ++k) {
-      text += k <= given ? kDigits[group >> (18 - 6 * k) & 63U] : '=';
-    }
-  }
-  return text;
-}
-
 HttpJson::HttpJson(const std::string& url, std::string api_key, std::size_t max_bytes)
     : url_(url), api_key_(std::move(api_key)), max_bytes_(max_bytes) {
   const std::string scheme = "http://";

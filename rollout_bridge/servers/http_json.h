@@ -27,9 +27,6 @@ struct JsonAnswer {
   }
 };
 
-// Base64 of RFC 4648 with padding, for bytes in a JSON string.
-std::string base64(std::span<const uint8_t> bytes);
-
 // Each call opens its own connection, so an aborted call leaves nothing behind. Redirects are not
 // followed.
 // Blocks: at most until the deadline, apart from name resolution, which the deadline does not

@@ -12,6 +12,7 @@
 
 #include "rollout_bridge/base/result.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/servers/routed_table.h"
 
 namespace ringside::bridge {
 
@@ -38,6 +39,8 @@ struct GenerateRequest {
   int64_t seed = 0;
   std::string request_id;  // not empty; unique per sample
   std::string cache_salt;  // not empty: the weight version. A prefix cache never crosses it
+  // Above 0: the answer must bring the routed experts, so many a token and layer.
+  int64_t experts_per_token = 0;
 };
 
 // Completion tokens [begin, end) sampled under the weights that the server labels `label`.
@@ -60,6 +63,7 @@ struct GenerateResult {
   // The label in the answer. It does not describe the tokens before a weight change within this
   // request (PausePolicy::kKeep).
   std::optional<std::string> label;
+  RoutedTable routed;  // with experts_per_token; empty without, or if aborted
 };
 
 // Treatment of running requests during a pause.
@@ -83,6 +87,7 @@ struct Capabilities {
   bool cache_salt = false;     // else load_weights_from_disk flushes the prefix cache
   bool stop_ids = false;
   bool seed = false;
+  bool routed_experts = false;  // generate takes experts_per_token, if the server was started so
 };
 
 // Verified weights served at a bridge address of this machine, by CHUNK_REQUEST (PROTOCOL.md).

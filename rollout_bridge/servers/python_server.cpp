@@ -1,5 +1,6 @@
 #include "rollout_bridge/servers/python_server.h"
 
+#include "rollout_bridge/base/base64.h"
 #include "rollout_bridge/servers/answer.h"
 
 namespace ringside::bridge {

@@ -13,24 +13,26 @@ constexpr float kProbeNoise = 0.02F;  // as in vllm.cpp
 
 json generate_body(const GenerateRequest& request, const std::string& request_id) {
   const SamplingSettings& sampling = request.sampling;
-  return {{"input_ids", request.prompt_ids},
-          {"sampling_params",
-           {{"max_new_tokens", request.max_tokens},
-            {"temperature", sampling.temperature},
-            {"top_p", sampling.top_p},
-            {"top_k", sampling.top_k == 0 ? -1 : sampling.top_k},
-            {"min_p", 0.0},
-            {"repetition_penalty", 1.0},
-            {"presence_penalty", 0.0},
-            {"frequency_penalty", 0.0},
-            {"stop_token_ids", request.stop_ids},
-            {"skip_special_tokens", false},
-            {"no_stop_trim", true}}},
-          {"return_logprob", true},
-          {"logprob_start_len", -1},
-          {"top_logprobs_num", 0},
-          {"rid", request_id},
-          {"stream", false}};
+  json body{{"input_ids", request.prompt_ids},
+            {"sampling_params",
+             {{"max_new_tokens", request.max_tokens},
+              {"temperature", sampling.temperature},
+              {"top_p", sampling.top_p},
+              {"top_k", sampling.top_k == 0 ? -1 : sampling.top_k},
+              {"min_p", 0.0},
+              {"repetition_penalty", 1.0},
+              {"presence_penalty", 0.0},
+              {"frequency_penalty", 0.0},
+              {"stop_token_ids", request.stop_ids},
+              {"skip_special_tokens", false},
+              {"no_stop_trim", true}}},
+            {"return_logprob", true},
+            {"logprob_start_len", -1},
+            {"top_logprobs_num", 0},
+            {"rid", request_id},
+            {"stream", false}};
+  if (request.experts_per_token > 0) body["return_routed_experts"] = true;
+  return body;
 }
 
 // Parses {"type": "stop" | "length" | "abort", ...}.
@@ -61,6 +63,29 @@ Status read_tokens(const json& list, int64_t vocab_size, GenerateResult& result)
   return Success{};
 }
 
+// The table of routed experts, whose rows begin at routed_experts_start_len. The last token has no
+// row.
+Status read_routed(const json& meta, const GenerateRequest& request, GenerateResult& result) {
+  const auto table = text_member(meta, "routed_experts");
+  if (!table) {
+    return Error{Reason::kUnsupported,
+                 "no meta_info.routed_experts; start the server with "
+                 "--enable-return-routed-experts"};
+  }
+  const json* start = member(meta, "routed_experts_start_len");
+  const auto tokens =
+      static_cast<int64_t>(request.prompt_ids.size() + result.completion_ids.size());
+  const Result<int64_t> first = start == nullptr
+                                    ? Result<int64_t>(int64_t{0})
+                                    : read_id(*start, "routed_experts_start_len", tokens);
+  if (!first) return first.error();
+  auto routed = read_int32_table(*table, tokens - 1 - first.value(), request.experts_per_token);
+  if (!routed) return routed.error();
+  result.routed = std::move(routed).value();
+  result.routed.first_row = first.value();
+  return Success{};
+}
+
 Result<GenerateResult> read_result(const json& answer, const GenerateRequest& request,
                                    int64_t vocab_size) {
   const json* meta = member(answer, "meta_info");
@@ -88,8 +113,10 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   if (ids != nullptr && *ids != json(result.completion_ids)) {
     return Error{Reason::kMalformed, "output_ids are not the tokens of output_token_logprobs"};
   }
-  const Status status = check_result(result, request);
-  if (!status) return status.error();
+  if (const Status status = check_result(result, request); !status) return status.error();
+  if (request.experts_per_token > 0 && *finish != FinishReason::kAborted) {
+    if (const Status status = read_routed(*meta, request, result); !status) return status.error();
+  }
   return result;
 }
 
@@ -241,7 +268,8 @@ Capabilities SglangServer::capabilities() const {
           .version_label = true,
           .cache_salt = false,
           .stop_ids = true,
-          .seed = false};
+          .seed = false,
+          .routed_experts = true};
 }
 
 }  // namespace ringside::bridge

@@ -3,8 +3,9 @@
 //    python -m sglang.launch_server --model-path MODEL
 //
 // Log-probs follow the temperature unless SGLANG_RETURN_ORIGINAL_LOGPROB is set. They are the
-// log-probs before top_p and top_k. The API has no cache salt and no seed of a request: every load
-// flushes the prefix cache, and a retry is another sample.
+// log-probs before top_p and top_k. Routed experts need --enable-return-routed-experts. The API has
+// no cache salt and no seed of a request: every load flushes the prefix cache, and a retry is
+// another sample.
 //
 // Source: SGLang's docs/advanced_features/sglang_for_rl.md, managers/io_struct.py (commit 001067f)
 // and entrypoints/http_server.py. Never run against a server.

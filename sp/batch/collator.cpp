@@ -32,21 +32,42 @@ void check_document(const Document& document, std::size_t index, int64_t max_tok
   }
 }
 
+// A token's row has the same number of bytes in all documents.
+void check_rows(std::span<const Document> documents) {
+  int64_t bytes = -1;
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    const auto tokens = static_cast<int64_t>(documents[d].ids.size());
+    const auto all = static_cast<int64_t>(documents[d].token_rows.size());
+    if (bytes < 0 && tokens > 0) {
+      bytes = all / tokens;
+    }
+    if (all != tokens * bytes && (tokens > 0 || all > 0)) {
+      throw std::invalid_argument(
+          "collator: document " + std::to_string(d) + " has " + std::to_string(all) +
+          " bytes in the rows of its " + std::to_string(tokens) + " tokens, expected rows of " +
+          std::to_string(std::max<int64_t>(bytes, 0)) + " as in the documents before it");
+    }
+  }
+}
+
 PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen,
                    bool shared_prefix) {
   std::vector<const std::vector<int64_t>*> ids;
+  std::vector<const std::vector<uint8_t>*> rows;
   for (const int64_t d : chosen) {
     ids.push_back(&documents[d].ids);
+    rows.push_back(&documents[d].token_rows);
   }
-  return shared_prefix ? build_prefix_tree(ids) : unshared_tree(ids);
+  return shared_prefix ? build_prefix_tree(ids, rows) : unshared_tree(ids);
 }
 
 // One micro-batch before sharding.
 struct Packed {
   PrefixTree tree;
   std::vector<int64_t> ids;
-  LossEntries entries;               // source = packed index
-  std::vector<int64_t> entry_index;  // index in the order (document, entry)
+  std::vector<std::span<const uint8_t>> rows;  // of the documents' token_rows
+  LossEntries entries;                         // source = packed index
+  std::vector<int64_t> entry_index;            // index in the order (document, entry)
   PrefixSaving saving;
 };
 
@@ -60,6 +81,11 @@ PrefixSaving saving_of(const Packed& packed) {
     }
   }
   return saving;
+}
+
+std::span<const uint8_t> row_of(const Document& document, std::size_t token) {
+  const std::size_t bytes = document.token_rows.size() / document.ids.size();
+  return std::span(document.token_rows).subspan(token * bytes, bytes);
 }
 
 WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& layout, int64_t rank,
@@ -85,13 +111,15 @@ WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& l
 
 Packed pack(std::span<const Document> documents, const std::vector<int64_t>& chosen,
             const std::vector<int64_t>& first_entry_of, bool shared_prefix) {
-  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}};
+  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}, {}};
   packed.ids.resize(packed.tree.forest.num_tokens());
+  packed.rows.resize(packed.ids.size());
   for (std::size_t c = 0; c < chosen.size(); ++c) {
     const Document& document = documents[chosen[c]];
     const auto places = packed_indices_of(packed.tree, static_cast<int64_t>(c));
     for (std::size_t i = 0; i < places.size(); ++i) {
       packed.ids[places[i]] = document.ids[i];
+      packed.rows[places[i]] = row_of(document, i);
     }
     for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
       const int64_t source = document.entries.source[i];
@@ -155,6 +183,20 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
 
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
+// The rows of this rank's tokens; undefined if they have none.
+at::Tensor local_rows(const Packed& packed, const std::vector<int64_t>& packed_indices) {
+  if (packed.rows.empty() || packed.rows.front().empty()) {
+    return {};
+  }
+  const auto bytes = static_cast<int64_t>(packed.rows.front().size());
+  at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), bytes}, at::kByte);
+  auto* out = rows.data_ptr<uint8_t>();
+  for (const int64_t i : packed_indices) {
+    out = std::copy(packed.rows[i].begin(), packed.rows[i].end(), out);
+  }
+  return rows;
+}
+
 MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
   const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
                               options.sequence.placement);
@@ -174,6 +216,7 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
   }
   batch.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
   batch.positions_s = integers(layout.positions(rank));
+  batch.rows_sb = local_rows(packed, layout.packed_indices(rank));
   const LossEntries entries =
       local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
   batch.source_n = integers(entries.source);
@@ -196,6 +239,7 @@ const WindowPlan& MicroBatch::plan(int64_t window) const {
 
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix) {
+  check_rows(documents);
   std::vector<int64_t> all(documents.size());
   std::iota(all.begin(), all.end(), int64_t{0});
   const PrefixTree tree = tree_of(documents, all, shared_prefix);
@@ -215,6 +259,7 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options) {
+  check_rows(documents);
   if (options.windows.empty()) {
     throw std::invalid_argument("collator: no window; a model without windows has window 0");
   }

@@ -3,7 +3,7 @@
 // documents, so all ranks agree without communication. A prefix that documents share, for example a
 // group's prompt, is one segment: it is stored, computed and sent once.
 //
-// Shapes: s = tokens of this rank, n = loss entries of this rank.
+// Shapes: s = tokens of this rank, n = loss entries of this rank, b = bytes of a token's row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,6 +54,7 @@ struct MicroBatch {
   at::Tensor source_n;           // int64, local index of the scoring token
   at::Tensor target_n;           // int64
   at::Tensor sample_n;           // int64
+  at::Tensor rows_sb;            // uint8, Document::token_rows; undefined without
   // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
 
@@ -79,7 +80,7 @@ struct CollatorOptions {
   int64_t max_document_tokens = 0;  // longer documents are refused; 0 = none
   // Distinct windows of the model's layers, as PlanOptions::window.
   std::vector<int64_t> windows = {0};
-  std::optional<StateShape> state;  // of layers that pass a state; none: no layer does
+  std::optional<StateShape> state = {};  // of layers that pass a state; none: no layer does
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
@@ -91,8 +92,9 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 
 // This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
 // same number of micro-batches; some may have no token.
-// Throws: std::invalid_argument, the same on every rank, on a document whose entries do not match
-// its ids or that is longer than options.max_document_tokens.
+// Throws: std::invalid_argument, the same on every rank, on a document whose entries or rows do not
+// match its ids, whose rows are longer or shorter than those of another, or that is longer than
+// options.max_document_tokens.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options);
 

@@ -8,24 +8,56 @@ namespace ringside::sp {
 namespace {
 
 using Ids = std::vector<int64_t>;
+using Rows = std::vector<uint8_t>;
 
-int64_t common_prefix(const Ids& a, const Ids& b) {
-  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return end.first - a.begin();
+// A document's tokens: ids, and as many rows of bytes, or none.
+struct Tokens {
+  const Ids& ids;
+  const Rows* rows;
+
+  std::span<const uint8_t> row(int64_t i) const {
+    const std::size_t bytes = rows->size() / ids.size();
+    return std::span(*rows).subspan(i * bytes, bytes);
+  }
+};
+
+int64_t common_prefix(const Tokens& a, const Tokens& b) {
+  const auto end = std::mismatch(a.ids.begin(), a.ids.end(), b.ids.begin(), b.ids.end());
+  const int64_t common = end.first - a.ids.begin();
+  if (a.rows == nullptr || common == 0) {
+    return common;
+  }
+  const auto bytes = static_cast<int64_t>(a.rows->size() / a.ids.size());
+  const auto different =
+      std::mismatch(a.rows->begin(), a.rows->begin() + common * bytes, b.rows->begin()).first -
+      a.rows->begin();
+  return bytes == 0 ? common : std::min(common, different / bytes);
 }
 
-// Builder over the documents in lexicographic order, in which the documents of a subtree are
+// Lexicographic order of tokens, by id and then by row.
+bool is_before(const Tokens& a, const Tokens& b) {
+  const auto common = static_cast<std::size_t>(common_prefix(a, b));
+  if (common == a.ids.size() || common == b.ids.size()) {
+    return a.ids.size() < b.ids.size();
+  }
+  if (a.ids[common] != b.ids[common]) {
+    return a.ids[common] < b.ids[common];
+  }
+  const auto place = static_cast<int64_t>(common);
+  return std::ranges::lexicographical_compare(a.row(place), b.row(place));
+}
+
+// Builder over the documents in order of is_before(), in which the documents of a subtree are
 // neighbours.
 class Builder {
  public:
-  explicit Builder(std::span<const Ids* const> documents)
-      : documents_(documents), order_(documents.size()) {
+  Builder(std::span<const Ids* const> documents, std::span<const Rows* const> rows)
+      : documents_(documents), rows_(rows), order_(documents.size()) {
     std::iota(order_.begin(), order_.end(), int64_t{0});
     std::stable_sort(order_.begin(), order_.end(),
-                     [&](int64_t a, int64_t b) { return *documents_[a] < *documents_[b]; });
+                     [&](int64_t a, int64_t b) { return is_before(tokens(a), tokens(b)); });
     for (std::size_t i = 1; i < order_.size(); ++i) {
-      shared_with_next_.push_back(
-          common_prefix(*documents_[order_[i - 1]], *documents_[order_[i]]));
+      shared_with_next_.push_back(common_prefix(tokens(order_[i - 1]), tokens(order_[i])));
     }
     paths_.resize(documents.size());
   }
@@ -38,6 +70,10 @@ class Builder {
   }
 
  private:
+  Tokens tokens(int64_t document) const {
+    return {*documents_[document], rows_.empty() ? nullptr : rows_[document]};
+  }
+
   int64_t length(std::size_t i) const {
     return static_cast<int64_t>(documents_[order_[i]]->size());
   }
@@ -81,6 +117,7 @@ class Builder {
   }
 
   std::span<const Ids* const> documents_;
+  std::span<const Rows* const> rows_;  // empty: none
   std::vector<int64_t> order_;
   std::vector<int64_t> shared_with_next_;  // [n - 1]
   std::vector<Segment> segments_;
@@ -89,8 +126,9 @@ class Builder {
 
 }  // namespace
 
-PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents) {
-  return Builder(documents).build();
+PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents,
+                             std::span<const std::vector<uint8_t>* const> rows) {
+  return Builder(documents, rows).build();
 }
 
 PrefixTree unshared_tree(std::span<const std::vector<int64_t>* const> documents) {

@@ -1,5 +1,5 @@
 // Prefix tree of documents: a forest in which a shared prefix exists once. Torch-free. A pure
-// function of the token ids, so all ranks build the same forest.
+// function of the token ids and rows, so all ranks build the same forest.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,11 @@ inline constexpr int64_t kMinSavedTokens = 16;
 
 // The forest of the documents' common prefixes, of which one that saves fewer than kMinSavedTokens
 // tokens is not shared. A pure function, the same on every rank.
+// rows: Document::token_rows of each document, or nothing. Tokens with different rows are not
+// shared, even if their ids are equal.
 // Shapes: one list of token ids a document.
-PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents);
+PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents,
+                             std::span<const std::vector<uint8_t>* const> rows = {});
 
 // The forest in which every document is a root.
 PrefixTree unshared_tree(std::span<const std::vector<int64_t>* const> documents);

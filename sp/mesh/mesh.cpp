@@ -1,6 +1,5 @@
 #include "sp/mesh/mesh.h"
 
-#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -12,12 +11,25 @@ struct AxisSize {
   int64_t size;
 };
 
-// Axes with their sizes, outermost first.
-std::array<AxisSize, 4> axis_sizes(const MeshShape& shape) {
-  return {{{Axis::kDpReplicate, shape.dp_replicate},
-           {Axis::kDpShard, shape.dp_shard},
-           {Axis::kRing, shape.ring},
-           {Axis::kUlysses, shape.ulysses}}};
+// The cut of the ranks that a set of axes belongs to: its axes with their sizes, outermost first.
+std::vector<AxisSize> axis_sizes(const MeshShape& shape, Axes axes) {
+  if (!axes.contains(Axis::kExpertShard) && !axes.contains(Axis::kExpert)) {
+    return {{Axis::kDpReplicate, shape.dp_replicate},
+            {Axis::kDpShard, shape.dp_shard},
+            {Axis::kRing, shape.ring},
+            {Axis::kUlysses, shape.ulysses}};
+  }
+  for (const Axis axis : {Axis::kDpShard, Axis::kRing, Axis::kUlysses}) {
+    if (axes.contains(axis)) {
+      throw std::invalid_argument(
+          "mesh: the axes of experts cut the ranks of dp_shard, ring and ulysses another way; a "
+          "set "
+          "has one or the other");
+    }
+  }
+  return {{Axis::kDpReplicate, shape.dp_replicate},
+          {Axis::kExpertShard, shape.replica_size() / shape.expert},
+          {Axis::kExpert, shape.expert}};
 }
 
 }  // namespace
@@ -64,11 +76,18 @@ Axes without_fsdp(CpFsdpMode mode) {
 }  // namespace axes
 
 Mesh::Mesh(MeshShape shape, int64_t rank) : shape_(shape), rank_(rank) {
-  if (shape.dp_replicate < 1 || shape.dp_shard < 1 || shape.ring < 1 || shape.ulysses < 1) {
+  if (shape.dp_replicate < 1 || shape.dp_shard < 1 || shape.ring < 1 || shape.ulysses < 1 ||
+      shape.expert < 1) {
     throw std::invalid_argument(
         "mesh: every axis must be at least 1, got dp_replicate " +
         std::to_string(shape.dp_replicate) + ", dp_shard " + std::to_string(shape.dp_shard) +
-        ", ring " + std::to_string(shape.ring) + ", ulysses " + std::to_string(shape.ulysses));
+        ", ring " + std::to_string(shape.ring) + ", ulysses " + std::to_string(shape.ulysses) +
+        ", expert " + std::to_string(shape.expert));
+  }
+  if (shape.replica_size() % shape.expert != 0) {
+    throw std::invalid_argument("mesh: groups of " + std::to_string(shape.expert) +
+                                " ranks with all experts do not divide the " +
+                                std::to_string(shape.replica_size()) + " ranks of a replica");
   }
   if (rank < 0 || rank >= shape.world_size()) {
     throw std::invalid_argument("mesh: rank " + std::to_string(rank) + " of a world of " +
@@ -78,7 +97,7 @@ Mesh::Mesh(MeshShape shape, int64_t rank) : shape_(shape), rank_(rank) {
 
 int64_t Mesh::size(Axes axes) const {
   int64_t size = 1;
-  for (const AxisSize& a : axis_sizes(shape_)) {
+  for (const AxisSize& a : axis_sizes(shape_, axes)) {
     size *= axes.contains(a.axis) ? a.size : 1;
   }
   return size;
@@ -87,7 +106,7 @@ int64_t Mesh::size(Axes axes) const {
 int64_t Mesh::coordinate(Axes axes) const {
   int64_t coordinate = 0;
   int64_t stride = shape_.world_size();  // of the axis in world ranks
-  for (const AxisSize& a : axis_sizes(shape_)) {
+  for (const AxisSize& a : axis_sizes(shape_, axes)) {
     stride /= a.size;
     if (axes.contains(a.axis)) {
       coordinate = coordinate * a.size + rank_ / stride % a.size;
@@ -99,7 +118,7 @@ int64_t Mesh::coordinate(Axes axes) const {
 std::vector<int64_t> Mesh::ranks(Axes axes) const {
   std::vector<int64_t> ranks{0};
   int64_t stride = shape_.world_size();
-  for (const AxisSize& a : axis_sizes(shape_)) {
+  for (const AxisSize& a : axis_sizes(shape_, axes)) {
     stride /= a.size;
     const int64_t mine = rank_ / stride % a.size;
     std::vector<int64_t> longer;

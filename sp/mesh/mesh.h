@@ -1,5 +1,6 @@
 // Mesh of ranks with axes [dp_replicate, dp_shard, ring, ulysses], outermost first, so the ranks of
-// a Ulysses group are neighbours. The only place that maps ranks to axes.
+// a Ulysses group are neighbours. Expert parallelism cuts the same ranks another way, into
+// [dp_replicate, expert_shard, expert]. The only place that maps ranks to axes.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,17 @@ struct MeshShape {
   int64_t ring = 1;
   int64_t ulysses = 1;
   int64_t dp_shard = 1;  // outside ring, inside dp_replicate
+  int64_t expert = 1;    // ranks that hold all experts together; divides replica_size()
 
   int64_t sp_size() const { return ring * ulysses; }
   int64_t dp_size() const { return dp_replicate * dp_shard; }
+  int64_t replica_size() const { return dp_shard * sp_size(); }
   int64_t world_size() const { return dp_size() * sp_size(); }
 };
 
-enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses };  // outermost first
+// Outermost first. kExpertShard x kExpert are the ranks of kDpShard x kRing x kUlysses once more,
+// so a set of axes has some of the one or some of the other.
+enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses, kExpertShard, kExpert };
 
 // A set of axes. It names a sub-mesh: the ranks that differ from this one only in these
 // coordinates.
@@ -60,6 +65,11 @@ inline constexpr Axes kBatch{Axis::kDpReplicate, Axis::kDpShard};
 inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};
 // All ranks: losses and gradients are summed over it.
 inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kDpShard, Axis::kRing, Axis::kUlysses};
+// Ranks that hold all experts together, neighbours of each other.
+inline constexpr Axes kExpert{Axis::kExpert};
+// Ranks of one replica that hold the same experts; those of all replicas.
+inline constexpr Axes kExpertShard{Axis::kExpertShard};
+inline constexpr Axes kSameExperts{Axis::kDpReplicate, Axis::kExpertShard};
 
 // fsdp: the ranks that share one sharded copy of the model. without_fsdp: all other axes, over
 // which the gradients of a shard must still be summed.
@@ -71,7 +81,8 @@ Axes sp_without_fsdp(CpFsdpMode mode);
 
 class Mesh {
  public:
-  // Throws: std::invalid_argument when a size is below 1 or rank is outside the world.
+  // Throws: std::invalid_argument when a size is below 1, rank is outside the world, or the expert
+  // axis does not divide the ranks of a replica.
   Mesh(MeshShape shape, int64_t rank);
 
   const MeshShape& shape() const { return shape_; }
@@ -79,6 +90,8 @@ class Mesh {
 
   // Number of ranks of the sub-mesh, and this rank's index in it: row-major over its axes,
   // outermost first.
+  // Throws: std::invalid_argument for a set with axes of both cuts of a replica's ranks; also
+  // ranks().
   int64_t size(Axes axes) const;
   int64_t coordinate(Axes axes) const;
   // World ranks of this rank's sub-mesh, by coordinate.

@@ -12,11 +12,13 @@ namespace {
 constexpr std::array<Axes, 5> kGroups = {axes::kLoss, axes::kSp, axes::kBatch, axes::kRing,
                                          axes::kUlysses};
 
-constexpr std::array<std::pair<Axis, const char*>, 4> kAxisNames = {
+constexpr std::array<std::pair<Axis, const char*>, 6> kAxisNames = {
     {{Axis::kDpReplicate, "dp_replicate"},
      {Axis::kDpShard, "dp_shard"},
      {Axis::kRing, "ring"},
-     {Axis::kUlysses, "ulysses"}}};
+     {Axis::kUlysses, "ulysses"},
+     {Axis::kExpertShard, "expert_shard"},
+     {Axis::kExpert, "expert"}}};
 
 const std::shared_ptr<Communicator>& find(
     const std::map<Axes, std::shared_ptr<Communicator>>& groups, Axes axes) {

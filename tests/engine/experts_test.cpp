@@ -1,13 +1,17 @@
-// Mixture of experts against a formula that runs every expert on every token.
+// Mixture of experts against a formula that runs every expert on every token, and experts of
+// several ranks against those of one.
 #include "engine/nn/experts.h"
 
 #include <ATen/ATen.h>
 
+#include <numeric>
 #include <vector>
 
 #include "engine/nn/router.h"
+#include "sp/layout/range.h"
 #include "tests/support/catch.h"
 #include "tests/support/grad_check.h"
+#include "tests/support/ranks.h"
 
 namespace ringside::engine {
 namespace {
@@ -46,6 +50,14 @@ at::Tensor dense_formula(const Inputs& in, const at::Tensor& expert_sK, bool nor
   return sum;
 }
 
+at::Tensor local_experts(const at::Tensor& x, const Routes& routes, const Weight& gate_up,
+                         const Weight& down) {
+  return apply_experts(x, routes, kExperts, {},
+                       [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+                         return swiglu_experts(rows, counts, gate_up, down);
+                       });
+}
+
 std::vector<at::Tensor> gradients(const at::Tensor& out, const Inputs& in) {
   at::manual_seed(4);
   const at::Tensor weight = at::randn(out.sizes(), out.options());
@@ -68,7 +80,7 @@ TEST_CASE("experts compute the dense formula and its gradients") {
   for (const bool normalise : {false, true}) {
     const Inputs in;
     const Routes routes = route_by_softmax(in.logits, kPerToken, normalise);
-    const at::Tensor out = apply_experts(in.x, routes, in.gate_up, in.down);
+    const at::Tensor out = local_experts(in.x, routes, in.gate_up, in.down);
     const at::Tensor expected = dense_formula(in, routes.expert_sK, normalise);
     check_close(out, expected);
     const auto found = gradients(out, in), wanted = gradients(expected, in);
@@ -95,7 +107,7 @@ TEST_CASE("experts without tokens have zero gradients, and one may have all") {
   Routes routes;
   routes.expert_sK = at::full({kTokens, 1}, 3, at::kLong);
   routes.weight_sK = at::ones({kTokens, 1}, at::kDouble);
-  const auto grads = gradients(apply_experts(in.x, routes, in.gate_up, in.down), in);
+  const auto grads = gradients(local_experts(in.x, routes, in.gate_up, in.down), in);
   for (int64_t e = 0; e < kExperts; ++e) {
     CHECK((grads[2][e].abs().max().item<double>() > 0) == (e == 3));
     CHECK((grads[3][e].abs().max().item<double>() > 0) == (e == 3));
@@ -105,7 +117,7 @@ TEST_CASE("experts without tokens have zero gradients, and one may have all") {
 TEST_CASE("no tokens are no rows, with zero gradients") {
   const Inputs in;
   const Routes routes = route_by_softmax(in.logits.narrow(0, 0, 0), kPerToken, true);
-  const at::Tensor out = apply_experts(in.x.narrow(0, 0, 0), routes, in.gate_up, in.down);
+  const at::Tensor out = local_experts(in.x.narrow(0, 0, 0), routes, in.gate_up, in.down);
   CHECK(out.sizes() == at::IntArrayRef{0, kHidden});
   for (const at::Tensor& grad : gradients(out, in)) {
     CHECK(grad.abs().max().item<double>() == 0);
@@ -117,11 +129,120 @@ TEST_CASE("gradients of bf16 experts are in the master dtype") {
   const Weight gate_up(master.gate_up.detach().to(at::kBFloat16), master.gate_up);
   const Weight down(master.down.detach().to(at::kBFloat16), master.down);
   const Routes routes = route_by_softmax(compute.logits, kPerToken, true);
-  apply_experts(compute.x, routes, gate_up, down).sum().backward();
+  local_experts(compute.x, routes, gate_up, down).sum().backward();
   CHECK(master.gate_up.grad().scalar_type() == at::kFloat);
   // A sum of bf16 products that was not rounded to bf16.
   const at::Tensor grad = master.down.grad();
   CHECK_FALSE(grad.equal(grad.to(at::kBFloat16).to(at::kFloat)));
+}
+
+// One rank's tokens, and what its pass over them gives.
+struct Pass {
+  at::Tensor out, d_x, d_logits, d_gate_up, d_down;
+};
+
+// Tokens [begin, begin + n) of the inputs over the ranks of `group`; the rank has experts `mine`.
+Pass run_pass(const Inputs& in, int64_t begin, int64_t n, sp::Range mine, const ExpertGroup& group,
+              bool one_expert) {
+  const auto leaf = [](const at::Tensor& part) {
+    return part.detach().clone().set_requires_grad(true);
+  };
+  const at::Tensor x = leaf(in.x.narrow(0, begin, n));
+  const at::Tensor logits = leaf(in.logits.narrow(0, begin, n));
+  const at::Tensor gate_up = leaf(in.gate_up.narrow(0, mine.begin, mine.size()));
+  const at::Tensor down = leaf(in.down.narrow(0, mine.begin, mine.size()));
+  Routes routes = route_by_softmax(logits, one_expert ? 1 : kPerToken, /*normalise=*/!one_expert);
+  if (one_expert) {
+    routes.expert_sK = at::full_like(routes.expert_sK, 3);
+  }
+  const at::Tensor out =
+      apply_experts(x, routes, kExperts, group, [&](const at::Tensor& rows, const auto& counts) {
+        return swiglu_experts(rows, counts, gate_up, down);
+      });
+  const at::Tensor weight =
+      at::sin(at::arange(kTokens * kHidden, in.x.options().requires_grad(false)))
+          .view({kTokens, kHidden})
+          .narrow(0, begin, n);
+  (out * weight).sum().backward();
+  return {out.detach(), x.grad(), logits.grad(), gate_up.grad(), down.grad()};
+}
+
+// Unequal numbers of tokens; of three and more ranks the second has none.
+sp::Range tokens_of(int64_t rank, int64_t ranks) {
+  const std::vector<int64_t> ends = ranks == 2   ? std::vector<int64_t>{7, kTokens}
+                                    : ranks == 3 ? std::vector<int64_t>{7, 7, kTokens}
+                                                 : std::vector<int64_t>{7, 7, 8, kTokens};
+  return {rank == 0 ? 0 : ends[rank - 1], ends[rank]};
+}
+
+TEST_CASE("experts of several ranks compute what one rank computes") {
+  const Inputs in;
+  for (const int64_t ranks : {2, 3, 4}) {
+    for (const bool one_expert : {false, true}) {
+      CAPTURE(ranks, one_expert);
+      const Pass expected = run_pass(in, 0, kTokens, {0, kExperts}, {}, one_expert);
+      const auto wanted = [&](const at::Tensor& whole, sp::Range range) {
+        return whole.narrow(0, range.begin, range.size());
+      };
+      test::run_ranks(
+          {.ulysses = ranks, .expert = ranks},
+          [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+            const auto& comm = groups.tensors(sp::axes::kExpert);
+            const sp::Range mine = sp::even_part(kExperts, ranks, comm->rank());
+            const sp::Range tokens = tokens_of(mesh.rank(), ranks);
+            std::vector<double> load(kExperts);
+            const Pass pass =
+                run_pass(in, tokens.begin, tokens.size(), mine, {comm, nullptr, &load}, one_expert);
+            const auto equal = [&](const char* what, const at::Tensor& a, const at::Tensor& b) {
+              TORCH_CHECK(a.sizes() == b.sizes() &&
+                              (a.numel() == 0 || (a - b).abs().max().item<double>() < 1e-13),
+                          what, " of rank ", mesh.rank(), " is ", a, ", expected ", b);
+            };
+            equal("the result", pass.out, wanted(expected.out, tokens));
+            equal("the input's gradient", pass.d_x, wanted(expected.d_x, tokens));
+            equal("the router's gradient", pass.d_logits, wanted(expected.d_logits, tokens));
+            equal("the first matrix' gradient", pass.d_gate_up, wanted(expected.d_gate_up, mine));
+            equal("the second matrix' gradient", pass.d_down, wanted(expected.d_down, mine));
+            const int64_t routed = tokens.size() * (one_expert ? 1 : kPerToken);
+            const auto sum = [](auto begin, auto end) { return std::accumulate(begin, end, 0.0); };
+            TORCH_CHECK(sum(load.begin(), load.end()) == static_cast<double>(routed), "load ",
+                        load);
+            // The rows for other ranks' experts, there and back, and their gradients.
+            const auto away = routed - static_cast<int64_t>(
+                                           sum(load.begin() + mine.begin, load.begin() + mine.end));
+            at::Tensor total = at::tensor({away}, at::kLong);
+            comm->all_reduce_sum(total, "test");
+            at::Tensor sent = at::tensor({comm->sent_bytes().at("expert_rows")}, at::kLong);
+            comm->all_reduce_sum(sent, "test");
+            TORCH_CHECK(sent.item<int64_t>() == 4 * total.item<int64_t>() * kHidden * 8, "sent ",
+                        sent, " bytes for ", total, " rows");
+          },
+          std::chrono::seconds(30), {sp::axes::kExpert});
+    }
+  }
+}
+
+TEST_CASE("the second run of a recomputed layer uses the row counts of the first") {
+  const Inputs in;
+  test::run_ranks(
+      {.ulysses = 2, .expert = 2},
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+        const auto& comm = groups.tensors(sp::axes::kExpert);
+        const auto kept = std::make_shared<sp::KeptResults>();
+        std::vector<double> load(kExperts);
+        const ExpertGroup group{comm, kept, &load};
+        const sp::Range mine = sp::even_part(kExperts, 2, comm->rank());
+        const sp::Range tokens = tokens_of(mesh.rank(), 2);
+        const Pass first = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
+        const int64_t counts_bytes = comm->sent_bytes().at("expert_counts");
+        const std::vector<double> load_before = load;
+        kept->restore(kept->release());
+        const Pass second = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
+        TORCH_CHECK(comm->sent_bytes().at("expert_counts") == counts_bytes, "counts sent again");
+        TORCH_CHECK(load == load_before, "rows counted twice: ", load);
+        TORCH_CHECK(second.out.equal(first.out) && second.d_gate_up.equal(first.d_gate_up));
+      },
+      std::chrono::seconds(30), {sp::axes::kExpert});
 }
 
 // Two groups of three experts. Without groups the first row would take experts 0 and 3.

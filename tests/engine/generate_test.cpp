@@ -77,6 +77,38 @@ TEST_CASE("log-probs equal the decoder's own score of the finished sequence") {
   }
 }
 
+TEST_CASE("recorded routes are those of the finished sequence, without its last token",
+          "[routes]") {
+  ModelConfig config = test::tiny_config(13);
+  config.experts = {5, 2, 12, /*normalise_weights=*/true};
+  config.blocks = {{.channel_mixer = ChannelMixer::kMlp},
+                   {.channel_mixer = ChannelMixer::kExperts}};
+  const Decoder decoder = test::random_decoder(config, at::kDouble, 9, 0.35);
+  const auto check = [&](const std::vector<Completion>& completions) {
+    for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+      CAPTURE(i);
+      std::vector<int64_t> all = joined(kPrompts[i], completions[i]);
+      all.pop_back();
+      const auto n = static_cast<int64_t>(all.size());
+      LocalAttention attention({n});
+      const at::NoGradGuard no_grad;
+      ForwardRoutes routes{.records = true};
+      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, nullptr,
+                      &routes);
+      REQUIRE(completions[i].routes_sLK.sizes() == at::IntArrayRef({n, 1, 2}));
+      // Another order of sums may swap two experts of a token.
+      CHECK(std::get<0>(completions[i].routes_sLK.sort(2))
+                .equal(std::get<0>(routes.recorded_sLK().sort(2))));
+    }
+  };
+  SamplingParams params{.max_new_tokens = 40, .stop_ids = {0}, .seed = 4};
+  check(generate(decoder, kPrompts, params, {.record_routes = true}));
+  int calls = 0;
+  check(generate(decoder, kPrompts, params,
+                 {.should_stop = [&] { return ++calls == 6; }, .record_routes = true}));
+  CHECK_FALSE(generate(decoder, kPrompts, params).front().routes_sLK.defined());
+}
+
 TEST_CASE("greedy decoding equals the argmax of a full recompute") {
   const bool latent = GENERATE(false, true);
   CAPTURE(latent);

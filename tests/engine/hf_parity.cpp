@@ -109,7 +109,11 @@ int run(char** argv) {
   const at::ScalarType dtype = std::string(argv[2]) == "float64" ? at::kDouble : at::kFloat;
   const nlohmann::json task = engine::JsonObject::read(argv[3]).json();
   std::vector<engine::TensorToWrite> results;
+  const bool latent = engine::load_model_config(argv[1]).has_latent_attention();
   for (const Layout& layout : kLayouts) {
+    if (latent && layout.async_ulysses) {
+      continue;  // refused
+    }
     add_pass(argv[1], dtype, layout, scored(lists_of(task["documents"])), results);
   }
   const auto decoder = load(argv[1], dtype);

@@ -25,6 +25,7 @@ Limits limits() {
   out.max_tokens = 4096;
   out.max_turns = 64;
   out.max_branches = 64;
+  out.max_experts_per_token = 16;
   return out;
 }
 

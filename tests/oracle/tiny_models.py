@@ -109,7 +109,8 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
-FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "qwen3_next", "qwen3_5")
+FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "qwen3_next", "qwen3_5",
+            "deepseek_v3", "deepseek_v3, queries without latent")
 
 
 def make_family(family: str):
@@ -144,12 +145,14 @@ def make_family(family: str):
             return transformers.Qwen3_5TextConfig(**hybrid)
         return transformers.Qwen3NextConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
                                             shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
+    if family.startswith("deepseek_v3"):
+        return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
 
 
 def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]:
     """Tensors by transformers' names in memory -> by its names on disk: experts one by one."""
-    if config.model_type != "qwen3_moe":
+    if config.model_type == "gpt_oss":  # fused on disk too
         return tensors
     result = {}
     for name, value in tensors.items():

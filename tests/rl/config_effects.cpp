@@ -99,6 +99,11 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.critic.warmup_steps", "1", recorded, kGae},
       {"algorithm.critic.max_grad_norm", "0.001", recorded, with(kGae, {"optimizer.eps=0.1"})},
       {"algorithm.old_logprobs", "rollout", recorded, {}},
+      {"algorithm.router_replay",
+       "recompute",
+       recorded,
+       {"model.path=" + input_file("experts"), "model.init=random", "model.init_std=0.5",
+        "algorithm.num_iterations=2"}},
       {"algorithm.correction.mode", "icepop", recorded, correction},
       {"algorithm.correction.level", "sequence", recorded, correction},
       {"algorithm.correction.low", "1.5", recorded, correction},
@@ -121,6 +126,7 @@ std::vector<Effect> training_effects() {
                         "rollout.reward=length",
                         "rollout.stop=d",
                         "rollout.max_completion_tokens=40"};
+  const Words with_experts{"model.path=" + input_file("experts"), "model.init=random"};
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
@@ -185,6 +191,8 @@ std::vector<Effect> training_effects() {
       {"log.samples", "0", recorded, {}},
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
+      {"parallel.expert_parallel_size", "2", sharding,
+       with(with_experts, {"parallel.data_parallel_shard_size=2"})},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},

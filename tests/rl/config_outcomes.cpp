@@ -42,6 +42,11 @@ namespace {
 
 const fs::path kGoldens = fs::path(RINGSIDE_SOURCE_DIR) / "tests/goldens/regression";
 
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 // The files that configurations name.
 class Files {
  public:
@@ -50,6 +55,7 @@ class Files {
     write("model/tokenizer.json", letter_tokenizer());
     write("model/tokenizer_config.json",
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
+    write_model_with_experts();
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     fs::create_directories(path("adapter"));
@@ -81,6 +87,18 @@ class Files {
   void write(const std::string& name, const std::string& text) {
     test::write_file(directory_.path() / name, text);
   }
+  // The model's shape with 3 experts, without weights.
+  void write_model_with_experts() {
+    fs::copy(path("model"), path("experts"), fs::copy_options::recursive);
+    auto config = nlohmann::json::parse(bytes_of(kGoldens / "policy/config.json"));
+    config.update({{"model_type", "qwen3_moe"},
+                   {"num_experts", 3},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"norm_topk_prob", true}});
+    write("experts/config.json", config.dump());
+    fs::remove(path("experts") + "/model.safetensors");
+  }
   static std::string lines(const Words& texts, const std::string& from, const std::string& to) {
     std::string all;
     for (const std::string& text : texts) {
@@ -98,11 +116,6 @@ bool is_clock(const std::string& name) {
     }
   }
   return false;
-}
-
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // Metrics without clocks, names of files, and the bytes of weights and moments.
@@ -318,7 +331,8 @@ std::string sharding(const rl::Config& config) {
            {context.sharding->shard->size(), context.sharding->replicas->size(),
             context.sharding->stage, static_cast<int64_t>(context.reduce),
             int64_t{context.host_moments}, int64_t{context.host_master},
-            int64_t{context.host_values}}) {
+            int64_t{context.host_values},
+            context.experts ? context.experts->ranks->size() : int64_t{1}}) {
         text += std::to_string(figure) + " ";
       }
     }

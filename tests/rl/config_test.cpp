@@ -229,6 +229,30 @@ TEST_CASE("parts of an algorithm that do not go together are refused") {
   CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
 }
 
+TEST_CASE("router replay is refused where no routes could come from") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string rollout = "algorithm.router_replay=rollout";
+  const std::string recompute = "algorithm.router_replay=recompute";
+  CHECK(load_config({}, {rollout}).ok());
+  CHECK(load_config({}, {rollout, "algorithm.old_logprobs=rollout"}).ok());
+  CHECK(load_config({}, {recompute, "train.num_mini_batches=2"}).ok());
+  CHECK(load_config({}, {recompute, "algorithm.num_iterations=2"}).ok());
+  CHECK_THAT(error({recompute}), Contains("algorithm.router_replay: is recompute") &&
+                                     Contains("a step has one optimizer step"));
+  CHECK_THAT(error({recompute, "algorithm.num_iterations=2", "algorithm.old_logprobs=rollout"}),
+             Contains("has no pass of the old policy"));
+  CHECK_THAT(error({rollout, "algorithm.name=sft"}),
+             Contains("neither rollouts nor an old policy"));
+  for (const char* server : {"llama_cpp", "python"}) {
+    CHECK_THAT(error({rollout, std::string("rollout.server=") + server}),
+               Contains("does not say which experts a token used"));
+  }
+  CHECK_THAT(error({"algorithm.router_replay=r3"}),
+             Contains("none, rollout, recompute") || Contains("algorithm.router_replay"));
+}
+
 TEST_CASE("half a set of the bridge's keys is refused") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

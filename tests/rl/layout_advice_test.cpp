@@ -54,7 +54,7 @@ std::string advice(const rl::Config& config, int64_t memory) {
 
 }  // namespace
 
-TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on eight layouts") {
+TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on nine layouts") {
   for (const test::ShardLayout& layout :
        std::vector<test::ShardLayout>{{.shard = 2, .stage = 1},
                                       {.shard = 2, .stage = 2},
@@ -63,10 +63,14 @@ TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on
                                       {.ring = 2, .activations = {engine::Recompute::kSelective}},
                                       {.shard = 2, .ulysses = 2},
                                       {.shard = 2, .ring = 2, .mode = rl::CpFsdpMode::kNone},
-                                      {.replicate = 2, .shard = 2, .stage = 1}}) {
+                                      {.replicate = 2, .shard = 2, .stage = 1},
+                                      {.shard = 2, .ulysses = 2, .expert = 2}}) {
     for (const bool tied : {true, false}) {
       engine::ModelConfig model = test::tiny_config();
       model.tie_word_embeddings = tied;
+      if (layout.expert > 1) {
+        model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
+      }
       CAPTURE(layout.name(), tied);
       test::ShardOutcome found;
       test::run_ranks(

@@ -20,6 +20,11 @@ TEST_CASE("the table shows each rank under its coordinates") {
                  });
 }
 
+TEST_CASE("the table says which ranks hold the experts between them") {
+  CHECK(mesh_table({.ulysses = 4, .expert = 2}).back() ==
+        "  ranks 0 to 1 hold all experts between them, and so do every further 2");
+}
+
 TEST_CASE("a large mesh is cut, one rank is a line") {
   CHECK(mesh_table({}) == std::vector<std::string>{"mesh: one rank"});
   const auto table = mesh_table({.dp_replicate = 40, .ring = 64});

@@ -228,6 +228,53 @@ TEST_CASE("advantages go with estimator given, and with it alone", "[admission]"
   });
 }
 
+TEST_CASE("routes are those of the model, where they are replayed", "[admission]") {
+  rl::ModelBounds model = kModel;
+  model.expert_layers = {1, 3};
+  model.experts = 8;
+  model.experts_per_token = 2;
+  rl::Config config = make_config();
+  const auto error_of = [&](const Change& change) {
+    bridge::Rollout rollout = make_rollout();
+    for (int token = 0; token < 14; ++token) {
+      rollout.routed_experts.ids.insert(rollout.routed_experts.ids.end(), {0, 7, 3, 2});
+    }
+    rollout.routed_experts.layers = {1, 3};
+    rollout.routed_experts.per_token = 2;
+    change(rollout);
+    REQUIRE(bridge::validate(rollout).ok());
+    const auto status = rl::LiveAdmission(config, model, nullptr).admit(rollout);
+    return status ? std::nullopt : std::optional(status.error());
+  };
+  const Change drop = [](bridge::Rollout& r) { r.routed_experts = {}; };
+  const Change wrong = [](bridge::Rollout& r) { r.routed_experts.ids[4 * 5 + 1] = 8; };
+  CHECK_FALSE(error_of(drop));  // not replayed: not needed, and not looked at
+  CHECK_FALSE(error_of(wrong));
+  config.algorithm.router_replay = rl::RouterReplay::kRollout;
+  CHECK_FALSE(error_of([](bridge::Rollout&) {}));
+  const auto refused = [&](const std::string& sentence, const Change& change) {
+    INFO(sentence);
+    const auto error = error_of(change);
+    REQUIRE(error.has_value());
+    CHECK(error->reason == Reason::kRoutes);
+    CHECK(error->detail.find(sentence) != std::string::npos);
+  };
+  refused("rollout 'r': brings no routed experts, but algorithm.router_replay is rollout", drop);
+  refused("brings expert 8 for token 5, the model has 8", wrong);
+  refused("brings 2 experts a token for the layers [1, 2], the model uses 2 in its layers [1, 3]",
+          [](bridge::Rollout& r) {
+            r.routed_experts.layers = {1, 2};
+          });
+  refused("brings 4 experts a token for the layers [1]", [](bridge::Rollout& r) {
+    r.routed_experts.layers = {1};
+    r.routed_experts.per_token = 4;
+  });
+  CHECK_FALSE(error_of([&](bridge::Rollout& r) {  // a failed one carries no loss
+    drop(r);
+    r.finish_reason = bridge::FinishReason::kError;
+  }));
+}
+
 TEST_CASE("the prompt is the one that the group stands for", "[admission]") {
   auto config = make_config();
   config.data.shuffle = false;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "rl/data/rollout_file.h"
 #include "rl/setup/endpoint_file.h"
 #include "tests/support/letter_tokenizer.h"
 #include "tests/support/temporary_directory.h"
@@ -75,6 +76,39 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("trainer_term") == rollout.trainer_term);
   CHECK(line.at("finish_reason") == "length");
   CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
+}
+
+TEST_CASE("logged routes read back, and a file's routes must be whole") {
+  const test::TemporaryDirectory folder;
+  const fs::path path = folder.path() / "rollouts.jsonl";
+  bridge::Rollout rollout = make_rollout(1);
+  rollout.group_size = 1;
+  const std::size_t rows = rollout.prompt_ids.size() + rollout.completion_ids.size() - 1;
+  for (const int32_t bytes : {1, 2}) {
+    rollout.routed_experts = {{0, 3}, 2, bytes, {}};
+    for (std::size_t i = 0; i < rows * 4 * static_cast<std::size_t>(bytes); ++i) {
+      rollout.routed_experts.ids.push_back(static_cast<uint8_t>(bytes == 1 ? i : i / 2));
+    }
+    fs::remove(path);
+    write_plain(RolloutLog(path, 0), 1, {rollout});
+    CHECK(read_rollout_file(path, 1)[0].routed_experts == rollout.routed_experts);
+  }
+  nlohmann::json line = lines_of(path)[0];
+  const auto expect = [&](const std::string& field, const nlohmann::json& value,
+                          const std::string& message) {
+    nlohmann::json changed = line;
+    changed["routed_experts"][field] = value;
+    test::write_file(path, changed.dump() + "\n");
+    CHECK_THROWS_WITH(read_rollout_file(path, 1),
+                      Catch::Contains("rollouts.jsonl:1: ") && Catch::Contains(message));
+  };
+  expect("ids", "AAEC", "routed_experts has 3 bytes");
+  expect("ids", "AA=C", "is no base64");
+  expect("layers", "x", "expected a list of layers with experts");
+  expect("per_token", nullptr, "expected an integer");
+  line["routed_experts"] = {1, 2};
+  test::write_file(path, line.dump() + "\n");
+  CHECK_THROWS_WITH(read_rollout_file(path, 1), Catch::Contains("expected an object of layers"));
 }
 
 TEST_CASE("advantages stand at the tokens that carry loss") {

@@ -147,6 +147,36 @@ TEST_CASE("a model with experts trains as in one process on every mesh") {
   }
 }
 
+TEST_CASE("experts of several ranks train as in one process") {
+  using Mode = rl::CpFsdpMode;
+  using engine::Recompute;
+  const sp::RingImpl gathered = sp::RingImpl::kAllGather;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2, .expert = 2},
+      {.ulysses = 2, .activations = {Recompute::kFull}, .expert = 2, .shared_prefix = false},
+      {.ring = 2, .stage = 1, .activations = {Recompute::kSelective}, .expert = 2},
+      {.ring = 2, .mode = Mode::kNone, .expert = 2, .ring_impl = gathered},
+      {.ring = 2, .ulysses = 2, .expert = 4},
+      {.ring = 2, .ulysses = 2, .mode = Mode::kNone, .expert = 2, .shared_prefix = false},
+      {.shard = 2, .ulysses = 2, .expert = 2},
+      {.shard = 2, .ulysses = 2, .stage = 2, .activations = {Recompute::kFull}, .expert = 2},
+      {.shard = 2, .ring = 2, .mode = Mode::kNone, .expert = 4, .shared_prefix = false},
+      {.shard = 4, .documents = 3, .expert = 4},
+      {.replicate = 2, .ulysses = 2, .activations = {Recompute::kSelective, true}, .expert = 2},
+      {.replicate = 2, .shard = 2, .offload = rl::OptimizerOffload::kFull, .expert = 2}};
+  for (const int64_t documents : {9, 3}) {
+    const Outcome whole = train({.documents = documents}, with_experts(), at::kDouble, at::kDouble);
+    for (const Layout& layout : layouts) {
+      if (layout.documents == documents) {
+        CAPTURE(layout.name());
+        const Outcome found = train(layout, with_experts(), at::kDouble, at::kDouble);
+        CHECK((documents == 9 || found.empty_micro_batches > 0));
+        require_equal(found, whole, 1e-10);
+      }
+    }
+  }
+}
+
 TEST_CASE("a model with latent attention trains as in one process on every mesh") {
   const engine::ModelConfig model = test::latent_config();
   const Outcome whole = train({}, model, at::kDouble, at::kDouble);
@@ -157,6 +187,7 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
   CHECK(correction.equal(test::router_correction(model.experts.count)));
   const std::vector<Layout> layouts{
       {.ulysses = 2},
+      {.ulysses = 2, .activations = {engine::Recompute::kFull}, .expert = 2},
       {.ring = 2},
       {.ring = 2, .ulysses = 2, .activations = {engine::Recompute::kSelective}},
       {.replicate = 2},
@@ -166,6 +197,31 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
   for (const Layout& layout : layouts) {
     CAPTURE(layout.name());
     require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+  }
+}
+
+TEST_CASE("a model with gated delta nets trains as in one process on every mesh") {
+  constexpr auto kZigzag = sp::Placement::kZigzag;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2},
+      {.ring = 2, .placement = kZigzag, .micro_batch_tokens = 60},
+      {.ring = 2, .ring_impl = sp::RingImpl::kAllGather, .placement = kZigzag},
+      {.ring = 3, .activations = {engine::Recompute::kFull}, .placement = kZigzag},
+      {.ring = 2,
+       .ulysses = 2,
+       .activations = {engine::Recompute::kSelective},
+       .placement = kZigzag},
+      {.replicate = 2, .shared_prefix = false},
+      {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
+      {.shard = 2, .ring = 2, .offload = rl::OptimizerOffload::kFull, .shared_prefix = false}};
+  for (const bool experts : {false, true}) {
+    const engine::ModelConfig model = test::hybrid_config(experts);
+    const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+    CHECK(whole.norms[0] > 0.01);
+    for (const Layout& layout : layouts) {
+      CAPTURE(experts, layout.name());
+      require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+    }
   }
 }
 
@@ -200,8 +256,8 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         context.sharding = rl::make_sharding(layout.config(), groups);
         engine::ParamUnit unit("u", {{"a", {3}}, {"b", {2, 2}}}, context);
         TORCH_CHECK(unit.flat().numel() == 2 && unit.numel() == 7);
-        unit.assign(0, at::tensor({1.f, 2.f, 3.f}));
-        unit.assign(1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
+        assign(unit, 0, at::tensor({1.f, 2.f, 3.f}));
+        assign(unit, 1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
         TORCH_CHECK(at::equal(unit.gather_flat(), at::arange(1, 8).to(at::kFloat)));
         std::string text;
         for (const engine::NamedSlice& slice : unit.slices()) {

@@ -71,6 +71,39 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   CHECK(rl::make_step_batch(rollouts, config).columns.given.empty());
 }
 
+TEST_CASE("replayed routes stand at their tokens, in forked conversations too") {
+  auto config = make_config();
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 4), make_rollout(0, 0.0, 1)};
+  rollouts[0].branches = {{2, 1}};  // prompt + 0..2, prompt + 0 + 2..4
+  rollouts[0].routed_experts = {{5}, 2, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
+  rollouts[1].rewards.clear();  // failed, without routes
+  rollouts[1].finish_reason = bridge::FinishReason::kError;
+  const auto rows = [&] {
+    std::vector<std::vector<uint8_t>> all;
+    const auto step = rl::make_step_batch(rollouts, config);
+    for (const sp::Document& document : step.mini_batches[0].documents) {
+      all.push_back(document.token_rows);
+    }
+    return all;
+  };
+  using Rows = std::vector<uint8_t>;
+  CHECK(rows() == std::vector<Rows>(3));  // not replayed
+  config.algorithm.router_replay = rl::RouterReplay::kRollout;
+  const auto replayed = rows();
+  REQUIRE(replayed.size() == 3);
+  CHECK(replayed[0] == Rows{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(replayed[1] == Rows{0, 1, 2, 3, 4, 5, 6, 7, 10, 11});
+  CHECK(replayed[2] == Rows{0, 1, 2, 3, 4, 5});  // made up: the experts in turn
+  // Ids of one byte beside ids of two.
+  rollouts[1].finish_reason = bridge::FinishReason::kStop;
+  rollouts[1].rewards = {{"a", 0.0}};
+  rollouts[1].routed_experts = {{5}, 2, 2, {0, 1, 9, 0, 2, 0, 3, 0, 4, 0, 5, 0}};
+  CHECK(rows()[0] == Rows{0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0});
+  CHECK(rows()[2] == rollouts[1].routed_experts.ids);
+  rollouts[1].routed_experts.layers = {4};
+  CHECK_THROWS_WITH(rows(), Catch::Contains("rollout r0 has routes of 1 layers and 2 experts"));
+}
+
 TEST_CASE("each completion token is scored by the token before it") {
   auto config = make_config();
   const std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 1)};

@@ -23,12 +23,18 @@ PYTHON_DIR = pathlib.Path(__file__).resolve().parents[2] / "rollout_bridge" / "p
 sys.path.insert(0, str(PYTHON_DIR))
 
 from ringside_bridge import (Client, CurveKeys, Disconnected, Ended, Failed, Granted,  # noqa: E402
-                             Rollout, RolloutRejected, WeightsReady, root_hash_of)
+                             Rollout, RoutedExperts, RolloutRejected, WeightsReady, root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
 from ringside_bridge.pull import pull  # noqa: E402
 
 PEER = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-") else ""
+
+
+# Of the four tokens before the last, as a server returns them: all three layers, or those with experts alone.
+SMALL = np.array([[[0, 0], [3, 1], [2, 5]], [[0, 0], [255, 0], [7, 6]], [[0, 0], [1, 2], [3, 4]],
+                  [[0, 0], [9, 8], [0, 1]]], np.int32)
+ROUTED = [RoutedExperts.from_table(SMALL, [1, 2], 3), RoutedExperts([1, 2], SMALL[:, 1:].astype("u2") + 300), None]
 
 
 def rollout_of(group, sample, version):
@@ -38,7 +44,8 @@ def rollout_of(group, sample, version):
                    prompt_ids=[1, group.group_id], completion_ids=tokens,
                    logprobs=[-0.5, -1.25, 0.0], versions=[(version, 0, 3)], loss_mask=[1, 0, 1],
                    rewards={"exact": 0.75, "format": -2.0}, finish_reason="length",
-                   turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)], advantages=[0.5, -1.25, 0.0])
+                   turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)], advantages=[0.5, -1.25, 0.0],
+                   routed_experts=ROUTED[sample])
 
 
 def start_peer(test, *arguments):
@@ -119,6 +126,10 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual((r["turns"], r["turn_rewards"]), ([0, 2], [0.1, -3.0]))
             self.assertEqual(r["branches"], [[1, 0], [2, 2]])
             self.assertEqual(r["advantages"], [0.5, -1.25, 0.0])
+            expected = [([1, 2], [2, 1], SMALL[:, 1:].astype("u1")),
+                        ([1, 2], [2, 2], SMALL[:, 1:].astype("<u2") + 300), ([], [0, 1], b"")][sample]
+            self.assertEqual((r["routed_layers"], r["routed"]), expected[:2])
+            self.assertEqual(bytes(r["routed_ids"]), bytes(expected[2]))
             self.assertEqual((r["epoch"], r["finish"], r["prompt"]), (3, "length", [1, group]))
             self.assertGreaterEqual(r["version"], 1 if group >= 6 else 0)
         self.assertTrue(result["committed"] and result["left"])
@@ -338,6 +349,23 @@ class Refusals(unittest.TestCase):
                 setattr(bad, field, value)
                 with self.assertRaisesRegex(ValueError, "turn|branch", msg=f"{field} {value}"):
                     bad.validate()
+
+    def test_routed_experts_are_checked_before_sending(self):
+        table = np.array([[[0, 1]], [[2, 3]]])
+        good = Rollout("r", 1, 2, 0, [1], [2, 3], [-1.0, -2.0], [(0, 0, 2)],
+                       routed_experts=RoutedExperts([4], table))
+        good.validate()
+        for layers, experts, message in [([4], table[:1], "a row for each of 3"), ([4, 5], table, "shape"),
+                                         ([-1], table, "rise"), ([4], table[:, :, 0], "shape"),
+                                         ([4], table - 1, "outside"), ([4], table + 32767, "outside"),
+                                         ([4], np.array([[[0, 1]], [[2, 2]]]), "twice"),
+                                         ([4], table * 1.0, "whole numbers")]:
+            bad = copy.deepcopy(good)
+            bad.routed_experts = RoutedExperts(layers, experts)
+            with self.assertRaisesRegex(ValueError, message):
+                bad.validate()
+        with self.assertRaisesRegex(ValueError, "1 or 3 layers"):
+            RoutedExperts.from_table(np.zeros((2, 2, 2), int), [1], 3)
 
     def test_a_pull_does_not_wait_for_the_dead(self):
         manifest = {"version": 3, "run_id": "r", "trainer_term": 1, "root_hash": "0" * 32,

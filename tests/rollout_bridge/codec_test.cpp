@@ -96,6 +96,50 @@ TEST_CASE("the frames of turns and branches are optional, shaped and bounded", "
   CHECK(decode(frames_of(good), few).error().reason == Reason::kLimit);
 }
 
+TEST_CASE("the frames of routed experts come together, shaped and bounded", "[codec]") {
+  const Rollout rollout = make_rollout(5, 1, 4, 2);
+  const Payload good = encode_rollout(rollout);
+  const auto index = [&](const std::string& name) {
+    return std::find_if(good.specs.begin(), good.specs.end(),
+                        [&](const FrameSpec& s) { return s.name == name; }) -
+           good.specs.begin();
+  };
+  const auto layers = index("routed_layers"), experts = index("routed_experts");
+  REQUIRE(static_cast<std::size_t>(experts) < good.specs.size());
+  const auto reason = [](const Payload& p) { return decode(frames_of(p)).error().reason; };
+  const auto without = [&](std::ptrdiff_t frame) {
+    Payload less = good;
+    less.buffers.erase(less.buffers.begin() + frame);
+    less.specs.erase(less.specs.begin() + frame);
+    return less;
+  };
+  CHECK(reason(without(layers)) == Reason::kFrames);
+  CHECK(reason(without(experts)) == Reason::kLengths);
+  const auto old = decode(frames_of([&] {
+    Payload none = without(experts);
+    none.buffers.erase(none.buffers.begin() + layers);
+    none.specs.erase(none.specs.begin() + layers);
+    return none;
+  }()));
+  REQUIRE(old.ok());
+  CHECK(old.value().routed_experts == RoutedExperts{});
+  Payload damaged = good;
+  const int64_t rows = good.specs[experts].shape[0];
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{rows, 4}, {2 * rows, 1, 2}}) {
+    damaged.specs[experts].shape = shape;
+    CHECK(reason(damaged) == Reason::kFrames);
+  }
+  damaged = good;
+  damaged.specs[experts].dtype = "I8";
+  CHECK(reason(damaged) == Reason::kFrames);
+  Limits few;
+  few.max_experts_per_token = 1;
+  CHECK(decode(frames_of(good), few).error().reason == Reason::kFrames);
+  // Two ids of one byte for one of two bytes: half the rows.
+  Payload wide = encode_rollout(make_rollout(5, 1, 4, 4));
+  REQUIRE(decode(frames_of(wide)).value().routed_experts.id_bytes == 2);
+}
+
 TEST_CASE("every truncation and 10000 random mutations of a batch are refused", "[codec]") {
   const std::vector<uint8_t> good = encode_rollouts(many(11, 3));
   for (std::size_t length = 0; length < good.size(); ++length) {

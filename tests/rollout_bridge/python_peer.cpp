@@ -26,6 +26,9 @@ nlohmann::json describe(const Rollout& r) {
           {"turn_rewards", r.turn_rewards},
           {"advantages", r.advantages},
           {"branches", branches},
+          {"routed_layers", r.routed_experts.layers},
+          {"routed", {r.routed_experts.per_token, r.routed_experts.id_bytes}},
+          {"routed_ids", r.routed_experts.ids},
           {"finish", finish_reason_name(r.finish_reason)}};
 }
 

@@ -36,6 +36,21 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+// Routes of `rows` tokens through layers 1 and 3, two experts each.
+inline RoutedExperts make_routed(std::size_t rows, int32_t id_bytes, uint32_t seed) {
+  RoutedExperts routed{{1, 3}, 2, id_bytes, {}};
+  std::mt19937 rng(seed);
+  for (std::size_t i = 0; i < 2 * rows; ++i) {
+    const auto first = static_cast<uint8_t>(rng() % 127);
+    const auto second = static_cast<uint8_t>(first + 1 + rng() % 100);
+    for (const uint8_t id : {first, second}) {
+      routed.ids.push_back(id);
+      if (id_bytes == 2) routed.ids.push_back(first);
+    }
+  }
+  return routed;
+}
+
 // A valid rollout of sample `sample` of group `group`, the rest drawn from `seed`.
 inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, uint32_t seed = 1) {
   std::mt19937 rng(seed * 7919U + static_cast<uint32_t>(group) * 31U +
@@ -73,6 +88,8 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   for (int i = 0; i < length && seed % 3 == 1; ++i)
     r.advantages.push_back(static_cast<float>(draw(-100, 100)) / 7.0F);
   if (length > 6 && seed % 3 != 1) r.branches = {{2, 1}, {4, 0}, {6, 6}};
+  if (seed % 5 == 2) r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 1, seed);
+  if (seed % 5 == 4) r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 2, seed);
   return r;
 }
 

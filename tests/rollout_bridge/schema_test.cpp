@@ -87,11 +87,36 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
       {"branches[0]: context_end -1", [](Rollout& r) { r.branches[0].context_end = -1; }},
       {"branches[1]: context_end 5 is outside [0, begin 4]",
        [](Rollout& r) { r.branches[1].context_end = 5; }},
+      {"routed_experts has 0 layers", [](Rollout& r) { r.routed_experts.layers.clear(); }},
+      {"routed_layers: 1 must be above 1",
+       [](Rollout& r) {
+         r.routed_experts.layers = {1, 1};
+       }},
+      {"routed_layers: -1 must be above -1", [](Rollout& r) { r.routed_experts.layers[0] = -1; }},
+      {"routed_experts has 0 experts a token", [](Rollout& r) { r.routed_experts.per_token = 0; }},
+      {"routed_experts has ids of 4 bytes", [](Rollout& r) { r.routed_experts.id_bytes = 4; }},
+      {"routed_experts has layers and no rows", [](Rollout& r) { r.routed_experts.ids.clear(); },
+       Reason::kLengths},
+      {"rows of 4: one for each of",
+       [](Rollout& r) { r.routed_experts.ids.resize(r.routed_experts.ids.size() - 4); },
+       Reason::kLengths},
+      {"rows of 4: one for each of", [](Rollout& r) { r.routed_experts.ids.push_back(0); },
+       Reason::kLengths},
+      {"routed_experts[2][1][1] = 9 is there twice for one token and layer",
+       [](Rollout& r) { r.routed_experts.ids[10] = r.routed_experts.ids[11] = 9; }},
+      {"routed_experts[0][0][1] = 32768 is outside [0, 32767]",
+       [](Rollout& r) {
+         const std::size_t rows = r.prompt_ids.size() + r.completion_ids.size() - 1;
+         r.routed_experts = test::make_routed(rows, 2, 1);
+         r.routed_experts.ids[2] = 0;
+         r.routed_experts.ids[3] = 0x80;
+       }},
   };
   const Rollout good = make_rollout(5, 1, 4, 2);
   REQUIRE(good.completion_ids.size() > 6);
   REQUIRE(good.branches.size() == 3);
   REQUIRE(good.turn_rewards.size() == 2);
+  REQUIRE(good.routed_experts.layers.size() == 2);
   REQUIRE(validate(good).ok());
   for (const Break& b : breaks) {
     Rollout bad = good;
@@ -129,6 +154,16 @@ TEST_CASE("turns and branches are bounded, each by its own limit", "[schema]") {
   CHECK(validate(r, few_turns).error().detail.find("turn_offsets has 2 entries, limit 1") !=
         std::string::npos);
   CHECK(validate(r, few_branches).error().detail.find("branches has 3 entries, limit 2") !=
+        std::string::npos);
+}
+
+TEST_CASE("routed experts are bounded by a frame's bytes and by experts a token", "[schema]") {
+  const Rollout r = make_rollout(5, 1, 4, 2);
+  Limits few_bytes, few_experts;
+  few_bytes.max_frame_bytes = r.routed_experts.ids.size() - 1;
+  few_experts.max_experts_per_token = 1;
+  CHECK(validate(r, few_bytes).error().detail.find("routed_experts has") != std::string::npos);
+  CHECK(validate(r, few_experts).error().detail.find("has 2 experts a token, expected 1 to 1") !=
         std::string::npos);
 }
 

@@ -13,6 +13,11 @@ using namespace ringside;
 
 namespace {
 
+std::vector<int64_t> join(std::vector<int64_t> a, const std::vector<int64_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 // Token ids are unique over all documents, so an entry can be told by the token that scores it.
 std::vector<sp::Document> make_documents(const std::vector<int64_t>& lengths) {
   std::vector<sp::Document> documents;
@@ -78,10 +83,6 @@ TEST_CASE(
 
 TEST_CASE(
     "a shared prefix becomes one segment, to any depth, and every document keeps its tokens") {
-  const auto join = [](std::vector<int64_t> a, const std::vector<int64_t>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  };
   const std::vector<int64_t> prompt(20, 1);
   const std::vector<int64_t> turn = join(prompt, std::vector<int64_t>(18, 2));
   const std::vector<std::vector<int64_t>> ids{join(prompt, {3, 4}),
@@ -111,6 +112,65 @@ TEST_CASE(
   CHECK(std::count(packed.begin(), packed.end(), -1) == 0);
   CHECK(tree.paths[2].size() == 2);
   CHECK(sp::unshared_tree(documents).forest.num_tokens() == 22 + 39 + 38 + 40 + 2 + 20 + 39);
+}
+
+// Equal ids with other rows are other tokens: they were computed with other experts.
+TEST_CASE("a prefix tree shares tokens as far as ids and rows agree") {
+  const std::vector<int64_t> prompt(40, 1);
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<std::vector<uint8_t>> rows;
+  for (const int64_t last : {7, 8, 9}) {
+    ids.push_back(join(prompt, {last, last}));
+    rows.emplace_back(2 * ids.back().size(), uint8_t{5});
+  }
+  rows[1][2 * 10 + 1] = 4;  // token 10 of the second document
+  std::vector<const std::vector<int64_t>*> documents;
+  std::vector<const std::vector<uint8_t>*> bytes;
+  for (std::size_t d = 0; d < ids.size(); ++d) {
+    documents.push_back(&ids[d]);
+    bytes.push_back(&rows[d]);
+  }
+  CHECK(sp::build_prefix_tree(documents).forest.num_tokens() == 40 + 3 * 2);
+  const auto tree = sp::build_prefix_tree(documents, bytes);
+  // The first and the third share 40 tokens, the second shares 10 with them.
+  CHECK(tree.forest.num_tokens() == 10 + 30 + 2 * 2 + 32);
+  std::vector<std::vector<uint8_t>> packed(tree.forest.num_tokens());
+  for (std::size_t d = 0; d < ids.size(); ++d) {
+    const auto places = sp::packed_indices_of(tree, static_cast<int64_t>(d));
+    REQUIRE(places.size() == ids[d].size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::vector<uint8_t> row{rows[d][2 * i], rows[d][2 * i + 1]};
+      REQUIRE((packed[places[i]].empty() || packed[places[i]] == row));
+      packed[places[i]] = row;
+    }
+  }
+}
+
+TEST_CASE("every token's row is on the rank that has the token") {
+  const std::vector<int64_t> prompt(20, 1);
+  std::vector<sp::Document> documents(3);
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    documents[d].ids = join(prompt, {static_cast<int64_t>(5 + d), 6});
+    for (std::size_t i = 0; i < documents[d].ids.size(); ++i) {
+      // Twice the id, and the place: tokens of one id and one place have one row.
+      documents[d].token_rows.push_back(static_cast<uint8_t>(2 * documents[d].ids[i]));
+      documents[d].token_rows.push_back(static_cast<uint8_t>(i));
+    }
+  }
+  const sp::CollatorOptions options{{4, 2, 8}, 1000, {}};
+  int64_t tokens = 0;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    for (const auto& batch : sp::collate(documents, sp::Mesh({1, 2, 2}, rank), options)) {
+      REQUIRE(batch.rows_sb.sizes() == at::IntArrayRef({batch.ids_s.numel(), 2}));
+      CHECK(batch.rows_sb.select(1, 0).equal((2 * batch.ids_s).to(at::kByte)));
+      CHECK(batch.rows_sb.select(1, 1).equal(batch.positions_s.to(at::kByte)));
+      tokens += batch.ids_s.numel();
+    }
+  }
+  CHECK(tokens == 20 + 3 * 2);
+  documents[1].token_rows.pop_back();
+  CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 2, 2}, 0), options),
+                    Catch::Contains("document 1 has 43 bytes in the rows of its 22 tokens"));
 }
 
 TEST_CASE("families keep to their budget and hold every document once") {

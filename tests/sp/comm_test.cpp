@@ -202,6 +202,28 @@ TEST_CASE("what parameter sharding folds in and what is left of sp are disjoint 
   }
 }
 
+TEST_CASE("experts' groups cut the ranks of a replica another way") {
+  // Two replicas of 12 ranks: 2 shards x ring 2 x ulysses 3, and 3 sets of all experts in each.
+  const sp::MeshShape shape{.dp_replicate = 2, .ring = 2, .ulysses = 3, .dp_shard = 2, .expert = 4};
+  const sp::Mesh mesh(shape, 12 + 7);
+  CHECK(mesh.ranks(sp::axes::kExpert) == std::vector<int64_t>{16, 17, 18, 19});
+  CHECK(mesh.coordinate(sp::axes::kExpert) == 3);
+  CHECK(mesh.ranks(sp::axes::kExpertShard) == std::vector<int64_t>{15, 19, 23});
+  CHECK(mesh.ranks(sp::axes::kSameExperts) == std::vector<int64_t>{3, 7, 11, 15, 19, 23});
+  for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
+    const sp::Mesh each(shape, rank);
+    for (const sp::Axes axes :
+         {sp::axes::kExpert, sp::axes::kExpertShard, sp::axes::kSameExperts}) {
+      CHECK(static_cast<int64_t>(each.ranks(axes).size()) == each.size(axes));
+      CHECK(each.ranks(axes).at(each.coordinate(axes)) == rank);
+    }
+  }
+  CHECK_THROWS_WITH(mesh.size({sp::Axis::kExpert, sp::Axis::kRing}),
+                    Catch::Contains("another way"));
+  CHECK_THROWS_WITH(sp::Mesh({.ulysses = 4, .expert = 3}, 0),
+                    Catch::Contains("3 ranks with all experts do not divide the 4 ranks"));
+}
+
 TEST_CASE("sub-meshes of any set of axes: sizes, coordinates and members agree") {
   const sp::MeshShape shape{2, 2, 3};
   const sp::Axes batch_and_ulysses{sp::Axis::kDpReplicate, sp::Axis::kUlysses};

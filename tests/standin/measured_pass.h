@@ -32,6 +32,7 @@ struct PassLayout {
     config.data_parallel_shard_size = mesh.dp_shard;
     config.ringattn_parallel_size = mesh.ring;
     config.ulysses_parallel_size = mesh.ulysses;
+    config.expert_parallel_size = mesh.expert;
     config.cp_fsdp_mode = stage > 0 ? rl::CpFsdpMode::kAll : rl::CpFsdpMode::kNone;
     config.zero_stage = stage > 0 ? stage : 3;
     return config;
@@ -67,6 +68,10 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
     shape.state.zero_stage = layout.stage;
     shape.state.masters_on_host = layout.optimizer_on_host;
   }
+  shape.state.expert_ranks = layout.mesh.expert;
+  shape.state.expert_shard_ranks = layout.mesh.expert > 1
+                                       ? mesh.size(rl::expert_shard_axes(layout.parallel()).shard)
+                                       : shape.state.shard_ranks;
   shape.adapters = layout.adapters;
   return shape;
 }
@@ -87,6 +92,7 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     const bool is_measured = mesh.rank() == 0;
     engine::ComputeContext context(dtype, device);
     context.sharding = rl::make_sharding(layout.parallel(), comms);
+    context.experts = rl::make_expert_sharding(layout.parallel(), comms);
     context.host_master = layout.optimizer_on_host;
     auto decoder = std::make_unique<engine::Decoder>(config, context);
     decoder->init_random(1, 0.1);

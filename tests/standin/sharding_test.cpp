@@ -19,7 +19,11 @@ using Outcome = test::ShardOutcome;
 Outcome train(const Layout& layout, at::ScalarType dtype, bool on_standin) {
   Outcome outcome;
   const auto body = [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-    auto own = test::train_sharded(layout, test::tiny_config(), dtype, at::kFloat, 3, mesh, groups);
+    engine::ModelConfig model = test::tiny_config();
+    if (layout.expert > 1) {
+      model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
+    }
+    auto own = test::train_sharded(layout, model, dtype, at::kFloat, 3, mesh, groups);
     if (mesh.rank() == 0) {
       outcome = std::move(own);
     }
@@ -59,6 +63,7 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
       {.shard = 2, .activations = {engine::Recompute::kFull}, .offload = Offload::kMoments},
       {.shard = 2, .stage = 1, .offload = Offload::kFull},
       {.replicate = 2, .shard = 2, .offload = Offload::kFull, .offload_parameters = true},
+      {.shard = 2, .ulysses = 2, .activations = {engine::Recompute::kFull, true}, .expert = 2},
   };
   for (const Layout& layout : layouts) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -77,6 +77,14 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
   }
   cases.push_back(
       {models.part("qwen3_moe"), kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
+  const Part deepseek = models.part("deepseek_v3");
+  cases.push_back({deepseek, kLayouts[2], kAlgorithms[0], kDtypes[1], kRecomputations[2]});
+  cases.push_back({deepseek,
+                   kLayouts[6],
+                   kAlgorithms[0],
+                   kDtypes[0],
+                   kRecomputations[0],
+                   {"offloaded", {"optimizer.offload=full"}}});
   cases.push_back({qwen3, kLayouts[0], kAlgorithms[1], kDtypes[0], kRecomputations[0]});
   cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[2], kDtypes[1], kRecomputations[0]});

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
 #include "rl/setup/model_setup.h"
@@ -29,6 +30,11 @@ struct ShardLayout {
   rl::OptimizerOffload offload = rl::OptimizerOffload::kNone;
   bool offload_parameters = false;
   int64_t documents = 9;
+  int64_t expert = 1;
+  sp::RingImpl ring_impl = sp::RingImpl::kP2p;
+  bool shared_prefix = true;
+  sp::Placement placement = sp::Placement::kDocumentAware;
+  int64_t micro_batch_tokens = 24;
 
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
@@ -36,6 +42,7 @@ struct ShardLayout {
     parallel.data_parallel_shard_size = shard;
     parallel.ringattn_parallel_size = ring;
     parallel.ulysses_parallel_size = ulysses;
+    parallel.expert_parallel_size = expert;
     parallel.cp_fsdp_mode = mode;
     parallel.zero_stage = stage;
     return parallel;
@@ -45,16 +52,20 @@ struct ShardLayout {
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
            std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) + " recompute " +
            std::to_string(static_cast<int>(activations.recompute)) + " offload " +
-           std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "");
+           std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "") +
+           (expert > 1 ? " expert " + std::to_string(expert) : "") +
+           (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
+           (shared_prefix ? "" : " unshared");
   }
 };
 
 struct ShardOutcome {
   std::vector<at::Tensor> weights;  // of every unit, whole
   std::vector<double> losses, norms;
-  int64_t micro_batches = 0;            // a step
-  int64_t empty_micro_batches = 0;      // of all ranks together
-  std::map<std::string, int64_t> sent;  // bytes that rank 0 sent in the shard's group, by tag
+  int64_t micro_batches = 0;        // a step
+  int64_t empty_micro_batches = 0;  // of all ranks together
+  // Bytes that rank 0 sent in the group of the shard, and of its experts' shard, by tag.
+  std::map<std::string, int64_t> sent;
 };
 
 // Documents of unequal lengths, of which a budget of 24 tokens makes several micro-batches.
@@ -85,7 +96,7 @@ inline void draw_corrections(engine::Decoder& decoder) {
   for (engine::ParamUnit* unit : decoder.units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       if (unit->specs()[i].name.ends_with("e_score_correction_bias")) {
-        unit->assign(i, router_correction(unit->specs()[i].numel()));
+        assign(*unit, i, router_correction(unit->specs()[i].numel()));
       }
     }
   }
@@ -111,9 +122,14 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
-  const sp::HeadShape heads{model.num_attention_heads, model.num_key_value_heads, model.head_dim};
-  const rl::LocalBatch local{sp::collate(uneven_documents(layout.documents), mesh, {heads, 24, {}}),
-                             0};
+  sp::SequenceOptions sequence;
+  sequence.plan.ring_impl = layout.ring_impl;
+  sequence.shared_prefix = layout.shared_prefix;
+  sequence.placement = layout.placement;
+  const rl::LocalBatch local{
+      sp::collate(uneven_documents(layout.documents), mesh,
+                  engine::collator_options(model, layout.micro_batch_tokens, sequence)),
+      0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
   outcome.micro_batches = static_cast<int64_t>(inputs.size());
@@ -137,6 +153,11 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     outcome.norms.push_back(runner.step(1e-2, 0.5).grad_norm);
   }
   outcome.sent = context.sharding->shard->sent_bytes();
+  if (context.experts) {
+    for (const auto& [tag, bytes] : context.experts->sharding->shard->sent_bytes()) {
+      outcome.sent[tag] += bytes;
+    }
+  }
   for (const engine::ParamUnit* unit : runner.model().units()) {
     outcome.weights.push_back(unit->gather_flat().cpu().clone());
   }

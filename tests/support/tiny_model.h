@@ -43,6 +43,29 @@ inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
   return config;
 }
 
+// Gated delta nets and, in the last layer, gated attention with RoPE of half of each head. With
+// experts: in the second layer, beside a shared MLP with a gate.
+inline engine::ModelConfig hybrid_config(bool experts, int64_t vocab_size = 19) {
+  engine::ModelConfig config = tiny_config(vocab_size);
+  config.num_hidden_layers = 3;
+  config.norms_plus_one = config.gated_attention = true;
+  config.rotary_dim = 4;
+  config.delta_net = {{2, 4, 6, 5, 4}, /*grouped_projections=*/experts};
+  if (experts) {
+    config.experts = {.count = 5,
+                      .per_token = 2,
+                      .intermediate_size = 12,
+                      .normalise_weights = true,
+                      .shared_intermediate_size = 10,
+                      .gated_shared = true};
+  }
+  const auto second = experts ? engine::ChannelMixer::kExperts : engine::ChannelMixer::kMlp;
+  config.blocks = {{engine::TokenMixer::kGatedDelta},
+                   {engine::TokenMixer::kGatedDelta, second},
+                   {engine::TokenMixer::kSoftmaxAttention}};
+  return config;
+}
+
 inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::ScalarType dtype,
                                       uint64_t seed, double std = 0.2) {
   engine::Decoder decoder(config, dtype);

@@ -45,6 +45,7 @@ class Models {
       config.erase(key);
     }
     write("llama", config);
+    write("deepseek_v3", with_latent_attention(config));
   }
   Part part(const std::string& name) const {
     return {name, {"model.path=" + (directory_.path() / name).string(), "model.init=random"}};
@@ -57,6 +58,26 @@ class Models {
                    {"num_experts_per_tok", 2},
                    {"moe_intermediate_size", 24},
                    {"norm_topk_prob", true}});
+    return config;
+  }
+  static nlohmann::json with_latent_attention(nlohmann::json config) {
+    config.update({{"model_type", "deepseek_v3"},
+                   {"architectures", {"DeepseekV3ForCausalLM"}},
+                   {"num_key_value_heads", config["num_attention_heads"]},
+                   {"head_dim", 4},
+                   {"q_lora_rank", 12},
+                   {"kv_lora_rank", 10},
+                   {"qk_nope_head_dim", 8},
+                   {"qk_rope_head_dim", 4},
+                   {"v_head_dim", 6},
+                   {"n_routed_experts", 6},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"n_group", 3},
+                   {"topk_group", 2},
+                   {"routed_scaling_factor", 1.5},
+                   {"first_k_dense_replace", 1}});
     return config;
   }
   void write(const std::string& name, const nlohmann::json& config) {

@@ -111,6 +111,9 @@ class Preflight(unittest.TestCase):
 
     # --- the model ---
 
+    def test_routes_of_a_model_without_experts(self):
+        self.refused("algorithm.router_replay=rollout", expect=("algorithm.router_replay: is rollout", "has no experts"))
+
     def test_a_model_that_is_not_a_directory_here(self):
         for path, parts in {"": ["model.path is not set"],
                             "nothere": ["model.path", "nothere", "does not exist"],

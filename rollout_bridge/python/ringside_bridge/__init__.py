@@ -2,9 +2,9 @@
 
 from .client import Client
 from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
-from .schema import GrantedGroup, Rollout
+from .schema import GrantedGroup, Rollout, RoutedExperts
 from .sockets import CurveKeys
 from .weights import root_hash_of
 
 __all__ = ["Client", "CurveKeys", "Disconnected", "Ended", "Failed", "Granted", "GrantedGroup", "Rollout",
-           "RolloutRejected", "WeightsReady", "root_hash_of"]
+           "RolloutRejected", "RoutedExperts", "WeightsReady", "root_hash_of"]

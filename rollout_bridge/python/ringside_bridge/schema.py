@@ -10,6 +10,7 @@ import numpy as np
 MAX_LOGPROB = 1e-3  # rounding; anything above is an error
 MAX_TURNS = 16 * 1024
 MAX_BRANCHES = 1024
+MAX_EXPERT_ID = 32767
 
 
 @dataclass
@@ -21,6 +22,44 @@ class GrantedGroup:
     min_version: int
     attempt: int
     sample_indices: list[int]
+
+
+@dataclass
+class RoutedExperts:
+    """Experts that each token used in the layers with experts of the model that sampled it."""
+
+    layers: list[int]  # indices of these layers in the model, strictly rising
+    experts: np.ndarray  # [tokens - 1, layers, experts a token]: the last token has no row
+
+    @classmethod
+    def from_table(cls, table: np.ndarray, layers: list[int], num_layers: int) -> "RoutedExperts":
+        """From a server's table [tokens - 1, n, K], whose n layers are `layers` or all `num_layers` of the
+        model. Rows of layers without experts are dropped."""
+        if table.ndim != 3 or table.shape[1] not in (len(layers), num_layers):
+            raise ValueError(f"a table of shape {list(table.shape)}, expected [tokens - 1, {len(layers)} or "
+                             f"{num_layers} layers, experts a token]")
+        return cls(list(layers), table if table.shape[1] == len(layers) else table[:, layers])
+
+    def validate(self, tokens: int) -> None:
+        """Raises ValueError unless this fits a rollout of so many tokens."""
+        shape = list(self.experts.shape)
+        if len(shape) != 3 or shape[:2] != [tokens - 1, len(self.layers)] or shape[2] < 1:
+            raise ValueError(f"routed_experts has shape {shape}, expected [{tokens - 1}, {len(self.layers)}, K]: "
+                             f"a row for each of {tokens} tokens but the last")
+        if not self.layers or self.layers != sorted(set(self.layers)) or self.layers[0] < 0:
+            raise ValueError(f"routed_experts: layers {self.layers} must rise strictly from 0 or above")
+        if not np.issubdtype(self.experts.dtype, np.integer):
+            raise ValueError(f"routed_experts holds {self.experts.dtype}, expected whole numbers")
+        if self.experts.size and not (self.experts.min() >= 0 and self.experts.max() <= MAX_EXPERT_ID):
+            raise ValueError(f"routed_experts: an id is outside [0, {MAX_EXPERT_ID}]")
+        ordered = np.sort(self.experts, axis=2)
+        if (ordered[:, :, 1:] == ordered[:, :, :-1]).any():
+            raise ValueError("routed_experts: an expert is there twice for one token and layer")
+
+    def buffers(self) -> list[tuple[str, str, np.ndarray]]:
+        small = not self.experts.size or self.experts.max() <= 255
+        return [("routed_layers", "I32", np.asarray(self.layers, "<i4")),
+                ("routed_experts", "U8" if small else "I16", self.experts.astype("u1" if small else "<i2"))]
 
 
 @dataclass
@@ -47,6 +86,7 @@ class Rollout:
     # Forks of the conversation as (begin, context_end): completion tokens from begin on continue the
     # token before position context_end (0: the prompt) and what that one continues.
     branches: list[tuple[int, int]] | None = None
+    routed_experts: RoutedExperts | None = None  # for a trainer that replays routes
     prompt_id: str = ""
     attempt: int = 0
     trainer_term: int = -1  # -1: filled in with that of the installed weights
@@ -83,6 +123,8 @@ class Rollout:
             raise ValueError(f"temperature = {self.temperature}, expected > 0")
         self._validate_turns()
         self._validate_branches()
+        if self.routed_experts:
+            self.routed_experts.validate(len(self.prompt_ids) + length)
 
     def _validate_turns(self) -> None:
         offsets, rewards = self.turn_offsets or [], self.turn_rewards or []
@@ -140,4 +182,6 @@ class Rollout:
             out.append(("advantages", "F32", np.asarray(self.advantages, "<f4")))
         if self.branches:
             out.append(("branches", "I64", np.asarray(self.branches, "<i8").reshape(-1, 2)))
+        if self.routed_experts and self.routed_experts.experts.size:
+            out += self.routed_experts.buffers()
         return out

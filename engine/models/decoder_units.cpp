@@ -1,0 +1,156 @@
+#include "engine/models/decoder_units.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "engine/models/decoder_layer.h"
+#include "engine/params/sharding.h"
+#include "sp/layout/range.h"
+
+namespace ringside::engine {
+namespace {
+
+constexpr const char* kCorrections = "router_corrections";
+
+// Of the routers that have a correction, in the order of their layers.
+std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
+      const std::string layer = "model.layers." + std::to_string(i);
+      specs.push_back({layer + ".mlp.gate.e_score_correction_bias", {config.experts.count}, true});
+    }
+  }
+  return specs;
+}
+
+struct UnitSpecs {
+  std::string name;
+  std::vector<ParamSpec> specs;
+  bool of_experts = false;
+};
+
+// The units of Decoder::units(), in order.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+  const int64_t v = config.vocab_size, e = config.hidden_size;
+  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string name = "layers." + std::to_string(i);
+    units.push_back({name, decoder_layer_specs(config, i)});
+    if (config.has_experts(i)) {
+      units.push_back({name + ".experts", layer_experts_specs(config, i), /*of_experts=*/true});
+    }
+  }
+  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
+  if (!config.tie_word_embeddings) {
+    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
+  }
+  if (const auto corrections = correction_specs(config); !corrections.empty()) {
+    units.push_back({kCorrections, corrections});
+  }
+  return units;
+}
+
+// A unit of a layer's experts: all of them, or this rank's part of them.
+std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& config,
+                                        ComputeContext context) {
+  if (context.experts == nullptr) {
+    return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context);
+  }
+  const int64_t ranks = context.experts->ranks->size(), count = config.experts.count;
+  TORCH_CHECK(ranks <= count, "model config: ", count, " experts are too few for ", ranks,
+              " ranks, of which each holds at least one");
+  const int64_t parameters = static_cast<int64_t>(unit.specs.size()) / count;  // of one expert
+  UnitParts parts{context.experts->ranks, {}};
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    parts.ends.push_back(sp::even_part(count, ranks, rank).end * parameters);
+  }
+  context.sharding = context.experts->sharding;
+  return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context, std::move(parts));
+}
+
+}  // namespace
+
+std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
+  std::vector<ParamSpec> specs;
+  for (UnitSpecs& unit : unit_specs(config)) {
+    std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
+  }
+  return specs;
+}
+
+ComputeContext whole_context(ComputeContext context) {
+  context.sharding = nullptr;
+  context.experts = nullptr;
+  context.host_master = context.host_values = context.host_moments = false;
+  return context;
+}
+
+DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
+    : config_(config), context_(context), tied_(config.tie_word_embeddings) {
+  for (UnitSpecs& unit : unit_specs(config)) {
+    if (unit.of_experts) {
+      experts_.back() = all_.size();
+      all_.push_back(experts_unit(std::move(unit), config, context));
+      continue;
+    }
+    if (!all_.empty() && static_cast<int64_t>(layers_.size()) < config.num_hidden_layers) {
+      layers_.push_back(all_.size());
+      experts_.emplace_back();
+      final_norm_ = all_.size() + (config.has_experts(layers_.size() - 1) ? 2 : 1);
+    }
+    const bool whole = unit.name == kCorrections;
+    all_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                               whole ? whole_context(context) : context));
+  }
+}
+
+std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
+  const auto found = std::ranges::find(layers_, unit);
+  return found == layers_.end() ? std::nullopt : std::make_optional(found - layers_.begin());
+}
+
+LayerWeights DecoderUnits::layer_weights(int64_t i) const {
+  LayerWeights weights = materialize_layer(config_, i, layer(i), context_.compute);
+  if (const ParamUnit* unit = experts(i)) {
+    set_layer_weights(weights, config_, i, unit->materialize(experts_cut(i)), LayerParts::kExperts);
+  }
+  return weights;
+}
+
+UnitShapes DecoderUnits::experts_cut(int64_t i) const {
+  const auto& sharding = context_.experts;
+  const int64_t all = config_.experts.count;
+  const int64_t mine =
+      sharding == nullptr
+          ? all
+          : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
+  return experts_shapes(config_, i, mine, context_.compute);
+}
+
+at::Tensor DecoderUnits::router_correction(int64_t i) const {
+  if (!config_.has_experts(i) || config_.experts.router != RouterKind::kSigmoid) {
+    return {};
+  }
+  int64_t before = 0;
+  for (int64_t layer = 0; layer < i; ++layer) {
+    before += config_.has_experts(layer) ? 1 : 0;
+  }
+  return all_.back()->view(before);
+}
+
+void DecoderUnits::prefetch_layer(int64_t i) const {
+  if (i < 0 || i >= config_.num_hidden_layers) {
+    return;
+  }
+  layer(i).prefetch(context_.compute);
+  if (const ParamUnit* unit = experts(i)) {
+    unit->prefetch(context_.compute);
+  }
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,69 @@
+// Parameter units of a decoder, and which part of the model each of them holds.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/device/compute_context.h"
+#include "engine/models/layer_weights.h"
+#include "engine/models/model_config.h"
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
+// nothing.
+std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
+
+// The context of parameters that every rank holds whole, on its device.
+ComputeContext whole_context(ComputeContext context);
+
+// Copies share the units.
+class DecoderUnits {
+ public:
+  // Throws: c10::Error when there are fewer experts than ranks that hold them.
+  DecoderUnits(const ModelConfig& config, const ComputeContext& context);
+
+  // Embedding, layers in order, each followed by its experts if it has any, final norm, an untied
+  // head, and last the corrections of routers. The corrections are whole on every rank.
+  const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
+
+  const ParamUnit& embedding() const { return *all_.front(); }
+  ParamUnit& layer(int64_t i) const { return *all_[layers_[i]]; }
+  // Null for a layer without experts.
+  const ParamUnit* experts(int64_t i) const {
+    return experts_[i] ? all_[*experts_[i]].get() : nullptr;
+  }
+  const ParamUnit& final_norm() const { return *all_[final_norm_]; }
+  // The embedding's unit with tied embeddings.
+  const ParamUnit& head() const { return tied_ ? embedding() : *all_[final_norm_ + 1]; }
+
+  // The layer whose parameters but experts all()[unit] has; nullopt for other units.
+  std::optional<int64_t> layer_of(std::size_t unit) const;
+
+  // All weights of a layer, in the compute dtype, without the router's correction.
+  LayerWeights layer_weights(int64_t i) const;
+  // How this rank's experts of a layer are cut into matrices.
+  UnitShapes experts_cut(int64_t i) const;
+  // Of the choice of experts in a layer; undefined without one.
+  at::Tensor router_correction(int64_t i) const;
+
+  // Starts gathering a layer's weights, if there is such a layer.
+  void prefetch_layer(int64_t i) const;
+
+ private:
+  ModelConfig config_;
+  ComputeContext context_;
+  std::vector<std::shared_ptr<ParamUnit>> all_;
+  std::vector<std::size_t> layers_;                  // each layer's place in all_
+  std::vector<std::optional<std::size_t>> experts_;  // of its experts
+  std::size_t final_norm_ = 0;
+  bool tied_ = false;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,145 @@
+// Guards: generation with recurrent states that departs from a forward over the whole sequence;
+// packed documents that reach each other; gradients of a model with gated delta nets.
+#include <ATen/ATen.h>
+
+#include "engine/generate/generator.h"
+#include "engine/runner/collator_options.h"
+#include "engine/runner/sequence_parallel_attention.h"
+#include "engine/runner/sequence_parallel_delta.h"
+#include "tests/support/catch.h"
+#include "tests/support/close.h"
+#include "tests/support/local_attention.h"
+#include "tests/support/tiny_model.h"
+
+namespace ringside::engine {
+namespace {
+
+using test::max_abs_diff;
+using Prompts = std::vector<std::vector<int64_t>>;
+
+// Documents for themselves, in one process.
+class LocalHybrid final : public AttentionBackend {
+ public:
+  LocalHybrid(const ModelConfig& config, const std::vector<int64_t>& lengths)
+      : attention_(lengths), delta_(prepared(config, lengths), nothing(), nothing()) {}
+  RecurrentBackend* recurrent() override { return &delta_; }
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v) override {
+    return attention_.attend(spec, q, k, v);
+  }
+
+ private:
+  static std::shared_ptr<sp::Communicator> nothing() { return sp::make_single_rank_communicator(); }
+  static std::shared_ptr<const PreparedState> prepared(const ModelConfig& config,
+                                                       const std::vector<int64_t>& lengths) {
+    return std::make_shared<const PreparedState>(
+        std::make_shared<const sp::StatePlan>(
+            sp::plan_state(sp::SequenceLayout(lengths, 1, 1), config.delta_net.shape, 0)),
+        at::kCPU);
+  }
+
+  test::LocalAttention attention_;
+  SequenceParallelDelta delta_;
+};
+
+// Slow decays, so that a state of the wrong sequence or step is seen.
+Decoder hybrid_decoder(bool experts, at::ScalarType dtype = at::kDouble) {
+  Decoder decoder = test::random_decoder(test::hybrid_config(experts, 13), dtype, 9, 0.35);
+  const at::NoGradGuard no_grad;
+  for (ParamUnit* unit : decoder.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      if (unit->specs()[i].name.ends_with("A_log")) {
+        unit->view(i).fill_(-3);
+      }
+    }
+    unit->changed();
+  }
+  return decoder;
+}
+
+at::Tensor hidden_of(const Decoder& decoder, const std::vector<int64_t>& ids,
+                     const std::vector<int64_t>& lengths) {
+  LocalHybrid backend(decoder.config(), lengths);
+  return decoder.forward(at::tensor(ids, at::kLong), test::packed_positions(lengths), backend);
+}
+
+TEST_CASE("greedy decoding with recurrent states equals a forward over the whole sequence") {
+  const Prompts prompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2}, {1, 2, 3}, {10, 11}};
+  for (const bool experts : {false, true}) {
+    const Decoder decoder = hybrid_decoder(experts);
+    const auto completions =
+        generate(decoder, prompts, {.temperature = 0, .max_new_tokens = 80, .stop_ids = {0}});
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      std::vector<int64_t> all = prompts[i];
+      all.insert(all.end(), completions[i].ids.begin(), completions[i].ids.end());
+      const at::Tensor logits =
+          decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())}));
+      const at::Tensor logprobs = at::log_softmax(logits, -1);
+      for (std::size_t t = prompts[i].size(); t < all.size(); ++t) {
+        CAPTURE(experts, i, t);
+        const at::Tensor row = logprobs[static_cast<int64_t>(t) - 1];
+        CHECK(row.argmax().item<int64_t>() == all[t]);
+        CHECK(completions[i].logprobs[t - prompts[i].size()] ==
+              Approx(row[all[t]].item<double>()).margin(1e-5));
+      }
+    }
+  }
+}
+
+TEST_CASE("packed documents of a hybrid model compute as each does alone") {
+  const Decoder decoder = hybrid_decoder(/*experts=*/true);
+  const std::vector<int64_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, lengths{6, 1, 3};
+  const at::NoGradGuard no_grad;
+  const at::Tensor together = hidden_of(decoder, ids, lengths);
+  int64_t begin = 0;
+  for (const int64_t n : lengths) {
+    const std::vector<int64_t> own(ids.begin() + begin, ids.begin() + begin + n);
+    CHECK(max_abs_diff(together.narrow(0, begin, n), hidden_of(decoder, own, {n})) < 1e-12);
+    begin += n;
+  }
+}
+
+TEST_CASE("every gradient of a hybrid model equals finite differences") {
+  const std::vector<int64_t> ids{1, 2, 3, 4, 5, 6, 7, 8}, lengths{5, 1, 2};
+  for (const bool experts : {false, true}) {
+    Decoder decoder = hybrid_decoder(experts);
+    at::manual_seed(1);
+    const at::Tensor weight = at::randn({8, decoder.config().hidden_size}, at::kDouble);
+    const auto loss = [&] { return (hidden_of(decoder, ids, lengths) * weight).sum(); };
+    for (ParamUnit* unit : decoder.units()) {
+      unit->zero_grad();
+    }
+    loss().backward();
+    const at::NoGradGuard no_grad;
+    for (ParamUnit* unit : decoder.units()) {
+      if (!unit->flat().grad().defined()) {
+        continue;  // the head's, which takes no part
+      }
+      const at::Tensor direction = at::randn_like(unit->flat());
+      const double step = 1e-6;
+      const auto moved = [&](double by) {
+        unit->flat().add_(direction, by);
+        unit->changed();
+        return loss().item<double>();
+      };
+      const double up = moved(step), down = moved(-2 * step);
+      moved(step);
+      CAPTURE(experts, unit->name());
+      const double expected = (up - down) / (2 * step);
+      CHECK((unit->flat().grad() * direction).sum().item<double>() ==
+            Approx(expected).epsilon(1e-6).margin(1e-6));
+    }
+  }
+}
+
+TEST_CASE("a backend without states is refused by the layer's number") {
+  const Decoder decoder = hybrid_decoder(false);
+  test::LocalAttention attention({2});
+  CHECK_THROWS_WITH(
+      decoder.forward(at::tensor({1, 2}, at::kLong), at::tensor({0, 1}, at::kLong), attention),
+      Catch::Contains("layer 0 needs a backend that passes states"));
+}
+
+}  // namespace
+}  // namespace ringside::engine

@@ -1,0 +1,268 @@
+// Replayed routes in training: they reach every token at every layout, and take back what a router
+// that differs at the worker does to the log-probs.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "engine/io/hf_directory.h"
+#include "engine/io/safetensors.h"
+#include "rl/data/rollout_file.h"
+#include "rl/rollouts/live_source.h"
+#include "rl/rollouts/rollout_log.h"
+#include "rl/setup/sharding.h"
+#include "rl/worker/decoder_sampler.h"
+#include "rl/worker/run_loop.h"
+#include "tests/support/letter_tokenizer.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/training_cases.h"
+
+namespace fs = std::filesystem;
+
+namespace ringside::test {
+namespace {
+
+const fs::path kGoldens = fs::path(RINGSIDE_SOURCE_DIR) / "tests/goldens/regression";
+constexpr int64_t kExperts = 6, kPerToken = 2;
+
+// Three layers, of which the middle one has an MLP; routers whose choices are close, so that a
+// small change of the router changes many of them, and experts that differ much.
+engine::ModelConfig model_config() {
+  engine::ModelConfig config = tiny_config(32);
+  config.model_type = "qwen3_moe";
+  config.num_hidden_layers = 3;
+  config.eos_token_ids = {1};
+  config.experts = {kExperts, kPerToken, 16, /*normalise_weights=*/true};
+  config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts},
+                   {.channel_mixer = engine::ChannelMixer::kMlp},
+                   {.channel_mixer = engine::ChannelMixer::kExperts}};
+  return config;
+}
+
+// Calls `change` with the router's matrix of each layer that has one.
+void edit_routers(engine::Decoder& decoder, const std::function<void(at::Tensor)>& change) {
+  const at::NoGradGuard no_grad;
+  for (engine::ParamUnit* unit : decoder.units()) {
+    for (const engine::NamedSlice& slice : unit->slices()) {
+      if (slice.name.ends_with("mlp.gate.weight")) {
+        change(slice.values);
+      }
+    }
+    unit->changed();
+  }
+}
+
+class ModelDirectory {
+ public:
+  ModelDirectory() {
+    engine::Decoder decoder = random_decoder(model_config(), at::kFloat, 11, 0.4);
+    edit_routers(decoder, [](at::Tensor router) { router.mul_(0.02); });
+    fs::create_directories(path("model"));
+    engine::save_decoder(decoder, path("model"), at::kFloat);
+    write_file(directory_.path() / "model/tokenizer.json", letter_tokenizer());
+    std::string prompts;
+    for (const char* prompt : {"abc", "bcd", "hello", "zyxwv"}) {
+      prompts += std::string(R"({"prompt": ")") + prompt + R"(", "answer": "a"})" + "\n";
+    }
+    write_file(directory_.path() / "train.jsonl", prompts);
+  }
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+// The recorded rollouts of the goldens with routes for this model.
+std::vector<bridge::Rollout> rollouts_with_routes() {
+  auto rollouts = rl::read_rollout_file(kGoldens / "plain.jsonl", 4);
+  for (bridge::Rollout& rollout : rollouts) {
+    // Of a token and its place, so that a group's prompt has the same routes.
+    std::vector<int64_t> ids = rollout.prompt_ids;
+    ids.insert(ids.end(), rollout.completion_ids.begin(), rollout.completion_ids.end());
+    rollout.routed_experts = {{0, 2}, kPerToken, 1, {}};
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        const int64_t first = (ids[i] + 3 * static_cast<int64_t>(i) + layer) % kExperts;
+        rollout.routed_experts.ids.push_back(static_cast<uint8_t>(first));
+        rollout.routed_experts.ids.push_back(static_cast<uint8_t>((first + 2) % kExperts));
+      }
+    }
+  }
+  return rollouts;
+}
+
+struct Trained {
+  std::vector<nlohmann::json> metrics;
+  std::vector<at::Tensor> weights;
+};
+
+Trained trained_with(const ModelDirectory& files, const fs::path& rollouts, Words words) {
+  for (const char* word : {"rollout.prompts_per_step=4", "rollout.group_size=4", "train.steps=2",
+                           "train.tokens_per_micro_batch=64", "model.dtype=float64",
+                           "train.num_mini_batches=2", "optimizer.learning_rate=0.01"}) {
+    words.insert(words.begin(), word);
+  }
+  words.push_back("model.path=" + files.path("model"));
+  rl::Config config = rl::load_config_or_throw({}, words);
+  rl::factor_context_parallel(config);
+  const TemporaryDirectory run_dir;
+  run_ranks(
+      rl::mesh_shape(config.parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        train(config, rollouts, run_dir.path(), mesh, comms);
+      },
+      std::chrono::seconds(60), rl::sharding_axes(config.parallel));
+  Trained trained{metrics_of(run_dir.path()), {}};
+  for (const std::string& name : tensor_files(run_dir.path())) {
+    if (name.starts_with("checkpoint-final")) {
+      const engine::SafetensorsFile file(run_dir.path() / name);
+      for (std::size_t i = 0; i < file.entries().size(); ++i) {
+        trained.weights.push_back(file.tensor(i).clone());
+      }
+    }
+  }
+  return trained;
+}
+
+double difference(const Trained& a, const Trained& b) {
+  REQUIRE(a.weights.size() == b.weights.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    worst = std::max(
+        worst,
+        (a.weights[i].to(at::kDouble) - b.weights[i].to(at::kDouble)).abs().max().item<double>());
+  }
+  return worst;
+}
+
+TEST_CASE("replayed routes train to the same weights at every layout", "[routes]") {
+  const ModelDirectory files;
+  const TemporaryDirectory directory;
+  const fs::path with = directory.path() / "with.jsonl";
+  const auto rollouts = rollouts_with_routes();
+  rl::RolloutLog(with, 0).write(1, rollouts, std::vector<int64_t>(rollouts.size() + 1, 0), {});
+  const Words replay{"algorithm.router_replay=rollout"};
+  const Trained one = trained_with(files, with, replay);
+  const double changed = one.metrics.front().at("router/changed_routes").get<double>();
+  CHECK(changed > 0.3);
+  CHECK(changed < 1.0);
+  CHECK(difference(one, trained_with(files, with, {})) > 1e-4);
+  const std::vector<Words> layouts{
+      {"sp.shared_prefix=false"},
+      {"model.recompute=full"},
+      {"parallel.ulysses_parallel_size=2", "model.recompute=selective"},
+      {"parallel.ringattn_parallel_size=2"},
+      {"parallel.ringattn_parallel_size=2", "sp.ring_impl=all_gather", "sp.shared_prefix=false"},
+      {"parallel.ringattn_parallel_size=2", "parallel.ulysses_parallel_size=2"},
+      {"parallel.data_parallel_replicate_size=2"},
+      {"parallel.data_parallel_shard_size=2"}};
+  for (Words words : layouts) {
+    INFO(words.front());
+    words.insert(words.end(), replay.begin(), replay.end());
+    const Trained other = trained_with(files, with, words);
+    CHECK(difference(one, other) < 1e-10);
+    // It counts tokens that are computed.
+    const bool shared = std::ranges::find(words, "sp.shared_prefix=false") == words.end();
+    const double here = other.metrics.front().at("router/changed_routes").get<double>();
+    CHECK((std::abs(here - changed) < 1e-12) == shared);
+  }
+}
+
+TEST_CASE("training replays the routes of the old policy's pass", "[routes]") {
+  const ModelDirectory files;
+  const fs::path rollouts = kGoldens / "plain.jsonl";
+  const Trained none = trained_with(files, rollouts, {});
+  CHECK_FALSE(none.metrics.front().contains("router/changed_routes"));
+  const Words replay{"algorithm.router_replay=recompute"};
+  const Trained one = trained_with(files, rollouts, replay);
+  // The second mini-batch's weights differ from the old policy's.
+  CHECK(one.metrics.front().at("router/changed_routes").get<double>() > 0.0);
+  CHECK(difference(one, none) > 1e-6);
+  const Trained two =
+      trained_with(files, rollouts,
+                   {replay[0], "parallel.ringattn_parallel_size=2",
+                    "parallel.ulysses_parallel_size=2", "model.recompute=selective"});
+  CHECK(difference(one, two) < 1e-10);
+}
+
+TEST_CASE("a rollout without routes is refused where they are replayed", "[routes]") {
+  const ModelDirectory files;
+  CHECK_THROWS_WITH(
+      trained_with(files, kGoldens / "plain.jsonl", {"algorithm.router_replay=rollout"}),
+      Catch::Contains("plain.jsonl:1: rollout '0/0': brings no routed experts"));
+}
+
+// A worker whose routers differ from those that it installed.
+class PerturbedSampler final : public rl::DecoderSampler {
+ public:
+  using rl::DecoderSampler::DecoderSampler;
+
+  std::string install(const bridge::WeightSnapshot& snapshot) override {
+    const std::string root = DecoderSampler::install(snapshot);
+    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
+    edit_routers(decoder(), [&](at::Tensor router) {
+      router.add_(at::randn(router.sizes(), generator, router.options()), 0.002);
+    });
+    return root;
+  }
+};
+
+// The first step's metrics of a live run with that worker.
+nlohmann::json live_step(const ModelDirectory& files, const std::string& replay) {
+  rl::Config config = rl::load_config_or_throw(
+      {}, {"model.path=" + files.path("model"), "data.train=" + files.path("train.jsonl"),
+           "rollout.prompts_per_step=4", "rollout.group_size=4", "rollout.reward=length",
+           "rollout.max_completion_tokens=40", "train.steps=1", "log.samples=0",
+           "algorithm.router_replay=" + replay});
+  rl::factor_context_parallel(config);
+  const TemporaryDirectory run_dir;
+  const fs::path endpoint_file = run_dir.path() / "bridge/endpoint.json";
+  std::string error;
+  {
+    std::jthread worker([&](const std::stop_token& stop) {
+      try {
+        const rl::WorkerSettings settings{"worker", endpoint_file,
+                                          [stop] { return stop.stop_requested(); }};
+        PerturbedSampler sampler(config, settings.worker_id);
+        bridge::WorkerEndpoint endpoint(
+            rl::worker_options(config, settings, sampler.shared_settings()));
+        rl::EmbeddedLoop loop(endpoint, sampler, settings, 16, settings.now);
+        rl::run_loop(loop, endpoint, settings);
+      } catch (const std::exception& e) {
+        error = e.what();
+      }
+    });
+    run_ranks(
+        rl::mesh_shape(config.parallel),
+        [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+          rl::TrainingRun run({config, run_dir.path(), config.train.steps}, mesh, comms);
+          const auto source = rl::make_live_source(config, run.state().run_id, run_dir.path(), 0,
+                                                   config.train.steps);
+          rl::train_rl(run, source.get());
+        },
+        std::chrono::seconds(60), rl::sharding_axes(config.parallel));
+  }
+  REQUIRE(error == "");
+  return metrics_of(run_dir.path()).front();
+}
+
+TEST_CASE("replay takes back what a perturbed router of the worker does", "[routes]") {
+  const ModelDirectory files;
+  const auto kl = [](const nlohmann::json& step) {
+    return step.at("rollout_corr/k3_kl").get<double>();
+  };
+  const nlohmann::json without = live_step(files, "none");
+  const nlohmann::json with = live_step(files, "rollout");
+  WARN("k3 between worker and trainer without replay " << kl(without) << ", with replay "
+                                                       << kl(with) << ", changed routes "
+                                                       << with.at("router/changed_routes"));
+  CHECK(kl(without) > 1e-4);
+  CHECK(with.at("router/changed_routes").get<double>() > 0.01);
+  CHECK(kl(with) < kl(without) / 10);
+}
+
+}  // namespace
+}  // namespace ringside::test
