@@ -24,6 +24,7 @@ struct Architecture {
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& json);
 };
 
+// Every architecture that this program reads, one for each model_type.
 std::span<const Architecture* const> architectures();
 
 // nullptr: there is none of this name.
