@@ -24,6 +24,7 @@ MODELS = [
     ("qwen3", 4, 2, True, "all-linear"),
     ("qwen2", 5, 5, False, ["q_proj", "v_proj", "down_proj"]),
     ("llama", 6, 2, False, ["k_proj", "o_proj", "up_proj"]),
+    ("deepseek_v3", 4, 4, False, ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
 ]
 LOGPROB_TOLERANCE = 1e-5
 MERGE_TOLERANCE = 1e-6

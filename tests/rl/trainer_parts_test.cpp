@@ -126,9 +126,33 @@ TEST_CASE("a version received as changes installs to the trainer's bits, and its
   }
 }
 
+// A router's correction of which bf16 would change every number.
+engine::Decoder decoder_with_correction() {
+  auto decoder = test::random_decoder(test::latent_config(), at::kFloat, 1);
+  const at::NoGradGuard no_grad;
+  decoder.units().back()->flat().copy_(at::arange(6, at::kFloat).add(1).reciprocal());
+  return decoder;
+}
+
+TEST_CASE("the correction of a router is published and saved in fp32 beside bf16 weights") {
+  const auto trainer = decoder_with_correction();
+  auto worker = test::random_decoder(test::latent_config(), at::kBFloat16, 2);
+  const auto snapshot = rl::snapshot_weights(trainer, at::kBFloat16, "run", 1, 0);
+  rl::install_weights(worker, *snapshot);
+  const at::Tensor& sent = trainer.units().back()->flat();
+  CHECK_FALSE(sent.equal(sent.to(at::kBFloat16).to(at::kFloat)));
+  CHECK(worker.units().back()->flat().equal(sent));
+  CHECK(rl::installed_root_hash(worker, snapshot->manifest) == snapshot->manifest.root_hash);
+  worker.add_adapters({2, 4.0, {"o_proj"}});  // freezes in the compute dtype
+  CHECK(worker.units().back()->flat().equal(sent));
+  const test::TemporaryDirectory dir;
+  engine::save_decoder(trainer, dir.path(), at::kBFloat16);
+  CHECK(engine::load_decoder(dir.path(), at::kBFloat16).units().back()->flat().equal(sent));
+}
+
 TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
-  auto decoder = make_decoder(1);
+  auto decoder = GENERATE(false, true) ? decoder_with_correction() : make_decoder(1);
   bridge::SharedBlocks blocks;
   const auto block = blocks.take(rl::PublishedParameters(decoder).bytes(dtype));
   auto shared = rl::copy_weights(decoder, dtype, block);
@@ -143,7 +167,7 @@ TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
 
 TEST_CASE("a version's directory made of a copy is the decoder's own") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
-  const auto decoder = make_decoder(1);
+  const auto decoder = GENERATE(false, true) ? decoder_with_correction() : make_decoder(1);
   const test::TemporaryDirectory dir;
   const rl::VersionDirectories directories(dir.path(), /*keep=*/0, dtype, "");
   const auto of_decoder = directories.write(decoder, 1, 1);

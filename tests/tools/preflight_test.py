@@ -178,6 +178,21 @@ class Preflight(unittest.TestCase):
         write_weights(self.model / "model.safetensors", shapes_of({**self.config, "vocab_size": 40}))
         self.refused(expect=("tokenizer.json", "vocab_size", "40"))
 
+    def test_projections_that_the_model_does_not_have(self):
+        latent = {**self.config, "model_type": "deepseek_v3", "num_key_value_heads": HEADS, "head_dim": 4,
+                  "q_lora_rank": 6, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+                  "n_routed_experts": 2, "n_shared_experts": 1, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
+                  "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
+        self.write(self.model / "config.json", latent)
+        random = ("model.init=random",)
+        self.accepted(*random)
+        self.accepted(*random, "lora.rank=2", "lora.target_modules=q_a_proj,kv_b_proj,o_proj")
+        self.refused(*random, "lora.rank=2",
+                     expect=("lora.target_modules", "experts have none", "kv_a_proj_with_mqa"))
+        self.refused(*random, "lora.rank=2", "lora.target_modules=k_proj", expect=("lora.target_modules", "q_a_proj"))
+        self.refused(*random, "sp.async_ulysses=true", "parallel.ulysses_parallel_size=2",
+                     expect=("sp.async_ulysses", "latent attention", "deepseek_v3"))
+
     # --- data ---
 
     def test_data_files_are_read_to_the_last_line(self):
