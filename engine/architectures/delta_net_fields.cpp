@@ -34,7 +34,7 @@ void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
   defaults.read_rope = read_partial_rope;
   read_shared_fields(json, defaults, config);
   read_attention_bias(json, config);
-  config.qk_norm = config.norms_plus_one = config.gated_attention = true;
+  config.attention.qk_norm = config.norms_plus_one = config.attention.gated = true;
   config.delta_net.shape = read_heads_of_delta_net(json);
 }
 
@@ -47,7 +47,7 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
   }
   const int64_t interval =
       json.has("full_attention_interval") ? json.require_at_least(1, "full_attention_interval") : 4;
-  config.list_blocks();
+  list_blocks(config);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string type = !types.empty()                ? types[layer]
                              : (layer + 1) % interval != 0 ? kLinear
@@ -64,13 +64,13 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
 void write_delta_net_fields(const ModelConfig& config, nlohmann::ordered_json& json) {
   const sp::StateShape& shape = config.delta_net.shape;
   const double fraction =
-      static_cast<double>(config.rotary_dim) / static_cast<double>(config.head_dim);
+      static_cast<double>(config.attention.rotary_dim) / static_cast<double>(config.head_dim);
   json["partial_rotary_factor"] = fraction;
   json["rope_parameters"]["partial_rotary_factor"] = fraction;
   if (!json["rope_scaling"].is_null()) {
     json["rope_scaling"]["partial_rotary_factor"] = fraction;
   }
-  json.update({{"attention_bias", config.qkv_bias},
+  json.update({{"attention_bias", config.attention.qkv_bias},
                {"linear_num_key_heads", shape.key_heads},
                {"linear_num_value_heads", shape.value_heads},
                {"linear_key_head_dim", shape.key_dim},
@@ -78,7 +78,7 @@ void write_delta_net_fields(const ModelConfig& config, nlohmann::ordered_json& j
                {"linear_conv_kernel_dim", shape.conv_taps}});
   nlohmann::ordered_json types = nlohmann::ordered_json::array();
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    types.push_back(config.is_delta_net(layer) ? kLinear : kSoftmax);
+    types.push_back(is_delta_net(config, layer) ? kLinear : kSoftmax);
   }
   json["layer_types"] = types;
 }

@@ -21,9 +21,10 @@ ModelConfig read_gemma3(const JsonObject& json) {
                       .read_rope = read_global_and_local_rope},
                      config);
   read_attention_bias(json, config);
-  config.qk_norm = config.norms_plus_one = config.branch_norms = config.scaled_embedding = true;
+  config.attention.qk_norm = config.norms_plus_one = config.branch_norms = config.scaled_embedding =
+      true;
   config.activation = GateActivation::kGeluTanh;
-  config.query_scalar =
+  config.attention.query_scalar =
       json.has("query_pre_attn_scalar") ? json.require_at_least(1, "query_pre_attn_scalar") : 256;
   refuse_unless_null(json, "final_logit_softcapping");
   refuse_unless_null(json, "attn_logit_softcapping");
@@ -37,7 +38,7 @@ ModelConfig read_gemma3(const JsonObject& json) {
   }
   read_layer_windows(
       json, read_window(json), [&](int64_t layer) { return (layer + 1) % pattern != 0; }, config);
-  config.list_blocks();
+  list_blocks(config);
   for (BlockSpec& block : config.blocks) {
     block.local_rope = block.window > 0;
   }
@@ -47,8 +48,8 @@ ModelConfig read_gemma3(const JsonObject& json) {
 void write_gemma3(const ModelConfig& config, nlohmann::ordered_json& json) {
   json.erase("hidden_act");
   json["hidden_activation"] = "gelu_pytorch_tanh";
-  json["attention_bias"] = config.qkv_bias;
-  json["query_pre_attn_scalar"] = config.query_scalar;
+  json["attention_bias"] = config.attention.qkv_bias;
+  json["query_pre_attn_scalar"] = config.attention.query_scalar;
   json["sliding_window"] = window_json(config);
   json["layer_types"] = layer_types_json(config);
   json["final_logit_softcapping"] = json["attn_logit_softcapping"] = nullptr;

@@ -42,8 +42,9 @@ ModelConfig read_gpt_oss(const JsonObject& json) {
     json.fail("rope_parameters", "is missing, and so is rope_scaling");
   }
   json.has("initial_context_length");  // that of the rope_type
-  config.qkv_bias = config.o_bias = json.boolean("attention_bias").value_or(true);
-  config.sinks = true;
+  config.attention.qkv_bias = config.attention.o_bias =
+      json.boolean("attention_bias").value_or(true);
+  config.attention.sinks = true;
   read_experts(json, config);
   read_layer_windows(
       json, read_window(json, 128), [](int64_t layer) { return layer % 2 == 0; }, config);
@@ -51,7 +52,7 @@ ModelConfig read_gpt_oss(const JsonObject& json) {
 }
 
 void write_gpt_oss(const ModelConfig& config, nlohmann::ordered_json& json) {
-  json["attention_bias"] = config.qkv_bias;
+  json["attention_bias"] = config.attention.qkv_bias;
   json["num_local_experts"] = config.experts.count;
   json["num_experts_per_tok"] = config.experts.per_token;
   json["swiglu_limit"] = 7.0;

@@ -13,7 +13,7 @@ ModelConfig read_llama(const JsonObject& json) {
 }
 
 void write_llama(const ModelConfig& config, nlohmann::ordered_json& json) {
-  json["attention_bias"] = config.qkv_bias;
+  json["attention_bias"] = config.attention.qkv_bias;
   json["mlp_bias"] = config.mlp_bias;
 }
 

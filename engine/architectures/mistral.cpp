@@ -8,7 +8,7 @@ namespace {
 ModelConfig read_mistral(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {.key_value_heads_required = false}, config);
-  config.list_blocks();
+  list_blocks(config);
   for (BlockSpec& block : config.blocks) {
     block.window = read_window(json);
   }

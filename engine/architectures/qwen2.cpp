@@ -12,7 +12,7 @@ ModelConfig read_qwen2(const JsonObject& json) {
     json.fail("use_mrope", "is true, but positions have one component here");
   }
   // Always; the class has no attention_bias.
-  config.qkv_bias = true;
+  config.attention.qkv_bias = true;
   return config;
 }
 

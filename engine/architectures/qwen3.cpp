@@ -9,12 +9,12 @@ ModelConfig read_qwen3(const JsonObject& json) {
   read_shared_fields(json, {.head_dim = 128}, config);
   read_qwen_windows(json, config);
   read_attention_bias(json, config);
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   return config;
 }
 
 void write_qwen3(const ModelConfig& config, nlohmann::ordered_json& json) {
-  json["attention_bias"] = config.qkv_bias;
+  json["attention_bias"] = config.attention.qkv_bias;
   write_qwen_windows(config, json);
 }
 

@@ -9,7 +9,7 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
   ModelConfig config;
   read_shared_fields(json, {}, config);
   read_attention_bias(json, config);
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   read_qwen_experts(json, /*normalised=*/false, config);
   // Of every layer: the class has no max_window_layers.
   if (json.boolean("use_sliding_window").value_or(false)) {
@@ -23,7 +23,7 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
 }
 
 void write_qwen3_moe(const ModelConfig& config, nlohmann::ordered_json& json) {
-  json["attention_bias"] = config.qkv_bias;
+  json["attention_bias"] = config.attention.qkv_bias;
   json["sliding_window"] = window_json(config);
   json["use_sliding_window"] = !json["sliding_window"].is_null();
   write_qwen_experts(config, json);

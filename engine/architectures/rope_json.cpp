@@ -185,7 +185,8 @@ class Reader {
 };
 
 void refuse_partial_rotation(const JsonObject& json, const ModelConfig& config) {
-  if (config.rotary_dim == 0 && json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
+  if (config.attention.rotary_dim == 0 &&
+      json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
     json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
   }
 }
@@ -277,10 +278,12 @@ void read_partial_rope(const JsonObject& json, ModelConfig& config) {
   const auto parameters = json.object("rope_parameters");
   const auto inside = parameters ? parameters->number(kFraction) : std::nullopt;
   const double fraction = inside.value_or(json.number(kFraction).value_or(0.25));
-  config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * fraction);
-  if (!(fraction > 0 && fraction <= 1) || config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
+  config.attention.rotary_dim =
+      static_cast<int64_t>(static_cast<double>(config.head_dim) * fraction);
+  if (!(fraction > 0 && fraction <= 1) || config.attention.rotary_dim < 2 ||
+      config.attention.rotary_dim % 2 != 0) {
     json.fail(kFraction, "is " + text_of(fraction) + ", which turns " +
-                             std::to_string(config.rotary_dim) + " of " +
+                             std::to_string(config.attention.rotary_dim) + " of " +
                              std::to_string(config.head_dim) +
                              " components; expected an even number of them, at least 2");
   }

@@ -84,7 +84,8 @@ int64_t read_expert_count(const JsonObject& json) {
 }
 
 void read_attention_bias(const JsonObject& json, ModelConfig& config) {
-  config.qkv_bias = config.o_bias = json.boolean("attention_bias").value_or(false);
+  config.attention.qkv_bias = config.attention.o_bias =
+      json.boolean("attention_bias").value_or(false);
 }
 
 void read_layer_windows(const JsonObject& json, int64_t window,
@@ -107,7 +108,7 @@ void read_layer_windows(const JsonObject& json, int64_t window,
       if (window == 0) {
         json.fail("layer_types", "holds sliding_attention, but the model has no sliding window");
       }
-      config.list_blocks();
+      list_blocks(config);
       config.blocks[layer].window = window;
     }
   }
@@ -139,7 +140,7 @@ nlohmann::ordered_json layer_types_json(const ModelConfig& config) {
 }
 
 nlohmann::ordered_json window_json(const ModelConfig& config) {
-  const int64_t window = config.distinct_windows().back();
+  const int64_t window = distinct_windows(config).back();
   return window > 0 ? nlohmann::ordered_json(window) : nlohmann::ordered_json(nullptr);
 }
 

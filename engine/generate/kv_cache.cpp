@@ -88,7 +88,7 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     // Zeros, because a NaN in a masked column would survive its weight of 0.
     // Layers that pass a state have none.
-    const int64_t kept_dim = config.is_delta_net(layer) ? 0 : dim;
+    const int64_t kept_dim = is_delta_net(config, layer) ? 0 : dim;
     keys_.push_back(at::zeros({rows, heads, capacity, kept_dim}, context.compute_options()));
     if (!keeps_latents_) {
       values_.push_back(at::zeros_like(keys_.back()));

@@ -56,8 +56,9 @@ ModelConfig checked(ModelConfig c) {
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
-  TORCH_CHECK(c.rotary_dim % 2 == 0 && c.rotary_dim <= c.head_dim, "model config: RoPE turns ",
-              c.rotary_dim, " of ", c.head_dim, " components");
+  TORCH_CHECK(c.attention.rotary_dim % 2 == 0 && c.attention.rotary_dim <= c.head_dim,
+              "model config: RoPE turns ", c.attention.rotary_dim, " of ", c.head_dim,
+              " components");
   TORCH_CHECK(c.rope().head_dim % 2 == 0,
               "model config: rotary embedding needs an even number of components, got ",
               c.rope().head_dim);

@@ -24,32 +24,37 @@ BlockSpec ModelConfig::block(int64_t layer) const {
   return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
 }
 
-std::vector<int64_t> ModelConfig::expert_layers() const {
+std::vector<int64_t> expert_layers(const ModelConfig& config) {
   std::vector<int64_t> layers;
-  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
-    if (has_experts(layer)) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.has_experts(layer)) {
       layers.push_back(layer);
     }
   }
   return layers;
 }
 
-void ModelConfig::list_blocks() {
-  if (blocks.empty()) {
-    blocks.assign(num_hidden_layers, block(0));
+bool is_delta_net(const ModelConfig& config, int64_t layer) {
+  return config.block(layer).token_mixer == TokenMixer::kGatedDelta;
+}
+
+void list_blocks(ModelConfig& config) {
+  if (config.blocks.empty()) {
+    config.blocks.assign(config.num_hidden_layers, config.block(0));
   }
 }
 
-std::vector<int64_t> ModelConfig::distinct_windows() const {
+std::vector<int64_t> distinct_windows(const ModelConfig& config) {
   std::set<int64_t> windows;
-  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
-    windows.insert(window(layer));
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    windows.insert(config.window(layer));
   }
   return {windows.begin(), windows.end()};
 }
 
 double ModelConfig::softmax_scale() const {
-  return 1.0 / std::sqrt(static_cast<double>(query_scalar > 0 ? query_scalar : head_dim));
+  const int64_t scalar = attention.query_scalar > 0 ? attention.query_scalar : head_dim;
+  return 1.0 / std::sqrt(static_cast<double>(scalar));
 }
 
 int64_t num_positions(const ModelConfig& config) {

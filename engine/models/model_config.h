@@ -37,6 +37,19 @@ struct ExpertsConfig {
   bool operator==(const ExpertsConfig&) const = default;
 };
 
+// Softmax attention, beside its heads.
+struct SoftmaxAttentionConfig {
+  bool qkv_bias = false;     // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;       // Llama and Qwen3 with attention_bias
+  bool qk_norm = false;      // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  bool sinks = false;        // GPT-OSS: a learned logit per query head joins every softmax
+  int64_t query_scalar = 0;  // scores are divided by its root; 0 = head_dim
+  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
+  bool gated = false;
+  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
+  bool operator==(const SoftmaxAttentionConfig&) const = default;
+};
+
 // Latent attention of the layers that have it (MLA). A head's queries and keys have nope_dim
 // components without RoPE and rope_dim ones with it: head_dim together.
 struct LatentAttentionConfig {
@@ -88,18 +101,11 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;     // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;       // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;     // Llama with mlp_bias
-  bool qk_norm = false;      // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
-  bool sinks = false;        // GPT-OSS: a learned logit per query head joins every softmax
-  int64_t query_scalar = 0;  // attention scores are divided by its root; 0 = head_dim
+  bool mlp_bias = false;          // Llama with mlp_bias
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
   bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
-  // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
-  bool gated_attention = false;
-  int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
+  SoftmaxAttentionConfig attention;
   LatentAttentionConfig latent;
   DeltaNetConfig delta_net;
   ExpertsConfig experts;
@@ -121,11 +127,7 @@ struct ModelConfig {
 
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
-  // Writes blocks out where they are all alike.
-  void list_blocks();
   int64_t window(int64_t layer) const { return block(layer).window; }
-  // Of all layers, ascending.
-  std::vector<int64_t> distinct_windows() const;
   // Whether the layer's experts are parameters of a unit of their own.
   bool has_experts_unit(int64_t layer) const {
     return has_experts(layer) && experts.kind == ExpertKind::kPlain;
@@ -134,14 +136,8 @@ struct ModelConfig {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
 
-  // The layers with experts, ascending.
-  std::vector<int64_t> expert_layers() const;
-
   bool has_latent_attention() const { return latent.kv_rank > 0; }
   bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
-  bool is_delta_net(int64_t layer) const {
-    return block(layer).token_mixer == TokenMixer::kGatedDelta;
-  }
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 
@@ -150,9 +146,9 @@ struct ModelConfig {
 
   RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   RopeSettings rope() const {
-    const int64_t turned = has_latent_attention() ? latent.rope_dim
-                           : rotary_dim > 0       ? rotary_dim
-                                                  : head_dim;
+    const int64_t turned = has_latent_attention()     ? latent.rope_dim
+                           : attention.rotary_dim > 0 ? attention.rotary_dim
+                                                      : head_dim;
     return {turned,
             rope_theta,
             rope_scaling,
@@ -161,6 +157,17 @@ struct ModelConfig {
             has_latent_attention() ? turned : head_dim};
   }
 };
+
+// Writes config.blocks out where the layers are all alike.
+void list_blocks(ModelConfig& config);
+
+// Windows of all layers, ascending, each once.
+std::vector<int64_t> distinct_windows(const ModelConfig& config);
+
+// The layers with experts, ascending.
+std::vector<int64_t> expert_layers(const ModelConfig& config);
+
+bool is_delta_net(const ModelConfig& config, int64_t layer);
 
 // Positions that the model is meant for: max_position_embeddings, stretched by rope types whose
 // config.json keeps the length before scaling there (linear; yarn: factor x original length), and

@@ -30,7 +30,7 @@ std::vector<Weight> split_rows(const Weight& weight, const std::vector<int64_t>&
 // i < r/2. So components are put in an order in which these pairs lie D/2 apart; scores of queries
 // and keys in the same order are the same.
 at::Tensor pair_components(const ModelConfig& config, const at::Tensor& x) {
-  const int64_t r = config.rotary_dim, d = config.head_dim, still = (d - r) / 2;
+  const int64_t r = config.attention.rotary_dim, d = config.head_dim, still = (d - r) / 2;
   if (r == 0 || r == d || !x.defined()) {
     return x;
   }
@@ -56,7 +56,7 @@ at::Tensor gated_attention(const ModelConfig& config, const LayerWeights& weight
                            const AttentionSpec& spec, const at::Tensor& normed_sE,
                            const RopeTables& rope, AttentionBackend& attention) {
   const int64_t d = config.head_dim, h = config.num_attention_heads, k = config.num_key_value_heads;
-  const int64_t q_dim = config.gated_attention ? 2 * d : d;
+  const int64_t q_dim = config.attention.gated ? 2 * d : d;
   const at::Tensor qkv = apply_linear(normed_sE, weights.qkv_weight, weights.qkv_bias);
   const at::Tensor q_gate = qkv.narrow(1, 0, h * q_dim).unflatten(1, {h, q_dim});
   const at::Tensor keys = qkv.narrow(1, h * q_dim, k * d).unflatten(1, {k, d});
@@ -64,7 +64,7 @@ at::Tensor gated_attention(const ModelConfig& config, const LayerWeights& weight
   const at::Tensor qk = pair_components(config, at::cat({q_gate.narrow(2, 0, d), keys}, 1));
   const RotatedHeads heads = norm_and_rotate(qk, {h, k}, head_norms(config, weights), rope);
   at::Tensor out_sHD = attention.attend(spec, heads.q_sHD, heads.k_sKD, values);
-  if (config.gated_attention) {
+  if (config.attention.gated) {
     out_sHD = out_sHD * at::sigmoid(q_gate.narrow(2, d, d));
   }
   return apply_linear(out_sHD.flatten(1), weights.o_weight, weights.o_bias);
@@ -99,13 +99,13 @@ at::Tensor overlapped_self_attention(const ModelConfig& config, const LayerWeigh
 std::vector<LayerPart> softmax_attention_parts(const ModelConfig& config) {
   const int64_t e = config.hidden_size, d = config.head_dim;
   const int64_t out = config.num_attention_heads * d, kv = config.num_key_value_heads * d;
-  const int64_t q = config.gated_attention ? 2 * out : out;
+  const int64_t q = config.attention.gated ? 2 * out : out;
   std::vector<LayerPart> parts{{&LayerWeights::qkv_weight,
                                 {q + 2 * kv, e},
                                 {{"self_attn.q_proj.weight", {q, e}},
                                  {"self_attn.k_proj.weight", {kv, e}},
                                  {"self_attn.v_proj.weight", {kv, e}}}}};
-  if (config.qkv_bias) {
+  if (config.attention.qkv_bias) {
     parts.push_back({&LayerWeights::qkv_bias,
                      {q + 2 * kv},
                      {{"self_attn.q_proj.bias", {q}},
@@ -113,14 +113,14 @@ std::vector<LayerPart> softmax_attention_parts(const ModelConfig& config) {
                       {"self_attn.v_proj.bias", {kv}}}});
   }
   parts.push_back(single_part(&LayerWeights::o_weight, "self_attn.o_proj.weight", {e, out}));
-  if (config.o_bias) {
+  if (config.attention.o_bias) {
     parts.push_back(single_part(&LayerWeights::o_bias, "self_attn.o_proj.bias", {e}));
   }
-  if (config.sinks) {
+  if (config.attention.sinks) {
     parts.push_back(
         single_part(&LayerWeights::sinks, "self_attn.sinks", {config.num_attention_heads}));
   }
-  if (config.qk_norm) {
+  if (config.attention.qk_norm) {
     parts.push_back(single_part(&LayerWeights::q_norm, "self_attn.q_norm.weight", {d}));
     parts.push_back(single_part(&LayerWeights::k_norm, "self_attn.k_norm.weight", {d}));
   }
@@ -139,7 +139,7 @@ at::Tensor softmax_attention(const ModelConfig& config, const LayerWeights& weig
   if (OverlappedAttention* overlapped = context.attention.overlapped()) {
     return overlapped_self_attention(config, weights, spec, normed_sE, rope, *overlapped);
   }
-  if (config.gated_attention || config.rotary_dim > 0) {
+  if (config.attention.gated || config.attention.rotary_dim > 0) {
     return gated_attention(config, weights, spec, normed_sE, rope, context.attention);
   }
   const int64_t s = normed_sE.size(0), d = config.head_dim;

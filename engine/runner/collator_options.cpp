@@ -12,7 +12,7 @@ sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_p
           tokens_per_micro_batch,
           sequence,
           longest_exact_document(config),
-          config.distinct_windows(),
+          distinct_windows(config),
           config.has_delta_net() ? std::make_optional(config.delta_net.shape) : std::nullopt};
 }
 

@@ -57,7 +57,7 @@ void add_work(SequenceWork& work, const sp::MicroBatch& batch, const ModelConfig
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    if (model.is_delta_net(layer)) {
+    if (is_delta_net(model, layer)) {
       continue;
     }
     const sp::WindowPlan& plan = batch.plan(model.window(layer));
@@ -144,7 +144,7 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
-      if (decoder.config().is_delta_net(layer)) {
+      if (is_delta_net(decoder.config(), layer)) {
         const sp::StateTraffic& traffic = input.batch->state_plan->traffic;
         bytes += state_forwards * sp::forward_bytes(traffic, element, sums) +
                  sp::backward_bytes(traffic, element, sums);

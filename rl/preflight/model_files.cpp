@@ -113,7 +113,7 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
 void check_router_replay(const Config& config, const engine::ModelConfig& model,
                          PreflightReport& report) {
   const RouterReplay replay = config.algorithm.router_replay;
-  if (replay != RouterReplay::kNone && model.expert_layers().empty()) {
+  if (replay != RouterReplay::kNone && expert_layers(model).empty()) {
     report.mistakes.push_back(
         {"algorithm.router_replay", "is " + std::string(to_string(replay)) + ", but the model in " +
                                         config.model.path + " has no experts; expected none"});

@@ -206,8 +206,8 @@ std::vector<std::string> names_of(const std::string& recipe) {
 }  // namespace
 
 ModelBounds model_bounds(const engine::ModelConfig& model) {
-  return {model.vocab_size, engine::num_positions(model), model.expert_layers(),
-          model.experts.count, model.experts.per_token};
+  return {model.vocab_size, engine::num_positions(model), expert_layers(model), model.experts.count,
+          model.experts.per_token};
 }
 
 Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {

@@ -28,7 +28,7 @@ sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelCon
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
   // The layers that attend furthest: without a window, if there are any.
-  const std::vector<int64_t> windows = model.distinct_windows();
+  const std::vector<int64_t> windows = distinct_windows(model);
   query.options.window = windows.front() == 0 ? 0 : windows.back();
   query.placement = config.sp.placement;
   query.element_bytes = element_bytes(config.model.dtype);

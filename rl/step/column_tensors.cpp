@@ -11,7 +11,7 @@ at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig
   if (!rows.defined()) {
     return {};
   }
-  const auto layers = static_cast<int64_t>(model.expert_layers().size());
+  const auto layers = static_cast<int64_t>(expert_layers(model).size());
   const int64_t ids = layers * model.experts.per_token;
   TORCH_CHECK(ids > 0 && (rows.size(1) == ids || rows.size(1) == 2 * ids), "routes of ",
               rows.size(1), " bytes a token for a model whose tokens use ", model.experts.per_token,

@@ -17,7 +17,7 @@ bridge::RoutedExperts routed_experts(const at::Tensor& routes_sLK,
   if (!routes_sLK.defined() || routes_sLK.numel() == 0) {
     return routed;
   }
-  const std::vector<int64_t> layers = model.expert_layers();
+  const std::vector<int64_t> layers = expert_layers(model);
   routed.layers.assign(layers.begin(), layers.end());
   routed.per_token = static_cast<int32_t>(routes_sLK.size(2));
   routed.id_bytes = static_cast<int32_t>(routes_sLK.element_size());

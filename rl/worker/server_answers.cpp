@@ -36,7 +36,7 @@ ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
       served_(served),
       scorer_(scorer),
       jobs_(jobs) {
-  const std::vector<int64_t> layers = model.expert_layers();
+  const std::vector<int64_t> layers = expert_layers(model);
   expert_layers_.assign(layers.begin(), layers.end());
 }
 

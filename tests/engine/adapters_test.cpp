@@ -125,8 +125,8 @@ ModelConfig model_config(bool biased) {
   config.head_dim = 4;
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
-  config.qk_norm = !biased;
-  config.qkv_bias = config.o_bias = config.mlp_bias = biased;
+  config.attention.qk_norm = !biased;
+  config.attention.qkv_bias = config.attention.o_bias = config.mlp_bias = biased;
   return config;
 }
 

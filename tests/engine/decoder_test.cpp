@@ -29,8 +29,8 @@ ModelConfig tiny_config(int64_t heads, int64_t kv_heads) {
 // The same model with every optional parameter there is.
 ModelConfig biased_config() {
   ModelConfig config = tiny_config(4, 2);
-  config.qk_norm = false;
-  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  config.attention.qk_norm = false;
+  config.attention.qkv_bias = config.attention.o_bias = config.mlp_bias = true;
   config.tie_word_embeddings = true;
   return config;
 }

@@ -94,8 +94,8 @@ Counts count_scores(at::ScalarType dtype) {
 
 ModelConfig qwen2_config() {
   ModelConfig config = test::tiny_config();
-  config.qk_norm = false;
-  config.qkv_bias = true;
+  config.attention.qk_norm = false;
+  config.attention.qkv_bias = true;
   return config;
 }
 

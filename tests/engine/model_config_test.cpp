@@ -57,16 +57,17 @@ TEST_CASE("config: defaults follow the architecture") {
   CHECK(llama.model_type == "llama");
   CHECK(llama.head_dim == 16);
   CHECK(llama.rope_theta == 10000.0);
-  CHECK_FALSE((llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm));
+  CHECK_FALSE((llama.attention.qkv_bias || llama.attention.o_bias || llama.mlp_bias ||
+               llama.attention.qk_norm));
   CHECK_FALSE(llama.tie_word_embeddings);
   CHECK(llama.eos_token_ids.empty());
 
   const ModelConfig qwen2 = load(base("qwen2"));
-  CHECK((qwen2.qkv_bias && !qwen2.o_bias && !qwen2.qk_norm));
+  CHECK((qwen2.attention.qkv_bias && !qwen2.attention.o_bias && !qwen2.attention.qk_norm));
 
   const ModelConfig qwen3 = load(base("qwen3"));
   CHECK(qwen3.head_dim == 128);  // Qwen3Config's own default, whatever hidden_size says
-  CHECK((qwen3.qk_norm && !qwen3.qkv_bias));
+  CHECK((qwen3.attention.qk_norm && !qwen3.attention.qkv_bias));
 }
 
 TEST_CASE("config: RoPE is read as transformers 4 and 5 write it") {
@@ -253,11 +254,11 @@ TEST_CASE("config: a field that may change the computation is refused, bookkeepi
                                         {"use_cache", true},
                                         {"use_mrope", false},
                                         {"use_sliding_window", false}});
-  CHECK(load(hub).qkv_bias);
+  CHECK(load(hub).attention.qkv_bias);
   CHECK(load(with(base("qwen3"), {{"attention_bias", false}, {"head_dim", 32}})).head_dim == 32);
   const ModelConfig nemo =
       load(with(base("mistral"), {{"head_dim", 32}, {"sliding_window", nullptr}}));
-  CHECK((nemo.head_dim == 32 && !nemo.qk_norm && !nemo.qkv_bias));
+  CHECK((nemo.head_dim == 32 && !nemo.attention.qk_norm && !nemo.attention.qkv_bias));
 }
 
 TEST_CASE("config: windows are those of transformers' classes") {
@@ -315,7 +316,8 @@ TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refus
 TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts cannot be is refused") {
   const json fields = with(base("gpt_oss"), gpt_oss_fields());
   const ModelConfig config = load(fields);
-  CHECK((config.sinks && config.qkv_bias && config.o_bias && config.rope_theta == 150000.0));
+  CHECK((config.attention.sinks && config.attention.qkv_bias && config.attention.o_bias &&
+         config.rope_theta == 150000.0));
   CHECK((config.window(0) == 128 && config.window(1) == 0));
   CHECK(config.experts.count == 4);
   CHECK_FALSE(*std::get<YarnRope>(config.rope_scaling).truncate);
@@ -405,9 +407,9 @@ json hybrid(const std::string& model_type) {
 TEST_CASE("config: gated delta nets, and attention in every fourth layer") {
   const ModelConfig config = load(hybrid("qwen3_next"));
   CHECK((config.delta_net.shape == sp::StateShape{2, 4, 8, 6, 4}));
-  CHECK((config.norms_plus_one && config.gated_attention && config.experts.gated_shared));
-  CHECK(config.rotary_dim == 4);
-  CHECK((config.is_delta_net(0) && config.is_delta_net(2) && !config.is_delta_net(3)));
+  CHECK((config.norms_plus_one && config.attention.gated && config.experts.gated_shared));
+  CHECK(config.attention.rotary_dim == 4);
+  CHECK((is_delta_net(config, 0) && is_delta_net(config, 2) && !is_delta_net(config, 3)));
   const auto refuses = [](const json& fields, const char* message) {
     CHECK_THROWS_WITH(load(with(hybrid("qwen3_5_text"), fields)), Catch::Contains(message));
   };
@@ -457,7 +459,8 @@ TEST_CASE("config: what is written is read back") {
   CHECK(again.hidden_size == config.hidden_size);
   CHECK(again.head_dim == config.head_dim);
   CHECK(again.rms_norm_eps == config.rms_norm_eps);
-  CHECK((again.qkv_bias && again.o_bias && again.mlp_bias && again.tie_word_embeddings));
+  CHECK((again.attention.qkv_bias && again.attention.o_bias && again.mlp_bias &&
+         again.tie_word_embeddings));
   CHECK(again.rope_theta == config.rope_theta);
   CHECK(again.rope_scaling == config.rope_scaling);
   CHECK(again.eos_token_ids == config.eos_token_ids);

@@ -135,8 +135,8 @@ ModelConfig odd_config(bool biased) {
   config.hidden_size = 12;  // no projection is a whole number of blocks
   config.intermediate_size = 10;
   config.head_dim = 4;
-  config.qk_norm = !biased;
-  config.qkv_bias = config.o_bias = config.mlp_bias = biased;
+  config.attention.qk_norm = !biased;
+  config.attention.qkv_bias = config.attention.o_bias = config.mlp_bias = biased;
   return config;
 }
 

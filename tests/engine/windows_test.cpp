@@ -23,7 +23,7 @@ using test::max_abs_diff;
 ModelConfig windowed_config() {
   ModelConfig config = test::tiny_config();
   config.num_hidden_layers = 3;
-  config.list_blocks();
+  list_blocks(config);
   config.blocks[0].window = 5;
   config.blocks[2].window = 2;
   return config;

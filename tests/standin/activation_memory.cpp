@@ -40,7 +40,7 @@ engine::ModelConfig small_model() {
   config.num_key_value_heads = 4;
   config.head_dim = 16;
   config.max_position_embeddings = 1 << 20;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   config.tie_word_embeddings = true;
   return config;
 }
@@ -55,7 +55,7 @@ engine::ModelConfig qwen3_600m() {
   config.num_key_value_heads = 8;
   config.head_dim = 128;
   config.max_position_embeddings = 1 << 24;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   config.tie_word_embeddings = true;
   return config;
 }

@@ -119,7 +119,7 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
           scope.reset_counts();
         }
         comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "counts begin");
-        const auto mini_batches = learner.collate(batch);
+        auto mini_batches = learner.collate(batch);
         learner.score(mini_batches, batch);
         learner.compute_advantages(batch);
         const auto updates = learner.update(mini_batches, batch);

@@ -16,14 +16,14 @@ inline engine::ModelConfig tiny_config(int64_t vocab_size = 19) {
   config.num_key_value_heads = 2;
   config.head_dim = 8;
   config.max_position_embeddings = 256;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   return config;
 }
 
 // Latent attention, in the second layer experts with a sigmoid router and a shared MLP.
 inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
   engine::ModelConfig config = tiny_config(vocab_size);
-  config.qk_norm = false;
+  config.attention.qk_norm = false;
   config.num_key_value_heads = config.num_attention_heads;
   config.head_dim = 10;
   config.latent = {.q_rank = 9, .kv_rank = 7, .nope_dim = 6, .rope_dim = 4, .value_dim = 8};
@@ -48,8 +48,8 @@ inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
 inline engine::ModelConfig hybrid_config(bool experts, int64_t vocab_size = 19) {
   engine::ModelConfig config = tiny_config(vocab_size);
   config.num_hidden_layers = 3;
-  config.norms_plus_one = config.gated_attention = true;
-  config.rotary_dim = 4;
+  config.norms_plus_one = config.attention.gated = true;
+  config.attention.rotary_dim = 4;
   config.delta_net = {{2, 4, 6, 5, 4}, /*grouped_projections=*/experts};
   if (experts) {
     config.experts = {.count = 5,

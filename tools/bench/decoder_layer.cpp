@@ -35,7 +35,7 @@ ModelConfig layer_config() {
   config.num_attention_heads = 16;
   config.num_key_value_heads = 8;
   config.head_dim = 128;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   return config;
 }
 

@@ -18,7 +18,7 @@ Decoder small_decoder() {
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
   config.head_dim = 32;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   config.tie_word_embeddings = true;
   Decoder decoder(config, at::kFloat);
   decoder.init_random(1, 0.05);

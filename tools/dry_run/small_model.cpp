@@ -101,7 +101,7 @@ engine::ModelConfig made_up_model() {
   model.max_position_embeddings = 40960;
   model.rope_theta = 1e6;
   model.tie_word_embeddings = true;
-  model.qk_norm = true;
+  model.attention.qk_norm = true;
   return model;
 }
 

@@ -41,7 +41,7 @@ engine::ModelConfig quickstart_model() {
   c.num_key_value_heads = 2;
   c.head_dim = 32;
   c.max_position_embeddings = 256;
-  c.qk_norm = true;
+  c.attention.qk_norm = true;
   c.tie_word_embeddings = true;
   return c;
 }

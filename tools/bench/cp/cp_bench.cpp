@@ -164,7 +164,7 @@ engine::ModelConfig step_model() {
   config.num_attention_heads = kHeads.num_query_heads;
   config.num_key_value_heads = kHeads.num_kv_heads;
   config.head_dim = kHeads.head_dim;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   config.tie_word_embeddings = true;
   return config;
 }

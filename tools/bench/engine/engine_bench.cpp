@@ -64,7 +64,7 @@ engine::ModelConfig bench_model() {
   config.num_attention_heads = 6;
   config.num_key_value_heads = 2;
   config.head_dim = 64;
-  config.qk_norm = true;
+  config.attention.qk_norm = true;
   config.tie_word_embeddings = true;
   return config;
 }
