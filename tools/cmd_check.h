@@ -8,6 +8,7 @@
 
 namespace ringside::tools {
 
+// Adds the command. Its callback sets context.exit_code; context must outlive the parsing.
 void add_check_command(CommandContext& context);
 
 }  // namespace ringside::tools

@@ -5,6 +5,7 @@
 
 namespace ringside::tools {
 
+// Adds the command. Its callback sets context.exit_code; context must outlive the parsing.
 void add_eval_command(CommandContext& context);
 
 }  // namespace ringside::tools

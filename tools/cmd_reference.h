@@ -6,6 +6,7 @@
 
 namespace ringside::tools {
 
+// Adds both commands, which write to standard output. context must outlive the parsing.
 void add_reference_commands(CommandContext& context);
 
 }  // namespace ringside::tools

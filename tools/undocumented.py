@@ -3,7 +3,7 @@
 Usage: tools/undocumented.py [FOLDER ...]      default: sp engine rl rollout_bridge tools
 
 A comment covers the declarations that follow it without a blank line. Left out: private members, overrides,
-destructors, comparison and assignment operators, deleted and defaulted functions, and one-line accessors.
+destructors, comparison, assignment and move, deleted and defaulted functions, and one-line accessors.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEFAULT = ["sp", "engine", "rl", "rollout_bridge", "tools"]
-TRIVIAL = re.compile(r"=\s*(delete|default)\s*;|\boverride\b|\bfinal\b\s*[;{]|~\w+\s*\(|operator\s*[=!<>]=|operator\s*=|static_assert|\busing\b")
+TRIVIAL = re.compile(r"=\s*(delete|default)\s*;|\boverride\b|\bfinal\b\s*[;{]|~\w+\s*\(|operator\s*[=!<>]=|operator\s*=|static_assert|\busing\b|MSGPACK_DEFINE|(\w+)\(\1&&\)|make_define_map")
 ACCESSOR = re.compile(r"^[\w:<>,&*\s\[\]]+\s\**&?\w+\(\)\s*(const)?\s*(noexcept)?\s*\{\s*return\s[^;]*;\s*\}$")
 KEYWORDS = ("if", "for", "while", "switch", "return", "else", "do", "catch", "throw", "TORCH_CHECK")
 

@@ -81,8 +81,8 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kDeepseekV3, &kGemma3, &kLlama,    &kMistral,  &kQwen2,
-                               &kQwen3,      &kQwen35, &kQwen3Moe, &kQwen3Next};
+constexpr std::array kTable = {&kDeepseekV3, &kGemma3, &kGptOss, &kLlama,    &kMistral,
+                               &kQwen2,      &kQwen3,  &kQwen35, &kQwen3Moe, &kQwen3Next};
 
 }  // namespace
 

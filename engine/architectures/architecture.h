@@ -24,6 +24,7 @@ struct Architecture {
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& json);
 };
 
+// Every architecture that this program reads, one for each model_type.
 std::span<const Architecture* const> architectures();
 
 // nullptr: there is none of this name.
@@ -38,7 +39,7 @@ std::string architecture_names();
 void refuse_unknown_fields(const JsonObject& json);
 
 // Each of these has a file of its own.
-extern const Architecture kDeepseekV3, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kQwen35,
+extern const Architecture kDeepseekV3, kGemma3, kGptOss, kLlama, kMistral, kQwen2, kQwen3, kQwen35,
     kQwen3Moe, kQwen3Next;
 
 }  // namespace ringside::engine

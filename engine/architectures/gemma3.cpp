@@ -1,5 +1,3 @@
-#include <string>
-
 #include "engine/architectures/architecture.h"
 #include "engine/architectures/shared_fields.h"
 
@@ -25,11 +23,8 @@ ModelConfig read_gemma3(const JsonObject& json) {
   read_attention_bias(json, config);
   config.qk_norm = config.norms_plus_one = config.branch_norms = config.scaled_embedding = true;
   config.activation = GateActivation::kGeluTanh;
-  config.query_scalar = json.number("query_pre_attn_scalar").value_or(256);
-  if (!(config.query_scalar > 0)) {
-    json.fail("query_pre_attn_scalar",
-              "is " + std::to_string(config.query_scalar) + ", expected more than 0");
-  }
+  config.query_scalar =
+      json.has("query_pre_attn_scalar") ? json.require_at_least(1, "query_pre_attn_scalar") : 256;
   refuse_unless_null(json, "final_logit_softcapping");
   refuse_unless_null(json, "attn_logit_softcapping");
   if (json.boolean("use_bidirectional_attention").value_or(false)) {

@@ -4,23 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/architectures/shared_fields.h"
+
 namespace ringside::engine {
 namespace {
-
-// Qwen writes num_experts, transformers 5 num_local_experts.
-int64_t read_expert_count(const JsonObject& json) {
-  const char* hub = "num_experts";
-  const char* local = "num_local_experts";
-  if (!json.has(hub)) {
-    return json.require_at_least(1, local);
-  }
-  const int64_t count = json.require_at_least(1, hub);
-  if (const auto other = json.integer(local); other && *other != count) {
-    json.fail(local,
-              "is " + std::to_string(*other) + ", but num_experts is " + std::to_string(count));
-  }
-  return count;
-}
 
 // The layers, some of which transformers builds with an MLP.
 std::vector<BlockSpec> read_blocks(const JsonObject& json, int64_t layers) {

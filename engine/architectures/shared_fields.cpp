@@ -69,6 +69,20 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
   c.tie_word_embeddings = json.boolean("tie_word_embeddings").value_or(defaults.tied);
 }
 
+int64_t read_expert_count(const JsonObject& json) {
+  const char* hub = "num_experts";
+  const char* local = "num_local_experts";
+  if (!json.has(hub)) {
+    return json.require_at_least(1, local);
+  }
+  const int64_t count = json.require_at_least(1, hub);
+  if (const auto other = json.integer(local); other && *other != count) {
+    json.fail(local,
+              "is " + std::to_string(*other) + ", but num_experts is " + std::to_string(count));
+  }
+  return count;
+}
+
 void read_attention_bias(const JsonObject& json, ModelConfig& config) {
   config.qkv_bias = config.o_bias = json.boolean("attention_bias").value_or(false);
 }

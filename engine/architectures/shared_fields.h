@@ -26,6 +26,10 @@ struct FieldDefaults {
 // Throws: std::runtime_error naming file and key on a missing or impossible value.
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& config);
 
+// Number of experts: num_experts (hub), or num_local_experts (transformers 5).
+// Throws: std::runtime_error naming file and key when both are missing or they differ.
+int64_t read_expert_count(const JsonObject& json);
+
 // Reads attention_bias: of q, k, v and o.
 void read_attention_bias(const JsonObject& json, ModelConfig& config);
 

@@ -26,6 +26,7 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
+  // The kind of device.
   virtual c10::DeviceType type() const = 0;
   // The word of a configuration that chooses it: "cpu", "cuda".
   virtual std::string name() const = 0;
@@ -59,6 +60,8 @@ const DeviceBackend& device_backend(c10::DeviceType type);
 // Registers a backend. Define one static object of it in the object file that holds the backend.
 class DeviceBackendRegistration {
  public:
+  // Makes it known to device_backend() and what lists backends.
+  // Thread safety: before main() only.
   explicit DeviceBackendRegistration(std::unique_ptr<const DeviceBackend> backend);
 };
 

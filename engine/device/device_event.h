@@ -11,6 +11,7 @@ namespace ringside::engine {
 // Thread safety: none.
 class DeviceEvent {
  public:
+  // An event of this kind of device, not yet recorded.
   explicit DeviceEvent(c10::DeviceType type) {
     if (type != c10::kCPU) {
       event_.emplace(type);

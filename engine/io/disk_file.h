@@ -14,6 +14,7 @@ namespace ringside::engine {
 // late errors.
 class OutputFile {
  public:
+  // Throws: std::system_error naming the path when it cannot be created.
   explicit OutputFile(std::filesystem::path path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -32,6 +33,7 @@ class OutputFile {
 // Truncating the file while it is mapped kills the process, as for any mapping.
 class MappedFile {
  public:
+  // Throws: std::system_error naming the path when it cannot be opened or mapped.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

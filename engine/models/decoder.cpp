@@ -109,7 +109,7 @@ void Decoder::init_random(uint64_t seed, double std) {
   for (ParamUnit* unit : units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       const ParamSpec& spec = unit->specs()[i];
-      if (spec.shape.size() > 1) {
+      if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
         // Drawn in fp64, so that decoders of either master dtype start from the same model, and
         // whole on every rank, so that shards do too.
         assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));

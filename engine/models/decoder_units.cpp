@@ -41,7 +41,7 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string name = "layers." + std::to_string(i);
     units.push_back({name, decoder_layer_specs(config, i)});
-    if (config.has_experts(i)) {
+    if (config.has_experts_unit(i)) {
       units.push_back({name + ".experts", layer_experts_specs(config, i), /*of_experts=*/true});
     }
   }
@@ -92,6 +92,9 @@ ComputeContext whole_context(ComputeContext context) {
 
 DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
     : config_(config), context_(context), tied_(config.tie_word_embeddings) {
+  TORCH_CHECK(context.experts == nullptr || config.experts.kind == ExpertKind::kPlain,
+              "model config: all experts of a GPT-OSS layer are one tensor, which cannot be cut: "
+              "parallel.expert_parallel_size must be 1");
   for (UnitSpecs& unit : unit_specs(config)) {
     if (unit.of_experts) {
       experts_.back() = all_.size();
@@ -101,7 +104,7 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& cont
     if (!all_.empty() && static_cast<int64_t>(layers_.size()) < config.num_hidden_layers) {
       layers_.push_back(all_.size());
       experts_.emplace_back();
-      final_norm_ = all_.size() + (config.has_experts(layers_.size() - 1) ? 2 : 1);
+      final_norm_ = all_.size() + (config.has_experts_unit(layers_.size() - 1) ? 2 : 1);
     }
     const bool whole = unit.name == kCorrections;
     all_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),

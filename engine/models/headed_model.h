@@ -37,6 +37,7 @@ class HeadedModel {
  public:
   virtual ~HeadedModel() = default;
 
+  // The decoder below the head.
   virtual Decoder& trunk() = 0;
   virtual const Decoder& trunk() const = 0;
 
@@ -50,6 +51,7 @@ class HeadedModel {
 // Decoder with its language-model head: log-probs and entropies.
 class LanguageModel final : public HeadedModel {
  public:
+  // Takes the decoder, whose head it uses.
   explicit LanguageModel(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}
 
   Decoder& trunk() override { return *decoder_; }

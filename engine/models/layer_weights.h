@@ -20,6 +20,7 @@ struct LayerWeights {
   Weight qkv_bias;
   Weight o_weight;  // [E, H D]
   Weight o_bias;
+  Weight sinks;       // [H]
   Weight q_a_weight;  // latent attention's, in place of qkv; shapes in latent_attention.cpp
   Weight q_a_bias;
   Weight q_a_norm;
@@ -41,9 +42,12 @@ struct LayerWeights {
   Weight delta_norm;
   Weight delta_out;
   Weight router;                 // [X, E]; with experts, gate_up and down are of the shared MLP
+  Weight router_bias;            // [X]
   at::Tensor router_correction;  // [X] in the dtype of the router's scores
   Weight experts_gate_up;        // [x, 2I, E] of the x experts of this rank
   Weight experts_down;           // [x, E, I]
+  Weight experts_gate_up_bias;   // of clamped experts; shapes in clamped_experts.h
+  Weight experts_down_bias;
   Weight shared_gate;            // [1, E] of the shared MLP
   Weight input_norm;             // [E]
   Weight post_attention_norm;    // before the channel mixer

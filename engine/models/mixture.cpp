@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <string>
+#include <utility>
 
 #include "engine/models/gated_mlp.h"
+#include "engine/nn/clamped_experts.h"
 #include "engine/nn/experts.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/router.h"
@@ -31,10 +33,14 @@ Routes route_by_sigmoid(const ModelConfig& config, const LayerWeights& weights,
 Routes route(const ModelConfig& config, const LayerWeights& weights, const at::Tensor& normed_sE,
              const LayerRoutes& choice) {
   const ExpertsConfig& experts = config.experts;
-  return experts.router == RouterKind::kSigmoid
-             ? route_by_sigmoid(config, weights, normed_sE, choice)
-             : route_by_softmax(apply_linear(normed_sE, weights.router), experts.per_token,
-                                experts.normalise_weights, config.fp32_norms, choice);
+  if (experts.router == RouterKind::kSigmoid) {
+    return route_by_sigmoid(config, weights, normed_sE, choice);
+  }
+  const at::Tensor logits_sX = apply_linear(normed_sE, weights.router, weights.router_bias);
+  return experts.kind == ExpertKind::kClamped
+             ? route_by_largest(logits_sX, experts.per_token, choice)
+             : route_by_softmax(logits_sX, experts.per_token, experts.normalise_weights,
+                                config.fp32_norms, choice);
 }
 
 std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
@@ -53,9 +59,24 @@ std::vector<LayerPart> shared_mlp_parts(const ModelConfig& config) {
   return parts;
 }
 
+std::vector<LayerPart> clamped_parts(const ModelConfig& config) {
+  const int64_t e = config.hidden_size, x = config.experts.count;
+  const int64_t i = config.experts.intermediate_size;
+  return {
+      single_part(&LayerWeights::router, "mlp.router.weight", {x, e}),
+      single_part(&LayerWeights::router_bias, "mlp.router.bias", {x}),
+      single_part(&LayerWeights::experts_gate_up, "mlp.experts.gate_up_proj", {x, e, 2 * i}),
+      single_part(&LayerWeights::experts_gate_up_bias, "mlp.experts.gate_up_proj_bias", {x, 2 * i}),
+      single_part(&LayerWeights::experts_down, "mlp.experts.down_proj", {x, i, e}),
+      single_part(&LayerWeights::experts_down_bias, "mlp.experts.down_proj_bias", {x, e})};
+}
+
 }  // namespace
 
 std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
+  if (config.experts.kind == ExpertKind::kClamped) {
+    return clamped_parts(config);
+  }
   const int64_t e = config.hidden_size, x = config.experts.count;
   const int64_t i = config.experts.intermediate_size;
   std::vector<LayerPart> parts{single_part(&LayerWeights::router, "mlp.gate.weight", {x, e}),
@@ -77,11 +98,16 @@ std::vector<LayerPart> mixture_parts(const ModelConfig& config) {
 
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE, const LayerContext& context) {
-  const at::Tensor routed = apply_experts(
-      normed_sE, route(config, weights, normed_sE, context.routes), config.experts.count,
-      context.experts, [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
-        return swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
-      });
+  const bool clamped = config.experts.kind == ExpertKind::kClamped;
+  const auto results = [&](const at::Tensor& rows, const std::vector<int64_t>& counts) {
+    return clamped ? apply_clamped_experts(rows, counts,
+                                           {weights.experts_gate_up, weights.experts_gate_up_bias,
+                                            weights.experts_down, weights.experts_down_bias})
+                   : swiglu_experts(rows, counts, weights.experts_gate_up, weights.experts_down);
+  };
+  const at::Tensor routed =
+      apply_experts(normed_sE, route(config, weights, normed_sE, context.routes),
+                    config.experts.count, context.experts, results);
   if (config.experts.shared_intermediate_size == 0) {
     return routed;
   }

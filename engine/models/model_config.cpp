@@ -49,7 +49,7 @@ std::vector<int64_t> ModelConfig::distinct_windows() const {
 }
 
 double ModelConfig::softmax_scale() const {
-  return 1.0 / std::sqrt(query_scalar > 0 ? query_scalar : static_cast<double>(head_dim));
+  return 1.0 / std::sqrt(static_cast<double>(query_scalar > 0 ? query_scalar : head_dim));
 }
 
 int64_t num_positions(const ModelConfig& config) {

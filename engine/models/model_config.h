@@ -12,11 +12,16 @@
 
 namespace ringside::engine {
 
+// kPlain: SwiGLU without biases, each expert with tensors of its own. kClamped: GPT-OSS, with
+// biases, clamped gates and a router whose weights are those of the chosen experts alone; all
+// experts of a layer are one tensor.
+enum class ExpertKind { kPlain, kClamped };
 // Scores of experts. kSigmoid also has a correction for the choice alone, which is not trained.
 enum class RouterKind { kSoftmax, kSigmoid };
 
 // Experts of the layers that have them in place of an MLP.
 struct ExpertsConfig {
+  ExpertKind kind = ExpertKind::kPlain;
   int64_t count = 0;
   int64_t per_token = 0;
   int64_t intermediate_size = 0;   // of one expert
@@ -83,11 +88,12 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;      // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;        // Llama and Qwen3 with attention_bias
-  bool mlp_bias = false;      // Llama with mlp_bias
-  bool qk_norm = false;       // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
-  double query_scalar = 0.0;  // attention scores are divided by its root; 0 = head_dim
+  bool qkv_bias = false;     // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;       // Llama and Qwen3 with attention_bias
+  bool mlp_bias = false;     // Llama with mlp_bias
+  bool qk_norm = false;      // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  bool sinks = false;        // GPT-OSS: a learned logit per query head joins every softmax
+  int64_t query_scalar = 0;  // attention scores are divided by its root; 0 = head_dim
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
   bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
@@ -120,6 +126,10 @@ struct ModelConfig {
   int64_t window(int64_t layer) const { return block(layer).window; }
   // Of all layers, ascending.
   std::vector<int64_t> distinct_windows() const;
+  // Whether the layer's experts are parameters of a unit of their own.
+  bool has_experts_unit(int64_t layer) const {
+    return has_experts(layer) && experts.kind == ExpertKind::kPlain;
+  }
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }

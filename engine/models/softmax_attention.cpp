@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/nn/leaf_value.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/qk_norm_rope.h"
 
@@ -115,6 +116,10 @@ std::vector<LayerPart> softmax_attention_parts(const ModelConfig& config) {
   if (config.o_bias) {
     parts.push_back(single_part(&LayerWeights::o_bias, "self_attn.o_proj.bias", {e}));
   }
+  if (config.sinks) {
+    parts.push_back(
+        single_part(&LayerWeights::sinks, "self_attn.sinks", {config.num_attention_heads}));
+  }
   if (config.qk_norm) {
     parts.push_back(single_part(&LayerWeights::q_norm, "self_attn.q_norm.weight", {d}));
     parts.push_back(single_part(&LayerWeights::k_norm, "self_attn.k_norm.weight", {d}));
@@ -125,7 +130,11 @@ std::vector<LayerPart> softmax_attention_parts(const ModelConfig& config) {
 at::Tensor softmax_attention(const ModelConfig& config, const LayerWeights& weights, int64_t layer,
                              const at::Tensor& normed_sE, const LayerContext& context) {
   const BlockSpec block = config.block(layer);
-  const AttentionSpec spec{layer, block.window, config.softmax_scale(), {}};
+  AttentionSpec spec{layer, block.window, config.softmax_scale(), {}};
+  if (weights.sinks.defined()) {
+    const bool doubles = normed_sE.scalar_type() == at::kDouble;
+    spec.sinks_H = leaf_value(weights.sinks, doubles ? at::kDouble : at::kFloat);
+  }
   const RopeTables& rope = block.local_rope ? context.local_rope : context.rope;
   if (OverlappedAttention* overlapped = context.attention.overlapped()) {
     return overlapped_self_attention(config, weights, spec, normed_sE, rope, *overlapped);

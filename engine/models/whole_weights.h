@@ -8,6 +8,7 @@
 
 namespace ringside::engine {
 
+// Whether this rank holds only a shard of its parameters.
 bool is_sharded(const Decoder& decoder);
 
 // A decoder of its own with all parameters, outside any sharding.

@@ -82,6 +82,9 @@ class OverlappedAttention {
   // int64 positions of the S tokens, for RoPE of q and k.
   virtual const at::Tensor& positions_S() const = 0;
 
+  // Queries, keys and values of this rank's heads for all tokens of its ring share, before norms
+  // and RoPE.
+  // Shapes: hidden [s, E]; returns [S, h, D], [S, k, D], [S, k, D].
   virtual Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,
                         const Projection& v) = 0;
 

@@ -1,5 +1,6 @@
 // CPU implementations of the operators in operators.h, from ATen's operators. They are what every
-// other implementation is compared with.
+// other implementation is compared with. Each is as its namesake there, which has the formula and
+// the shapes. Arguments are checked by the callers of operators.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,9 @@
 
 namespace ringside::engine {
 
-// The weight's value. Its gradient goes to the leaf, in the leaf's dtype.
+// The weight's value, in its own dtype or in `dtype`. Its gradient goes to the leaf, in the leaf's
+// dtype.
 at::Tensor leaf_value(const Weight& weight);
+at::Tensor leaf_value(const Weight& weight, at::ScalarType dtype);
 
 }  // namespace ringside::engine

@@ -109,27 +109,39 @@ ChunkTables::ChunkTables(std::vector<RecurrentRun> runs, int64_t rows, c10::Devi
     before = wave.chunks;
     waves_.push_back(std::move(wave));
   }
+  make_slot_tables();
+}
+
+void ChunkTables::make_slot_tables() {
+  std::vector<int64_t> row, used, used_row;
+  used_before_.push_back(0);
+  for (std::size_t slot = 0; slot < row_.size(); ++slot) {
+    row.push_back(std::max<int64_t>(row_[slot], 0));
+    if (row_[slot] >= 0) {
+      used.push_back(static_cast<int64_t>(slot));
+      used_row.push_back(row_[slot]);
+    }
+    if ((slot + 1) % kChunk == 0) {
+      used_before_.push_back(static_cast<int64_t>(used.size()));
+    }
+  }
+  all_.row = index_table(row, device_);
+  all_.used = index_table(used, device_);
+  all_.used_row = index_table(used_row, device_);
+  all_.empty =
+      at::ones({static_cast<int64_t>(row_.size())}, at::TensorOptions(at::kBool).device(device_));
+  all_.empty.index_fill_(0, all_.used, 0);
 }
 
 ChunkTables::Slots ChunkTables::slots(int64_t first_chunk, int64_t chunks) const {
-  std::vector<int64_t> row, used, used_row;
-  for (int64_t slot = 0; slot < chunks * kChunk; ++slot) {
-    const int64_t r = row_[first_chunk * kChunk + slot];
-    row.push_back(std::max<int64_t>(r, 0));
-    if (r >= 0) {
-      used.push_back(slot);
-      used_row.push_back(r);
-    }
+  const int64_t first = first_chunk * kChunk, count = chunks * kChunk;
+  const int64_t used = used_before_[first_chunk];
+  const int64_t num_used = used_before_[first_chunk + chunks] - used;
+  Slots slots{all_.row.narrow(0, first, count), {}, {}, all_.used_row.narrow(0, used, num_used)};
+  if (num_used < count) {
+    slots.used = all_.used.narrow(0, used, num_used) - first;
+    slots.empty = all_.empty.narrow(0, first, count);
   }
-  Slots slots{index_table(row, device_), {}, {}, {}};
-  if (used.size() == row.size()) {
-    slots.used_row = slots.row;
-    return slots;
-  }
-  slots.used = index_table(used, device_);
-  slots.used_row = index_table(used_row, device_);
-  slots.empty = at::ones({chunks * kChunk}, at::TensorOptions(at::kBool).device(device_));
-  slots.empty.index_fill_(0, slots.used, 0);
   return slots;
 }
 

@@ -56,12 +56,16 @@ class ChunkTables {
   Slots slots(int64_t first_chunk, int64_t chunks) const;
 
  private:
+  void make_slot_tables();
+
   std::vector<RecurrentRun> runs_;
   int64_t rows_;
   int64_t num_initial_ = 0;
   c10::Device device_;
   std::vector<int64_t> row_;  // [chunks kChunk]; -1: empty
   std::vector<Wave> waves_;
+  Slots all_;                         // of all chunks
+  std::vector<int64_t> used_before_;  // [chunks + 1] used slots before each chunk
 };
 
 }  // namespace ringside::engine

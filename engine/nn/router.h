@@ -27,6 +27,11 @@ struct Routes {
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
                         bool in_fp32 = false, const LayerRoutes& choice = {});
 
+// The K largest logits, and the softmax over them. Source: GPT-OSS, as in transformers 5.23
+// (GptOssTopKRouter). choice, shapes and throws: as route_by_softmax().
+Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token,
+                        const LayerRoutes& choice = {});
+
 // How a router with sigmoid scores chooses.
 struct GroupedChoice {
   int64_t per_token = 0;

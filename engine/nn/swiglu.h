@@ -15,4 +15,8 @@ at::Tensor swiglu(const at::Tensor& gate_up_s2F);
 // gelu(gate) * up with the tanh form of GELU; otherwise as swiglu().
 at::Tensor geglu(const at::Tensor& gate_up_s2F);
 
+// GPT-OSS: columns of gate and up take turns. With gate at most 7 and up within -7 and 7:
+// (up + 1) * gate * sigmoid(1.702 gate). Otherwise as swiglu().
+at::Tensor clamped_swiglu(const at::Tensor& gate_up_s2F);
+
 }  // namespace ringside::engine

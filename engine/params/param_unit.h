@@ -28,6 +28,7 @@ struct ParamSpec {
   // Kept, stored and published in fp32 where the other parameters are narrower. All parameters of a
   // unit agree in this.
   bool in_fp32 = false;
+  // Number of elements.
   int64_t numel() const;
   bool operator==(const ParamSpec&) const = default;
 };
@@ -147,6 +148,7 @@ class ParamUnit {
     int64_t offset;
     int64_t numel;
   };
+  // Where parameter i is in the whole flat buffer, in elements.
   Range range(std::size_t i) const { return {offsets_.at(i), specs_[i].numel()}; }
 
   // View of parameter i's master values with its shape, outside autograd. Whole units only.

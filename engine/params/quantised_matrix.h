@@ -60,6 +60,7 @@ at::Tensor unpack_nf4(const at::Tensor& packed, const at::Tensor& absmax, int64_
 struct PackedWeight {
   std::vector<QuantisedMatrix> parts;
 
+  // Rows of all parts.
   int64_t rows() const;
   int64_t columns() const { return parts.front().columns(); }
   at::Tensor unpack(at::ScalarType dtype) const;

@@ -16,6 +16,7 @@ namespace ringside::engine {
 // Thread safety: none; one thread of a rank launches its collectives.
 class ShardGather {
  public:
+  // context: with sharding. numel: n.
   ShardGather(const ComputeContext& context, int64_t numel);
 
   const Sharding& sharding() const { return *context_.sharding; }

@@ -37,8 +37,10 @@ struct Weight {
                                                // are undefined; only linear layers read it
 
   Weight() = default;
+  // A weight whose values are used as they are stored.
   Weight(at::Tensor tensor)  // NOLINT(google-explicit-constructor)
       : value(tensor), leaf(std::move(tensor)) {}
+  // The value to compute with, and the leaf that receives the gradient in the master dtype.
   Weight(at::Tensor compute_value, at::Tensor master_leaf)
       : value(std::move(compute_value)), leaf(std::move(master_leaf)) {}
 

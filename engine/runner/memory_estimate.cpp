@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/models/decoder.h"
 
@@ -18,6 +19,59 @@ int64_t elements(const std::vector<ParamSpec>& specs) {
 }
 
 int64_t share(int64_t whole, int64_t ranks) { return (whole + ranks - 1) / ranks; }
+
+// Adapters and the base that they are trained beside. Bytes.
+class AdapterSizes {
+ public:
+  // config: of the model. compute, master: bytes of a number.
+  AdapterSizes(const ModelConfig& config, const AdapterShape& shape, int64_t compute,
+               int64_t master)
+      : c_(config),
+        base_(shape.base),
+        factors_(Adapters::factors(config, shape.options)),
+        compute_(compute),
+        master_(master) {}
+
+  // Master values of all adapters. Every rank has them whole.
+  int64_t masters() const { return elements(factors_) * master_; }
+
+  // What those of a layer add to what it saves: x A^T of each, and the factors' casts.
+  int64_t saved_by_layer(int64_t tokens) const {
+    int64_t columns = 0;
+    for (const ParamSpec& spec : factors_) {
+      columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
+    }
+    const int64_t casts =
+        compute_ != master_ ? elements(factors_) * compute_ / c_.num_hidden_layers : 0;
+    return columns / c_.num_hidden_layers * tokens * compute_ + casts;
+  }
+
+  bool is_packed() const { return base_.has_value(); }
+  // One layer of a packed base, with its projections as they are stored.
+  int64_t packed_layer() const {
+    const bool nf4 = base_ == QuantisedFormat::kNf4;
+    int64_t bytes = 0;
+    for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
+      const int64_t numel = spec.numel();
+      if (spec.shape.size() != 2) {
+        bytes += numel * compute_;
+      } else {
+        bytes +=
+            nf4 ? numel / 2 + (numel + kNf4Block - 1) / kNf4Block * 4 : numel + spec.shape[0] * 4;
+      }
+    }
+    return bytes;
+  }
+  // A packed gate and up projection while a product uses them: each unpacked, and joined. matrix:
+  // elements of one.
+  int64_t unpacked(int64_t matrix) const { return base_ ? 4 * matrix * compute_ : 0; }
+
+ private:
+  const ModelConfig& c_;
+  std::optional<QuantisedFormat> base_;
+  std::vector<ParamSpec> factors_;
+  int64_t compute_, master_;
+};
 
 // Sizes of one estimate. Bytes, unless said otherwise.
 class Sizes {
@@ -54,8 +108,7 @@ class Sizes {
     parameters_ = dense_ + experts_;
     head_parameters_ = config.vocab_size * config.hidden_size;
     if (shape.adapters) {
-      casts_factors_ = context.compute != context.master;
-      factors_ = Adapters::factors(config, shape.adapters->options);
+      adapters_.emplace(config, *shape.adapters, compute_, master_);
     }
   }
 
@@ -78,7 +131,7 @@ class Sizes {
     MemoryEstimate m = states();
     const int64_t done = layers() - 1 - below;  // layers whose gradients exist
     if (frozen()) {
-      m.gradients = accumulated_gradients() + adapter_bytes() * (done + 1) / layers();
+      m.gradients = accumulated_gradients() + adapters_->masters() * (done + 1) / layers();
     } else {
       m.gradients = layer_gradients(done);
     }
@@ -113,53 +166,23 @@ class Sizes {
     return gradients;
   }
 
-  bool frozen() const { return p_.adapters.has_value(); }
-  // Master values of all adapters. Every rank has them whole.
-  int64_t adapter_bytes() const { return elements(factors_) * master_; }
-  // Of one layer, with its projections as they are stored.
-  int64_t packed_layer_bytes() const {
-    int64_t matrices = 0, rest = 0, blocks = 0;
-    for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
-      const bool projection = spec.shape.size() == 2;
-      (projection ? matrices : rest) += spec.numel();
-      blocks += !projection ? 0
-                : p_.adapters->base == QuantisedFormat::kNf4
-                    ? (spec.numel() + kNf4Block - 1) / kNf4Block
-                    : spec.shape[0];
-    }
-    const bool nf4 = p_.adapters->base == QuantisedFormat::kNf4;
-    return (nf4 ? matrices / 2 : matrices) + 4 * blocks + rest * compute_;
-  }
+  bool frozen() const { return adapters_.has_value(); }
   // A frozen base and the adapters.
   MemoryEstimate frozen_states() const {
     const StateShape& state = p_.state;
     MemoryEstimate m;
     const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
-    const int64_t base = p_.adapters->base
-                             ? share(outside, state.shard_ranks) + layers() * packed_layer_bytes()
-                             : stored() * compute_;
+    const int64_t base = adapters_->is_packed() ? share(outside, state.shard_ranks) +
+                                                      layers() * adapters_->packed_layer()
+                                                : stored() * compute_;
     (state.parameters_on_host ? m.host : m.weights) += base;
-    m.weights += adapter_bytes();
+    m.weights += adapters_->masters();
     if (p_.trains) {
       const bool off = state.moments_on_host || state.masters_on_host;
-      (off ? m.host : m.moments) += 2 * adapter_bytes();
+      (off ? m.host : m.moments) += 2 * adapters_->masters();
     }
     return m;
   }
-  // What the adapters of a layer add to what it saves: x A^T of each, and the factors' casts.
-  int64_t adapters_saved() const {
-    int64_t columns = 0;
-    for (const ParamSpec& spec : factors_) {
-      columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
-    }
-    const int64_t casts = casts_factors_ ? elements(factors_) * compute_ / layers() : 0;
-    return columns / layers() * p_.tokens * compute_ + casts;
-  }
-  // A quantised gate and up projection while a product uses them: each unpacked, and joined.
-  int64_t unpacked() const {
-    return frozen() && p_.adapters->base ? 4 * mlp_matrix_ * compute_ : 0;
-  }
-
   bool recomputes() const { return p_.activations.recompute != Recompute::kNone; }
   bool sharded() const { return p_.state.shard_ranks > 1; }
   bool keeps_gathered() const { return sharded() && p_.state.zero_stage < 3; }
@@ -212,7 +235,7 @@ class Sizes {
 
   int64_t accumulated_gradients() const {
     if (frozen()) {
-      return p_.accumulates ? adapter_bytes() : 0;
+      return p_.accumulates ? adapters_->masters() : 0;
     }
     if (p_.state.masters_on_host) {
       return layer_parameters_ * master_;
@@ -290,7 +313,8 @@ class Sizes {
     const int64_t attention =
         exchanges() ? exchanged_inputs() + exchanged_output() - s * (heads + kv) * d * compute_
                     : joined;
-    return norms + qkv + rotated + attention + attention_results() + adapters_saved();
+    return norms + qkv + rotated + attention + attention_results() +
+           (frozen() ? adapters_->saved_by_layer(p_.tokens) : 0);
   }
   // Of latent attention: each latent before and after its norm, what RoPE turned, and the inputs of
   // attention and of the output projection. The tensors between are freed.
@@ -346,7 +370,7 @@ class Sizes {
     const int64_t rows = tile > 0 ? std::min(tile, s) : s;
     const int64_t flowing = s * e * compute_ + mlp_flowing(rows);
     // The down projection's gradient; with tiles, those of all three and a tile's.
-    const int64_t gradients = frozen()   ? unpacked()
+    const int64_t gradients = frozen()   ? adapters_->unpacked(mlp_matrix_)
                               : tile > 0 ? 5 * mlp_matrix_ * master_
                                          : mlp_matrix_ * (casts_ ? master_ : compute_);
     const int64_t tile_in_out = tile > 0 ? (s * e + 2 * rows * e) * compute_ : 0;
@@ -384,10 +408,9 @@ class Sizes {
   const PassShape& p_;
   int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
   bool casts_ = false;                           // weights are cast for use
-  bool casts_factors_ = false;
-  std::vector<ParamSpec> factors_;  // of adapters
-  bool has_experts_ = false;        // the largest layer
-  int64_t mlp_matrix_ = 0;          // elements of its gate, of all experts
+  std::optional<AdapterSizes> adapters_;         // empty: all weights are trained
+  bool has_experts_ = false;                     // the largest layer
+  int64_t mlp_matrix_ = 0;                       // elements of its gate, of all experts
   // Elements that this rank computes with, its own experts among them: of the largest layer, and of
   // all.
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;

@@ -11,6 +11,7 @@
 
 namespace ringside::engine {
 
+// Hash of a text that is the same for std::string and std::string_view.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -20,6 +21,7 @@ struct TextHash {
 // Token text to id; can be looked up by string_view.
 using Vocabulary = std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>>;
 
+// The id of a token; nullopt when the vocabulary lacks it.
 inline std::optional<int64_t> find_id(const Vocabulary& vocabulary, std::string_view token) {
   const auto found = vocabulary.find(token);
   return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
@@ -27,6 +29,7 @@ inline std::optional<int64_t> find_id(const Vocabulary& vocabulary, std::string_
 
 class TokenModel {
  public:
+  // vocabulary: every token that encode_word() may give.
   explicit TokenModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
   virtual ~TokenModel() = default;
 

@@ -41,6 +41,7 @@ class Tokenizer {
   // a token and, with skip_special, special tokens.
   std::string decode(std::span<const int64_t> ids, bool skip_special) const;
 
+  // The id of a token's exact text, added tokens first; nullopt when there is none.
   std::optional<int64_t> token_id(std::string_view token) const;
 
   // Highest id + 1. Some ids below it may have no token.

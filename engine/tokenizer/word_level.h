@@ -10,6 +10,7 @@ namespace ringside::engine {
 
 class WordLevel final : public TokenModel {
  public:
+  // unk_token: of words that are not in the vocabulary; it need not be in it either.
   WordLevel(Vocabulary vocabulary, std::string unk_token)
       : TokenModel(std::move(vocabulary)), unk_token_(std::move(unk_token)) {}
 

@@ -54,6 +54,7 @@ struct RewardStatistics {
   double reward_std = 0.0;  // mean over groups of the unbiased standard deviation within the group
   double frac_reward_zero_std = 0.0;  // share of groups whose rewards are all equal
 };
+// rewards: of whole groups, one group after another.
 RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size);
 
 }  // namespace ringside::rl

@@ -37,6 +37,7 @@ struct LossSums {
   // maximum over tokens
   double sampling_difference_max = 0.0;
 
+  // The sums that add up over ranks and micro-batches, as a list in a fixed order, and back.
   std::vector<double> additive() const;
   static LossSums from(const std::vector<double>& additive, double sampling_difference_max);
 };

@@ -17,6 +17,7 @@ struct ValueSums {
   double clipped = 0.0;  // tokens whose clipped value has the larger error; they have no gradient
 
   std::vector<double> list() const { return {loss, tokens, clipped}; }
+  // Reverse of list().
   static ValueSums from(const std::vector<double>& list);
 };
 
@@ -57,6 +58,7 @@ struct ValueStatistics {
   double value_min = std::numeric_limits<double>::infinity();
   double value_max = -std::numeric_limits<double>::infinity();
 
+  // Of this rank's loss entries. Shapes: both [n].
   static ValueStatistics of(const at::Tensor& value_n, const at::Tensor& return_n);
   ValueStatistics& operator+=(const ValueStatistics& other);
 

@@ -26,6 +26,7 @@ struct BatchArithmetic {
   std::int64_t world_size = 0;              // replicas x sequence_parallel_size
 };
 
+// Of a configuration that passed check_combinations().
 BatchArithmetic batch_arithmetic(const Config& config);
 
 // The same in sentences, one line each, for `ringside check` and the start of a run's log.

@@ -18,6 +18,7 @@ struct Absent {
   std::string_view sentence;  // what there is instead
 };
 
+// Keys of other systems with ours.
 std::span<const Translation> translations();
 
 // The first whose word a key holds counts.

@@ -14,6 +14,7 @@ struct Preset {
   std::vector<PresetValue> values;
 };
 
+// The tables of presets, by where they come from; presets.cpp joins them.
 std::vector<Preset> grpo_paper_presets();
 std::vector<Preset> estimator_paper_presets();
 std::vector<Preset> trl_presets();

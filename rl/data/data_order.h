@@ -19,6 +19,8 @@ struct OrderPart {
 // Order of the items of one part.
 class PassOrder {
  public:
+  // size: items, at least 1. cached_passes: orders kept in memory.
+  // Throws: std::invalid_argument for size below 1.
   PassOrder(int64_t size, uint64_t seed, bool shuffle, int64_t cached_passes);
   int64_t at(int64_t position);
 

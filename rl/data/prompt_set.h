@@ -16,6 +16,7 @@ struct PromptLimit {
   int64_t max_tokens = 0;
   OnOverlong on_overlong = OnOverlong::kError;
 };
+// rollout.max_prompt_tokens and data.on_overlong.
 PromptLimit prompt_limit(const Config& config);
 
 // The prompts of data files. They depend only on the files, the tokenizer and the configuration, so

@@ -12,6 +12,7 @@ namespace ringside::rl {
 // Thread safety: none.
 class RecordFile {
  public:
+  // path: named in errors.
   explicit RecordFile(std::filesystem::path path) : path_(std::move(path)) {}
   virtual ~RecordFile() = default;
   RecordFile(const RecordFile&) = delete;

@@ -35,6 +35,7 @@ class SftBatches {
     uint64_t seed = 0;
     bool shuffle = true;
   };
+  // Starts to read the first step's documents in a thread of its own.
   SftBatches(std::unique_ptr<SftFile> file, const Options& options);
   ~SftBatches();
   SftBatches(const SftBatches&) = delete;

@@ -14,6 +14,7 @@ namespace ringside::rl {
 struct TokenizedExample {
   std::vector<int64_t> ids;
   std::vector<bool> learned;  // one per id; the first is false, because nothing precedes it
+  // Number of ids that are learned.
   int64_t learned_tokens() const;
 };
 
@@ -35,6 +36,7 @@ struct SftLimit {
   int64_t uncounted = 0;
   std::string key;  // "data.max_length = 512"
 };
+// data.max_length, or where that is 0 train.tokens_per_micro_batch.
 SftLimit sft_limit(const Config& config);
 
 // A document with a loss entry for each learned token, at the token before it. The last id is only

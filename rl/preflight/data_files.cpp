@@ -114,7 +114,7 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
                        const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
     report.mistakes.push_back(
-        {key, "is not set; expected a JSONL or JSON file of {\"" + config.data.prompt_key +
+        {key, "is not set; expected a JSONL, JSON or Parquet file of {\"" + config.data.prompt_key +
                   "\", \"" + config.data.answer_key + "\"} objects" +
                   (uses_own_workers(config) ? "; with rollout.reward worker and workers of your "
                                               "own, which need none, use `ringside train`"
@@ -178,7 +178,7 @@ void check_documents(const std::string& key, const std::string& path, const Conf
   if (path.empty()) {
     report.mistakes.push_back(
         {key,
-         "is not set; expected a JSONL or JSON file of {\"prompt\", \"completion\"} or "
+         "is not set; expected a JSONL, JSON or Parquet file of {\"prompt\", \"completion\"} or "
          "{\"messages\"} objects"});
     return;
   }

@@ -15,6 +15,7 @@ namespace ringside::rl {
 // Thread safety: all methods.
 class JobThread {
  public:
+  // Starts the thread.
   JobThread();
   // Drops the pending job, if any.
   // Blocks: until the running job has ended.

@@ -36,6 +36,7 @@ struct PythonProgram {
 // Thread safety: one thread at a time.
 class PythonProcess {
  public:
+  // Starts nothing yet.
   explicit PythonProcess(PythonProgram program);
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;

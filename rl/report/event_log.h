@@ -18,8 +18,10 @@ class EventLog {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // write: gets each line; called by the thread that adds.
   explicit EventLog(std::function<void(const std::string&)> write) : write_(std::move(write)) {}
 
+  // Writes the event, or counts it if there were too many, or too many of its kind.
   void add(const std::string& text, Clock::time_point now = Clock::now());
 
   // Call about once a second: writes the summary of suppressed events when it is due. add() does so

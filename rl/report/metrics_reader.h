@@ -20,6 +20,7 @@ struct MetricsLine {
 // Thread safety: none.
 class MetricsFollower {
  public:
+  // The file need not exist yet.
   explicit MetricsFollower(std::filesystem::path path) : path_(std::move(path)) {}
 
   // Reads what was added since the last call; returns whether there was anything new. Starts again

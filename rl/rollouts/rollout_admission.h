@@ -28,6 +28,7 @@ struct ModelBounds {
   int64_t experts_per_token = 0;
 };
 
+// Of the model that is trained.
 ModelBounds model_bounds(const engine::ModelConfig& model);
 
 // Largest magnitude of a reward, a turn's reward or an advantage. Far above any use; sums of

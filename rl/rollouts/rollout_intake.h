@@ -52,6 +52,7 @@ class RolloutIntake {
   // Blocks: a few seconds at most.
   void finish();
 
+  // Counted since the trainer started.
   SourceCounters counters() const;
 
  private:

@@ -136,7 +136,12 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
 double active_elements(const engine::ModelConfig& model) {
   double active = 0.0;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    active += static_cast<double>(elements_of(engine::decoder_layer_specs(model, layer)));
+    for (const engine::ParamSpec& spec : engine::decoder_layer_specs(model, layer)) {
+      // Experts that are one tensor are in the layer's own unit.
+      const bool of_experts = spec.name.find(".mlp.experts.") != std::string::npos;
+      active += static_cast<double>(
+          of_experts ? spec.numel() / model.experts.count * model.experts.per_token : spec.numel());
+    }
     if (model.has_experts(layer)) {
       active += static_cast<double>(elements_of(engine::layer_experts_specs(model, layer)) /
                                     model.experts.count * model.experts.per_token);

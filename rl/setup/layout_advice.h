@@ -35,6 +35,7 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
 // micro-batches is that of the largest mini-batch of the longest samples.
 StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model);
 
+// One line, in GiB.
 std::string describe(const StepTraffic& traffic);
 
 // What layouts are compared for.

@@ -16,6 +16,7 @@
 
 namespace ringside::rl {
 
+// The dtype that model.dtype and the like name.
 at::ScalarType scalar_type(DType dtype);
 
 // The device and config.model.dtype as a context for whole models.

@@ -56,6 +56,7 @@ class BackgroundSave {
                  std::function<void(int64_t step)> before_writing);
 
   bool is_idle() const { return phase_ == Phase::kIdle; }
+  // How far this rank's part is. Keeps the exception of a failed save for advance().
   Status status();
 
   // Call on all ranks with the maxima of their status. Returns whether the save is now complete.

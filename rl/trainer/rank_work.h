@@ -14,6 +14,7 @@ namespace ringside::rl {
 // Another rank has failed. That rank reports the reason itself.
 class RankFailed : public std::runtime_error {
  public:
+  // rank: the one that failed.
   explicit RankFailed(int64_t rank)
       : std::runtime_error("rank " + std::to_string(rank) + " has failed") {}
 };

@@ -36,6 +36,7 @@ class RunCheckpoints {
     std::function<void(int64_t step)> before_writing;
   };
 
+  // Reads nothing yet. world: of all ranks.
   RunCheckpoints(Options options, const sp::Mesh& mesh, std::shared_ptr<sp::Communicator> world);
 
   // Finds the newest checkpoint and checks this rank's share of its hashes; nullopt when there is

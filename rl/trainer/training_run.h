@@ -91,6 +91,7 @@ class TrainingRun {
     std::function<void(const std::filesystem::path& dir)> write;  // on rank 0
     std::function<void()> join;  // on the other ranks, if the models are sharded
   };
+  // Call it before finish(), on every rank in the same order.
   void add_final_part(FinalPart part) { final_parts_.push_back(std::move(part)); }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.

@@ -24,8 +24,10 @@ struct WorkerSettings {
 
 class LinkEvents {
  public:
+  // Of one worker. settings.should_stop and now must be callable as long as it lives.
   explicit LinkEvents(WorkerSettings settings);
 
+  // Each logs the event. The end of the run is remembered too.
   void handle(const bridge::Connected& connected) const;
   void handle(const bridge::RolloutRejected& rejected) const;
   void handle(const bridge::Ended& ended);

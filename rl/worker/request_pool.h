@@ -35,6 +35,7 @@ class RequestPool {
   // Blocks: until the running requests have ended.
   ~RequestPool();
 
+  // Queues a request. Does not block. The caller bounds how many wait.
   void submit(PoolRequest request);
   // The answers received so far, in order of arrival. Does not block.
   std::vector<ServedAnswer> take_all();

@@ -16,6 +16,7 @@ namespace ringside::rl {
 // Thread safety: none.
 class ServerAnswers {
  public:
+  // worker_id: of the rollouts that it makes.
   ServerAnswers(const Config& config, std::string worker_id, const engine::ModelConfig& model,
                 const ServedWeights& served, const PromptScorer& scorer, SampleJobs& jobs);
 

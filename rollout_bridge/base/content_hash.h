@@ -26,6 +26,7 @@ class Hash128 {
   Hash128(Hash128&&) noexcept;
   Hash128& operator=(Hash128&&) noexcept;
 
+  // Appends bytes.
   void update(std::span<const std::byte> bytes);
   std::string hex() const;  // of the bytes so far
 

@@ -10,6 +10,7 @@ namespace ringside::bridge {
 
 class IdSet {
  public:
+  // Whether the id was added.
   bool contains(int64_t id) const {
     auto it = ranges_.upper_bound(id);
     return it != ranges_.begin() && id < std::prev(it)->second;

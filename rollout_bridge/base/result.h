@@ -62,6 +62,7 @@ struct Success {};
 template <class T>
 class [[nodiscard]] Result {
  public:
+  // A value, or the reason why there is none.
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 

@@ -66,6 +66,7 @@ struct Payload {
   std::vector<FrameSpec> specs;
   std::vector<Buffer> buffers;
 
+  // Bytes of all buffers.
   uint64_t buffer_bytes() const;
   // Appends a buffer of `bytes.size()` bytes that is `shape` elements of `dtype`, and hashes it.
   void add(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
@@ -74,6 +75,7 @@ struct Payload {
   void add_unhashed(std::string name, std::string dtype, std::vector<int64_t> shape, Buffer buffer);
 };
 
+// A message without buffers, whose body is packed by msgpack.
 template <class Body>
 Payload make_payload(MessageType type, const Body& body) {
   msgpack::sbuffer packed;

@@ -41,6 +41,7 @@ enum class VllmWeights {
 // Thread safety: all methods.
 class SelectedAdapter {
  public:
+  // The name now.
   std::string get() const;
   // Returns the name before.
   std::string exchange(std::string name);

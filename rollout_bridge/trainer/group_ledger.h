@@ -49,6 +49,7 @@ class GroupLedger {
     std::shared_ptr<const GroupPolicy> policy = nullptr;
   };
 
+  // Empty: it knows no group.
   explicit GroupLedger(Options options);
 
   // Sets what the journal knows of earlier trainer starts: the groups that they granted, whose

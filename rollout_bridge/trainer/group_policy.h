@@ -41,6 +41,7 @@ class GroupPolicy {
   // True when a complete group gives no gradient, for example because all its rewards are equal.
   virtual bool teaches_nothing(std::span<const Rollout* const> group) const = 0;
 
+  // Samples of every group.
   virtual int32_t group_size() const = 0;
   // The oldest version that the group may be sampled under.
   virtual int64_t min_version(int64_t group_id) const = 0;

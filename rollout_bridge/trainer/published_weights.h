@@ -16,6 +16,7 @@ namespace ringside::bridge {
 
 class PublishedWeights {
  public:
+  // Of one trainer term. Nothing is published yet.
   PublishedWeights(std::string run_id, int64_t trainer_term, const Limits& limits);
 
   // Makes this snapshot the newest. `where`: what the transports say about the place of its bytes.
@@ -27,6 +28,7 @@ class PublishedWeights {
   int64_t version() const { return newest_ ? newest_->manifest.version : -1; }
   std::string root_hash() const { return newest_ ? newest_->manifest.root_hash : ""; }
 
+  // Whether this term published the version; with that content.
   bool contains(int64_t version) const { return roots_.contains(version); }
   bool contains(int64_t version, const std::string& root_hash) const;
   // Why contains(version, root_hash) is false.

@@ -137,6 +137,7 @@ class TrainerEndpoint {
   // Returns false after `timeout`.
   bool wait_for_commit(int64_t version, std::size_t min_workers, std::chrono::milliseconds timeout);
 
+  // State of every worker that has a session, and figures counted since the endpoint was opened.
   std::vector<WorkerStatus> workers() const;
   BridgeCounters counters() const;
   // Events since the last call, oldest first. Above 1024 the oldest are dropped and counted.

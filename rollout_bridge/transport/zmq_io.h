@@ -60,7 +60,9 @@ enum class ConnectionEvent {
 // Monitor of one connecting socket. Belongs to the socket's thread; the socket must outlive it.
 class ConnectionMonitor {
  public:
+  // Throws: zmq::error_t.
   ConnectionMonitor(zmq::context_t& context, zmq::socket_t& watched);
+  // The next event; nullopt when there is none. Does not block.
   std::optional<ConnectionEvent> next();
 
  private:
@@ -74,6 +76,7 @@ struct Incoming {
   std::vector<zmq::message_t> frames;
   bool too_many_frames = false;  // the rest was read and discarded
 
+  // As parse_message(); too many frames are an error.
   Result<Message> parse(const Limits& limits) const;
 };
 // Receives one message if there is one.
@@ -94,6 +97,7 @@ class Waker {
   Waker(const Waker&) = delete;
   Waker& operator=(const Waker&) = delete;
 
+  // Makes fd() readable, from any thread; makes it wait again, in the thread that polls.
   void wake();
   void clear();
   int fd() const { return fd_; }

@@ -38,6 +38,7 @@ struct Overwrite {
 class DeltaScratch {
  public:
   struct Impl;
+  // Empty. Throws: std::bad_alloc.
   DeltaScratch();
   ~DeltaScratch();
   Impl& impl() { return *impl_; }

@@ -40,6 +40,7 @@ class SharedBlock {
   SharedBlock& operator=(const SharedBlock&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
+  // Where another process of this machine finds it.
   SharedPlace place() const;
 
  private:
@@ -52,6 +53,7 @@ class SharedBlock {
 // Thread safety: any thread.
 class SharedBlocks {
  public:
+  // An empty pool.
   SharedBlocks();
 
   // A block of exactly `bytes` bytes. It returns to the pool when its last owner releases it. Frees

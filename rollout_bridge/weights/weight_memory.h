@@ -13,6 +13,7 @@ namespace ringside::bridge {
 
 class WeightMemory {
  public:
+  // Holds no memory yet.
   WeightMemory();
 
   // Memory of `bytes` bytes with undefined content, in huge pages when the kernel has them. It

@@ -32,8 +32,10 @@ class UnackedRollouts {
 
   std::size_t size() const { return rollouts_.size(); }
   bool has_room() const { return size() < capacity_; }
+  // The samples whose rollouts are held.
   std::set<Sample> samples() const;
 
+  // Holds a rollout until its answer arrives. The caller has asked has_room().
   void add(const Rollout& rollout, Payload payload);
   // The session has ended: everything is sent again.
   void resend_all();

@@ -36,6 +36,8 @@ struct GrantedSample {
 
 class WorkerQueue {
  public:
+  // A session began. Drops the queued samples; those that are being sampled or finished count again
+  // once the trainer grants them in this session.
   void on_connected();
   // Queues the samples that are not held yet.
   void on_granted(const Granted& granted);

@@ -26,6 +26,7 @@ enum class Link { kAway, kJoining, kJoined, kOver };
 class ReconnectTimer {
  public:
   using Clock = std::chrono::steady_clock;
+  // longest: pause.
   explicit ReconnectTimer(std::chrono::milliseconds longest) : longest_(longest) {}
 
   // Time of the next connection. A worker that lost its session for missing progress stays away
@@ -56,6 +57,7 @@ class WorkerSession {
     uint64_t incarnation = 0;  // 0: from the clock
     std::chrono::milliseconds backoff_max{5000};
   };
+  // Without a connection.
   explicit WorkerSession(Options options);
 
   Link link() const { return link_; }
@@ -64,6 +66,7 @@ class WorkerSession {
   int64_t trainer_term() const { return trainer_term_; }
   uint64_t incarnation() const { return incarnation_; }
   std::string identity() const { return worker_id_ + "/" + std::to_string(incarnation_); }
+  // The header of this session's message number `seq`, whose type the caller sets.
   Header header(uint64_t seq) const;
 
   // A new socket is open. HELLO is the first message on it.
@@ -92,6 +95,7 @@ class WorkerSession {
   bool takes_heartbeat(Clock::time_point now);
   void heartbeat_soon() { last_heartbeat_ = {}; }
 
+  // Appends a message that is sent in its turn.
   void queue(Payload payload) { outbox_.push_back(std::move(payload)); }
   // The next numbered message for the socket; nullptr when there is none.
   const Payload* front() const { return outbox_.empty() ? nullptr : &outbox_.front(); }

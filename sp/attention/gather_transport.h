@@ -14,6 +14,9 @@ namespace ringside::sp {
 
 class GatherTransport final : public KvTransport {
  public:
+  // `prepared` and `ring` must outlive it. Transfers nothing yet.
+  // Shapes: kv_S2kD: this rank's keys, then its values, in the wire dtype.
+  // Collective over: the ring group.
   GatherTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared, Communicator& ring);
 
   int64_t num_ring_steps() const override { return static_cast<int64_t>(plan_.head_chunks.size()); }

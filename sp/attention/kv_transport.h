@@ -23,8 +23,10 @@ class KvTransport {
  public:
   virtual ~KvTransport() = default;
 
+  // Steps of one pass, of which each has a buffer of keys and values.
   virtual int64_t num_ring_steps() const = 0;
   virtual int64_t plan_step(int64_t ring_step) const = 0;  // which of the plan's steps
+  // The heads that a ring step computes with.
   virtual const HeadChunk& chunk(int64_t ring_step) const = 0;
 
   // The KV buffer of a ring step. Starts the next step's transfer.

@@ -93,6 +93,7 @@ class RingStepKernels {
  public:
   virtual ~RingStepKernels() = default;
 
+  // The kind of device that they compute on.
   virtual at::DeviceType device() const = 0;
 
   // wire: device and dtype of q, k and v.

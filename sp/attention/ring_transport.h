@@ -11,6 +11,8 @@ namespace ringside::sp {
 
 class RingTransport final : public KvTransport {
  public:
+  // `prepared` and `ring` must outlive it.
+  // Shapes: kv_S2kD: this rank's keys, then its values, in the wire dtype.
   RingTransport(const at::Tensor& kv_S2kD, const PreparedPlan& prepared, Communicator& ring);
 
   int64_t num_ring_steps() const override { return plan_.ring_size(); }

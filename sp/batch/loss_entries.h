@@ -18,6 +18,7 @@ struct LossEntries {
   std::vector<int64_t> sample;  // caller's number of the sequence; the same on every rank
 
   int64_t size() const { return static_cast<int64_t>(source.size()); }
+  // Appends an entry.
   void add(int64_t source_token, int64_t target_id, int64_t sample_number = 0);
 
   // Throws: std::invalid_argument naming the column whose length differs from source's.

@@ -22,8 +22,11 @@ struct PrefixTree {
 // small blocks than it saves. Equal documents share everything.
 inline constexpr int64_t kMinSavedTokens = 16;
 
+// The forest of the documents' common prefixes, of which one that saves fewer than kMinSavedTokens
+// tokens is not shared. A pure function, the same on every rank.
 // rows: Document::token_rows of each document, or nothing. Tokens with different rows are not
 // shared, even if their ids are equal.
+// Shapes: one list of token ids a document.
 PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents,
                              std::span<const std::vector<uint8_t>* const> rows = {});
 

@@ -31,8 +31,10 @@ struct ProjectionParameter {
   at::Tensor value;
   at::Tensor leaf;
 
+  // A parameter whose values are used as they are stored.
   ProjectionParameter(at::Tensor tensor)  // NOLINT(google-explicit-constructor)
       : value(tensor), leaf(std::move(tensor)) {}
+  // The value to compute with, and the leaf that receives the gradient in its own dtype.
   ProjectionParameter(at::Tensor compute_value, at::Tensor master_leaf)
       : value(std::move(compute_value)), leaf(std::move(master_leaf)) {}
 };

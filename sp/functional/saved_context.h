@@ -11,6 +11,7 @@ namespace ringside::sp {
 
 template <class T>
 struct Held final : torch::CustomClassHolder {
+  // Takes the value, which lives as long as the autograd node.
   explicit Held(T v) : value(std::move(v)) {}
   T value;
 };

@@ -41,6 +41,7 @@ struct Balance {
   double tokens = 1.0;
   double pairs = 1.0;
 };
+// Of shares of a forest, one list of runs a ring rank; 1 when there is no token.
 Balance balance_of(const SegmentForest& forest, const std::vector<std::vector<TokenRun>>& shares);
 
 }  // namespace ringside::sp

@@ -18,6 +18,7 @@ class RangeSet {
   // Sorted, disjoint, not adjacent, not empty.
   const std::vector<Range>& ranges() const { return ranges_; }
 
+  // Members of either set; members of both.
   RangeSet united(const RangeSet& other) const;
   RangeSet intersected(const RangeSet& other) const;
 

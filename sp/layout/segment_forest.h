@@ -30,6 +30,8 @@ class SegmentForest {
 
   int64_t num_segments() const { return static_cast<int64_t>(segments_.size()); }
   int64_t num_tokens() const { return packed_begin_.back(); }
+  // Tokens of a segment; the segment that it continues, or -1 for a root.
+  // Throws: std::out_of_range.
   int64_t length(int64_t segment) const { return segments_.at(segment).length; }
   int64_t parent(int64_t segment) const { return segments_.at(segment).parent; }
 

@@ -52,6 +52,7 @@ class SequenceLayout {
   // Share indices of one Ulysses rank of ring_rank's share.
   Range ulysses_part(int64_t ring_rank, int64_t ulysses_rank) const;
 
+  // Tokens of a rank; sp_rank = ring rank x Ulysses ranks + Ulysses rank.
   int64_t num_local_tokens(int64_t sp_rank) const;
 
   // Packed index, and position within its document, of each token of sp_rank, in local order.

@@ -30,6 +30,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
+  // This rank's place in the group, from 0, and the number of its ranks.
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
@@ -94,10 +95,13 @@ class Communicator {
                                       int64_t from, const std::string& tag);
 
   const std::map<std::string, int64_t>& sent_bytes() const { return sent_bytes_; }
+  // Forgets the bytes counted so far.
   void reset_counters() { sent_bytes_.clear(); }
 
  protected:
   enum class Reduction { kSum, kMax };
+  // What a group of one kind must do: the functions above without checks and without counting. Each
+  // may return before the transfer is complete, and is called in the same order on every rank.
   virtual std::unique_ptr<Transfer> do_start_all_reduce(at::Tensor& tensor,
                                                         Reduction reduction) = 0;
   virtual std::unique_ptr<Transfer> do_start_all_to_all(

@@ -31,11 +31,13 @@ enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses, kExpertShard, kExpert
 class Axes {
  public:
   constexpr Axes() = default;
+  // The axes named.
   constexpr Axes(std::initializer_list<Axis> axes) {
     for (const Axis axis : axes) {
       bits_ |= bit(axis);
     }
   }
+  // Whether the axis is in the set.
   constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
   // This set and one more axis.
   constexpr Axes with(Axis axis) const {

@@ -28,6 +28,7 @@ struct Rectangle {
 // The runs of a ring share with their ranges in the share and in the packing.
 class PlacedShare {
  public:
+  // The share of one ring rank.
   PlacedShare(const SequenceLayout& layout, int64_t ring_rank);
 
   struct Run {

@@ -24,6 +24,7 @@ struct DeviceSpeeds {
   int64_t ranks_per_node = 0;       // 0 = all ranks of a run
 };
 
+// The devices whose speeds are known, "CPU" among them.
 const std::vector<DeviceSpeeds>& known_devices();
 
 // The entry that `name` contains or is, in any letter case; nullptr if there is none. The longest

@@ -43,6 +43,7 @@ struct HeadChunk {
   Range kv_heads;  // of the rank's own
   std::vector<HeadGroup> groups;
 };
+// Chunks of `stride` KV heads each, the last may have fewer, for the heads of one rank.
 std::vector<HeadChunk> chunk_heads(const HeadShape& heads, Range query_heads, Range kv_heads,
                                    int64_t stride);
 

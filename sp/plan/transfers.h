@@ -16,9 +16,11 @@ namespace ringside::sp {
 // the need, also of several ranks together.
 class RingNeeds {
  public:
+  // Of all pairs of ranks of the layout's ring.
   RingNeeds(const SequenceLayout& layout, const PlanOptions& options);
 
   int64_t ring_size() const { return static_cast<int64_t>(shares_.size()); }
+  // A rank's own share; all rows of it.
   const PlacedShare& share(int64_t ring_rank) const { return shares_[ring_rank]; }
   const RangeSet& all_rows(int64_t owner) const { return all_rows_[owner]; }
 

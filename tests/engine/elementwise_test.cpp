@@ -130,6 +130,24 @@ TEST_CASE("swiglu: forward by the formula, gradient by finite differences") {
   CHECK(worst_gradient_error([&] { return weighted_sum(swiglu(x)); }, {x}) < 1e-8);
 }
 
+TEST_CASE("geglu and clamped_swiglu: forward by the formula, gradient by finite differences") {
+  at::manual_seed(8);
+  const at::Tensor x = leaf({4, 10});
+  const at::Tensor gate = x.narrow(1, 0, 5), up = x.narrow(1, 5, 5);
+  const at::Tensor inner = 0.7978845608028654 * (gate + 0.044715 * gate.pow(3));
+  CHECK(max_abs_diff(geglu(x), 0.5 * gate * (1 + inner.tanh()) * up) < 1e-14);
+  CHECK(worst_gradient_error([&] { return weighted_sum(geglu(x)); }, {x}) < 1e-8);
+
+  // Columns take turns; some of them beyond the limits.
+  const at::Tensor wide = (at::randn({6, 10}, at::kDouble) * 6).set_requires_grad(true);
+  const at::Tensor g = wide.slice(1, 0, 10, 2).clamp_max(7);
+  const at::Tensor u = wide.slice(1, 1, 10, 2).clamp(-7, 7);
+  CHECK((g == 7).any().item<bool>());
+  CHECK((u == -7).any().item<bool>());
+  CHECK(max_abs_diff(clamped_swiglu(wide), (u + 1) * g * at::sigmoid(1.702 * g)) < 1e-13);
+  CHECK(worst_gradient_error([&] { return weighted_sum(clamped_swiglu(wide)); }, {wide}) < 1e-7);
+}
+
 // The heads by the textbook: normed where there are norms, then turned as complex numbers.
 at::Tensor turned(at::Tensor x, const at::Tensor& norm, double eps, const at::Tensor& angle) {
   const int64_t half = x.size(2) / 2;

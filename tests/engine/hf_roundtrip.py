@@ -47,7 +47,8 @@ def logits(model) -> torch.Tensor:
 
 def load(folder: pathlib.Path, dtype: torch.dtype):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True)
+        folder, dtype=dtype, output_loading_info=True,
+        attn_implementation=tiny_models.attention_of(transformers.AutoConfig.from_pretrained(folder)))
     problems = {key: value for key, value in info.items() if value}
     assert not problems, f"transformers found in {folder}: {problems}"
     return model

@@ -28,6 +28,16 @@ json base(const std::string& model_type) {
           {"max_position_embeddings", 4096}};
 }
 
+json gpt_oss_fields() {
+  return {{"num_local_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"rope_parameters",
+           {{"rope_type", "yarn"},
+            {"factor", 32.0},
+            {"truncate", false},
+            {"original_max_position_embeddings", 4096}}}};
+}
+
 json with(json config, const json& changes) {
   config.update(changes);
   return config;
@@ -250,6 +260,76 @@ TEST_CASE("config: a field that may change the computation is refused, bookkeepi
   CHECK((nemo.head_dim == 32 && !nemo.qk_norm && !nemo.qkv_bias));
 }
 
+TEST_CASE("config: windows are those of transformers' classes") {
+  using Windows = std::vector<int64_t>;
+  const auto windows = [](const std::string& type, const json& changes) {
+    const ModelConfig config = load(with(base(type), with(changes, {{"num_hidden_layers", 3}})));
+    Windows all;
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      all.push_back(config.window(layer));
+    }
+    const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
+    CHECK((again.blocks == config.blocks));
+    return all;
+  };
+  CHECK(windows("mistral", {{"sliding_window", 7}}) == Windows{7, 7, 7});
+  CHECK(windows("mistral", {{"sliding_window", nullptr}}) == Windows{0, 0, 0});
+  CHECK(windows("mistral", json::object()) == Windows{4096, 4096, 4096});
+  const json used{{"use_sliding_window", true}, {"sliding_window", 5}};
+  for (const char* type : {"qwen2", "qwen3"}) {
+    CHECK(windows(type, {{"sliding_window", 5}}) == Windows{0, 0, 0});
+    CHECK(windows(type, used) == Windows{0, 0, 0});  // from layer 28 on
+    CHECK(windows(type, with(used, {{"max_window_layers", 1}})) == Windows{0, 5, 5});
+    const json types{"sliding_attention", "full_attention", "sliding_attention"};
+    CHECK(windows(type, with(used, {{"layer_types", types}})) == Windows{5, 0, 5});
+  }
+  CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
+        Windows{5, 0, 5});
+}
+
+TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {
+  const json linear{{"rope_type", "linear"}, {"factor", 8.0}};
+  const json old{{"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}, {"rope_scaling", linear}};
+  const json full = with(linear, {{"rope_theta", 5e5}});
+  const json local{{"rope_type", "default"}, {"rope_theta", 2e4}};
+  const json both{{"full_attention", full}, {"sliding_attention", local}};
+  for (const json& fields : {old, json{{"rope_parameters", both}}}) {
+    const ModelConfig config = load(with(base("gemma3_text"), fields));
+    CHECK(config.rope_theta == 5e5);
+    CHECK(config.local_rope_theta == 2e4);
+    CHECK(config.rope_scaling == RopeScaling(LinearRope{8.0}));
+  }
+  const ModelConfig plain = load(base("gemma3_text"));
+  CHECK((plain.rope_theta == 1e6 && plain.local_rope_theta == 1e4));
+  CHECK((plain.tie_word_embeddings && plain.norms_plus_one));
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    CHECK_NOTHROW(load(with(base("gemma3_text"), {{key, nullptr}})));
+    CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{key, 30.0}})),
+                      Contains(std::string("'") + key + "' is set"));
+  }
+  const json scaled_local{{"full_attention", full}, {"sliding_attention", full}};
+  CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{"rope_parameters", scaled_local}})),
+                    Contains("windowed layers is not scaled"));
+}
+
+TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts cannot be is refused") {
+  const json fields = with(base("gpt_oss"), gpt_oss_fields());
+  const ModelConfig config = load(fields);
+  CHECK((config.sinks && config.qkv_bias && config.o_bias && config.rope_theta == 150000.0));
+  CHECK((config.window(0) == 128 && config.window(1) == 0));
+  CHECK(config.experts.count == 4);
+  CHECK_FALSE(*std::get<YarnRope>(config.rope_scaling).truncate);
+  CHECK_NOTHROW(load(with(fields, {{"swiglu_limit", 7.0}, {"experts_per_token", 2}})));
+  const auto refused = [&](const json& changes, const std::string& key) {
+    CHECK_THROWS_WITH(load(with(fields, changes)), Contains("'" + key + "'"));
+  };
+  refused({{"swiglu_limit", 5.0}}, "swiglu_limit");
+  refused({{"experts_per_token", 3}}, "experts_per_token");
+  refused({{"num_experts_per_tok", 5}}, "num_experts_per_tok");
+  refused({{"rope_parameters", nullptr}}, "rope_parameters");
+  refused({{"quantization_config", {{"quant_method", "mxfp4"}}}}, "quantization_config");
+}
+
 // With the fields that DeepSeek's own files have beyond transformers'.
 json deepseek() {
   return with(base("deepseek_v3"), {{"num_attention_heads", 4},
@@ -303,98 +383,87 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   refuses({{"num_experts_per_tok", 5}}, "'num_experts_per_tok' is 5, expected at most 4");
   refuses({{"num_local_experts", 8}}, "'num_local_experts' is 8, expected 6");
   refuses({{"rotary_dim", 4}}, "'rotary_dim'");
-  TEST_CASE("config: windows are those of transformers' classes") {
-    using Windows = std::vector<int64_t>;
-    const auto windows = [](const std::string& type, const json& changes) {
-      const ModelConfig config = load(with(base(type), with(changes, {{"num_hidden_layers", 3}})));
-      Windows all;
-      for (int64_t layer = 0; layer < 3; ++layer) {
-        all.push_back(config.window(layer));
-      }
-      const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
-      CHECK(again.blocks == config.blocks);
-      return all;
-    };
-    CHECK(windows("mistral", {{"sliding_window", 7}}) == Windows{7, 7, 7});
-    CHECK(windows("mistral", {{"sliding_window", nullptr}}) == Windows{0, 0, 0});
-    CHECK(windows("mistral", json::object()) == Windows{4096, 4096, 4096});
-    const json used{{"use_sliding_window", true}, {"sliding_window", 5}};
-    for (const char* type : {"qwen2", "qwen3"}) {
-      CHECK(windows(type, {{"sliding_window", 5}}) == Windows{0, 0, 0});
-      CHECK(windows(type, used) == Windows{0, 0, 0});  // from layer 28 on
-      CHECK(windows(type, with(used, {{"max_window_layers", 1}})) == Windows{0, 5, 5});
-      const json types{"sliding_attention", "full_attention", "sliding_attention"};
-      CHECK(windows(type, with(used, {{"layer_types", types}})) == Windows{5, 0, 5});
-    }
-    CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
-          Windows{5, 0, 5});
-  }
+}
 
-  TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {
-    const json linear{{"rope_type", "linear"}, {"factor", 8.0}};
-    const json old{{"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}, {"rope_scaling", linear}};
-    const json full = with(linear, {{"rope_theta", 5e5}});
-    const json local{{"rope_type", "default"}, {"rope_theta", 2e4}};
-    const json both{{"full_attention", full}, {"sliding_attention", local}};
-    for (const json& fields : {old, json{{"rope_parameters", both}}}) {
-      const ModelConfig config = load(with(base("gemma3_text"), fields));
-      CHECK(config.rope_theta == 5e5);
-      CHECK(config.local_rope_theta == 2e4);
-      CHECK(config.rope_scaling == RopeScaling(LinearRope{8.0}));
-    }
-    const ModelConfig plain = load(base("gemma3_text"));
-    CHECK((plain.rope_theta == 1e6 && plain.local_rope_theta == 1e4));
-    CHECK((plain.tie_word_embeddings && plain.norms_plus_one));
-    for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
-      CHECK_NOTHROW(load(with(base("gemma3_text"), {{key, nullptr}})));
-      CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{key, 30.0}})),
-                        Contains(std::string("'") + key + "' is set"));
-    }
-    const json scaled_local{{"full_attention", full}, {"sliding_attention", full}};
-    CHECK_THROWS_WITH(load(with(base("gemma3_text"), {{"rope_parameters", scaled_local}})),
-                      Contains("windowed layers is not scaled"));
+json hybrid(const std::string& model_type) {
+  json fields = with(base(model_type), {{"linear_num_key_heads", 2},
+                                        {"linear_num_value_heads", 4},
+                                        {"linear_key_head_dim", 8},
+                                        {"linear_value_head_dim", 6},
+                                        {"linear_conv_kernel_dim", 4},
+                                        {"num_hidden_layers", 4},
+                                        {"head_dim", 16}});
+  if (model_type == "qwen3_next") {
+    fields.update({{"num_experts", 4},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 16},
+                   {"shared_expert_intermediate_size", 12}});
   }
+  return fields;
+}
 
-  TEST_CASE("config: every architecture writes what it reads") {
-    for (const Architecture* architecture : architectures()) {
-      INFO(architecture->model_type);
-      json written_by_others = base(architecture->model_type);
-      if (architecture->model_type == std::string("qwen3_moe")) {
-        written_by_others.update({{"num_experts", 4},
-                                  {"num_experts_per_tok", 2},
-                                  {"moe_intermediate_size", 16},
-                                  {"mlp_only_layers", {1}}});
-      }
-      if (architecture->model_type == std::string("deepseek_v3")) {
-        written_by_others = deepseek();
-      }
-      const ModelConfig config = load(written_by_others);
-      const json written = json::parse(model_config_json(config, "float32"));
-      CHECK(written["architectures"] == json{architecture->class_name});
-      CHECK(json::parse(model_config_json(load(written), "float32")) == written);
-    }
-  }
+TEST_CASE("config: gated delta nets, and attention in every fourth layer") {
+  const ModelConfig config = load(hybrid("qwen3_next"));
+  CHECK((config.delta_net.shape == sp::StateShape{2, 4, 8, 6, 4}));
+  CHECK((config.norms_plus_one && config.gated_attention && config.experts.gated_shared));
+  CHECK(config.rotary_dim == 4);
+  CHECK((config.is_delta_net(0) && config.is_delta_net(2) && !config.is_delta_net(3)));
+  const auto refuses = [](const json& fields, const char* message) {
+    CHECK_THROWS_WITH(load(with(hybrid("qwen3_5_text"), fields)), Catch::Contains(message));
+  };
+  refuses({{"linear_num_value_heads", 3}}, "'linear_num_value_heads' is 3, expected a multiple");
+  refuses({{"layer_types", {"linear_attention"}}}, "'layer_types' has 1 layers");
+  refuses({{"partial_rotary_factor", 0.2}}, "'partial_rotary_factor' is 0.2, which turns 3 of 16");
+  refuses({{"full_attention_interval", 0}}, "'full_attention_interval'");
+}
 
-  TEST_CASE("config: what is written is read back") {
-    ModelConfig config = load(with(base("llama"), {{"attention_bias", true}, {"mlp_bias", true}}));
-    config.rope_theta = 12345.0;
-    config.rope_scaling = Llama3Rope{16.0, 1.5, 5.0, 128};
-    config.eos_token_ids = {3, 4};
-    config.pad_token_id = 0;
-    config.tie_word_embeddings = true;
-    const ModelConfig again = load(json::parse(model_config_json(config, "bfloat16")),
-                                   json::parse(generation_config_json(config)));
-    CHECK(again.model_type == config.model_type);
-    CHECK(again.hidden_size == config.hidden_size);
-    CHECK(again.head_dim == config.head_dim);
-    CHECK(again.rms_norm_eps == config.rms_norm_eps);
-    CHECK((again.qkv_bias && again.o_bias && again.mlp_bias && again.tie_word_embeddings));
-    CHECK(again.rope_theta == config.rope_theta);
-    CHECK(again.rope_scaling == config.rope_scaling);
-    CHECK(again.eos_token_ids == config.eos_token_ids);
-    CHECK(again.pad_token_id == config.pad_token_id);
-    CHECK_FALSE(again.bos_token_id.has_value());
+TEST_CASE("config: every architecture writes what it reads") {
+  for (const Architecture* architecture : architectures()) {
+    INFO(architecture->model_type);
+    json written_by_others = base(architecture->model_type);
+    if (architecture->model_type == std::string("qwen3_moe")) {
+      written_by_others.update({{"num_experts", 4},
+                                {"num_experts_per_tok", 2},
+                                {"moe_intermediate_size", 16},
+                                {"mlp_only_layers", {1}}});
+    }
+    if (architecture->model_type == std::string("deepseek_v3")) {
+      written_by_others = deepseek();
+    }
+    if (architecture->model_type == std::string("qwen3_next") ||
+        architecture->model_type == std::string("qwen3_5_text")) {
+      written_by_others = hybrid(architecture->model_type);
+    }
+    if (architecture->model_type == std::string("gpt_oss")) {
+      written_by_others.update(gpt_oss_fields());
+    }
+    const ModelConfig config = load(written_by_others);
+    const json written = json::parse(model_config_json(config, "float32"));
+    CHECK(written["architectures"] == json{architecture->class_name});
+    CHECK(json::parse(model_config_json(load(written), "float32")) == written);
   }
+}
+
+TEST_CASE("config: what is written is read back") {
+  ModelConfig config = load(with(base("llama"), {{"attention_bias", true}, {"mlp_bias", true}}));
+  config.rope_theta = 12345.0;
+  config.rope_scaling = Llama3Rope{16.0, 1.5, 5.0, 128};
+  config.eos_token_ids = {3, 4};
+  config.pad_token_id = 0;
+  config.tie_word_embeddings = true;
+  const ModelConfig again = load(json::parse(model_config_json(config, "bfloat16")),
+                                 json::parse(generation_config_json(config)));
+  CHECK(again.model_type == config.model_type);
+  CHECK(again.hidden_size == config.hidden_size);
+  CHECK(again.head_dim == config.head_dim);
+  CHECK(again.rms_norm_eps == config.rms_norm_eps);
+  CHECK((again.qkv_bias && again.o_bias && again.mlp_bias && again.tie_word_embeddings));
+  CHECK(again.rope_theta == config.rope_theta);
+  CHECK(again.rope_scaling == config.rope_scaling);
+  CHECK(again.eos_token_ids == config.eos_token_ids);
+  CHECK(again.pad_token_id == config.pad_token_id);
+  CHECK_FALSE(again.bos_token_id.has_value());
+}
 
 }  // namespace
 }  // namespace ringside::engine

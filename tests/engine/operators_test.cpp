@@ -46,7 +46,7 @@ TEST_CASE("an operator called with a stack of values gives what the direct call 
   const at::Tensor x = at::randn({3, 8}), weight = at::randn({8});
   const auto [y, rstd] = operators::rms_norm(x, weight, 1e-6, false, false);
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("ringside::rms_norm", "");
-  torch::jit::Stack stack{x, weight, 1e-6, false};
+  torch::jit::Stack stack{x, weight, 1e-6, false, false};
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   REQUIRE(stack.size() == 2);
   CHECK(at::equal(stack[0].toTensor(), y));

@@ -129,9 +129,9 @@ TEST_CASE("routes: own routes give the same bits, others another result", "[rout
 class UnsteadyAttention final : public AttentionBackend {
  public:
   explicit UnsteadyAttention(std::vector<int64_t> lengths) : exact_(std::move(lengths)) {}
-  at::Tensor attend(int64_t layer, const at::Tensor& q, const at::Tensor& k,
+  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                     const at::Tensor& v) override {
-    return exact_.attend(layer, q, k, v) + static_cast<double>(calls_++ / 3);
+    return exact_.attend(spec, q, k, v) + static_cast<double>(calls_++ / 3);
   }
 
  private:

@@ -109,8 +109,8 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
-FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "qwen3_next", "qwen3_5",
-            "deepseek_v3", "deepseek_v3, queries without latent")
+FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
+            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent")
 
 
 def make_family(family: str):
@@ -136,6 +136,11 @@ def make_family(family: str):
         return transformers.Gemma3TextConfig(head_dim=16, sliding_window=8, sliding_window_pattern=2,
                                              query_pre_attn_scalar=24, rope_parameters=rope,
                                              **common | {"tie_word_embeddings": True})
+    if family == "gpt_oss":
+        rope = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "truncate": False, "original_max_position_embeddings": 64}
+        return transformers.GptOssConfig(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=4,
+                                         rope_parameters=rope, **common | {"intermediate_size": 24})
     if family in ("qwen3_next", "qwen3_5"):
         hybrid = _common(4, 2, 16, False, 4) | dict(
             head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
@@ -148,6 +153,11 @@ def make_family(family: str):
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
+
+
+def attention_of(config) -> str:
+    """The attention implementation that the class has: sinks are in the eager one alone."""
+    return "eager" if config.model_type == "gpt_oss" else "sdpa"
 
 
 def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]:
@@ -172,8 +182,7 @@ def make_model(config, seed: int, std: float = 0.2):
     N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager" if config.model_type == "gpt_oss" else "sdpa",
-        experts_implementation="eager"
+        config, dtype=torch.float32, attn_implementation=attention_of(config), experts_implementation="eager"
     )
     gemma = config.model_type.startswith("gemma3")  # stores a norm's factor less 1
     hybrid = config.model_type in ("qwen3_next", "qwen3_5_text")  # the same but for linear_attn.norm

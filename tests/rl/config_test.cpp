@@ -287,6 +287,9 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
              Contains("is 4, but parallel.ringattn_parallel_size or"));
   CHECK_THAT(error({"sp.method=ring"}), Contains("is ring, which factors"));
   CHECK(load_config({}, {"sp.method=ring", "parallel.context_parallel_size=4"}).ok());
+  CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6"}),
+             Contains("parallel.expert_parallel_size") && Contains("has 6 ranks") &&
+                 Contains("expected a divisor"));
   CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}),
              Contains("asks for 4"));
   CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());

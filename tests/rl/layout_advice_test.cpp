@@ -91,6 +91,15 @@ TEST_CASE("the bytes of gathers and gradient sums are those that a run sends, on
   }
 }
 
+TEST_CASE("more ranks than experts are refused, and ranks for a model without experts") {
+  rl::ParallelConfig parallel;
+  CHECK_NOTHROW(rl::check_expert_count(parallel, 0));
+  parallel.expert_parallel_size = 4;
+  CHECK_NOTHROW(rl::check_expert_count(parallel, 4));
+  CHECK_THROWS_WITH(rl::check_expert_count(parallel, 3), Contains("a layer has 3 experts"));
+  CHECK_THROWS_WITH(rl::check_expert_count(parallel, 0), Contains("the model has no experts"));
+}
+
 TEST_CASE("options are at the same number of ranks, the cheapest first, and each fits or not") {
   const rl::Config config = planned(8, 65536);
   const auto options = rl::layout_options(config, small_model(), kH100);

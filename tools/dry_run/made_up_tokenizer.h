@@ -13,6 +13,7 @@ std::string made_up_tokenizer();
 // The text of its tokenizer_config.json, with a chat template (ChatML).
 std::string made_up_tokenizer_config();
 
+// Ids of the tokens that a model's config.json names.
 MadeUpIds made_up_ids();
 
 }  // namespace ringside::tools

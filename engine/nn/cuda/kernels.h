@@ -35,6 +35,7 @@ struct NormArgs {
   double eps = 0.0;
   bool plus_one = false;
 };
+// operators::rms_norm; with a branch add_rms_norm.
 cudaError_t rms_norm_cuda(const Types& types, const NormArgs& args, cudaStream_t stream);
 
 // Sums of a weight's gradient before the last addition: rows of a buffer in acc, one a block of
@@ -86,6 +87,7 @@ struct RotationArgs {
   double eps = 0.0;
   bool plus_one = false;
 };
+// operators::qk_norm_rope.
 cudaError_t qk_norm_rope_cuda(const Types& types, const RotationArgs& args, const HeadTensor& heads,
                               const HeadTensor& qk, cudaStream_t stream);
 
@@ -100,6 +102,7 @@ struct HeadGradArgs {
 cudaError_t qk_norm_rope_backward_cuda(const Types& types, const RotationArgs& args,
                                        const HeadGradArgs& grads, cudaStream_t stream);
 
+// operators::swiglu and its gradient. f: the MLP's size.
 cudaError_t swiglu_cuda(const Types& types, const void* gate_up, void* out, int64_t rows, int64_t f,
                         cudaStream_t stream);
 cudaError_t swiglu_backward_cuda(const Types& types, const void* dy, const void* gate_up,
@@ -113,6 +116,7 @@ struct ScoreArgs {
   int64_t rows = 0;
   int64_t vocab = 0;
 };
+// operators::token_scores.
 cudaError_t token_scores_cuda(const Types& types, const ScoreArgs& args, void* logprobs,
                               void* entropy, void* lse, cudaStream_t stream);
 

@@ -54,6 +54,7 @@ class VarlenGroupOps {
  public:
   virtual ~VarlenGroupOps() = default;
 
+  // The kind of device that its tensors are on.
   virtual at::DeviceType device() const = 0;
 
   // The dtype in which attend() and attend_backward() want their tensors, given the wire's.

@@ -37,6 +37,7 @@ struct VarlenEntry {
   Range query;                 // rows of the share
   std::vector<KeyRange> keys;  // packed one after another
 
+  // Rows of all its keys.
   int64_t num_keys() const;
 };
 
@@ -76,6 +77,7 @@ std::vector<Range> packed_keys(const VarlenGroup& group);
 // Throws: std::invalid_argument above 2^31 - 1 rows.
 std::vector<int32_t> cumulative_rows(const std::vector<Range>& ranges);
 
+// Rows of the longest range; 0 when there is none.
 int64_t longest(const std::vector<Range>& ranges);
 
 // Row moves, in order of work.
