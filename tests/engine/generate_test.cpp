@@ -80,7 +80,7 @@ TEST_CASE("log-probs equal the decoder's own score of the finished sequence") {
 TEST_CASE("recorded routes are those of the finished sequence, without its last token",
           "[routes]") {
   ModelConfig config = test::tiny_config(13);
-  config.experts = {5, 2, 12, /*normalise_weights=*/true};
+  config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
   config.blocks = {{.channel_mixer = ChannelMixer::kMlp},
                    {.channel_mixer = ChannelMixer::kExperts}};
   const Decoder decoder = test::random_decoder(config, at::kDouble, 9, 0.35);

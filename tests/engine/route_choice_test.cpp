@@ -27,7 +27,10 @@ constexpr int64_t kExperts = 6, kPerToken = 2;
 ModelConfig config_with_experts() {
   ModelConfig config = test::tiny_config();
   config.num_hidden_layers = 3;
-  config.experts = {kExperts, kPerToken, 12, /*normalise_weights=*/true};
+  config.experts = {.count = kExperts,
+                    .per_token = kPerToken,
+                    .intermediate_size = 12,
+                    .normalise_weights = true};
   config.blocks = {{.channel_mixer = ChannelMixer::kExperts},
                    {.channel_mixer = ChannelMixer::kMlp},
                    {.channel_mixer = ChannelMixer::kExperts}};

@@ -35,7 +35,10 @@ engine::ModelConfig model_config() {
   config.model_type = "qwen3_moe";
   config.num_hidden_layers = 3;
   config.eos_token_ids = {1};
-  config.experts = {kExperts, kPerToken, 16, /*normalise_weights=*/true};
+  config.experts = {.count = kExperts,
+                    .per_token = kPerToken,
+                    .intermediate_size = 16,
+                    .normalise_weights = true};
   config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts},
                    {.channel_mixer = engine::ChannelMixer::kMlp},
                    {.channel_mixer = engine::ChannelMixer::kExperts}};

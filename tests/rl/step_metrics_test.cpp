@@ -53,6 +53,8 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
       {rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {})
            .figures.fetch(),
        {},
+       {},
+       {},
        1.0});
   rl::TrainingState state;
   state.weight_version = 7;

@@ -23,6 +23,7 @@ inline engine::ModelConfig tiny_config(int64_t vocab_size = 19) {
 // Latent attention, in the second layer experts with a sigmoid router and a shared MLP.
 inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
   engine::ModelConfig config = tiny_config(vocab_size);
+  config.model_type = "deepseek_v3";
   config.attention.qk_norm = false;
   config.num_key_value_heads = config.num_attention_heads;
   config.head_dim = 10;
@@ -35,7 +36,7 @@ inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
                     .groups = 3,
                     .kept_groups = 2,
                     .weight_factor = 1.5,
-                    .shared_intermediate_size = 10};
+                    .shared_intermediate_size = 12};
   const auto block = [](engine::ChannelMixer channel_mixer) {
     return engine::BlockSpec{engine::TokenMixer::kLatentAttention, channel_mixer};
   };

@@ -179,7 +179,8 @@ class Preflight(unittest.TestCase):
         self.refused(expect=("tokenizer.json", "vocab_size", "40"))
 
     def test_projections_that_the_model_does_not_have(self):
-        latent = {**self.config, "model_type": "deepseek_v3", "num_key_value_heads": HEADS, "head_dim": 4,
+        shared = {key: value for key, value in self.config.items() if "window" not in key and key != "layer_types"}
+        latent = {**shared, "model_type": "deepseek_v3", "num_key_value_heads": HEADS, "head_dim": 4,
                   "q_lora_rank": 6, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
                   "n_routed_experts": 2, "n_shared_experts": 1, "num_experts_per_tok": 1, "moe_intermediate_size": 8,
                   "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}
