@@ -182,7 +182,7 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   rl::TrainingRun run({one.config, run_dir / one.name, 1, {}}, mesh, comms);
   rl::Learner learner(run);
   rl::StepBatch batch = rl::make_step_batch(one.rollouts, one.config);
-  const auto mini_batches = learner.collate(batch);
+  auto mini_batches = learner.collate(batch);
   learner.score(mini_batches, batch);
   const rl::StepAdvantages advantages = learner.compute_advantages(batch);
   const rl::StepUpdates updates = learner.update(mini_batches, batch);
