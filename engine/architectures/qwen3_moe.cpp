@@ -19,6 +19,7 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
   }
   json.has("sliding_window");
   json.has("max_window_layers");
+  check_layer_types(json, config);
   return config;
 }
 

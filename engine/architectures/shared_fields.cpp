@@ -114,6 +114,17 @@ void read_layer_windows(const JsonObject& json, int64_t window,
   }
 }
 
+void check_layer_types(const JsonObject& json, const ModelConfig& config) {
+  const std::vector<std::string> types = json.texts("layer_types");
+  for (std::size_t layer = 0; layer < types.size(); ++layer) {
+    const char* expected = config.window(static_cast<int64_t>(layer)) > 0 ? kSliding : kFull;
+    if (types[layer] != expected) {
+      json.fail("layer_types", "holds '" + types[layer] + "' for layer " + std::to_string(layer) +
+                                   ", expected " + expected + ", as the other fields say");
+    }
+  }
+}
+
 int64_t read_window(const JsonObject& json, int64_t missing) {
   if (!json.json().contains("sliding_window")) {
     return missing;

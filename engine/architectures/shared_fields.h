@@ -46,6 +46,10 @@ void read_layer_windows(const JsonObject& json, int64_t window,
 // Throws: as read_layer_windows.
 void read_qwen_windows(const JsonObject& json, ModelConfig& config);
 
+// For classes whose windows other fields decide: layer_types may say the same.
+// Throws: std::runtime_error naming file and key when it says anything else.
+void check_layer_types(const JsonObject& json, const ModelConfig& config);
+
 // sliding_window; 0 = null. missing: the class's default in transformers.
 // Throws: std::runtime_error naming file and key when it is less than 1.
 int64_t read_window(const JsonObject& json, int64_t missing = 4096);

@@ -313,6 +313,21 @@ TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refus
                     Contains("windowed layers is not scaled"));
 }
 
+TEST_CASE("config: layer_types of a class that has none may say what its windows are") {
+  const json fields = with(base("qwen3_moe"), {{"num_experts", 4},
+                                               {"num_experts_per_tok", 2},
+                                               {"moe_intermediate_size", 16},
+                                               {"sliding_window", 5}});
+  const json full{{"layer_types", {"full_attention", "full_attention"}}};
+  const json sliding{{"layer_types", {"sliding_attention", "sliding_attention"}}};
+  const json used = with(fields, {{"use_sliding_window", true}});
+  CHECK(load(with(fields, full)).window(1) == 0);
+  CHECK(load(with(used, sliding)).window(1) == 5);
+  CHECK_THROWS_WITH(load(with(fields, sliding)),
+                    Contains("'layer_types' holds 'sliding_attention' for layer 0"));
+  CHECK_THROWS_WITH(load(with(used, full)), Contains("'layer_types' holds 'full_attention'"));
+}
+
 TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts cannot be is refused") {
   const json fields = with(base("gpt_oss"), gpt_oss_fields());
   const ModelConfig config = load(fields);
