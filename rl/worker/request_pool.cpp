@@ -66,7 +66,7 @@ std::vector<PoolRequest> RequestPool::withdraw() {
 
 std::size_t RequestPool::running() const {
   const std::lock_guard lock(mutex_);
-  return running_ + waiting_.size();
+  return running_ + waiting_.size() + answers_.size();
 }
 
 void RequestPool::work(const std::stop_token& stop) {

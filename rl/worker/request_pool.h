@@ -24,8 +24,8 @@ struct PoolRequest {
 
 using ServerFactory = std::function<std::unique_ptr<bridge::InferenceServer>()>;
 
-// The owner submits requests and takes answers. When running() is 0 and take_all() returns nothing,
-// no earlier request is in flight.
+// The owner submits requests and takes answers. When running() is 0, no request is in flight and no
+// answer waits: what is then done to the server can concern none of them.
 // Thread safety: all methods.
 class RequestPool {
  public:
@@ -41,7 +41,7 @@ class RequestPool {
   std::vector<ServedAnswer> take_all();
   // Takes back the requests that no thread has started.
   std::vector<PoolRequest> withdraw();
-  // Number of requests submitted and not yet answered, without withdrawn ones.
+  // Number of requests submitted whose answers were not taken, without withdrawn ones.
   std::size_t running() const;
 
  private:

@@ -38,7 +38,7 @@ class ServedPolicy {
   virtual std::vector<ServedAnswer> take_answers() = 0;
   // Takes back the requests that have not started.
   virtual std::vector<bridge::GrantedSample> withdraw() = 0;
-  // Number of requests submitted and not yet answered, without withdrawn ones.
+  // Number of requests submitted whose answers were not taken, without withdrawn ones.
   virtual std::size_t running() const = 0;
 
   // Loads weights and verifies that the server runs them (ServedWeights::install).

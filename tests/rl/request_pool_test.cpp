@@ -132,6 +132,21 @@ TEST_CASE(
   CHECK(behaviour.begun == 2);
 }
 
+TEST_CASE("request pool: an answer counts as running until it is taken") {
+  Behaviour behaviour;
+  RequestPool pool(factory(behaviour), 1);
+  pool.submit(request(0));
+  pool.submit(request(1, 1));
+  // With one thread the second begins after the first is answered.
+  REQUIRE(eventually([&] { return behaviour.begun == 2; }));
+  CHECK(pool.running() == 2);
+  CHECK(pool.take_all().size() == 1);
+  CHECK(pool.running() == 1);
+  behaviour.gate.count_down();
+  CHECK(answers_of(pool, 1).size() == 1);
+  CHECK(pool.running() == 0);
+}
+
 TEST_CASE("request pool: after a lost connection the next request has another one") {
   Behaviour behaviour;
   RequestPool pool(factory(behaviour), 1);
