@@ -36,11 +36,11 @@ using ExpertFunction =
 // Sum over each token's experts of weight times result. Rows are sorted by expert and, within one,
 // by token; with several ranks by expert, rank and token. A token's results are added in the order
 // of its routes, in fp32 or wider. Differentiable in x, routes' weights and what the function uses.
-// The order of every sum is fixed: no pass adds by index. experts: X, on all ranks together. With
-// several ranks the results are the same, but an expert's weights get the gradient of the tokens of
-// all ranks in one sum. Shapes: x [s, E]; returns [s, E]. s may be 0. Collective over: the group's
-// ranks, in the forward and in the backward. Blocks: on a device until the host knows how many rows
-// each expert has.
+// The order of every sum is fixed: no pass adds by index. With several ranks the results are the
+// same, but an expert's weights get the gradient of the tokens of all ranks in one sum.
+// Shapes: x [s, E], experts = X of all ranks together; returns [s, E]. s may be 0.
+// Collective over: the group's ranks, in the forward and in the backward.
+// Blocks: on a device until the host knows how many rows each expert has.
 at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
                          const ExpertGroup& group, const ExpertFunction& function);
 
