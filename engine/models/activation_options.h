@@ -16,7 +16,8 @@ struct ActivationOptions {
   Recompute recompute = Recompute::kNone;
   // What recomputation keeps waits in host memory. On a CPU device it stays where it is.
   bool offload = false;
-  // Rows over which the MLP is computed at a time, in both passes; 0 = all at once.
+  // Rows over which an MLP is computed at a time, in both passes; 0 = all at once. Experts are not
+  // tiled.
   int64_t mlp_tile_tokens = 0;
   // Most bytes of one chunk of logits with all that is computed from it.
   int64_t logit_chunk_bytes = int64_t{512} << 20;

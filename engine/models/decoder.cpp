@@ -152,8 +152,6 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
   TORCH_CHECK(options.mlp_tile_tokens >= 0 && options.logit_chunk_bytes > 0,
               "decoder: MLP tiles of ", options.mlp_tile_tokens, " tokens and logit chunks of ",
               options.logit_chunk_bytes, " bytes; expected at least 0 and 1");
-  TORCH_CHECK(options.mlp_tile_tokens == 0 || config_.experts.count == 0,
-              "decoder: an MLP can be tiled, experts cannot");
   activations_ = options;
   if (options.offload && !offload_stream_) {
     offload_stream_ = make_side_stream(context_.device);

@@ -394,7 +394,7 @@ class Sizes {
 
   // While the MLP's backward runs.
   int64_t mlp_moment() const {
-    const int64_t tile = p_.activations.mlp_tile_tokens;
+    const int64_t tile = has_experts_ ? 0 : p_.activations.mlp_tile_tokens;
     const int64_t s = p_.tokens, e = c_.hidden_size;
     const int64_t rows = tile > 0 ? std::min(tile, s) : s;
     const int64_t flowing = s * e * compute_ + layer_->mlp_flowing(rows);

@@ -1,6 +1,7 @@
 #include "tools/dry_run/small_config.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "rl/config/enums.h"
 #include "rl/config/schema.h"
@@ -32,6 +33,13 @@ void shrink_ranks(rl::ParallelConfig& parallel, int64_t max_ranks) {
     }
     *largest = 2;
   }
+}
+
+// The ranks of a copy of the model that divide its experts.
+void shrink_experts(rl::ParallelConfig& parallel) {
+  const int64_t copies = std::max<int64_t>(1, parallel.data_parallel_replicate_size);
+  parallel.expert_parallel_size =
+      std::gcd(parallel.expert_parallel_size, parallel.world_size() / copies);
 }
 
 void shrink_rollouts(rl::RolloutConfig& rollout) {
@@ -81,6 +89,7 @@ void shrink_outputs(rl::Config& config) {
 rl::Config small_config(const rl::Config& config, int64_t max_ranks) {
   rl::Config small = config;
   shrink_ranks(small.parallel, max_ranks);
+  shrink_experts(small.parallel);
   small.parallel.collective_timeout_s =
       std::min(small.parallel.collective_timeout_s, kCollectiveTimeoutS);
   at_most(small.sp.heads_k_stride, 1);

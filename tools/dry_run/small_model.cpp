@@ -1,6 +1,7 @@
 #include "tools/dry_run/small_model.h"
 
 #include <algorithm>
+#include <numeric>
 #include <variant>
 #include <vector>
 
@@ -45,7 +46,13 @@ void shrink_experts(engine::ExpertsConfig& experts) {
     return;
   }
   experts.count = std::min(experts.count, kExperts);
-  experts.per_token = std::min(experts.per_token, std::max<int64_t>(1, experts.count - 1));
+  // At least two experts a group, and about the same part of the groups in a token's choice.
+  const int64_t groups = experts.groups;
+  experts.groups = std::gcd(groups, std::max<int64_t>(1, experts.count / 2));
+  experts.kept_groups = std::max<int64_t>(1, experts.kept_groups * experts.groups / groups);
+  const int64_t choice = experts.kept_groups * experts.count / experts.groups;
+  experts.per_token =
+      std::min({experts.per_token, std::max<int64_t>(1, experts.count - 1), choice});
   experts.intermediate_size = std::min(experts.intermediate_size, kExpertIntermediate);
 }
 
