@@ -62,10 +62,11 @@ void print_figures(const std::vector<rl::EvalFigure>& figures, std::size_t promp
   std::cout << summary.dump() << "\n";
 }
 
-void evaluate_file(const EvalOptions& options, const rl::Config& config) {
+void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
+  const rl::Config& config = loaded.config;
   const auto decoder = rl::load_starting_model(
       config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
-  const rl::PromptSampler sampler(config, decoder->config());
+  rl::PromptSampler sampler(config, decoder->config());
   rl::PromptSet set = rl::load_prompt_set(options.data, config, sampler.tokenizer());
   if (set.overlong > 0) {
     rl::log::warn(options.data.string() + ": " +
@@ -76,6 +77,7 @@ void evaluate_file(const EvalOptions& options, const rl::Config& config) {
       config.eval.max_prompts < static_cast<int64_t>(prompts.size())) {
     prompts.resize(config.eval.max_prompts);
   }
+  fit_completions(loaded, prompts, sampler);
   std::ofstream output;
   if (!options.output.empty()) {
     output.open(options.output, std::ios::trunc);
@@ -105,12 +107,12 @@ int evaluate(const EvalOptions& options) {
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);
-  if (!loaded) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!options.output.empty() && !check_writable("--output", options.output)) return kExitUsage;
   if (loaded->config.train.threads > 0) {
     at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }
-  evaluate_file(options, loaded->config);
+  evaluate_file(options, *loaded);
   return kExitOk;
 }
 

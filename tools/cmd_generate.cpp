@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "rl/data/chat_format.h"
-#include "rl/data/data_order.h"
+#include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/report/log.h"
 #include "rl/sampling/prompt_sampler.h"
@@ -94,13 +94,6 @@ struct Report {
   }
 };
 
-// Sample 0 of a prompt has the seed that it has alone.
-uint64_t seed_of(const rl::Config& config, std::size_t prompt, int64_t sample) {
-  const auto seed = static_cast<uint64_t>(config.seed);
-  return sample == 0 ? rl::mix_seed({seed, prompt})
-                     : rl::mix_seed({seed, prompt, static_cast<uint64_t>(sample)});
-}
-
 void sample_all(const rl::PromptSampler& sampler, const engine::Decoder& decoder,
                 const rl::PromptSet& set, const GenerateOptions& options, const rl::Config& config,
                 Report& report) {
@@ -112,7 +105,7 @@ void sample_all(const rl::PromptSampler& sampler, const engine::Decoder& decoder
     std::vector<uint64_t> seeds;
     for (std::size_t i = begin; i < end; ++i) {
       batch.push_back(set.prompts[i / samples]);
-      seeds.push_back(seed_of(config, i / samples, static_cast<int64_t>(i % samples)));
+      seeds.push_back(rl::held_out_seed(config, i / samples, static_cast<int64_t>(i % samples)));
     }
     const auto scored = sampler.sample(decoder, batch, seeds, config.eval.temperature);
     for (std::size_t i = 0; i < scored.size(); ++i) {
@@ -121,11 +114,13 @@ void sample_all(const rl::PromptSampler& sampler, const engine::Decoder& decoder
   }
 }
 
-void generate_file(const GenerateOptions& options, const rl::Config& config) {
+void generate_file(const GenerateOptions& options, const rl::LoadedConfig& loaded) {
+  const rl::Config& config = loaded.config;
   const auto decoder = rl::load_starting_model(
       config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
-  const rl::PromptSampler sampler(config, decoder->config());
+  rl::PromptSampler sampler(config, decoder->config());
   const rl::PromptSet set = read_input(options, config, sampler.tokenizer());
+  fit_completions(loaded, set.prompts, sampler);
   Report report;
   report.print_text = !options.prompt.empty();
   if (!options.output.empty()) {
@@ -172,12 +167,12 @@ int generate(const GenerateOptions& options) {
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);
-  if (!loaded) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!check_options(options, loaded->config)) return kExitUsage;
   if (loaded->config.train.threads > 0) {
     at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }
-  generate_file(options, loaded->config);
+  generate_file(options, *loaded);
   return kExitOk;
 }
 

@@ -118,7 +118,7 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
     }
   }
   auto loaded = load_or_print_errors({{}, overrides, {}});
-  if (!loaded) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!check_writable("--output", options.output)) return kExitUsage;
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
                       [&](const Ranks& ranks) { score_file(options, loaded->config, ranks); });

@@ -4,7 +4,6 @@
 
 #include "rl/report/log.h"
 #include "rl/trainer/run_directory.h"
-#include "tools/distributed.h"
 #include "tools/dry_run_command.h"
 #include "tools/run_launch.h"
 #include "tools/start_plan.h"
@@ -22,7 +21,7 @@ struct RunOptions {
 };
 
 std::vector<std::string> trainer_options(const RunOptions& options) {
-  std::vector<std::string> words;
+  std::vector<std::string> words{"--checked"};
   if (options.steps > 0) {
     words.insert(words.end(), {"--steps", std::to_string(options.steps)});
   }

@@ -19,6 +19,7 @@
 #include "tools/distributed.h"
 #include "tools/dry_run_command.h"
 #include "tools/launch/rank_environment.h"
+#include "tools/run_launch.h"
 #include "tools/start_plan.h"
 #include "tools/stop_signal.h"
 #include "tools/version.h"
@@ -34,6 +35,7 @@ struct TrainOptions {
   int64_t steps = 0;
   int nproc = 0;
   bool accept_changes = false;
+  bool checked = false;
   bool dry_run = false;
 };
 
@@ -50,6 +52,9 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
     std::cerr << (recorded ? "--rollouts" : "--prime-rl")
               << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
     return false;
+  }
+  if (options.checked) {
+    return true;
   }
   std::vector<std::string> notes;
   const bool good = pass_preflight(loaded,
@@ -185,6 +190,9 @@ void add_train_command(CommandContext& context) {
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "
                     "without it changed keys are refused");
+  command->add_flag("--checked", options->checked,
+                    "the files of the recipe were checked by the process that starts this one, as "
+                    "`ringside run` does");
   command->add_flag("--dry-run", options->dry_run, kDryRunHelp);
   command->callback([options, command, &context] {
     require_run_dir(*command, options->dry_run);

@@ -13,6 +13,7 @@
 
 #include "rl/config/schema.h"
 #include "rl/data/sft_file.h"
+#include "rl/preflight/model_files.h"
 #include "rl/report/log.h"
 #include "tools/installed_files.h"
 
@@ -159,6 +160,26 @@ bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& sc
   }
   notes = std::move(report.notes);
   return report.ok();
+}
+
+void fit_completions(const rl::LoadedConfig& loaded, const std::vector<rl::Prompt>& prompts,
+                     rl::PromptSampler& sampler) {
+  const std::string key = "rollout.max_completion_tokens";
+  if (loaded.origins.at(key) != "default") {
+    return;
+  }
+  const int64_t tokens = sampler.fit_completions(prompts);
+  if (tokens < loaded.config.rollout.max_completion_tokens) {
+    rl::log::info(key + ": " + std::to_string(tokens) + ", what the model's positions leave");
+  }
+}
+
+bool check_model_directory(const std::filesystem::path& model) {
+  const std::string problem = rl::model_directory_problem(model);
+  if (!problem.empty()) {
+    std::cerr << "the model " << problem << "\n";
+  }
+  return problem.empty();
 }
 
 std::string error_text(const std::exception& error) {

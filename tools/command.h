@@ -11,6 +11,7 @@
 
 #include "rl/config/load.h"
 #include "rl/preflight/preflight.h"
+#include "rl/sampling/prompt_sampler.h"
 
 namespace ringside::tools {
 
@@ -43,7 +44,8 @@ struct ConfigInputs {
 // looked for among the program's files: quickstart/grpo.yaml, configs/defaults.yaml.
 ConfigInputs split_inputs(const std::vector<std::string>& words);
 
-// Loads the configuration. If it has no mistake, sets log.level of this process.
+// Loads the configuration. If it has no mistake, sets log.level of this process and turns
+// train.epochs into train.steps.
 rl::LoadedConfig load(const ConfigInputs& inputs);
 
 // Prints all mistakes and their number to standard error.
@@ -57,6 +59,14 @@ std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs)
 // origin of its key. Returns true if there are none. `notes` receives a description of the files.
 bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope,
                     std::vector<std::string>& notes);
+
+// Where no recipe sets rollout.max_completion_tokens, lowers it to what the model's positions leave
+// after the longest of these prompts, and says so. Throws: as PromptSampler::fit_completions().
+void fit_completions(const rl::LoadedConfig& loaded, const std::vector<rl::Prompt>& prompts,
+                     rl::PromptSampler& sampler);
+
+// Whether `model` can be a model's directory; prints the problem to standard error.
+bool check_model_directory(const std::filesystem::path& model);
 
 // The message of an exception for a user: without the stack trace of LibTorch's errors and without
 // library prefixes.

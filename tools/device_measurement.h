@@ -13,8 +13,11 @@ namespace ringside::tools {
 
 // Attention, forward and backward, over one document and a matrix product, each in bf16 (CPU: fp32)
 // and in fp32; then transfers both ways between two ranks of this machine. What one machine cannot
-// show is taken from the table of known devices, and a note says so.
+// show is taken from the table of known devices. `notes` receives a sentence about each such
+// figure. For the transfers it sets TORCH_FR_BUFFER_SIZE of this process, because the two ranks are
+// threads.
 // Blocks: for some seconds.
+// Throws: c10::Error when an operation fails, for example without free memory.
 sp::DeviceSpeeds measure_device(c10::Device device, std::vector<std::string>& notes);
 
 }  // namespace ringside::tools

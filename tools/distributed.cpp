@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <iostream>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -27,6 +25,7 @@
 #include "sp/mesh/group_scope.h"
 #include "tools/command.h"
 #include "tools/launch/rank_environment.h"
+#include "tools/run_launch.h"
 
 namespace ringside::tools {
 namespace {
@@ -156,32 +155,6 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
 
 }  // namespace
 
-int trainer_processes(const rl::Config& config, int nproc) {
-  rl::ParallelConfig parallel = config.parallel;
-  rl::fix_replicas(parallel, config.sp.reproducible > 0 ? 0 : nproc);
-  const auto ranks = static_cast<int>(parallel.world_size());
-  const int processes = nproc == 0 ? ranks : nproc;
-  const bool virtual_ranks =
-      config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
-  if (processes != ranks && !virtual_ranks) {
-    throw std::invalid_argument(
-        std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
-        std::to_string(ranks) + " ranks" +
-        (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
-  }
-  return processes;
-}
-
-bool check_nproc(const rl::Config& config, int nproc) {
-  try {
-    trainer_processes(config, nproc);
-    return true;
-  } catch (const std::invalid_argument& error) {
-    std::cerr << "--nproc: " << error.what() << "\n";
-    return false;
-  }
-}
-
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
                  const std::function<void(const Ranks&)>& body) {
   if (nproc == 0 && rank_environment()) {
@@ -211,13 +184,6 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
     return kExitOk;
   }
   return run_rank(config, rendezvous, body);
-}
-
-int report_launch(const LaunchResult& result) {
-  if (!result.ok() && !result.error.empty()) {
-    rl::log::error(result.error);
-  }
-  return result.exit_code;
 }
 
 }  // namespace ringside::tools

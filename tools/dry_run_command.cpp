@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "rl/setup/sharding.h"
-#include "tools/distributed.h"
 #include "tools/dry_run/dry_run.h"
 #include "tools/dry_run/small_config.h"
 #include "tools/installed_files.h"

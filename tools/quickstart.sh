@@ -3,11 +3,12 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe]
+# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe|hybrid]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
-#   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; default dense
+#   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; hybrid: a
+#              Qwen3.5 with gated delta nets; default dense
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,14 +32,15 @@ main() {
         option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe" ;;
+      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe|hybrid" ;;
     esac
     shift
   done
   [[ $seed =~ ^[0-9]+$ ]] || die "--seed is '$seed', expected a whole number"
   [[ $variant == short || $variant == long ]] ||
     die "--variant is '$variant', expected short or long"
-  [[ $model == dense || $model == moe ]] || die "--model is '$model', expected dense or moe"
+  [[ $model == dense || $model == moe || $model == hybrid ]] ||
+    die "--model is '$model', expected dense, moe or hybrid"
 
   tools/setup.sh --no-tests
   local run data

@@ -17,7 +17,7 @@ Writes into --out, the same files for the same arguments:
 Demonstrations and training prompts share no answer (no multiset of digits) with the held-out prompts, nor either with the
 test prompts.
 
-Usage: quickstart_task.py --out DIR [--model dense|moe] [--variant short|long] [--seed N] [--flawed [SHARE]]
+Usage: quickstart_task.py --out DIR [--model dense|moe|hybrid] [--variant short|long] [--seed N] [--flawed [SHARE]]
 """
 import argparse
 import collections
@@ -91,11 +91,16 @@ class Prompts:
         return drawn
 
 
-# What differs from the dense model.
+# What each model has beside the fields that all share.
 MODELS = {
-    "dense": {},
-    "moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
-            "moe_intermediate_size": 192, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "dense": {"use_sliding_window": False},
+    "moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "use_sliding_window": False,
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True,
+            "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "hybrid": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "linear_num_key_heads": 2,
+               "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+               "linear_conv_kernel_dim": 4, "partial_rotary_factor": 0.5,
+               "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"]},
 }
 
 
@@ -105,7 +110,7 @@ def model_config(vocabulary: dict[str, int] = VOCABULARY) -> dict:
         "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 256,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True, "attention_bias": False,
-        "use_sliding_window": False, "bos_token_id": None, "eos_token_id": vocabulary[EOS], "pad_token_id": vocabulary[PAD]}
+        "bos_token_id": None, "eos_token_id": vocabulary[EOS], "pad_token_id": vocabulary[PAD]}
 
 
 def tokenizer_json(vocabulary: dict[str, int] = VOCABULARY) -> dict:

@@ -90,7 +90,7 @@ A mistake in the command line, a recipe, a model or data. Nothing was started.
 .TP
 .B 128 + n
 Stopped by signal n after the step ended and a checkpoint was saved: 130 for SIGINT, 143 for SIGTERM,
-129 for SIGHUP. The same command resumes. A second signal stops at once.
+129 for SIGHUP. The same command resumes. A second signal, 0.2 s or more later, stops at once.
 .SH ENVIRONMENT
 .TP
 .B RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT

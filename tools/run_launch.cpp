@@ -1,6 +1,10 @@
 #include "tools/run_launch.h"
 
+#include <iostream>
+#include <stdexcept>
+
 #include "rl/report/log.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::tools {
 namespace {
@@ -32,6 +36,39 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
   };
   options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
   return options;
+}
+
+int trainer_processes(const rl::Config& config, int nproc) {
+  rl::ParallelConfig parallel = config.parallel;
+  rl::fix_replicas(parallel, config.sp.reproducible > 0 ? 0 : nproc);
+  const auto ranks = static_cast<int>(parallel.world_size());
+  const int processes = nproc == 0 ? ranks : nproc;
+  const bool virtual_ranks =
+      config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
+  if (processes != ranks && !virtual_ranks) {
+    throw std::invalid_argument(
+        std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
+        std::to_string(ranks) + " ranks" +
+        (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
+  }
+  return processes;
+}
+
+bool check_nproc(const rl::Config& config, int nproc) {
+  try {
+    trainer_processes(config, nproc);
+    return true;
+  } catch (const std::invalid_argument& error) {
+    std::cerr << "--nproc: " << error.what() << "\n";
+    return false;
+  }
+}
+
+int report_launch(const LaunchResult& result) {
+  if (!result.ok() && !result.error.empty()) {
+    rl::log::error(result.error);
+  }
+  return result.exit_code;
 }
 
 }  // namespace ringside::tools

@@ -23,4 +23,15 @@ struct RunProcesses {
 // progress.
 LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run);
 
+// Number of processes that a run starts: one per rank of the mesh, or the value of --nproc (0 = not
+// given). Fewer processes than ranks require sp.reproducible and must divide the number of ranks.
+// Throws: std::invalid_argument otherwise.
+int trainer_processes(const rl::Config& config, int nproc);
+
+// Whether --nproc (0 = not given) fits the mesh. If it does not, prints why to standard error.
+bool check_nproc(const rl::Config& config, int nproc);
+
+// Logs the error of a launch, if any, and returns its exit code.
+int report_launch(const LaunchResult& result);
+
 }  // namespace ringside::tools

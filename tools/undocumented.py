@@ -1,6 +1,7 @@
-"""Lists the functions of public headers that no comment describes. Run by hand.
+"""Lists the functions of public headers that no comment describes.
 
 Usage: tools/undocumented.py [FOLDER ...]      default: sp engine rl rollout_bridge tools
+Exits 0 when there are none, 1 when there are some, 2 when a folder has no header.
 
 A comment covers the declarations that follow it without a blank line. Left out: private members, overrides,
 destructors, comparison, assignment and move, deleted and defaulted functions, and one-line accessors.
@@ -8,12 +9,12 @@ destructors, comparison, assignment and move, deleted and defaulted functions, a
 
 import pathlib
 import re
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEFAULT = ["sp", "engine", "rl", "rollout_bridge", "tools"]
-TRIVIAL = re.compile(r"=\s*(delete|default)\s*;|\boverride\b|\bfinal\b\s*[;{]|~\w+\s*\(|operator\s*[=!<>]=|operator\s*=|static_assert|\busing\b|MSGPACK_DEFINE|(\w+)\(\1&&\)|make_define_map")
+TRIVIAL = re.compile(r"=\s*(delete|default)\s*;|\boverride\b|\bfinal\b\s*[;{]|~\w+\s*\(|operator\s*[=!<>]=|operator\s*=|static_assert|"
+                     r"\busing\b|MSGPACK_DEFINE|(?P<moved>\w+)\((?P=moved)&&\)|make_define_map")
 ACCESSOR = re.compile(r"^[\w:<>,&*\s\[\]]+\s\**&?\w+\(\)\s*(const)?\s*(noexcept)?\s*\{\s*return\s[^;]*;\s*\}$")
 KEYWORDS = ("if", "for", "while", "switch", "return", "else", "do", "catch", "throw", "TORCH_CHECK")
 
@@ -78,17 +79,25 @@ def undocumented(file: pathlib.Path) -> list[tuple[int, str]]:
     return found
 
 
+def headers_of(folder: str) -> list[pathlib.Path]:
+    return sorted(file for suffix in ("h", "cuh") for file in (ROOT / folder).rglob(f"*.{suffix}"))
+
+
 def main() -> int:
-    folders = sys.argv[1:] or DEFAULT
-    files = subprocess.run(["git", "ls-files", *[f"{folder.rstrip('/')}/*.h" for folder in folders]], cwd=ROOT,
-                           capture_output=True, text=True, check=True).stdout.split()
-    count = 0
-    for file in files:
-        for number, text in undocumented(ROOT / file):
-            print(f"{file}:{number}: {text}")
-            count += 1
-    print(f"{count} functions without a comment in {len(files)} headers")
+    headers, count = 0, 0
+    for folder in sys.argv[1:] or DEFAULT:
+        files = headers_of(folder)
+        if not files:
+            print(f"undocumented: error: no header in the folder '{folder}'", file=sys.stderr)
+            return 2
+        headers += len(files)
+        for file in files:
+            for number, text in undocumented(file):
+                print(f"{file.relative_to(ROOT)}:{number}: {text}")
+                count += 1
+    print(f"{count} functions without a comment in {headers} headers")
     return 1 if count else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -95,12 +95,34 @@ const Architecture* find_architecture(const std::string& model_type) {
   return found == kTable.end() ? nullptr : *found;
 }
 
+const Architecture* find_text_part(const std::string& multimodal_type) {
+  const auto* const found =
+      std::find_if(kTable.begin(), kTable.end(), [&](const Architecture* one) {
+        return one->multimodal_type != nullptr && multimodal_type == one->multimodal_type;
+      });
+  return found == kTable.end() ? nullptr : *found;
+}
+
 std::string architecture_names() {
   std::string names = kTable.front()->model_type;
   for (std::size_t i = 1; i < kTable.size(); ++i) {
     names.append(i + 1 == kTable.size() ? " or " : ", ").append(kTable[i]->model_type);
   }
+  for (const Architecture* one : kTable) {
+    if (one->multimodal_type != nullptr) {
+      names.append(", or ").append(one->multimodal_type).append(" (its text part)");
+    }
+  }
   return names;
+}
+
+void refuse_unknown_multimodal_fields(const JsonObject& json) {
+  // Of the other parts, which text alone never reaches.
+  for (const char* key : {"vision_config", "image_token_id", "video_token_id",
+                          "vision_start_token_id", "vision_end_token_id"}) {
+    json.has(key);
+  }
+  refuse_unknown_fields(json);
 }
 
 void refuse_unknown_fields(const JsonObject& json) {

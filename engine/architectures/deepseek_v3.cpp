@@ -111,7 +111,7 @@ ModelConfig read_deepseek_v3(const JsonObject& json) {
   }
   config.experts = read_experts(json);
   config.blocks = read_blocks(json, config.num_hidden_layers);
-  config.layers_left_out = json.integer("num_nextn_predict_layers").value_or(0);
+  config.on_disk.layers_left_out = json.integer("num_nextn_predict_layers").value_or(0);
   return config;
 }
 

@@ -36,6 +36,14 @@ void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
   read_attention_bias(json, config);
   config.attention.qk_norm = config.norms_plus_one = config.attention.gated = true;
   config.delta_net.shape = read_heads_of_delta_net(json);
+  if (!json.boolean("attn_output_gate").value_or(true)) {
+    json.fail("attn_output_gate", "is false, expected true: attention has a gate here");
+  }
+  // Of layers that predict further ahead, which are left out; and of a state's dtype in servers.
+  for (const char* key :
+       {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}) {
+    json.has(key);
+  }
 }
 
 void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {

@@ -19,7 +19,7 @@ void read_delta_net_fields(const JsonObject& json, ModelConfig& config);
 // Throws: std::runtime_error naming file and key.
 void read_delta_net_layers(const JsonObject& json, ModelConfig& config);
 
-// The fields of both.
+// Adds the fields of both to those of write_shared_fields(), with layer_types for every layer.
 void write_delta_net_fields(const ModelConfig& config, nlohmann::ordered_json& json);
 
 }  // namespace ringside::engine

@@ -37,7 +37,7 @@ ModelConfig read_gpt_oss(const JsonObject& json) {
   ModelConfig config;
   config.rope_theta = 150000.0;
   config.rms_norm_eps = 1e-5;
-  read_shared_fields(json, {.head_dim = 64}, config);
+  read_shared_fields(json, {.head_dim = 64, .mxfp4 = true}, config);
   if (!json.has("rope_parameters") && !json.has("rope_scaling")) {
     json.fail("rope_parameters", "is missing, and so is rope_scaling");
   }

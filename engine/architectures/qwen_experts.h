@@ -9,9 +9,11 @@
 namespace ringside::engine {
 
 // Reads the experts, and which layers have them. num_hidden_layers is read already. normalised:
-// what a missing norm_topk_prob means. Throws: std::runtime_error naming file and key.
+// what a missing norm_topk_prob means.
+// Throws: std::runtime_error naming file and key.
 void read_qwen_experts(const JsonObject& json, bool normalised, ModelConfig& config);
 
+// The fields of read_qwen_experts(), the number of experts under both of its names.
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& json);
 
 }  // namespace ringside::engine

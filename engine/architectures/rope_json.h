@@ -17,13 +17,16 @@ namespace ringside::engine {
 void read_rope(const JsonObject& json, ModelConfig& config);
 
 // The same for a model whose RoPE turns partial_rotary_factor of each head, 0.25 if that is
-// missing.
+// missing. Sets attention.rotary_dim.
+// Throws: also when that is not an even number of components.
 void read_partial_rope(const JsonObject& json, ModelConfig& config);
 
 // The same for a model whose windowed layers have a RoPE of their own, without scaling
 // (local_rope_theta): rope_local_base_freq (transformers 4), or the objects full_attention and
 // sliding_attention of rope_parameters (5).
+// Throws: also on a scaled RoPE of windowed layers.
 void read_global_and_local_rope(const JsonObject& json, ModelConfig& config);
+// The fields of both, in place of add_rope().
 void add_global_and_local_rope(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // Writes both forms: transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters.

@@ -17,9 +17,12 @@ void refuse_unsupported(const JsonObject& json, const FieldDefaults& defaults) {
   if (const auto quantised = json.object("quantization_config")) {
     const std::string method = quantised->text("quant_method").value_or("");
     const std::string type = quantised->text("bnb_4bit_quant_type").value_or("");
-    if (method != "bitsandbytes" || type != "nf4") {
-      json.fail("quantization_config",
-                "is " + quantised->json().dump() + ", expected none, or bitsandbytes' nf4");
+    const bool known =
+        (method == "bitsandbytes" && type == "nf4") || (defaults.mxfp4 && method == "mxfp4");
+    if (!known) {
+      json.fail("quantization_config", "is " + quantised->json().dump() +
+                                           ", expected none, or bitsandbytes' nf4" +
+                                           (defaults.mxfp4 ? ", or mxfp4" : ""));
     }
   }
 }
@@ -49,6 +52,17 @@ void read_heads(const JsonObject& json, const FieldDefaults& defaults, ModelConf
     json.fail("head_dim", "is " + std::to_string(c.head_dim) +
                               ", expected an even number: RoPE turns pairs of components");
   }
+}
+
+// layer_types; none, or one a layer.
+std::vector<std::string> read_layer_types(const JsonObject& json, const ModelConfig& config) {
+  std::vector<std::string> types = json.texts("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config.num_hidden_layers) {
+    json.fail("layer_types", "has " + std::to_string(types.size()) +
+                                 " layers, expected num_hidden_layers = " +
+                                 std::to_string(config.num_hidden_layers));
+  }
+  return types;
 }
 
 }  // namespace
@@ -90,12 +104,7 @@ void read_attention_bias(const JsonObject& json, ModelConfig& config) {
 
 void read_layer_windows(const JsonObject& json, int64_t window,
                         const std::function<bool(int64_t layer)>& is_sliding, ModelConfig& config) {
-  const std::vector<std::string> types = json.texts("layer_types");
-  if (!types.empty() && static_cast<int64_t>(types.size()) != config.num_hidden_layers) {
-    json.fail("layer_types", "has " + std::to_string(types.size()) +
-                                 " layers, expected num_hidden_layers = " +
-                                 std::to_string(config.num_hidden_layers));
-  }
+  const std::vector<std::string> types = read_layer_types(json, config);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string type = !types.empty()                    ? types[layer]
                              : window > 0 && is_sliding(layer) ? kSliding
@@ -115,7 +124,7 @@ void read_layer_windows(const JsonObject& json, int64_t window,
 }
 
 void check_layer_types(const JsonObject& json, const ModelConfig& config) {
-  const std::vector<std::string> types = json.texts("layer_types");
+  const std::vector<std::string> types = read_layer_types(json, config);
   for (std::size_t layer = 0; layer < types.size(); ++layer) {
     const char* expected = config.window(static_cast<int64_t>(layer)) > 0 ? kSliding : kFull;
     if (types[layer] != expected) {

@@ -18,11 +18,13 @@ struct FieldDefaults {
   const char* activation = "hidden_act";  // the key's name
   const char* activation_value = "silu";  // the only one that the architecture has
   bool tied = false;                      // tie_word_embeddings
+  bool mxfp4 = false;                     // experts may be stored in MXFP4
+  // Of rope_json.h.
   void (*read_rope)(const JsonObject& json, ModelConfig& config) = engine::read_rope;
 };
 
 // Sizes, heads, norm, tied embeddings and RoPE; refuses other activations and quantised weights
-// other than bitsandbytes' nf4.
+// other than bitsandbytes' nf4, or MXFP4 where the defaults allow it.
 // Throws: std::runtime_error naming file and key on a missing or impossible value.
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& config);
 
@@ -30,7 +32,8 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
 // Throws: std::runtime_error naming file and key when both are missing or they differ.
 int64_t read_expert_count(const JsonObject& json);
 
-// Reads attention_bias: of q, k, v and o.
+// Reads attention_bias: of q, k, v and o; none if it is missing.
+// Throws: std::runtime_error naming file and key when it is neither true nor false.
 void read_attention_bias(const JsonObject& json, ModelConfig& config);
 
 // Reads layer_types: `window` (0 = none) is that of the layers named sliding_attention. Where
@@ -57,7 +60,7 @@ int64_t read_window(const JsonObject& json, int64_t missing = 4096);
 // "sliding_attention" or "full_attention" for each layer.
 nlohmann::ordered_json layer_types_json(const ModelConfig& config);
 
-// The model's window, or null.
+// The model's largest window in tokens, or null.
 nlohmann::ordered_json window_json(const ModelConfig& config);
 
 // The fields of read_qwen_windows().

@@ -26,12 +26,14 @@ class ActivationOffload {
 
   // Takes over a layer's tensors, which must not be changed from now on, and starts the transfer of
   // the previous layer's. Undefined tensors stay undefined, empty ones stay. Returns the ticket for
-  // take(). Blocks: never.
+  // take().
+  // Blocks: never.
   std::size_t put(std::vector<at::Tensor> tensors);
 
   // Gives a layer's tensors back on the device, with their values and strides, and starts the
   // transfer of the layer before. A second call with the same ticket returns nothing.
   // Blocks: never; the current stream waits for the transfer.
+  // Throws: std::out_of_range on a ticket that put() did not return.
   std::vector<at::Tensor> take(std::size_t ticket);
 
  private:

@@ -12,6 +12,7 @@ namespace ringside::engine {
 struct Sharding;  // engine/params/sharding.h
 struct ExpertSharding;
 
+// Plain data; copies are independent, but share what `sharding` and `experts` point to.
 struct ComputeContext {
   c10::Device device = c10::Device(c10::kCPU);
   at::ScalarType compute = at::kFloat;  // of activations and of the weights cast for use
@@ -34,6 +35,7 @@ struct ComputeContext {
   ComputeContext(at::ScalarType compute_dtype,  // NOLINT(google-explicit-constructor)
                  c10::Device compute_device = c10::Device(c10::kCPU));
 
+  // Of activations and of weights cast for use.
   at::TensorOptions compute_options() const {
     return at::TensorOptions().device(device).dtype(compute);
   }
@@ -41,6 +43,7 @@ struct ComputeContext {
   at::TensorOptions master_options() const {
     return host_master ? host_options(master) : at::TensorOptions().device(device).dtype(master);
   }
+  // Of the optimizer's moments.
   at::TensorOptions moment_options() const {
     return host_moments || host_master ? host_options(master)
                                        : at::TensorOptions().device(device).dtype(master);

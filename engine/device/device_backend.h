@@ -44,16 +44,19 @@ class DeviceBackend {
   // groups in ProcessGroups' order, the world first.
   // Collective over: the world, both calls.
   // Blocks: until every rank has joined, for at most the timeout.
-  // Throws: std::runtime_error that names the ranks that are missing.
+  // Throws: a std::exception of the backend's library when a rank does not join in time.
+  // connect_groups() below waits for all ranks first, and names those that are missing.
   virtual sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                                    const sp::GroupRendezvous& rendezvous,
                                                    c10::Device device) const = 0;
+  // Kernels of attention for tensors on such devices.
   virtual std::shared_ptr<const sp::RingStepKernels> attention_kernels() const = 0;
 };
 
 // Every backend of this program, the CPU's first.
 std::vector<const DeviceBackend*> device_backends();
 
+// The backend of a kind of device.
 // Throws: std::invalid_argument when this program has no backend of that type.
 const DeviceBackend& device_backend(c10::DeviceType type);
 
@@ -79,7 +82,8 @@ DeviceChoice choose_device(std::string_view wanted, int64_t local_rank);
 // Gloo.
 // Collective over: the world.
 // Blocks: until every rank has joined.
-// Throws: when a rank does not join within the timeout.
+// Throws: std::runtime_error that names the ranks that have not come within the timeout; then as
+// DeviceBackend::tensor_groups(); std::invalid_argument as device_backend().
 sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous& rendezvous,
                                  c10::Device device, const std::vector<sp::Axes>& more = {});
 

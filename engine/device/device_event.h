@@ -24,13 +24,15 @@ class DeviceEvent {
       event_->record(stream);
     }
   }
-  // Later work of `stream` waits for the point. Blocks: never.
+  // Later work of `stream` waits for the point.
+  // Blocks: never.
   void make_wait(const c10::Stream& stream) const {
     if (event_) {
       event_->block(stream);
     }
   }
-  // Blocks: until the point is reached.
+  // The host waits for the point.
+  // Blocks: until it is reached.
   void synchronize() const {
     if (event_) {
       event_->synchronize();

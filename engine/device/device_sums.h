@@ -22,6 +22,7 @@ class DeviceSums {
   // Throws: c10::Error on another size.
   void add(const std::string& name, const at::Tensor& values);
   // Takes the maximum element by element instead.
+  // Shapes, throws: as add().
   void maximise(const std::string& name, const at::Tensor& values);
 
   // Copies every figure to the host in one transfer.

@@ -24,6 +24,7 @@ class Download {
   // Shapes: equal numbers of elements. host: contiguous and pinned, or on the CPU's own device
   // ordinary memory.
   // Blocks: never.
+  // Throws: c10::Error, for a device, when host is not pinned and contiguous.
   void add(const at::Tensor& source, at::Tensor host);
 
   // The event at which every copy has arrived. The host may read after synchronize().

@@ -13,7 +13,7 @@ namespace ringside::engine {
 // other in their first collective.
 class RankThread {
  public:
-  // Sets up the calling thread; the destructor restores it.
+  // Sets up the calling thread; the destructor restores it and must run in the same one.
   explicit RankThread(c10::Device device)
       : device_(device),
         multithreading_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {

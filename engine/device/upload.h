@@ -15,12 +15,14 @@ namespace ringside::engine {
 
 // Host tensors on their way to a device. They travel as one block of pinned memory, on a stream of
 // their own, so the device computes meanwhile.
+// Thread safety: none.
 class Upload {
  public:
   // Starts the transfer on `stream`, of make_side_stream(device). For a CPU device the tensors
   // themselves are the result.
   // Shapes: contiguous CPU tensors of any dtype and shape; undefined ones stay undefined.
   // Blocks: never.
+  // Throws: c10::Error on a tensor that is on a device or not contiguous.
   Upload(std::span<const at::Tensor> host, c10::Device device,
          const std::optional<c10::Stream>& stream);
 

@@ -16,6 +16,7 @@ namespace ringside::engine {
 
 enum class FinishReason { kStop, kLength, kAborted };
 
+// What was drawn for one prompt.
 struct Completion {
   std::vector<int64_t> ids;     // includes the stop token, when one was drawn
   std::vector<float> logprobs;  // one per id, under the sampling distribution (sampler.h)
@@ -25,6 +26,7 @@ struct Completion {
   at::Tensor routes_sLK = {};
 };
 
+// Options of one generate() call.
 struct GenerateOptions {
   // One per prompt, or empty: prompt i then uses sequence i of params.seed.
   std::span<const uint64_t> seeds = {};
@@ -41,8 +43,9 @@ struct GenerateOptions {
 // Blocks: until done.
 // Throws: std::invalid_argument on an empty prompt, a prompt longer than num_positions() of the
 // model (when set) allows with max_new_tokens, a wrong number of seeds, and bad params; c10::Error
-// on an id outside the vocabulary. Thread safety: any number of threads while no thread writes
-// parameters.
+// on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
+// Collective over: the shard of a sharded decoder.
+// Thread safety: any number of threads while no thread writes parameters.
 std::vector<Completion> generate(const Decoder& decoder,
                                  const std::vector<std::vector<int64_t>>& prompts,
                                  const SamplingParams& params, const GenerateOptions& options = {});

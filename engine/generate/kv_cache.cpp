@@ -12,6 +12,17 @@ namespace {
 // Query rows of a prompt whose scores exist at once.
 constexpr int64_t kRowsAtOnce = 256;
 
+// Most columns that a layer with this window keeps. When they are full the window moves to their
+// front, which costs a fraction of a column's reading a step.
+int64_t most_columns(int64_t window) { return window + std::max<int64_t>(64, window / 4); }
+
+// The cache with `added` more columns of zeros.
+void grow(at::Tensor& cache, int64_t added) {
+  std::vector<int64_t> shape = cache.sizes().vec();
+  shape[2] = added;
+  cache = at::cat({cache, at::zeros(shape, cache.options())}, 2);
+}
+
 // Softmax over the last dim of scores [.., H, n]; sinks join the sums without a column.
 at::Tensor softmax_with_sinks(const at::Tensor& scores_xHn, const at::Tensor& sinks_H) {
   if (!sinks_H.defined()) {
@@ -85,13 +96,19 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   const int64_t heads = keeps_latents_ ? 1 : config.num_key_value_heads;
   const int64_t dim =
       keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    LayerColumns& layer = layers_.emplace_back();
+    if (is_delta_net(config, i)) {
+      continue;
+    }
+    layer.window = config.window(i);
+    layer.first = layer.window > 0 ? std::max<int64_t>(0, columns_ - layer.window) : 0;
+    const int64_t kept =
+        layer.window > 0 ? std::min(capacity, most_columns(layer.window)) : capacity;
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    // Layers that pass a state have none.
-    const int64_t kept_dim = is_delta_net(config, layer) ? 0 : dim;
-    keys_.push_back(at::zeros({rows, heads, capacity, kept_dim}, context.compute_options()));
+    layer.keys = at::zeros({rows, heads, kept, dim}, context.compute_options());
     if (!keeps_latents_) {
-      values_.push_back(at::zeros_like(keys_.back()));
+      layer.values = at::zeros_like(layer.keys);
     }
   }
   if (*shortest != *longest) {
@@ -106,41 +123,56 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
 
 void KvCache::begin_step() {
   prefilled_ = true;
-  reserve(columns_ + 1);
   ++columns_;
-}
-
-void KvCache::reserve(int64_t columns) {
-  const int64_t capacity = keys_.front().size(2);
-  if (columns <= capacity) {
-    return;
-  }
-  const int64_t added = std::max(columns - capacity, capacity);
-  const auto grow = [added](at::Tensor& cache, int64_t dim) {
-    std::vector<int64_t> shape = cache.sizes().vec();
-    shape[dim] = added;
-    cache = at::cat({cache, at::zeros(shape, cache.options())}, dim);
-  };
-  for (auto* caches : {&keys_, &values_}) {
-    for (at::Tensor& cache : *caches) {
-      grow(cache, 2);
+  for (LayerColumns& layer : layers_) {
+    if (layer.keys.defined()) {
+      reserve(layer, columns_);
     }
   }
-  if (mask_B1T_.defined()) {
-    grow(mask_B1T_, 2);
+  if (mask_B1T_.defined() && columns_ > mask_B1T_.size(2)) {
+    grow(mask_B1T_, mask_B1T_.size(2));
   }
+}
+
+// Makes place for columns up to `columns`, of which the last is not written yet.
+void KvCache::reserve(LayerColumns& layer, int64_t columns) {
+  const int64_t capacity = layer.keys.size(2);
+  if (columns - layer.first <= capacity) {
+    return;
+  }
+  const int64_t most = layer.window > 0 ? most_columns(layer.window) : 2 * capacity;
+  const int64_t added = std::min(capacity, most - capacity);
+  const int64_t moved = layer.window - 1;  // columns that the next one can see, beside itself
+  for (at::Tensor* cache : {&layer.keys, &layer.values}) {
+    if (cache->defined() && added > 0) {
+      grow(*cache, added);
+    } else if (cache->defined()) {
+      cache->narrow(2, 0, moved).copy_(cache->narrow(2, capacity - moved, moved).clone());
+    }
+  }
+  layer.first += added > 0 ? 0 : capacity - moved;
 }
 
 void KvCache::keep_rows(const at::Tensor& rows_b) {
   recurrent_.keep_rows(rows_b);
-  for (auto* caches : {&keys_, &values_}) {
-    for (at::Tensor& cache : *caches) {
-      cache = cache.index_select(0, rows_b);
+  for (LayerColumns& layer : layers_) {
+    for (at::Tensor* cache : {&layer.keys, &layer.values}) {
+      *cache = cache->defined() ? cache->index_select(0, rows_b) : *cache;
     }
   }
   if (mask_B1T_.defined()) {
     mask_B1T_ = mask_B1T_.index_select(0, rows_b);
   }
+}
+
+int64_t KvCache::bytes() const {
+  std::size_t sum = 0;
+  for (const LayerColumns& layer : layers_) {
+    for (const at::Tensor* cache : {&layer.keys, &layer.values}) {
+      sum += cache->defined() ? cache->nbytes() : 0;
+    }
+  }
+  return static_cast<int64_t>(sum);
 }
 
 at::Tensor KvCache::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
@@ -150,6 +182,7 @@ at::Tensor KvCache::attend(const AttentionSpec& spec, const at::Tensor& q_sHD,
 
 at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
                             const at::Tensor& k_sKD, const at::Tensor& v_sKD) {
+  LayerColumns& layer = layers_.at(spec.layer);
   std::vector<at::Tensor> outs;
   int64_t begin = 0;
   for (std::size_t b = 0; b < prompt_lengths_.size(); ++b) {
@@ -159,8 +192,10 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
     };
     const at::Tensor q_HnD = heads_first(q_sHD), k_KnD = heads_first(k_sKD);
     const at::Tensor v_KnD = heads_first(v_sKD);
-    keys_[spec.layer][b].narrow(1, columns_ - n, n).copy_(k_KnD);
-    values_of(spec.layer)[b].narrow(1, columns_ - n, n).copy_(v_KnD);
+    const int64_t kept = std::min(n, columns_ - layer.first);
+    const int64_t place = columns_ - layer.first - kept;
+    layer.keys[b].narrow(1, place, kept).copy_(k_KnD.narrow(1, n - kept, kept));
+    values_of(layer)[b].narrow(1, place, kept).copy_(v_KnD.narrow(1, n - kept, kept));
     outs.push_back(attend_prompt(spec, q_HnD, k_KnD, v_KnD).transpose(0, 1));
     begin += n;
   }
@@ -170,15 +205,19 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
 // With a window only its last columns are read. A sequence's start hides the columns before it.
 at::Tensor KvCache::decode(const AttentionSpec& spec, const at::Tensor& q_BHD,
                            const at::Tensor& k_BKD, const at::Tensor& v_BKD) {
-  at::Tensor &keys = keys_[spec.layer], &values = values_of(spec.layer);
+  LayerColumns& layer = layers_.at(spec.layer);
+  at::Tensor &keys = layer.keys, &values = values_of(layer);
   TORCH_CHECK(q_BHD.size(0) == keys.size(0), "KvCache: ", keys.size(0), " sequences, got ",
               q_BHD.size(0), " rows");
-  keys.select(2, columns_ - 1).copy_(k_BKD);
-  values.select(2, columns_ - 1).copy_(v_BKD);
+  TORCH_CHECK(spec.window == layer.window, "KvCache: layer ", spec.layer, " has a window of ",
+              layer.window, ", got ", spec.window);
+  keys.select(2, columns_ - 1 - layer.first).copy_(k_BKD);
+  values.select(2, columns_ - 1 - layer.first).copy_(v_BKD);
   const int64_t rows = q_BHD.size(0), kv_heads = k_BKD.size(1), d = q_BHD.size(2);
   const int64_t columns = spec.window > 0 ? std::min(spec.window, columns_) : columns_;
   const auto flat = [&](const at::Tensor& cache) {
-    return cache.view({rows * kv_heads, cache.size(2), d}).narrow(1, columns_ - columns, columns);
+    return cache.view({rows * kv_heads, cache.size(2), d})
+        .narrow(1, columns_ - columns - layer.first, columns);
   };
   const at::Tensor q =
       (q_BHD * spec.softmax_scale).view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});

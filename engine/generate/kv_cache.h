@@ -1,6 +1,7 @@
 // KV cache of generation: an attention backend that keeps the keys and values of every sequence, so
 // each new token costs one row. Sequences are aligned at their ends; shorter prompts leave their
-// first columns empty. So all sequences write the same column and a step needs no scatter.
+// first columns empty. So all sequences write the same column and a step needs no scatter. Layers
+// with a window keep its columns, and a few more so that columns are rarely moved.
 //
 // Shapes: B = sequences, H = query heads, K = key/value heads, g = H / K, D = head dim, T =
 // columns. Of latent attention the latents are kept: K = 1, D = kv_rank + rope_dim, and the keys
@@ -27,21 +28,27 @@ class KvCache final : public AttentionBackend {
   // prompt_lengths: tokens of each packed prompt, all positive. context: the decoder's.
   // expected_columns: longest prompt plus new tokens; sizes the first allocation. The cache grows
   // when needed.
+  // Throws: c10::Error when there is no prompt or an empty one.
   KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
           const ComputeContext& context, int64_t expected_columns);
 
   // Call it before each forward that decodes one token of every sequence.
   void begin_step();
 
-  // Keeps sequences rows_b (int64, repeats allowed) in that order and drops the others.
+  // Keeps sequences rows_b (int64 on the cache's device, repeats allowed) in that order and drops
+  // the others.
   void keep_rows(const at::Tensor& rows_b);
 
   bool attends_latents() const override { return keeps_latents_; }
   RecurrentBackend* recurrent() override { return &recurrent_; }
 
+  // Bytes of keys and values.
+  int64_t bytes() const;
+
   // The first call for each layer is the prefill (q_sHD over all packed prompts). Later calls
   // decode (q_BHD).
-  // Windows keep all columns in memory.
+  // Throws: c10::Error when a decoding call has not one row of each sequence, or another window
+  // than the layer.
   at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override;
 
@@ -50,15 +57,23 @@ class KvCache final : public AttentionBackend {
                      const at::Tensor& v_sKD);
   at::Tensor decode(const AttentionSpec& spec, const at::Tensor& q_BHD, const at::Tensor& k_BKD,
                     const at::Tensor& v_BKD);
-  void reserve(int64_t columns);
-  at::Tensor& values_of(int64_t layer) { return keeps_latents_ ? keys_[layer] : values_[layer]; }
+  // Columns [first, first + T) of one layer. A layer with a window drops those that left it.
+  struct LayerColumns {
+    at::Tensor keys, values;  // [B, K, T, D]; no values beside latents; both undefined with a state
+    int64_t window = 0;
+    int64_t first = 0;
+  };
+  static void reserve(LayerColumns& layer, int64_t columns);
+  at::Tensor& values_of(LayerColumns& layer) const {
+    return keeps_latents_ ? layer.keys : layer.values;
+  }
 
   std::vector<int64_t> prompt_lengths_;
   RecurrentCache recurrent_;  // of layers that pass a state
   bool keeps_latents_;
-  int64_t columns_;  // filled columns, equal for all live sequences
+  int64_t columns_;  // so far, equal for all live sequences
   bool prefilled_ = false;
-  std::vector<at::Tensor> keys_, values_;  // per layer [B, K, T, D]; no values beside latents
+  std::vector<LayerColumns> layers_;
   // 0 where a column holds a token, -inf before a sequence's start; undefined when all start at 0.
   at::Tensor mask_B1T_;
 };

@@ -3,10 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
-#include "engine/nn/causal_conv.h"
 #include "engine/nn/gated_delta.h"
 
 namespace ringside::engine {
@@ -40,27 +38,37 @@ at::Tensor RecurrentCache::mix(int64_t layer, const GatedDelta& net) {
   return state.state_BhKV.defined() ? step(state, net) : prefill(state, net);
 }
 
-at::Tensor RecurrentCache::prefill(LayerState& layer, const GatedDelta& net) const {
-  const int64_t before = net.shape.conv_taps - 1;
-  const at::Tensor conv_in = conv_channels(net.shape, net.channels_sGC);
+RecurrentCache::PromptTables RecurrentCache::make_tables(const sp::StateShape& shape,
+                                                         c10::Device device) const {
   std::vector<sp::Range> rows;
   std::vector<RecurrentRun> runs;
-  std::vector<at::Tensor> tails;
   int64_t begin = 0;
   for (const int64_t length : prompt_lengths_) {
     rows.push_back({begin, begin + length});
     runs.push_back({begin, begin + length, -1});
-    const int64_t kept = std::min(length, before);
-    tails.push_back(at::cat({conv_in.new_zeros({before - kept, conv_in.size(1)}),
-                             conv_in.narrow(0, begin + length - kept, kept)}));
     begin += length;
   }
-  const auto conv =
-      std::make_shared<const ConvTables>(rows, std::vector<int64_t>(rows.size() * before, -1),
-                                         net.shape.conv_taps, begin, conv_in.device());
-  const auto chunks = std::make_shared<const ChunkTables>(runs, begin, conv_in.device());
-  const at::Tensor convolved = causal_conv_silu(conv_in, {}, conv_weight(net), conv);
-  const DeltaResult result = delta_rule(rows_of(net, convolved), chunks);
+  const std::vector<int64_t> before(rows.size() * (shape.conv_taps - 1), -1);
+  return {std::make_shared<const ConvTables>(rows, before, shape.conv_taps, begin, device),
+          std::make_shared<const ChunkTables>(runs, begin, device)};
+}
+
+at::Tensor RecurrentCache::prefill(LayerState& layer, const GatedDelta& net) {
+  const int64_t before = net.shape.conv_taps - 1;
+  const at::Tensor conv_in = conv_channels(net.shape, net.channels_sGC);
+  if (tables_.conv == nullptr) {
+    tables_ = make_tables(net.shape, conv_in.device());
+  }
+  std::vector<at::Tensor> tails;
+  int64_t end = 0;
+  for (const int64_t length : prompt_lengths_) {
+    end += length;
+    const int64_t kept = std::min(length, before);
+    tails.push_back(at::cat({conv_in.new_zeros({before - kept, conv_in.size(1)}),
+                             conv_in.narrow(0, end - kept, kept)}));
+  }
+  const at::Tensor convolved = causal_conv_silu(conv_in, {}, conv_weight(net), tables_.conv);
+  const DeltaResult result = delta_rule(rows_of(net, convolved), tables_.chunks);
   layer.state_BhKV = result.end_rhKV;
   layer.before_BTc = at::stack(tails);
   return by_group_of(net.shape, result.out_ShV);

@@ -28,6 +28,11 @@ at::Tensor keep_top_p(const at::Tensor& logits_BV, double top_p) {
   return logits_BV.masked_fill(removed.scatter(-1, order, before >= top_p), kMinusInfinity);
 }
 
+void check_finite(const at::Tensor& values) {
+  TORCH_CHECK(values.isfinite().all().item<bool>(),
+              "draw_tokens: logits that are not finite; the model has diverged");
+}
+
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params) {
@@ -71,13 +76,13 @@ Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
   at::Tensor ids_B1;
   if (params.temperature == 0) {
     ids_B1 = logprobs_BV.argmax(-1, /*keepdim=*/true);
+    check_finite(logprobs_BV.gather(1, ids_B1));  // a NaN counts as the largest
   } else {
     // In fp64, because over a large vocabulary an fp32 sum would make rare tokens unreachable.
     // Divided by its last element, so rounding leaves no gap above the last token.
     const at::Tensor cumulative = at::exp(logprobs_BV.to(at::kDouble)).cumsum(-1);
     const at::Tensor total = cumulative.narrow(1, -1, 1);
-    TORCH_CHECK(total.isfinite().all().item<bool>(),
-                "draw_tokens: logits that are not finite; the model has diverged");
+    check_finite(total);
     const at::Tensor point = uniform_B.unsqueeze(1) * total;
     ids_B1 = at::searchsorted(cumulative, point, /*out_int32=*/false, /*right=*/true);
   }

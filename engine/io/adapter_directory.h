@@ -21,7 +21,7 @@ AdapterOptions read_adapter_options(const std::filesystem::path& dir);
 // Fills all factors.
 // Throws: std::runtime_error as read_adapter_options; when the directory's options are not those of
 // `adapters`; naming file and tensor when one is missing, of another shape, not floating-point, not
-// finite, or belongs to no adapter of the model. The adapters are then partly filled.
+// finite, or belongs to no adapter of the model. The adapters may then be partly filled.
 void load_adapters(const std::filesystem::path& dir, Adapters& adapters);
 
 // Writes both files into an existing directory, the factors in the master dtype. PEFT loads it.
@@ -34,7 +34,7 @@ void save_adapters(const Adapters& adapters, const std::filesystem::path& dir,
 // The text of adapter_config.json.
 std::string adapter_config_json(const AdapterOptions& options, const std::string& base_model);
 
-// "rank 8, alpha 16, projections q_proj, v_proj"
+// The options in words: "rank 8, alpha 16, projections q_proj, v_proj".
 std::string describe(const AdapterOptions& options);
 
 }  // namespace ringside::engine

@@ -14,6 +14,7 @@ namespace ringside::engine {
 // Throws: std::system_error; the existing directory then stays.
 void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& target);
 
+// Thread safety: none.
 class AtomicDirectory {
  public:
   // Creates `<target>.tmp-<pid>` and missing parents. Empties what an earlier process with the same

@@ -20,8 +20,10 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  // Appends `size` bytes.
   // Blocks: until the kernel has accepted all bytes.
   void write(const void* data, std::size_t size);
+  // Call it once, after the last write(). Does not make the bytes durable.
   void close();
 
  private:
@@ -39,6 +41,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // Its size() bytes; null when it is empty.
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
 

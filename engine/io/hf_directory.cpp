@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -20,38 +22,28 @@ namespace ringside::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 
-constexpr std::array<std::string_view, 9> kTokenizerFiles = {"tokenizer.json",
-                                                             "tokenizer_config.json",
-                                                             "special_tokens_map.json",
-                                                             "added_tokens.json",
-                                                             "vocab.json",
-                                                             "merges.txt",
-                                                             "chat_template.jinja",
-                                                             "chat_template.json",
-                                                             "generation_config.json"};
-
-// A buffer that old transformers versions saved.
-bool is_old_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
-
-// A weight of the layers that config.layers_left_out counts.
-bool is_left_out(const ModelConfig& config, std::string_view name) {
-  for (int64_t i = 0; i < config.layers_left_out; ++i) {
-    const std::string layer = std::to_string(config.num_hidden_layers + i);
-    if (name.starts_with("model.layers." + layer + ".")) {
-      return true;
-    }
-  }
-  return false;
+std::string embedding_name(const ModelConfig& config) {
+  return trunk_prefix(config) + "embed_tokens.weight";
 }
 
-// Old buffers, and the second name of a tied embedding.
-bool is_harmless(const WeightFiles& files, const std::string& name, const at::Tensor* tied_head) {
-  if (is_old_buffer(name)) {
-    return true;
-  }
+constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
+                                                              "tokenizer_config.json",
+                                                              "special_tokens_map.json",
+                                                              "added_tokens.json",
+                                                              "vocab.json",
+                                                              "merges.txt",
+                                                              "chat_template.jinja",
+                                                              "chat_template.json",
+                                                              "generation_config.json",
+                                                              "preprocessor_config.json",
+                                                              "video_preprocessor_config.json",
+                                                              "processor_config.json"};
+
+// The second name of a tied embedding.
+bool is_second_name(const WeightFiles& files, const std::string& name,
+                    const at::Tensor* tied_head) {
   if (tied_head == nullptr || name != kHead) {
     return false;
   }
@@ -62,11 +54,11 @@ bool is_harmless(const WeightFiles& files, const std::string& name, const at::Te
 void refuse_unexpected(const WeightFiles& files, const ModelConfig& config,
                        const at::Tensor* tied_head) {
   for (const std::string& name : files.names()) {
-    if (is_left_out(config, name) || is_harmless(files, name, tied_head)) {
+    if (is_passed_over(config, name) || is_second_name(files, name, tied_head)) {
       continue;
     }
     if (tied_head != nullptr && name == kHead) {
-      throw std::runtime_error(files.describe(name) + " differs from " + std::string(kEmbedding) +
+      throw std::runtime_error(files.describe(name) + " differs from " + embedding_name(config) +
                                ", but config.json says tie_word_embeddings: true");
     }
     throw std::runtime_error(files.describe(name) + " belongs to no parameter of the model");
@@ -99,11 +91,12 @@ Decoder load_decoder(const fs::path& dir, at::ScalarType compute_dtype) {
 void load_weights(const fs::path& dir, Decoder& decoder) {
   const at::NoGradGuard no_grad;
   WeightFiles files(dir);
+  const std::string embedding_of = embedding_name(decoder.config());
   at::Tensor embedding;
   for (ParamUnit* unit : decoder.units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       const std::string& name = unit->specs()[i].name;
-      if (name == kEmbedding && decoder.config().tie_word_embeddings && files.contains(name)) {
+      if (name == embedding_of && decoder.config().tie_word_embeddings && files.contains(name)) {
         embedding = files.read(name);
       }
       files.fill(*unit, i, name);
@@ -129,12 +122,21 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
   for (const std::string& name : files.names()) {
     const bool tied_head =
         config.tie_word_embeddings && name == kHead;  // load_weights compares its values
-    if (!expected.contains(name) && !tied_head && !is_old_buffer(name) &&
-        !is_left_out(config, name)) {
+    if (!expected.contains(name) && !tied_head && !is_passed_over(config, name)) {
       problems.push_back(files.describe(name) + " belongs to no parameter of the model");
     }
   }
   return problems;
+}
+
+std::map<std::string, int64_t> unused_tensors(const fs::path& dir, const ModelConfig& config) {
+  std::map<std::string, int64_t> count;
+  for (const std::string& name : WeightFiles(dir).names()) {
+    if (const std::string part = unused_part(config, name); !part.empty()) {
+      ++count[part];
+    }
+  }
+  return count;
 }
 
 void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "engine/io/model_config_json.h"
@@ -12,17 +14,18 @@
 
 namespace ringside::engine {
 
-// Reads config.json and the weights.
-// Throws: std::runtime_error as load_model_config and load_weights do.
+// Reads config.json and the weights into a decoder on the CPU, whole on this rank.
+// Throws: std::runtime_error as load_model_config and load_weights do; c10::Error as Decoder.
 Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype);
 
 // Fills this rank's range of every parameter of `decoder` from model.safetensors, or from the
 // shards named in model.safetensors.index.json, cast to the master dtype. Tensors in bitsandbytes'
-// nf4 form are unpacked. Skips only rotary_emb.inv_freq and, for tied embeddings, an lm_head.weight
-// equal to the embedding. Reads through a mapping, so there is no second copy of the model. Throws:
-// std::runtime_error naming file and tensor when one is missing, occurs twice, has another shape, a
-// dtype that is not floating-point or a value that is not finite, or belongs to no parameter. The
-// decoder is then partly filled.
+// nf4 form are unpacked. Skips only what is_passed_over() names and, for tied embeddings, an
+// lm_head.weight equal to the embedding. Reads through a mapping, so there is no second copy of the
+// model. Not collective.
+// Throws: std::runtime_error naming file and tensor when one is missing, occurs twice, has another
+// shape, a dtype that is not floating-point or a value that is not finite, or belongs to no
+// parameter. The decoder is then partly filled.
 void load_weights(const std::filesystem::path& dir, Decoder& decoder);
 
 // Checks the files' headers without reading values. Returns one sentence for each tensor that
@@ -32,6 +35,13 @@ void load_weights(const std::filesystem::path& dir, Decoder& decoder);
 std::vector<std::string> check_weight_headers(const std::filesystem::path& dir,
                                               const ModelConfig& config);
 
+// Tensors of the files that belong to parts of the model that are neither loaded nor saved, as
+// unused_part() names them, with their number.
+// Throws: as check_weight_headers.
+std::map<std::string, int64_t> unused_tensors(const std::filesystem::path& dir,
+                                              const ModelConfig& config);
+
+// How a model is written.
 struct SaveOptions {
   // Most bytes of tensors in one file. Larger models are sharded and indexed. A single larger
   // tensor gets its own file.
@@ -51,17 +61,20 @@ void save_decoder(const Decoder& decoder, const std::filesystem::path& dir,
 
 // save_decoder() for a model given as tensors in order, each cast to its own dtype. storage_dtype
 // is the dtype written to config.json.
+// Throws: as save_decoder(). Not collective.
 void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,
                 const std::filesystem::path& dir, at::ScalarType storage_dtype,
                 const SaveOptions& options = {});
 
 // The files of save_model() but the weights: config.json, generation_config.json and, from another
-// directory if it is not empty, the tokenizer's.
+// directory if copy_tokenizer_from is not empty, the tokenizer's.
+// Throws: std::runtime_error on a write failure; c10::Error on another dtype.
 void save_model_description(const ModelConfig& config, const std::filesystem::path& dir,
                             at::ScalarType storage_dtype,
                             const std::filesystem::path& copy_tokenizer_from);
 
-// The dtype that a directory's config.json names for its weights.
+// The dtype that a directory's config.json names for its weights under the key "dtype", as this
+// program and transformers 5 write it.
 // Throws: std::runtime_error naming file and key when it is missing or none of float64, float32,
 // bfloat16 and float16.
 at::ScalarType stored_dtype(const std::filesystem::path& dir);

@@ -11,12 +11,45 @@ namespace ringside::engine {
 namespace fs = std::filesystem;
 namespace {
 
-const Architecture& architecture_of(const JsonObject& json) {
+constexpr const char* kText = "text_config";
+
+// A language model's fields, and config.json around them if it is the text part of another model.
+struct ModelFields {
+  const Architecture* architecture;
+  JsonObject own;
+  std::optional<JsonObject> around;
+};
+
+ModelFields fields_of(const JsonObject& json) {
   const std::string type = json.require(json.text("model_type"), "model_type");
   if (const Architecture* found = find_architecture(type)) {
-    return *found;
+    return {found, json, std::nullopt};
   }
-  json.fail("model_type", "is '" + type + "', expected " + architecture_names());
+  const Architecture* found = find_text_part(type);
+  if (found == nullptr) {
+    json.fail("model_type", "is '" + type + "', expected " + architecture_names());
+  }
+  const JsonObject text = json.require(json.object(kText), kText);
+  const std::string text_type = text.text("model_type").value_or(found->model_type);
+  if (text_type != found->model_type) {
+    text.fail("model_type", "is '" + text_type + "', expected " + found->model_type);
+  }
+  return {found, text, json};
+}
+
+// What both config.json and its text_config may say.
+void read_fields_around(const JsonObject& around, const JsonObject& text, ModelConfig& c) {
+  const auto tied = around.boolean("tie_word_embeddings");
+  if (tied && !text.has("tie_word_embeddings")) {
+    c.tie_word_embeddings = *tied;
+  } else if (tied && *tied != c.tie_word_embeddings) {
+    around.fail("tie_word_embeddings", "differs from that of text_config");
+  }
+  c.on_disk.multimodal_json = around.json().dump();
+  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    around.has(id);  // text_config's count
+  }
+  refuse_unknown_multimodal_fields(around);
 }
 
 void read_special_ids(const JsonObject& json, const fs::path& generation_file, ModelConfig& c) {
@@ -47,6 +80,16 @@ nlohmann::ordered_json eos_json(const ModelConfig& config) {
   return config.eos_token_ids;
 }
 
+// The config.json of a multimodal model with these fields of its text part. Fields of it that are
+// not ours stay as they are.
+nlohmann::ordered_json with_text_part(nlohmann::ordered_json all, nlohmann::ordered_json text) {
+  all["dtype"] = all["torch_dtype"] = text["dtype"];
+  all["tie_word_embeddings"] = text["tie_word_embeddings"];
+  text.erase("architectures");
+  all[kText].merge_patch(text);
+  return all;
+}
+
 nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
 }
@@ -55,12 +98,14 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
 
 ModelConfig load_model_config(const fs::path& dir_or_file) {
   const fs::path file = fs::is_directory(dir_or_file) ? dir_or_file / "config.json" : dir_or_file;
-  const JsonObject json = JsonObject::read(file);
-  const Architecture& architecture = architecture_of(json);
-  ModelConfig config = architecture.read(json);
-  config.model_type = architecture.model_type;
-  read_special_ids(json, file.parent_path() / "generation_config.json", config);
-  refuse_unknown_fields(json);
+  const ModelFields fields = fields_of(JsonObject::read(file));
+  ModelConfig config = fields.architecture->read(fields.own);
+  config.model_type = fields.architecture->model_type;
+  read_special_ids(fields.own, file.parent_path() / "generation_config.json", config);
+  refuse_unknown_fields(fields.own);
+  if (fields.around) {
+    read_fields_around(*fields.around, fields.own, config);
+  }
   return config;
 }
 
@@ -81,6 +126,9 @@ std::string model_config_json(const ModelConfig& config, const std::string& dtyp
   json["attention_dropout"] = 0.0;
   json["use_cache"] = true;
   architecture->write(config, json);
+  if (!config.on_disk.multimodal_json.empty()) {
+    json = with_text_part(nlohmann::ordered_json::parse(config.on_disk.multimodal_json), json);
+  }
   return json.dump(2) + "\n";
 }
 

@@ -10,15 +10,18 @@
 namespace ringside::engine {
 
 // Reads a directory's config.json, or the given file. Supports the model_types of architectures()
-// as written by transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). Missing shapes
-// get transformers' defaults; missing ids stay unset. The eos ids are those of
-// generation_config.json in the same directory when it has any, because generation stops there.
-// Throws: std::runtime_error naming file and key when a value is missing, has the wrong type, is
-// contradictory, or is not supported: another model_type, a field of unknown meaning, another
-// activation or rope type, sliding windows, quantised weights other than bitsandbytes' nf4.
+// as written by transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters), and the text
+// part of their multimodal types. Missing shapes get transformers' defaults; missing ids stay
+// unset. The eos ids are those of generation_config.json in the same directory when it has any,
+// because generation stops there. Throws: std::runtime_error naming file and key when a value is
+// missing, has the wrong type, is contradictory, or is not supported: another model_type, a field
+// of unknown meaning, another activation or rope type, quantised weights other than bitsandbytes'
+// nf4.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
 
-// The text of a config.json that transformers 4 and 5 both read. dtype: "float32", "bfloat16", ...
+// The text of a config.json that transformers 4 and 5 both read. That of a text part is the one it
+// was read from, with its fields changed. dtype: "float32", "bfloat16", ...
+// Throws: std::invalid_argument when config.model_type is that of no architecture.
 std::string model_config_json(const ModelConfig& config, const std::string& dtype);
 
 // The text of a generation_config.json that stops at the config's eos ids.

@@ -48,6 +48,7 @@ class SafetensorsFile {
 
   // The tensor of entries()[i] on the CPU. A view of the mapping, which it keeps alive, when the
   // bytes are aligned for the dtype; otherwise a copy. Writing to it never changes the file.
+  // Throws: std::out_of_range when there is no such entry.
   at::Tensor tensor(std::size_t i) const;
 
  private:
@@ -73,6 +74,7 @@ struct SafetensorsOptions {
 };
 
 // A file that is written tensor by tensor, so that only one of them need be in memory.
+// Thread safety: none.
 class SafetensorsWriter {
  public:
   // Writes the header. entries: name, dtype and shape of the tensors that will come, in order;
@@ -86,6 +88,7 @@ class SafetensorsWriter {
   // Throws: std::runtime_error when its shape is not the entry's or no entry is left;
   // std::system_error on a write failure.
   void write(const at::Tensor& tensor);
+  // Closes the file. Not durable.
   // Throws: std::runtime_error when a tensor has not come; std::system_error on a write failure.
   void close();
 

@@ -14,6 +14,7 @@
 #include "engine/io/model_config_json.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
+#include "engine/io/weight_stream.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
@@ -22,9 +23,9 @@ namespace {
 // Prefixes of a head's weight and bias in a directory; the first is what ValueModel names its own.
 constexpr std::array<const char*, 3> kHeads = {"score", "v_head.summary", "value_head"};
 
-void refuse_the_rest(const WeightFiles& files) {
+void refuse_the_rest(const WeightFiles& files, const ModelConfig& config) {
   for (const std::string& name : files.names()) {
-    if (name != "lm_head.weight" && !std::string_view(name).ends_with("rotary_emb.inv_freq")) {
+    if (name != "lm_head.weight" && !is_passed_over(config, name)) {
       throw std::runtime_error(files.describe(name) +
                                " belongs to no parameter of the value model");
     }
@@ -51,12 +52,10 @@ std::string value_config_json(const Decoder& trunk) {
   const bool fp64 = trunk.compute_dtype() == at::kDouble;
   auto json = nlohmann::ordered_json::parse(
       model_config_json(trunk.config(), fp64 ? "float64" : "float32"));
-  std::string name = json.at("architectures").at(0);
-  constexpr std::string_view kLanguageModel = "ForCausalLM";
-  TORCH_CHECK(name.ends_with(kLanguageModel), "config.json names the class ", name);
-  name.replace(name.size() - kLanguageModel.size(), kLanguageModel.size(),
-               "ForTokenClassification");
-  json["architectures"] = {name};
+  const std::string name = json.at("architectures").at(0);
+  TORCH_CHECK(name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration"),
+              "config.json names the class ", name);
+  json["architectures"] = {name.substr(0, name.rfind("For")) + "ForTokenClassification"};
   json["id2label"] = {{"0", "VALUE"}};
   json["label2id"] = {{"VALUE", 0}};
   json["classifier_dropout"] = 0.0;
@@ -76,21 +75,25 @@ void load_value_weights(const fs::path& dir, ValueModel& model) {
   }
   load_head(files, model.head());
   model.head().changed();
-  refuse_the_rest(files);
+  refuse_the_rest(files, model.trunk().config());
 }
 
-void save_value_model(const ValueModel& model, const fs::path& dir) {
+void save_value_model(const ValueModel& model, const fs::path& dir, int64_t max_shard_bytes) {
   write_text(dir / "config.json", value_config_json(model.trunk()));
-  std::vector<TensorToWrite> tensors;
+  std::vector<SafetensorsEntry> entries;
   for (const ParamUnit* unit : model.units()) {
-    const at::Tensor flat = unit->gather_flat();
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      tensors.push_back({unit->specs()[i].name, unit->view_of(flat, i), flat.scalar_type()});
+    for (const ParamSpec& spec : unit->specs()) {
+      entries.push_back({spec.name, unit->flat().scalar_type(), spec.shape});
     }
   }
-  fs::remove(dir / kWeightIndexFile);  // of an older, sharded model: the single file is what loads,
-                                       // but both would mislead
-  write_safetensors(dir / kSingleWeightFile, std::move(tensors));
+  WeightStream stream(dir, std::move(entries), max_shard_bytes);
+  for (const ParamUnit* unit : model.units()) {  // one gathered unit at a time
+    const at::Tensor flat = unit->gather_flat();
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      stream.write(unit->view_of(flat, i));
+    }
+  }
+  stream.close();
 }
 
 }  // namespace ringside::engine

@@ -1,6 +1,7 @@
 // Hugging Face directory of a value model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 #include "engine/models/value_model.h"
@@ -12,17 +13,21 @@ namespace ringside::engine {
 //   score.weight: transformers' ForTokenClassification with one label, verl, save_value_model
 //   v_head.summary.weight: TRL's AutoModelForCausalLMWithValueHead
 //   value_head.weight: others
-// Without any of them the head becomes zero. Skips lm_head.weight and rotary_emb.inv_freq.
+// Without any of them the head becomes zero. Skips lm_head.weight and what
+// is_passed_over() names.
 // Throws: std::runtime_error naming file or directory and tensor when one is missing, occurs twice,
 // has another shape or a dtype that is not floating-point, or belongs to no parameter. The model is
-// then partly filled.
+// then partly filled. Not collective.
 void load_value_weights(const std::filesystem::path& dir, ValueModel& model);
 
-// Writes config.json (of a token classifier with one label) and model.safetensors in master
-// precision into an existing directory. load_value_weights and transformers'
-// AutoModelForTokenClassification read it. Neither atomic nor durable: write into an
-// AtomicDirectory's path.
-// Throws: std::runtime_error on a write failure.
-void save_value_model(const ValueModel& model, const std::filesystem::path& dir);
+// Writes config.json (of a token classifier with one label) and the weights in master precision
+// into an existing directory, in files of at most max_shard_bytes. load_value_weights and
+// transformers' AutoModelForTokenClassification read it. Neither atomic nor durable: write into an
+// AtomicDirectory's path. Holds one unit at a time.
+// Collective over: the shard of a sharded model: one rank writes, the others call
+// join_reading(model.units()).
+// Throws: std::runtime_error on a write failure; c10::Error on a max_shard_bytes below 1.
+void save_value_model(const ValueModel& model, const std::filesystem::path& dir,
+                      int64_t max_shard_bytes = int64_t{5} << 30);
 
 }  // namespace ringside::engine

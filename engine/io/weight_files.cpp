@@ -2,9 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 
+#include "engine/io/mxfp4_tensors.h"
 #include "engine/io/nf4_tensors.h"
 #include "engine/json/json_object.h"
 
@@ -26,6 +28,26 @@ std::string other_form(const fs::path& dir) {
 }
 
 }  // namespace
+
+std::string unused_part(const ModelConfig& config, std::string_view name) {
+  std::vector<std::string> parts;
+  for (int64_t i = 0; i < config.on_disk.layers_left_out; ++i) {
+    parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
+  }
+  if (config.has_delta_net()) {
+    parts.emplace_back("mtp.");
+  }
+  if (!config.on_disk.multimodal_json.empty()) {
+    parts.emplace_back("model.visual.");
+  }
+  const auto found =
+      std::ranges::find_if(parts, [&](const std::string& part) { return name.starts_with(part); });
+  return found == parts.end() ? "" : *found;
+}
+
+bool is_passed_over(const ModelConfig& config, std::string_view name) {
+  return name.ends_with("rotary_emb.inv_freq") || !unused_part(config, name).empty();
+}
 
 void remove_weight_files(const fs::path& dir) {
   std::vector<fs::path> old;
@@ -51,6 +73,7 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
                              other_form(dir));
   }
   hide_nf4_parts();
+  hide_mxfp4_parts();
 }
 
 WeightFiles WeightFiles::of_file(const fs::path& file) {
@@ -77,20 +100,29 @@ at::Tensor WeightFiles::read_part(const std::string& name) const {
   if (part == nf4_parts_.end() && !contains(name)) {
     throw std::runtime_error("tensor '" + name + "' is missing");
   }
-  const Place place = part != nf4_parts_.end() ? part->second : places_.at(name);
-  return files_[place.file].tensor(place.entry);
+  return tensor(part != nf4_parts_.end() ? part->second : places_.at(name));
 }
 
 at::Tensor WeightFiles::read(const std::string& name) const {
   const Place place = places_.at(name);
+  if (is_mxfp4(name)) {
+    const std::vector<int64_t> shape = shape_of(name);
+    return read_range(name, 0, c10::multiply_integers(shape)).view(shape);
+  }
   if (!is_nf4(name)) {
-    return files_[place.file].tensor(place.entry);
+    return tensor(place);
   }
   try {
     return read_nf4(name, [this](const std::string& part) { return read_part(part); });
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(describe(name) + " is stored as nf4: " + error.what());
   }
+}
+
+at::Tensor WeightFiles::read_range(const std::string& name, int64_t begin, int64_t end) const {
+  return is_mxfp4(name)
+             ? unpack_mxfp4(tensor(places_.at(name)), tensor(mxfp4_scales_.at(name)), begin, end)
+             : read(name).view({-1}).narrow(0, begin, end - begin);
 }
 
 bool WeightFiles::is_nf4(const std::string& name) const {
@@ -111,30 +143,58 @@ void WeightFiles::hide_nf4_parts() {
   }
 }
 
-const SafetensorsEntry& WeightFiles::entry(const std::string& name) const {
-  const Place place = places_.at(name);
+void WeightFiles::hide_mxfp4_parts() {
+  std::map<std::string, Place> unpacked;
+  for (const auto& [name, blocks] : places_) {
+    const std::string owner = mxfp4_owner(name);
+    if (owner.empty() || contains(owner) || entry(blocks).dtype != at::kByte) {
+      continue;
+    }
+    const auto scales = places_.find(mxfp4_scales_name(owner));
+    if (scales == places_.end()) {
+      throw std::runtime_error(describe(name) + " is stored as MXFP4: tensor '" +
+                               mxfp4_scales_name(owner) + "' is missing");
+    }
+    unpacked.emplace(owner, blocks);
+    mxfp4_scales_.emplace(owner, scales->second);
+  }
+  for (const auto& [name, scales] : mxfp4_scales_) {
+    places_.erase(entry(unpacked.at(name)).name);
+    places_.erase(entry(scales).name);
+  }
+  places_.merge(unpacked);
+}
+
+const SafetensorsEntry& WeightFiles::entry(const Place& place) const {
   return files_[place.file].entries()[place.entry];
 }
 
+std::vector<int64_t> WeightFiles::shape_of(const std::string& name) const {
+  const char* form = is_nf4(name) ? "nf4" : "MXFP4";
+  try {
+    return is_nf4(name)     ? nf4_shape(read_part(nf4_state_name(name)))
+           : is_mxfp4(name) ? mxfp4_shape(entry(places_.at(name)), entry(mxfp4_scales_.at(name)))
+                            : entry(places_.at(name)).shape;
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(describe(name) + " is stored as " + form + ": " + error.what());
+  }
+}
+
 std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef shape) const {
-  const SafetensorsEntry& stored = entry(name);
-  if (is_nf4(name)) {
-    try {
-      const std::vector<int64_t> packed = nf4_shape(read_part(nf4_state_name(name)));
-      return shape == at::IntArrayRef(packed)
-                 ? ""
-                 : describe(name) + " has shape " + c10::str(at::IntArrayRef(packed)) +
-                       " before packing, the configuration asks for " + c10::str(shape);
-    } catch (const std::runtime_error& error) {
-      return describe(name) + " is stored as nf4: " + error.what();
-    }
+  const bool packed = is_nf4(name) || is_mxfp4(name);
+  std::vector<int64_t> stored;
+  try {
+    stored = shape_of(name);
+  } catch (const std::runtime_error& error) {
+    return error.what();
   }
-  if (at::IntArrayRef(stored.shape) != shape) {
-    return describe(name) + " has shape " + c10::str(at::IntArrayRef(stored.shape)) +
-           ", the configuration asks for " + c10::str(shape);
+  if (at::IntArrayRef(stored) != shape) {
+    return describe(name) + " has shape " + c10::str(at::IntArrayRef(stored)) +
+           (packed ? " before packing" : "") + ", the configuration asks for " + c10::str(shape);
   }
-  if (!at::isFloatingType(stored.dtype)) {
-    return describe(name) + " has dtype " + c10::toString(stored.dtype) +
+  const at::ScalarType dtype = entry(places_.at(name)).dtype;
+  if (!packed && !at::isFloatingType(dtype)) {
+    return describe(name) + " has dtype " + c10::toString(dtype) +
            ", expected a floating-point one";
   }
   return "";
@@ -149,8 +209,7 @@ void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& 
     throw std::runtime_error(wrong);
   }
   if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it
-    const at::Tensor stored = read(name).view({-1});
-    slice->values.copy_(stored.narrow(0, slice->begin, slice->values.numel()));
+    slice->values.copy_(read_range(name, slice->begin, slice->end()));
     if (!at::isfinite(slice->values).all().item<bool>()) {
       throw std::runtime_error(
           describe(name) +

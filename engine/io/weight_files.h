@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/io/safetensors.h"
+#include "engine/models/model_config.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {
@@ -19,9 +20,19 @@ inline constexpr std::string_view kWeightIndexFile = "model.safetensors.index.js
 
 // Removes weight files of a Hugging Face directory, which must not stay beside new ones of another
 // number.
+// Throws: std::filesystem::filesystem_error.
 void remove_weight_files(const std::filesystem::path& dir);
 
-// Maps the files; reads no tensor before it is asked for. Not thread-safe.
+// The part of a model's files that a tensor belongs to and that is neither loaded nor saved, as the
+// beginning of its names: layers that predict further ahead, a vision tower. "" for other tensors.
+std::string unused_part(const ModelConfig& config, std::string_view name);
+
+// Whether a tensor of a model's files is no parameter and rightly so: of an unused_part(), or a
+// buffer that old versions of transformers saved.
+bool is_passed_over(const ModelConfig& config, std::string_view name);
+
+// Maps the files; reads no tensor before it is asked for.
+// Thread safety: none.
 class WeightFiles {
  public:
   // model.safetensors, or the shards that model.safetensors.index.json names.
@@ -30,26 +41,28 @@ class WeightFiles {
   explicit WeightFiles(const std::filesystem::path& dir);
 
   // All tensors of one file.
+  // Throws: std::runtime_error as SafetensorsFile.
   static WeightFiles of_file(const std::filesystem::path& file);
 
-  // Names not yet taken. A tensor in bitsandbytes' nf4 form is one name, without its parts.
+  // Names not yet taken. A tensor in bitsandbytes' nf4 form or in MXFP4 is one name, without its
+  // parts.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
 
-  // "<file>: tensor '<name>'", for messages. Throws: std::out_of_range for a name not contained;
-  // read() and entry() too.
+  // "<file>: tensor '<name>'", for messages.
+  // Throws: std::out_of_range for a name not contained; also read() and header_problem().
   std::string describe(const std::string& name) const;
-  // As stored; an nf4 tensor unpacked to fp32.
+  // The tensor on the CPU, as stored; a packed one unpacked to fp32.
+  // Throws: std::runtime_error naming file and tensor when its packed form is damaged.
   at::Tensor read(const std::string& name) const;
-  const SafetensorsEntry& entry(const std::string& name) const;
 
   // What is wrong, by its header, with the stored tensor of a parameter of this shape; "" when it
   // fits.
   std::string header_problem(const std::string& name, at::IntArrayRef shape) const;
 
   // Copies this rank's range of the stored tensor, cast, into parameter i of the unit, and takes
-  // the name: a stored tensor serves one parameter. Reads nothing else of the tensor. Throws:
-  // std::runtime_error naming file and tensor when it is absent, of another shape, of no
+  // the name: a stored tensor serves one parameter. Reads nothing else of the tensor.
+  // Throws: std::runtime_error naming file and tensor when it is absent, of another shape, of no
   // floating-point dtype, or holds a NaN or an infinity in that range.
   void fill(const ParamUnit& unit, std::size_t i, const std::string& name);
 
@@ -63,13 +76,24 @@ class WeightFiles {
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& index_path);
   void hide_nf4_parts();
+  // Names the unpacked tensors in place of their blocks.
+  void hide_mxfp4_parts();
   bool is_nf4(const std::string& name) const;
+  bool is_mxfp4(const std::string& name) const { return mxfp4_scales_.contains(name); }
+  // Throws: std::runtime_error naming a packed tensor that is wrong.
+  std::vector<int64_t> shape_of(const std::string& name) const;
   at::Tensor read_part(const std::string& name) const;
+  // Elements [begin, end) of the flattened tensor.
+  at::Tensor read_range(const std::string& name, int64_t begin, int64_t end) const;
+  const SafetensorsEntry& entry(const Place& place) const;
+  at::Tensor tensor(const Place& place) const { return files_[place.file].tensor(place.entry); }
 
   std::filesystem::path dir_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place> places_;
   std::map<std::string, Place> nf4_parts_;  // of tensors in places_
+  std::map<std::string, Place>
+      mxfp4_scales_;  // of tensors in places_, whose places are the blocks'
 };
 
 }  // namespace ringside::engine

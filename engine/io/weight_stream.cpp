@@ -25,6 +25,7 @@ WeightStream::WeightStream(fs::path dir, std::vector<SafetensorsEntry> entries,
                            int64_t max_shard_bytes)
     : dir_(std::move(dir)), shards_(1) {
   TORCH_CHECK(max_shard_bytes > 0, "max_shard_bytes is ", max_shard_bytes, ", expected at least 1");
+  TORCH_CHECK(!entries.empty(), dir_.string(), ": no tensors to write");
   int64_t used = 0;
   for (SafetensorsEntry& entry : entries) {
     const int64_t bytes = entry_bytes(entry);

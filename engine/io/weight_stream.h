@@ -14,17 +14,18 @@
 
 namespace ringside::engine {
 
+// Thread safety: none.
 class WeightStream {
  public:
-  // entries: name, dtype and shape of the tensors that will come, in order. Removes weight files
-  // that are there. max_shard_bytes: most bytes of tensors in one file; larger models are sharded
-  // and indexed, and a single larger tensor gets its own file.
-  // Throws: c10::Error on a max_shard_bytes below 1.
+  // entries: name, dtype and shape of the tensors that will come, in order, at least one. Removes
+  // weight files that are there. max_shard_bytes: most bytes of tensors in one file; larger models
+  // are sharded and indexed, and a single larger tensor gets its own file.
+  // Throws: c10::Error on a max_shard_bytes below 1 or no entries; as remove_weight_files().
   WeightStream(std::filesystem::path dir, std::vector<SafetensorsEntry> entries,
                int64_t max_shard_bytes);
 
   // The next tensor, cast to its entry's dtype; any device.
-  // Throws: as SafetensorsWriter::write.
+  // Throws: as SafetensorsWriter and its write().
   void write(const at::Tensor& tensor);
   // Writes the index, if the weights are sharded. Neither atomic nor durable.
   // Throws: as SafetensorsWriter::close.

@@ -1,5 +1,6 @@
 #include "engine/json/json_object.h"
 
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -46,8 +47,10 @@ std::optional<int64_t> JsonObject::integer(std::string_view key) const {
   if (value == nullptr) {
     return std::nullopt;
   }
-  if (!value->is_number_integer()) {
-    fail(key, "is " + value->dump() + ", expected a whole number");
+  const bool fits =
+      !value->is_number_unsigned() || value->get<uint64_t>() <= std::numeric_limits<int64_t>::max();
+  if (!value->is_number_integer() || !fits) {
+    fail(key, "is " + value->dump() + ", expected a whole number of at most 64 bits");
   }
   return value->get<int64_t>();
 }

@@ -16,11 +16,12 @@ namespace ringside::engine {
 
 class JsonObject {
  public:
+  // The object that a file holds.
   // Throws: std::runtime_error when the file cannot be read or is not one JSON object.
   static JsonObject read(const std::filesystem::path& file);
 
-  // A key that is absent or null has no value.
-  // Throws: std::runtime_error on a value of another type.
+  // The value of a key, in the type that the function names. A key that is absent or null has none.
+  // Throws: std::runtime_error naming file and key on a value of another type; has() never.
   bool has(std::string_view key) const;
   std::optional<int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
@@ -28,11 +29,15 @@ class JsonObject {
   std::optional<std::string> text(std::string_view key) const;
   std::optional<JsonObject> object(std::string_view key) const;
   // One integer or a list of them; empty when absent.
+  // Throws: as above.
   std::vector<int64_t> integers(std::string_view key) const;
+  // Lists; empty when absent.
+  // Throws: as above.
   std::vector<double> numbers(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
 
-  // The value of a required key.
+  // The value of a required key: `value`, which one of the functions above returned.
+  // Throws: std::runtime_error naming file and key when there is none.
   template <class T>
   T require(std::optional<T> value, std::string_view key) const {
     if (!value) {
@@ -42,6 +47,7 @@ class JsonObject {
   }
 
   // A required integer of at least `least`.
+  // Throws: std::runtime_error naming file and key when it is missing, smaller or no integer.
   int64_t require_at_least(int64_t least, std::string_view key) const;
 
   // Throws: std::runtime_error "<file>: '<key>' <problem>".

@@ -21,7 +21,7 @@ nlohmann::json read_json_file(const std::filesystem::path& file);
 // Throws: as read_json_file, except for its content.
 std::string read_text_file(const std::filesystem::path& file);
 
-// True when a file that begins with `head` is a git-lfs pointer instead of the file itself.
+// Whether a file that begins with `head` is a git-lfs pointer instead of the file itself.
 bool is_lfs_pointer(std::string_view head);
 
 // Advice for a git-lfs pointer: the end of a sentence that began with the file's name.

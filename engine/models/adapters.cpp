@@ -17,8 +17,6 @@ namespace {
 // Before a module's path in PEFT's files.
 constexpr const char* kPeftPrefix = "base_model.model.";
 
-std::string layer_prefix(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
-
 bool is_target(const AdapterOptions& options, std::string_view module) {
   const std::string_view name = module.substr(module.find('.') + 1);
   return std::find(options.targets.begin(), options.targets.end(), name) != options.targets.end();
@@ -110,7 +108,7 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
                                        const std::vector<Fused>& fused) {
   std::vector<ParamSpec> specs;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = kPeftPrefix + layer_prefix(layer);
+    const std::string prefix = kPeftPrefix + layer_prefix(config, layer);
     for (const Fused& group : fused) {
       for (const Target& target : group.targets) {
         specs.push_back({prefix + target.module + ".lora_A.weight", {options.rank, target.inputs}});
@@ -204,7 +202,7 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
     const std::size_t parts = fused.targets.size();
     for (std::size_t p = 0; p < parts; ++p) {
       const at::Tensor a = unit_.view(i + p), b = unit_.view(i + parts + p);
-      weights.at(layer_prefix(layer) + fused.targets[p].module + ".weight")
+      weights.at(layer_prefix(config_, layer) + fused.targets[p].module + ".weight")
           .addmm_(b, a, 1.0, scale());
     }
     i += 2 * parts;

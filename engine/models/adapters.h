@@ -17,6 +17,7 @@
 
 namespace ringside::engine {
 
+// What is adapted, and how.
 struct AdapterOptions {
   int64_t rank = 0;
   double alpha = 0.0;
@@ -24,8 +25,9 @@ struct AdapterOptions {
   bool operator==(const AdapterOptions&) const = default;
 };
 
+// Whether a model can have such adapters.
 // Throws: c10::Error unless rank and alpha are positive and the targets are projections of the
-// model, at least one, each once. Experts have none.
+// model, at least one, each once. Experts have none, nor do models with gated delta nets.
 void check_adapter_options(const ModelConfig& config, const AdapterOptions& options);
 
 // All factors are one unit, because they are small and one sum over the ranks costs less than one a
@@ -33,7 +35,7 @@ void check_adapter_options(const ModelConfig& config, const AdapterOptions& opti
 // Thread safety: as Decoder.
 class Adapters {
  public:
-  // The factors are zero.
+  // The factors are zero, whole on every rank: context is one without sharding.
   // Throws: as check_adapter_options().
   Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context);
 
@@ -51,13 +53,14 @@ class Adapters {
   const ParamUnit& unit() const { return unit_; }
 
   // The factors of each layer as one flat piece of unit().flat(), differentiable towards it.
+  // Shapes: one [elements of a layer's factors] for each layer.
   std::vector<at::Tensor> split_layers() const;
 
   // Adds the factors to the weights of a layer. leaf: of split_layers().
   void attach(LayerWeights& weights, const at::Tensor& leaf, at::ScalarType compute_dtype) const;
 
-  // Adds scale B A to the weights of layer `layer`, in the dtype of `flat`, the master dtype.
-  // flat: the layer's parameters in the order of decoder_layer_specs().
+  // Adds scale B A to the weights of layer `layer` in place, in the dtype of `flat`, the master
+  // dtype. flat: the layer's parameters in the order of decoder_layer_specs().
   void merge_into(int64_t layer, const at::Tensor& flat) const;
 
  private:

@@ -161,6 +161,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 void Decoder::quantise(QuantisedFormat format) {
   TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
   TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
+  TORCH_CHECK(!config_.has_latent_attention(), "decoder: latent attention cannot be quantised");
   TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     ParamUnit& unit = units_.layer(i);
@@ -210,17 +211,24 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
 std::vector<at::Tensor> Decoder::run_with_experts(LayerWeights weights, int64_t index,
                                                   const at::Tensor& hidden_sE, const LayerRun& run,
                                                   ScopeChain& scopes) const {
-  const ParamUnit* experts = units_.experts(index);
-  if (experts == nullptr) {
-    units_.prefetch_layer(index + 1);
-    return {run(weights, hidden_sE)};
-  }
-  const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
-    units_.prefetch_layer(index + 1);
-    set_layer_weights(weights, config_, index, matrices, LayerParts::kExperts);
-    return std::vector<at::Tensor>{run(weights, hidden)};
-  };
-  return run_with_weights(*experts, units_.experts_cut(index), hidden_sE, segment, scopes);
+  const std::vector<const ParamUnit*> units = units_.experts(index);
+  const std::vector<UnitShapes> cuts = units_.experts_cuts(index);
+  std::vector<Weight> of_experts;
+  // Runs the layer in the scopes of all units from number `next` on.
+  const std::function<std::vector<at::Tensor>(std::size_t, const at::Tensor&)> enter =
+      [&](std::size_t next, const at::Tensor& hidden) {
+        if (next == units.size()) {
+          units_.prefetch_layer(index + 1);
+          set_layer_weights(weights, config_, index, of_experts, LayerParts::kExperts);
+          return std::vector<at::Tensor>{run(weights, hidden)};
+        }
+        const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& inner) {
+          std::ranges::copy(matrices, std::back_inserter(of_experts));
+          return enter(next + 1, inner);
+        };
+        return run_with_weights(*units[next], cuts[next], hidden, segment, scopes);
+      };
+  return enter(0, hidden_sE);
 }
 
 LayerWeights Decoder::weights_of(int64_t index) const {
@@ -242,11 +250,16 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
   }
   LayerRoutes routes = chain.routes;
   routes.kept = kept.results;
-  chain.routes.index += config_.has_experts(index) ? 1 : 0;
-  const ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results,
-                          chain.load != nullptr ? &chain.load->at(index) : nullptr};
+  ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results};
+  if (config_.has_experts(index)) {
+    const ExpertPass& pass = chain.experts;
+    group.load_X = pass.load != nullptr ? &pass.load->at(index) : nullptr;
+    group.counts = pass.counts != nullptr ? &pass.counts->at(chain.routes.index) : nullptr;
+    ++chain.routes.index;
+  }
+  const LoadBalance* balance = chain.experts.balance;
   const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group, routes](
+  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group, routes, balance](
                            LayerWeights weights, const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
       adapters_->attach(weights, adapter_leaf, context_.compute);
@@ -257,13 +270,14 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
     context.local_rope = shared.local_rope;
     context.experts = group;
     context.routes = routes;
+    context.balance = balance;
     return decoder_layer(config_, weights, index, hidden, context);
   };
   if (recomputes) {
     std::vector<at::Tensor> leaves{adapter_leaf};
     if (!adapter_leaf.defined()) {
       leaves = {units_.layer(index).flat()};
-      if (const ParamUnit* experts = units_.experts(index)) {
+      for (const ParamUnit* experts : units_.experts(index)) {
         leaves.push_back(experts->flat());
       }
     }
@@ -312,8 +326,7 @@ at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention, ExpertLoad* load,
-                            ForwardRoutes* routes) const {
+                            AttentionBackend& attention, const ExpertPass& experts) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   const LayerContext shared =
@@ -322,8 +335,8 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
   units_.prefetch_layer(0);
   LayerChain chain;
   chain.adapter_leaves = adapter_leaves();
-  chain.load = load;
-  chain.routes.forward = routes;
+  chain.experts = experts;
+  chain.routes.forward = experts.routes;
   if (activations_.offload) {
     chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
@@ -366,6 +379,21 @@ DecoderWeights Decoder::materialize() const {
                         ? weights.embedding_VE
                         : units_.head().materialize(context_.compute)[0].value;
   return weights;
+}
+
+void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) {
+  TORCH_CHECK(config_.experts.count > 0 && config_.experts.router == RouterKind::kSigmoid,
+              "decoder: its routers have no corrections");
+  const at::NoGradGuard no_grad;
+  // Whole numbers, so that an expert with exactly the mean stays.
+  const at::Tensor direction_LX =
+      at::sign(routes_LX.sum(1, /*keepdim=*/true) - routes_LX * routes_LX.size(1));
+  const std::vector<int64_t> layers = expert_layers(config_);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const at::Tensor correction = units_.router_correction(layers[l]);
+    correction.add_(direction_LX[static_cast<int64_t>(l)].to(correction.scalar_type()), rate);
+  }
+  units_.all().back()->changed();
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,

@@ -1,6 +1,6 @@
-// Decoder-only transformer over a packed run of tokens. It has no notion of
-// batches or shards: tokens are rows, positions give each token's place in its document, and an
-// AttentionBackend decides the keys that a query attends to.
+// Decoder-only transformer over a packed run of tokens. It has no notion of batches or shards:
+// tokens are rows, positions give each token's place in its document, and an AttentionBackend
+// decides the keys that a query attends to.
 //
 // Shapes: s = tokens given, n = entries to score, E = hidden size, V = vocabulary.
 #pragma once
@@ -21,6 +21,7 @@
 #include "engine/models/model_config.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
+#include "engine/nn/load_balance.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/unit_scope.h"
@@ -41,6 +42,15 @@ using ExpertLoad = std::vector<std::vector<double>>;
 // Zeros for all experts of a model.
 ExpertLoad no_expert_load(const ModelConfig& config);
 
+// What a forward is told of the experts of its layers, and what it notes of them. Null: nothing.
+struct ExpertPass {
+  ForwardRoutes* routes = nullptr;       // replayed and recorded, during the call only
+  ExpertLoad* load = nullptr;            // gets the rows of this rank's tokens for each expert
+  const LoadBalance* balance = nullptr;  // of the routers
+  // The row counts of replayed routes, of each layer with experts.
+  const std::vector<RowCounts>* counts = nullptr;
+};
+
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
@@ -51,22 +61,26 @@ class Decoder {
   Decoder(ModelConfig config, const ComputeContext& context);
 
   // Normal(0, std) for matrices and embeddings; norms multiply by 1; zeros for all else. The same
-  // seed gives the same values, up to rounding to the master dtype.
+  // seed gives the same values, up to rounding to the master dtype. Not collective: every rank
+  // draws all values and keeps its own.
   void init_random(uint64_t seed, double std);
 
-  // Copies every parameter of `other`. Keeps this decoder's compute dtype.
-  // Throws: c10::Error unless names and shapes of all parameters are equal.
+  // Copies every parameter of `other`. Keeps this decoder's compute dtype. Not collective.
+  // Throws: c10::Error unless names, shapes and sharding of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
 
   // Replaces the projections of all layers by quantised ones. Call it after loading and before
   // add_adapters(). The parameters cannot be loaded or copied to afterwards.
+  // Collective over: the shard of a sharded decoder.
+  // Throws: c10::Error when the weights are quantised or adapted already, or the model has experts
+  // or gated delta nets.
   void quantise(QuantisedFormat format);
 
   // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
   // loading, before anything takes the leaves of units().
-  // Throws: as Adapters.
+  // Throws: as Adapters; c10::Error when it has adapters already.
   Adapters& add_adapters(AdapterOptions options);
-  // nullptr: none.
+  // The adapters; nullptr: none.
   Adapters* adapters() { return adapters_.get(); }
   const Adapters* adapters() const { return adapters_.get(); }
 
@@ -77,41 +91,56 @@ class Decoder {
   // Throws: c10::Error without adapters.
   std::unique_ptr<Decoder> without_adapters() const;
 
-  // The values of units()[i] as they act, outside autograd: unpacked, or with adapters merged into
-  // them, in the master dtype; otherwise the flat buffer itself.
+  // The values of units()[unit] as they act, outside autograd: unpacked, or with adapters merged
+  // into them, in the master dtype; otherwise the flat buffer itself.
+  // Shapes: [the unit's numel()].
+  // Collective over: the shard of a sharded unit; the ranks of the experts for theirs.
+  // Throws: std::out_of_range when there is no such unit.
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward, as must `load`, to which the rows of this rank's tokens for each expert are added.
-  // routes: replays and records the experts of each token; read and filled during the call only;
-  // null: the routers choose.
+  // backward, as must what `experts` points to, but the routes.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
-  // Collective over: the ranks of the experts; the backend's group, if it has one: as many calls of
-  // attend() as there are layers, and once more per layer in the backward with Recompute::kFull.
+  // Collective over: the ranks of the experts; the backend's group, if it has one: one call of
+  // attend() or mix() for each layer. The backward calls attend() once more per layer with
+  // Recompute::kFull, and mix() with any recomputation.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention, ExpertLoad* load = nullptr,
-                     ForwardRoutes* routes = nullptr) const;
+                     AttentionBackend& attention, const ExpertPass& experts = {}) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
-  // as in sampling.
+  // as in sampling. This rank must hold all experts.
+  // Shapes, throws: as forward().
+  // Collective over: the backend's group, if it has one.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
                      const at::Tensor& positions_s, AttentionBackend& attention,
                      ForwardRoutes* routes = nullptr) const;
 
-  // All weights, outside autograd. In bf16 a snapshot, otherwise views that follow the master
-  // values.
+  // All weights, outside autograd. In bf16 and of a sharded decoder a snapshot, otherwise views
+  // that follow the master values.
+  // Collective over: the shard of a sharded decoder.
   DecoderWeights materialize() const;
 
+  // Adds `rate` to a router's correction for the experts with fewer routes than the mean of their
+  // layer, and subtracts it for those with more. routes_LX: of each layer with experts, whole
+  // numbers in fp64 on the device, the same on every rank.
+  // Source: DeepSeek-V3 (section 2.1.2, load balancing without auxiliary loss).
+  // Throws: c10::Error when the routers have no corrections.
+  void move_router_corrections(const at::Tensor& routes_LX, double rate);
+
   // Log-probs and entropies of targets_n (int64) under softmax(lm_head(hidden_nE) / temperature_n).
-  // Computed in chunks of rows, never [n, V] at once. n may be 0. Not collective.
+  // Computed in chunks of rows, never [n, V] at once. Differentiable. n may be 0.
+  // Collective over: the shard of a sharded decoder, also in the backward.
+  // Throws: as token_scores().
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n) const;
 
   // Logits of a few rows without autograd, for sampling.
   // Shapes: returns [n, V] in fp32 (fp64 for doubles).
+  // Collective over: the shard of a sharded decoder.
   at::Tensor logits(const at::Tensor& hidden_nE) const;
 
+  // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
   // range.
   void set_activation_options(const ActivationOptions& options);
@@ -126,7 +155,8 @@ class Decoder {
   std::vector<const ParamUnit*> trained_units() const;
 
   // The parameters without adapters, in the order of DecoderUnits::all(). Weights are streamed in
-  // this order. The corrections of routers receive no gradient, so that no step changes them.
+  // this order. The corrections of routers receive no gradient: move_router_corrections() alone
+  // changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -139,13 +169,13 @@ class Decoder {
     ScopeChain scopes;
     std::shared_ptr<ActivationOffload> offload;  // null without
     std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
-    ExpertLoad* load = nullptr;                  // null: not counted
-    LayerRoutes routes;                          // of the next layer with experts
+    ExpertPass experts;
+    LayerRoutes routes;  // of the next layer with experts
   };
   using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
   // All weights of a layer but adapters.
   LayerWeights weights_of(int64_t index) const;
-  // run() in the scope of the layer's experts. weights: the layer's others.
+  // run() in the scopes of the layer's experts. weights: the layer's others.
   std::vector<at::Tensor> run_with_experts(LayerWeights weights, int64_t index,
                                            const at::Tensor& hidden_sE, const LayerRun& run,
                                            ScopeChain& scopes) const;

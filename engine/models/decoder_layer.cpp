@@ -64,16 +64,28 @@ std::vector<LayerPart> parts_of(const ModelConfig& config, int64_t layer, LayerP
     add_norm(&LayerWeights::post_attention_norm, "post_attention_layernorm.weight");
   }
   std::erase_if(parts, [which](const LayerPart& part) {
-    return part.of_expert != (which == LayerParts::kExperts) ||
+    return (part.place != PartPlace::kLayer) != (which == LayerParts::kExperts) ||
            (which == LayerParts::kWithoutProjections && is_projection(part.params[0].name));
   });
   return parts;
 }
 
+// The parts of a layer's experts by unit, in order.
+std::vector<std::vector<LayerPart>> experts_parts(const ModelConfig& config, int64_t layer) {
+  std::vector<std::vector<LayerPart>> units;
+  for (LayerPart& part : parts_of(config, layer, LayerParts::kExperts)) {
+    if (part.place == PartPlace::kStack || units.empty()) {
+      units.emplace_back();
+    }
+    units.back().push_back(std::move(part));
+  }
+  return units;
+}
+
 }  // namespace
 
 std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::string prefix = layer_prefix(config, layer);
   std::vector<ParamSpec> specs;
   for (LayerPart& part : parts_of(config, layer, LayerParts::kDense)) {
     for (ParamSpec& spec : part.params) {
@@ -83,19 +95,28 @@ std::vector<ParamSpec> decoder_layer_specs(const ModelConfig& config, int64_t la
   return specs;
 }
 
-std::vector<ParamSpec> layer_experts_specs(const ModelConfig& config, int64_t layer) {
-  const std::vector<LayerPart> parts = parts_of(config, layer, LayerParts::kExperts);
-  std::vector<ParamSpec> specs;
-  for (int64_t x = 0; x < (parts.empty() ? 0 : config.experts.count); ++x) {
-    const std::string prefix =
-        "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(x) + ".";
-    for (const LayerPart& part : parts) {
-      for (const ParamSpec& spec : part.params) {
-        specs.push_back({prefix + spec.name, spec.shape});
+std::vector<std::vector<ParamSpec>> layer_experts_specs(const ModelConfig& config, int64_t layer) {
+  const std::string prefix = layer_prefix(config, layer);
+  std::vector<std::vector<ParamSpec>> units;
+  for (const std::vector<LayerPart>& parts : experts_parts(config, layer)) {
+    units.emplace_back();
+    if (parts.front().place == PartPlace::kStack) {
+      ParamSpec spec = parts.front().params.front();
+      spec.name = prefix + spec.name;
+      spec.shape.insert(spec.shape.begin(), config.experts.count);
+      units.back().push_back(std::move(spec));
+      continue;
+    }
+    for (int64_t x = 0; x < config.experts.count; ++x) {
+      const std::string of_expert = prefix + "mlp.experts." + std::to_string(x) + ".";
+      for (const LayerPart& part : parts) {
+        for (const ParamSpec& spec : part.params) {
+          units.back().push_back({of_expert + spec.name, spec.shape});
+        }
       }
     }
   }
-  return specs;
+  return units;
 }
 
 UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType compute_dtype,
@@ -107,14 +128,17 @@ UnitShapes layer_shapes(const ModelConfig& config, int64_t layer, at::ScalarType
   return cut;
 }
 
-UnitShapes experts_shapes(const ModelConfig& config, int64_t layer, int64_t count,
-                          at::ScalarType compute_dtype) {
-  UnitShapes cut = layer_shapes(config, layer, compute_dtype, LayerParts::kExperts);
-  for (std::vector<int64_t>& shape : cut.shapes) {
-    shape.insert(shape.begin(), count);
+std::vector<UnitShapes> experts_shapes(const ModelConfig& config, int64_t layer, int64_t count,
+                                       at::ScalarType compute_dtype) {
+  std::vector<UnitShapes> cuts;
+  for (const std::vector<LayerPart>& parts : experts_parts(config, layer)) {
+    cuts.push_back({compute_dtype, {}, count});
+    for (const LayerPart& part : parts) {
+      cuts.back().shapes.push_back(part.shape);
+      cuts.back().shapes.back().insert(cuts.back().shapes.back().begin(), count);
+    }
   }
-  cut.rows = count;
-  return cut;
+  return cuts;
 }
 
 void set_layer_weights(LayerWeights& weights, const ModelConfig& config, int64_t layer,

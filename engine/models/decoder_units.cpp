@@ -14,43 +14,46 @@
 namespace ringside::engine {
 namespace {
 
-constexpr const char* kCorrections = "router_corrections";
-
 // Of the routers that have a correction, in the order of their layers.
 std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
-      const std::string layer = "model.layers." + std::to_string(i);
-      specs.push_back({layer + ".mlp.gate.e_score_correction_bias", {config.experts.count}, true});
+      specs.push_back({layer_prefix(config, i) + "mlp.gate.e_score_correction_bias",
+                       {config.experts.count},
+                       true});
     }
   }
   return specs;
 }
 
+enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
+
 struct UnitSpecs {
+  UnitRole role;
   std::string name;
   std::vector<ParamSpec> specs;
-  bool of_experts = false;
 };
 
 // The units of Decoder::units(), in order.
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   const int64_t v = config.vocab_size, e = config.hidden_size;
-  std::vector<UnitSpecs> units{{"embedding", {{"model.embed_tokens.weight", {v, e}}}}};
+  const std::string prefix = trunk_prefix(config);
+  std::vector<UnitSpecs> units{
+      {UnitRole::kEmbedding, "embedding", {{prefix + "embed_tokens.weight", {v, e}}}}};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string name = "layers." + std::to_string(i);
-    units.push_back({name, decoder_layer_specs(config, i)});
-    if (config.has_experts_unit(i)) {
-      units.push_back({name + ".experts", layer_experts_specs(config, i), /*of_experts=*/true});
+    units.push_back({UnitRole::kLayer, name, decoder_layer_specs(config, i)});
+    for (std::vector<ParamSpec>& specs : layer_experts_specs(config, i)) {
+      units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
     }
   }
-  units.push_back({"final_norm", {{"model.norm.weight", {e}}}});
+  units.push_back({UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {e}}}});
   if (!config.tie_word_embeddings) {
-    units.push_back({"head", {{"lm_head.weight", {v, e}}}});
+    units.push_back({UnitRole::kHead, "head", {{"lm_head.weight", {v, e}}}});
   }
   if (const auto corrections = correction_specs(config); !corrections.empty()) {
-    units.push_back({kCorrections, corrections});
+    units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
   }
   return units;
 }
@@ -64,13 +67,26 @@ std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& confi
   const int64_t ranks = context.experts->ranks->size(), count = config.experts.count;
   TORCH_CHECK(ranks <= count, "model config: ", count, " experts are too few for ", ranks,
               " ranks, of which each holds at least one");
-  const int64_t parameters = static_cast<int64_t>(unit.specs.size()) / count;  // of one expert
+  int64_t elements = 0;  // of all experts
+  for (const ParamSpec& spec : unit.specs) {
+    elements += spec.numel();
+  }
   UnitParts parts{context.experts->ranks, {}};
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    parts.ends.push_back(sp::even_part(count, ranks, rank).end * parameters);
+    parts.ends.push_back(sp::even_part(count, ranks, rank).end * (elements / count));
   }
   context.sharding = context.experts->sharding;
   return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context, std::move(parts));
+}
+
+std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
+                                     const ComputeContext& context) {
+  if (unit.role == UnitRole::kExperts) {
+    return experts_unit(std::move(unit), config, context);
+  }
+  return std::make_shared<ParamUnit>(
+      unit.name, std::move(unit.specs),
+      unit.role == UnitRole::kCorrections ? whole_context(context) : context);
 }
 
 }  // namespace
@@ -92,24 +108,25 @@ ComputeContext whole_context(ComputeContext context) {
 
 DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
     : config_(config), context_(context), tied_(config.tie_word_embeddings) {
-  TORCH_CHECK(context.experts == nullptr || config.experts.kind == ExpertKind::kPlain,
-              "model config: all experts of a GPT-OSS layer are one tensor, which cannot be cut: "
-              "parallel.expert_parallel_size must be 1");
   for (UnitSpecs& unit : unit_specs(config)) {
-    if (unit.of_experts) {
-      experts_.back() = all_.size();
-      all_.push_back(experts_unit(std::move(unit), config, context));
-      continue;
-    }
-    if (!all_.empty() && static_cast<int64_t>(layers_.size()) < config.num_hidden_layers) {
+    if (unit.role == UnitRole::kLayer) {
       layers_.push_back(all_.size());
       experts_.emplace_back();
-      final_norm_ = all_.size() + (config.has_experts_unit(layers_.size() - 1) ? 2 : 1);
+    } else if (unit.role == UnitRole::kExperts) {
+      experts_.back().push_back(all_.size());
+    } else if (unit.role == UnitRole::kFinalNorm) {
+      final_norm_ = all_.size();
     }
-    const bool whole = unit.name == kCorrections;
-    all_.push_back(std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
-                                               whole ? whole_context(context) : context));
+    all_.push_back(make_unit(std::move(unit), config, context));
   }
+}
+
+std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
+  std::vector<const ParamUnit*> units;
+  for (const std::size_t unit : experts_[i]) {
+    units.push_back(all_[unit].get());
+  }
+  return units;
 }
 
 std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
@@ -119,13 +136,17 @@ std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
 
 LayerWeights DecoderUnits::layer_weights(int64_t i) const {
   LayerWeights weights = materialize_layer(config_, i, layer(i), context_.compute);
-  if (const ParamUnit* unit = experts(i)) {
-    set_layer_weights(weights, config_, i, unit->materialize(experts_cut(i)), LayerParts::kExperts);
+  const std::vector<UnitShapes> cuts = experts_cuts(i);
+  std::vector<Weight> of_experts;
+  for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
+    std::ranges::move(all_[experts_[i][unit]]->materialize(cuts[unit]),
+                      std::back_inserter(of_experts));
   }
+  set_layer_weights(weights, config_, i, of_experts, LayerParts::kExperts);
   return weights;
 }
 
-UnitShapes DecoderUnits::experts_cut(int64_t i) const {
+std::vector<UnitShapes> DecoderUnits::experts_cuts(int64_t i) const {
   const auto& sharding = context_.experts;
   const int64_t all = config_.experts.count;
   const int64_t mine =
@@ -151,7 +172,7 @@ void DecoderUnits::prefetch_layer(int64_t i) const {
     return;
   }
   layer(i).prefetch(context_.compute);
-  if (const ParamUnit* unit = experts(i)) {
+  for (const ParamUnit* unit : experts(i)) {
     unit->prefetch(context_.compute);
   }
 }

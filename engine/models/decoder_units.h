@@ -26,7 +26,9 @@ ComputeContext whole_context(ComputeContext context);
 // Copies share the units.
 class DecoderUnits {
  public:
-  // Throws: c10::Error when there are fewer experts than ranks that hold them.
+  // The units of a model, their values zero.
+  // Throws: c10::Error when there are fewer experts than ranks that hold them, or when experts that
+  // are one tensor (ExpertKind::kClamped) shall be divided over ranks.
   DecoderUnits(const ModelConfig& config, const ComputeContext& context);
 
   // Embedding, layers in order, each followed by its experts if it has any, final norm, an untied
@@ -34,11 +36,10 @@ class DecoderUnits {
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
   const ParamUnit& embedding() const { return *all_.front(); }
+  // Layer i without its experts, 0 <= i < layers.
   ParamUnit& layer(int64_t i) const { return *all_[layers_[i]]; }
-  // Null for a layer without experts.
-  const ParamUnit* experts(int64_t i) const {
-    return experts_[i] ? all_[*experts_[i]].get() : nullptr;
-  }
+  // The units of the experts of layer i, in order; empty for a layer without experts.
+  std::vector<const ParamUnit*> experts(int64_t i) const;
   const ParamUnit& final_norm() const { return *all_[final_norm_]; }
   // The embedding's unit with tied embeddings.
   const ParamUnit& head() const { return tied_ ? embedding() : *all_[final_norm_ + 1]; }
@@ -47,21 +48,24 @@ class DecoderUnits {
   std::optional<int64_t> layer_of(std::size_t unit) const;
 
   // All weights of a layer, in the compute dtype, without the router's correction.
+  // Collective over: the shard, as ParamUnit::materialize().
   LayerWeights layer_weights(int64_t i) const;
-  // How this rank's experts of a layer are cut into matrices.
-  UnitShapes experts_cut(int64_t i) const;
-  // Of the choice of experts in a layer; undefined without one.
+  // How each of the units of the experts, this rank's part of it, is cut into matrices.
+  std::vector<UnitShapes> experts_cuts(int64_t i) const;
+  // The correction of the choice of experts in a layer, [experts], fp32 or wider; undefined without
+  // one.
   at::Tensor router_correction(int64_t i) const;
 
   // Starts gathering a layer's weights, if there is such a layer.
+  // Collective over: the shard, as ParamUnit::prefetch().
   void prefetch_layer(int64_t i) const;
 
  private:
   ModelConfig config_;
   ComputeContext context_;
   std::vector<std::shared_ptr<ParamUnit>> all_;
-  std::vector<std::size_t> layers_;                  // each layer's place in all_
-  std::vector<std::optional<std::size_t>> experts_;  // of its experts
+  std::vector<std::size_t> layers_;                // each layer's place in all_
+  std::vector<std::vector<std::size_t>> experts_;  // of its experts
   std::size_t final_norm_ = 0;
   bool tied_ = false;
 };

@@ -2,6 +2,7 @@
 // convolution before it.
 //
 // Shapes: s = tokens, E = hidden size.
+// Source: Yang et al. 2024, Gated Delta Networks; transformers for the projections of each model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +19,8 @@ namespace ringside::engine {
 // Its parts of a layer, in the order of the unit.
 std::vector<LayerPart> delta_net_parts(const ModelConfig& config);
 
-// Calls mix() of the attention backend's recurrent part once. Differentiable.
+// out(norm(mixed) * silu(gate)), where mixed comes from mix() of the attention backend's recurrent
+// part, which it calls once. Differentiable.
 // Shapes: normed_sE -> [s, E].
 // Collective over: the backend's group.
 // Throws: c10::Error when the backend has no recurrent part.

@@ -18,6 +18,7 @@ std::vector<LayerPart> gated_mlp_parts(const ModelConfig& config);
 
 // down(activation(gate x) * up x), in tiles of rows if asked. Differentiable. Not collective.
 // Shapes: normed_sE -> [s, E].
+// Throws: c10::Error on shapes or dtypes that do not fit, as apply_linear().
 at::Tensor gated_mlp(const ModelConfig& config, const LayerWeights& weights,
                      const at::Tensor& normed_sE, MlpTiles tiles);
 

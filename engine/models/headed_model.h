@@ -41,7 +41,9 @@ class HeadedModel {
   virtual Decoder& trunk() = 0;
   virtual const Decoder& trunk() const = 0;
 
-  // Head outputs. Differentiable. Not collective.
+  // Head outputs. Differentiable.
+  // Collective over: the shard of a sharded model, also in the backward.
+  // Throws: c10::Error on shapes or dtypes that do not fit.
   virtual HeadOutput apply_head(const HeadInput& input) const = 0;
 
   // All trained units: the trunk's in order, then the head's own.

@@ -55,22 +55,29 @@ struct LayerWeights {
   Weight mlp_branch_norm;
 };
 
+// Where the parameters of a part lie.
+enum class PartPlace {
+  kLayer,    // in the layer's unit
+  kExperts,  // in a unit with one expert after another, each with its share of every such part
+  kStack,    // in a unit of its own: one parameter, whose first dimension is the experts
+};
+
 // One weight of a layer: where it goes, its shape, and the parameters that it is made of. They lie
 // side by side in the unit, in this order. Names are those of Hugging Face behind the layer's
-// prefix.
-// Experts are a unit of their own: one expert after another, each with its share of every part.
-// Such a part's shape and parameters are those of one expert.
+// prefix; in kExperts, behind that of one expert. Shapes in kExperts and kStack are those of one
+// expert.
 struct LayerPart {
   Weight LayerWeights::*target;
   std::vector<int64_t> shape;
   std::vector<ParamSpec> params;
-  bool of_expert = false;
+  PartPlace place = PartPlace::kLayer;
 };
 
 // A weight that is one parameter.
 inline LayerPart single_part(Weight LayerWeights::*target, const char* name,
-                             const std::vector<int64_t>& shape) {
-  return {target, shape, {{name, shape}}};
+                             const std::vector<int64_t>& shape,
+                             PartPlace place = PartPlace::kLayer) {
+  return {target, shape, {{name, shape}}, place};
 }
 
 // Whether a part is a projection, which quantised layers keep elsewhere.

@@ -14,14 +14,14 @@
 
 namespace ringside::engine {
 
-// Its parts of a layer, in the order of the unit. Parameters of experts are named behind
-// "mlp.experts.<x>.".
+// Its parts of a layer, in the order of the units. Parameters in PartPlace::kExperts are named
+// behind "mlp.experts.<x>.".
 std::vector<LayerPart> mixture_parts(const ModelConfig& config);
 
 // Sum of each token's experts, weighted by the router. The experts are the router's choice or
 // replayed ones. Differentiable.
 // Shapes: normed_sE -> [s, E].
-// Collective over, blocks: as apply_experts().
+// Collective over, blocks, throws: as apply_experts().
 at::Tensor mixture(const ModelConfig& config, const LayerWeights& weights,
                    const at::Tensor& normed_sE, const LayerContext& context);
 

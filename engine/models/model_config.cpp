@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 
 namespace ringside::engine {
 namespace {
@@ -36,6 +37,14 @@ std::vector<int64_t> expert_layers(const ModelConfig& config) {
 
 bool is_delta_net(const ModelConfig& config, int64_t layer) {
   return config.block(layer).token_mixer == TokenMixer::kGatedDelta;
+}
+
+std::string trunk_prefix(const ModelConfig& config) {
+  return config.on_disk.multimodal_json.empty() ? "model." : "model.language_model.";
+}
+
+std::string layer_prefix(const ModelConfig& config, int64_t layer) {
+  return trunk_prefix(config) + "layers." + std::to_string(layer) + ".";
 }
 
 void list_blocks(ModelConfig& config) {

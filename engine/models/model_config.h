@@ -72,6 +72,19 @@ struct DeltaNetConfig {
   bool operator==(const DeltaNetConfig&) const = default;
 };
 
+// What a model's files hold beside it.
+struct OnDiskConfig {
+  // Layers behind the others, which predict tokens further ahead. They are not loaded, and not
+  // written either.
+  int64_t layers_left_out = 0;
+  // Of the text part of a multimodal model: the whole config.json, as JSON. The part's fields are
+  // in its text_config, and its tensors' names begin with "model.language_model.". Tensors of the
+  // other parts are not loaded and not written.
+  std::string multimodal_json;
+  bool operator==(const OnDiskConfig&) const = default;
+};
+
+// The parts of which a layer is made.
 enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
 enum class ChannelMixer { kMlp, kExperts };
 enum class GateActivation { kSilu, kGeluTanh };
@@ -85,6 +98,8 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 };
 
+// A model's shape: sizes are numbers of elements, lengths numbers of tokens. Plain data; Decoder
+// checks it.
 struct ModelConfig {
   std::string model_type = "qwen3";
   int64_t vocab_size = 0;
@@ -111,9 +126,7 @@ struct ModelConfig {
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
-  // Layers on disk behind the others, which predict tokens further ahead. They are not loaded, and
-  // not written either.
-  int64_t layers_left_out = 0;
+  OnDiskConfig on_disk;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
@@ -125,13 +138,10 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
+  // What layer `layer` is made of. The functions of one layer below ask it.
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
   int64_t window(int64_t layer) const { return block(layer).window; }
-  // Whether the layer's experts are parameters of a unit of their own.
-  bool has_experts_unit(int64_t layer) const {
-    return has_experts(layer) && experts.kind == ExpertKind::kPlain;
-  }
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixer::kExperts;
   }
@@ -141,10 +151,11 @@ struct ModelConfig {
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 
-  // Factor on attention scores.
+  // Factor on attention scores, without that of YaRN in latent attention.
   double softmax_scale() const;
 
   RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
+  // What RoPE's frequencies follow from, of the components that it turns.
   RopeSettings rope() const {
     const int64_t turned = has_latent_attention()     ? latent.rope_dim
                            : attention.rotary_dim > 0 ? attention.rotary_dim
@@ -158,6 +169,10 @@ struct ModelConfig {
   }
 };
 
+// What the names of a model's tensors on disk begin with, but for the head's; of those of a layer.
+std::string trunk_prefix(const ModelConfig& config);
+std::string layer_prefix(const ModelConfig& config, int64_t layer);
+
 // Writes config.blocks out where the layers are all alike.
 void list_blocks(ModelConfig& config);
 
@@ -167,6 +182,8 @@ std::vector<int64_t> distinct_windows(const ModelConfig& config);
 // The layers with experts, ascending.
 std::vector<int64_t> expert_layers(const ModelConfig& config);
 
+// Whether the layer's token mixer is a gated delta net.
+// Throws: std::out_of_range as ModelConfig::block().
 bool is_delta_net(const ModelConfig& config, int64_t layer);
 
 // Positions that the model is meant for: max_position_embeddings, stretched by rope types whose

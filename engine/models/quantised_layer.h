@@ -15,14 +15,15 @@ class QuantisedLayer {
  public:
   // Quantises the projections of a unit made from decoder_layer_specs(), each by itself. Keeps the
   // norms and biases in the compute dtype. context: of parameters that every rank holds whole.
+  // The layer has softmax attention and an MLP.
   // Collective over: the shard of a sharded unit.
   QuantisedLayer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
                  QuantisedFormat format, const ComputeContext& context);
 
-  // For use in a layer.
+  // The weights for use in a layer, projections in Weight::packed.
   LayerWeights weights() const;
 
-  // All values in the order of decoder_layer_specs(), flat.
+  // All values in the order of decoder_layer_specs(), flat: [elements of the layer] in `dtype`.
   at::Tensor unpack(at::ScalarType dtype) const;
 
  private:

@@ -43,7 +43,9 @@ Weight pair_components(const ModelConfig& config, const Weight& norm) {
   if (norm.value.is_same(norm.leaf)) {
     return pair_components(config, norm.value);
   }
-  return {pair_components(config, norm.value), pair_components(config, norm.leaf)};
+  // A sharded unit's leaf has no values of its own.
+  return {pair_components(config, norm.value),
+          pair_components(config, leaf_value(norm, norm.leaf.scalar_type()))};
 }
 
 HeadNorms head_norms(const ModelConfig& config, const LayerWeights& weights) {

@@ -1,6 +1,8 @@
 // Token mixer: softmax attention with grouped query heads, RoPE and optional norms of the heads.
 //
 // Shapes: s = tokens, E = hidden size.
+// Source: Ainslie et al. 2023 (grouped query heads); transformers 5.23 for the options of each
+// model.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -25,9 +25,10 @@ class ValueModel final : public HeadedModel {
   // Throws: as Decoder does.
   ValueModel(ModelConfig config, const ComputeContext& context);
 
-  // hidden . w + b, differentiable towards hidden_nE and the head. Not collective.
+  // hidden . w + b, differentiable towards hidden_nE and the head.
   // Shapes: hidden_nE: the trunk's output at the entries, in compute dtype; n may be 0; returns [n]
   // in fp32 (fp64 for doubles).
+  // Collective over: the shard of a sharded model.
   // Throws: c10::Error on another hidden size.
   at::Tensor values(const at::Tensor& hidden_nE) const;
 

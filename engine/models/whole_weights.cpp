@@ -18,10 +18,9 @@ std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
   context.sharding.reset();
   context.experts.reset();
   auto whole = std::make_unique<Decoder>(decoder.config(), context);
-  const auto from = decoder.units();
   const auto to = whole->units();
   for (std::size_t u = 0; u < to.size(); ++u) {
-    to[u]->flat().copy_(from[u]->gather_flat());
+    to[u]->flat().copy_(decoder.effective_values(u));
   }
   return whole;
 }

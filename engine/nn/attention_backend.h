@@ -28,6 +28,8 @@ struct AttentionSpec {
   at::Tensor sinks_H;
 };
 
+// Attention of all layers of one forward and its backward.
+// Thread safety: none.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
@@ -88,10 +90,12 @@ class OverlappedAttention {
   virtual Heads project(const at::Tensor& hidden_sE, const Projection& q, const Projection& k,
                         const Projection& v) = 0;
 
-  // Causal attention of this rank's heads; norms and RoPE are applied already. Returns out_ShD.
+  // Causal attention of this rank's heads; norms and RoPE are applied already.
+  // Shapes: returns out_ShD.
   virtual at::Tensor attend_heads(const AttentionSpec& spec, const Heads& heads) = 0;
 
-  // out_ShD -> hidden_sE.
+  // The output projection.
+  // Shapes: out_ShD -> hidden_sE.
   virtual at::Tensor project_out(const at::Tensor& out_ShD, const Projection& o) = 0;
 };
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/device/table_upload.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -126,11 +128,13 @@ ConvTables::ConvTables(const std::vector<sp::Range>& runs, const std::vector<int
     }
   }
   padded_rows_ = std::max(padded_rows_, halo);
-  padded_row_ = at::tensor(place, at::kLong).to(device);
+  TableUpload tables;
+  tables.add(place, padded_row_);
   if (!to.empty()) {
-    copied_to_ = at::tensor(to, at::kLong).to(device);
-    copied_from_ = at::tensor(from, at::kLong).to(device);
+    tables.add(to, copied_to_);
+    tables.add(from, copied_from_);
   }
+  tables.upload(device);
 }
 
 at::Tensor causal_conv_silu(const at::Tensor& x_Sc, const at::Tensor& other_nc,

@@ -7,6 +7,7 @@
 
 namespace ringside::engine {
 
+// An operand and what a message calls it.
 struct NamedTensor {
   const char* name;
   const at::Tensor& tensor;  // undefined ones are passed over

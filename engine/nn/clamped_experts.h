@@ -13,6 +13,7 @@
 
 namespace ringside::engine {
 
+// The weights of all experts of a layer, values and leaves plain.
 struct ClampedExperts {
   Weight gate_up_XE2I;
   Weight gate_up_bias_X2I;
@@ -22,6 +23,8 @@ struct ClampedExperts {
 
 // The results of rows in the order of their expert. counts: rows of each. Differentiable.
 // Shapes: [R, E] to [R, E].
+// Throws: c10::Error as apply_grouped_linear().
+// Source: gpt-oss, as in transformers 5.23 (GptOssExperts).
 at::Tensor apply_clamped_experts(const at::Tensor& rows_RE, const std::vector<int64_t>& counts_X,
                                  const ClampedExperts& experts);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/nn/checks.h"
+#include "engine/nn/delta_block.h"
 
 namespace ringside::engine {
 namespace {
@@ -16,144 +17,17 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kC = ChunkTables::kChunk;
 // Elements of one operand of a block: what is in memory beside the states does not grow with the
-// rows.
+// rows. On the CPU a block's operands stay in the cache; a device needs many matrices at once.
+constexpr int64_t kCpuBlockElements = int64_t{1} << 17;
 constexpr int64_t kBlockElements = int64_t{1} << 20;
-
-at::ScalarType sums_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-struct Sizes {
-  int64_t key_heads, heads, key_dim, value_dim;
-  int64_t repeats() const { return heads / key_heads; }
-};
-
-Sizes sizes_of(const DeltaRows& rows) {
-  return {rows.k_SkK.size(1), rows.v_ShV.size(1), rows.k_SkK.size(2), rows.v_ShV.size(2)};
-}
-
-// Gathers the slots of a block from packed rows, and adds gradients of slots back.
-class BlockRows {
- public:
-  BlockRows(const ChunkTables& tables, int64_t first, int64_t count)
-      : slots_(tables.slots(first, count)), count_(count) {}
-
-  // x_ShD -> [count heads, C, D]; each of x's heads `repeats` times.
-  at::Tensor take(const at::Tensor& x_ShD, int64_t repeats, at::ScalarType dtype) const {
-    const int64_t h = x_ShD.size(1), d = x_ShD.size(2);
-    at::Tensor taken = x_ShD.index_select(0, slots_.row).to(dtype);
-    if (slots_.empty.defined()) {
-      taken.masked_fill_(slots_.empty.view({-1, 1, 1}), 0);
-    }
-    return taken.view({count_, kC, h, 1, d})
-        .expand({count_, kC, h, repeats, d})
-        .permute({0, 2, 3, 1, 4})
-        .reshape({count_ * h * repeats, kC, d});
-  }
-  // x_Sh -> [count h, C]
-  at::Tensor take(const at::Tensor& x_Sh, at::ScalarType dtype) const {
-    return take(x_Sh.unsqueeze(2), 1, dtype).squeeze(2);
-  }
-
-  // Adjoint of take() into to_ShD, whose rows of this block are overwritten.
-  void put(at::Tensor& to_ShD, const at::Tensor& x, int64_t repeats) const {
-    const int64_t h = to_ShD.size(1), d = to_ShD.size(2);
-    at::Tensor slots = x.view({count_, h, repeats, kC, d});
-    slots = repeats == 1 ? slots.squeeze(2) : slots.sum(2);
-    slots = slots.transpose(1, 2).reshape({count_ * kC, h, d});
-    if (slots_.used.defined()) {
-      slots = slots.index_select(0, slots_.used);
-    }
-    to_ShD.index_copy_(0, slots_.used_row, slots.to(to_ShD.scalar_type()));
-  }
-  void put(at::Tensor& to_Sh, const at::Tensor& x) const {
-    at::Tensor to = to_Sh.unsqueeze(2);
-    put(to, x.unsqueeze(2), 1);
-  }
-
- private:
-  ChunkTables::Slots slots_;
-  int64_t count_;
-};
-
-// The operands of a block of chunks, all [B, ...] with B = chunks x heads.
-struct Block {
-  at::Tensor q, k, v, beta;  // [B, C, K], [B, C, K], [B, C, V], [B, C, 1]
-  at::Tensor decay;          // [B, C, 1] exp of the sum of g from the chunk's start
-  at::Tensor rest;           // [B, C, 1] exp of the sum of g to the chunk's end
-  at::Tensor whole;          // [B, 1, 1] exp of the sum of g
-  at::Tensor between;        // [B, C, C] exp of the sum of g from column to row; 0 above
-  at::Tensor key_product;    // [B, C, C] k k^T
-  at::Tensor lower;          // [B, C, C] beta k k^T between, below the diagonal
-  at::Tensor inverse;        // [B, C, C] (I + lower)^-1: what rows write given those before them
-  at::Tensor q_decayed;      // q decay
-  at::Tensor k_decayed;      // beta decay k
-  at::Tensor k_rest;         // k rest
-  at::Tensor attended;       // [B, C, C] q k^T between
-  at::Tensor transition;     // [B, C, K] inverse k_decayed
-};
-
-// For s = 1, 2, 4, ...: ones where a row is in the second and its column in the first half of the
-// same 2s rows. Together they are all entries below the diagonal.
-std::vector<at::Tensor> half_masks(const at::TensorOptions& options) {
-  const at::Tensor i = at::arange(kC, options.dtype(at::kLong));
-  std::vector<at::Tensor> masks;
-  for (int64_t s = 1; s < kC; s *= 2) {
-    const at::Tensor half = i.floor_divide(s), pair = i.floor_divide(2 * s);
-    const at::Tensor second = half.remainder(2);
-    masks.push_back((pair.unsqueeze(1).eq(pair.unsqueeze(0)))
-                        .logical_and(second.unsqueeze(1) > second.unsqueeze(0))
-                        .to(options.dtype()));
-  }
-  return masks;
-}
-
-// (I + lower)^-1 of strictly lower triangular matrices. Inverts blocks of 2s rows from those of s:
-// [A 0; C D]^-1 = [A^-1 0; -D^-1 C A^-1 D^-1].
-at::Tensor inverse_of(const at::Tensor& lower) {
-  const auto masks = half_masks(lower.options());
-  at::Tensor inverse = (lower * masks[0]).neg_();
-  inverse.diagonal(0, 1, 2).fill_(1);
-  for (std::size_t i = 1; i < masks.size(); ++i) {
-    inverse = at::baddbmm(inverse, inverse, (lower * masks[i]).bmm(inverse), 1, -1);
-  }
-  return inverse;
-}
-
-Block load_block(const DeltaRows& rows, const BlockRows& slots, at::ScalarType dtype) {
-  const int64_t repeats = sizes_of(rows).repeats();
-  Block b;
-  b.k = slots.take(rows.k_SkK, repeats, dtype);
-  b.v = slots.take(rows.v_ShV, 1, dtype);
-  b.beta = slots.take(rows.beta_Sh, dtype).unsqueeze(2);
-  const at::Tensor sum = slots.take(rows.g_Sh, dtype).cumsum(1);
-  b.decay = sum.exp().unsqueeze(2);
-  const at::Tensor total = sum.narrow(1, kC - 1, 1);
-  b.rest = (total - sum).exp_().unsqueeze(2);
-  b.whole = total.exp().unsqueeze(2);
-  // Masked before exp: above the diagonal it would overflow.
-  b.between = (sum.unsqueeze(2) - sum.unsqueeze(1)).tril_().exp_().tril_();
-  b.key_product = b.k.bmm(b.k.transpose(1, 2));
-  b.lower = (b.key_product * b.between).mul_(b.beta).tril_(-1);
-  b.inverse = inverse_of(b.lower);
-  b.k_decayed = b.k * (b.beta * b.decay);
-  b.transition = b.inverse.bmm(b.k_decayed);
-  b.k_rest = b.k * b.rest;
-  if (rows.q_SkK.defined()) {
-    b.q = slots.take(rows.q_SkK, repeats, dtype);
-    b.q_decayed = b.q * b.decay;
-    b.attended = b.q.bmm(b.k.transpose(1, 2)).mul_(b.between);
-  }
-  return b;
-}
 
 // Calls use(first chunk, chunks) for blocks of consecutive chunks, forwards or backwards.
 template <class Use>
-void for_each_block(int64_t num_chunks, const Sizes& sizes, bool backwards, Use use) {
-  const int64_t wide = std::max({kC, sizes.key_dim, sizes.value_dim}) * sizes.heads * kC;
-  const int64_t size = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, wide));
+void for_each_block(int64_t num_chunks, const DeltaRows& rows, bool backwards, Use use) {
+  const DeltaSizes sizes = sizes_of(rows);
+  const int64_t size =
+      delta_chunks_at_once(sizes.heads, sizes.key_dim, sizes.value_dim, rows.v_ShV.device().type());
   const int64_t blocks = (num_chunks + size - 1) / size;
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t first = (backwards ? blocks - 1 - i : i) * size;
@@ -188,9 +62,10 @@ std::vector<WavePart> parts_of(const ChunkTables& tables, int64_t first, int64_t
 // Passes the states of the chunks from wave to wave. States are [chunks, h, K, V].
 class ForwardScan {
  public:
-  ForwardScan(const ChunkTables& tables, const Sizes& sizes, at::Tensor initial, bool keep_starts)
+  ForwardScan(const ChunkTables& tables, const DeltaSizes& sizes, at::Tensor initial,
+              bool keep_starts)
       : tables_(tables), h_(sizes.heads), before_(std::move(initial)) {
-    end_ = at::empty({tables.num_runs(), h_, before_.size(2), before_.size(3)}, before_.options());
+    end_ = at::zeros({tables.num_runs(), h_, before_.size(2), before_.size(3)}, before_.options());
     if (keep_starts) {
       starts_ =
           at::empty({tables.num_chunks(), h_, before_.size(2), before_.size(3)}, before_.options());
@@ -199,7 +74,7 @@ class ForwardScan {
 
   // `writes` [B, C, V] holds inverse (beta v) and becomes what the chunks write; returns the
   // states at their starts, [B, K, V].
-  at::Tensor run(const Block& block, int64_t first, int64_t count, at::Tensor& writes) {
+  at::Tensor run(const DeltaBlock& block, int64_t first, int64_t count, at::Tensor& writes) {
     const int64_t k = before_.size(2), v = before_.size(3);
     at::Tensor starts = starts_.defined() ? starts_.narrow(0, first, count)
                                           : at::empty({count, h_, k, v}, before_.options());
@@ -251,7 +126,7 @@ class BackwardScan {
 
   // d_start [B, K, V] holds the gradient of the chunks' starts from their outputs; the rest is
   // added. Returns the gradient of the states at their ends.
-  at::Tensor run(const Block& block, int64_t first, int64_t count, at::Tensor& d_start) {
+  at::Tensor run(const DeltaBlock& block, int64_t first, int64_t count, at::Tensor& d_start) {
     const int64_t k = d_start.size(1), v = d_start.size(2);
     at::Tensor d_ends = at::empty_like(d_start);
     const auto parts = parts_of(tables_, first, count);
@@ -299,51 +174,10 @@ class BackwardScan {
   at::Tensor before_, after_;
 };
 
-struct RowGradients {
-  at::Tensor q, k, v, g, beta;
-};
-
-// Gradients of the block's slots. n = writes, d_out may be undefined.
-RowGradients block_gradients(const Block& b, const at::Tensor& start, const at::Tensor& writes,
-                             const at::Tensor& d_out, const at::Tensor& d_writes,
-                             const at::Tensor& d_end) {
-  RowGradients d;
-  // writes = inverse (beta v - k_decayed start)
-  const at::Tensor d_right = b.inverse.transpose(1, 2).bmm(d_writes);
-  const at::Tensor d_lower = d_right.bmm(writes.transpose(1, 2)).neg_().tril_(-1);
-  const at::Tensor d_k_decayed = d_right.bmm(start.transpose(1, 2)).neg_();
-  const at::Tensor d_k_rest = writes.bmm(d_end.transpose(1, 2));
-  d.v = d_right * b.beta;
-  const at::Tensor d_product = (d_lower * b.between).mul_(b.beta);
-  d.k = (d_product + d_product.transpose(1, 2)).bmm(b.k);
-  d.k.addcmul_(d_k_decayed, b.beta * b.decay).addcmul_(d_k_rest, b.rest);
-  d.beta = (d_lower * b.key_product).mul_(b.between).sum(2);
-  d.beta += (d_right * b.v).sum(2);
-  d.beta += (d_k_decayed * b.k).mul_(b.decay).sum(2);
-  // Gradients of the sums of g: exponents of between, decay, rest and whole.
-  at::Tensor pairs = d_lower * b.lower;
-  at::Tensor d_sum = (d_k_decayed * b.k_decayed).sum(2);
-  const at::Tensor d_rest = (d_k_rest * b.k_rest).sum(2);
-  if (d_out.defined()) {
-    const at::Tensor d_q_decayed = d_out.bmm(start.transpose(1, 2));
-    const at::Tensor d_attended = d_out.bmm(writes.transpose(1, 2)).tril_();
-    const at::Tensor d_scores = d_attended * b.between;
-    d.q = (d_q_decayed * b.decay).baddbmm_(d_scores, b.k);
-    d.k.baddbmm_(d_scores.transpose(1, 2), b.q);
-    d_sum += (d_q_decayed * b.q_decayed).sum(2);
-    pairs.addcmul_(d_attended, b.attended);
-  }
-  d_sum += pairs.sum(2) - pairs.sum(1) - d_rest;
-  d_sum.select(1, kC - 1) +=
-      d_rest.sum(1) + (d_end * start).sum(at::IntArrayRef{1, 2}) * b.whole.view({-1});
-  d.g = d_sum.flip(1).cumsum(1).flip(1);
-  return d;
-}
-
 at::Tensor zero_state(const DeltaRows& rows, int64_t states) {
-  const Sizes sizes = sizes_of(rows);
+  const DeltaSizes sizes = sizes_of(rows);
   return at::zeros({states, sizes.heads, sizes.key_dim, sizes.value_dim},
-                   rows.v_ShV.options().dtype(sums_of(rows.v_ShV)));
+                   rows.v_ShV.options().dtype(delta_sums_dtype(rows.v_ShV)));
 }
 
 struct DeltaCall final : torch::CustomClassHolder {
@@ -361,14 +195,15 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
     const at::Tensor q = queries.value_or(at::Tensor());
     const ChunkTables& tables = *call->tables;
     const DeltaRows rows{q, k, v, g, beta};
-    const Sizes sizes = sizes_of(rows);
+    const DeltaSizes sizes = sizes_of(rows);
     ForwardScan scan(tables, sizes,
                      initial.has_value() ? *initial : zero_state(rows, tables.num_initial()),
                      call->keep_starts);
-    at::Tensor out = q.defined() ? at::empty(v.sizes(), v.options()) : at::Tensor();
-    for_each_block(tables.num_chunks(), sizes, false, [&](int64_t first, int64_t count) {
+    const auto masks = half_masks(v.options().dtype(delta_sums_dtype(v)));
+    at::Tensor out = q.defined() ? at::zeros(v.sizes(), v.options()) : at::Tensor();
+    for_each_block(tables.num_chunks(), rows, false, [&](int64_t first, int64_t count) {
       const BlockRows slots(tables, first, count);
-      const Block block = load_block(rows, slots, sums_of(v));
+      const DeltaBlock block = load_block(rows, slots, masks);
       at::Tensor writes = block.inverse.bmm(block.v * block.beta);
       const at::Tensor start = scan.run(block, first, count, writes);
       if (q.defined()) {
@@ -390,25 +225,29 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
     const DeltaRows rows{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor& starts = saved[5];
     const at::Tensor d_out = rows.q_SkK.defined() ? grads[1] : at::Tensor();
-    const Sizes sizes = sizes_of(rows);
-    const auto dtype = sums_of(rows.v_ShV);
+    const DeltaSizes sizes = sizes_of(rows);
+    const auto dtype = delta_sums_dtype(rows.v_ShV);
+    const auto masks = half_masks(rows.v_ShV.options().dtype(dtype));
     BackwardScan scan(tables, sizes.heads,
                       grads[0].defined() ? grads[0] : zero_state(rows, tables.num_runs()));
-    RowGradients d;
+    DeltaGradients d;
     const auto like = [](const at::Tensor& x) {
-      return x.defined() ? at::empty(x.sizes(), x.options()) : at::Tensor();
+      return x.defined() ? at::zeros(x.sizes(), x.options()) : at::Tensor();
     };
     d = {like(rows.q_SkK), like(rows.k_SkK), like(rows.v_ShV), like(rows.g_Sh), like(rows.beta_Sh)};
-    for_each_block(tables.num_chunks(), sizes, true, [&](int64_t first, int64_t count) {
+    for_each_block(tables.num_chunks(), rows, true, [&](int64_t first, int64_t count) {
       const BlockRows slots(tables, first, count);
-      const Block block = load_block(rows, slots, dtype);
+      const DeltaBlock block = load_block(rows, slots, masks);
       const int64_t b = count * sizes.heads;
       const at::Tensor start =
           starts.narrow(0, first, count).view({b, sizes.key_dim, sizes.value_dim});
       const at::Tensor writes =
           block.inverse.bmm((block.v * block.beta).baddbmm_(block.k_decayed, start, 1, -1));
-      at::Tensor d_block, d_writes = at::zeros_like(writes), d_start = at::zeros_like(start);
-      if (d_out.defined()) {
+      at::Tensor d_block, d_writes, d_start;
+      if (!d_out.defined()) {
+        d_writes = at::zeros_like(writes);
+        d_start = at::zeros_like(start);
+      } else {
         d_block = slots.take(d_out, 1, dtype);
         d_writes = block.attended.transpose(1, 2).bmm(d_block);
         d_start = block.q_decayed.transpose(1, 2).bmm(d_block);
@@ -424,7 +263,7 @@ struct DeltaRule : torch::autograd::Function<DeltaRule> {
   }
 
  private:
-  static void put_gradients(RowGradients& to, const BlockRows& slots, const RowGradients& block,
+  static void put_gradients(DeltaGradients& to, const BlockRows& slots, const DeltaGradients& block,
                             int64_t repeats) {
     if (to.q.defined()) {
       block.q.defined() ? slots.put(to.q, block.q, repeats) : static_cast<void>(to.q.zero_());
@@ -445,7 +284,7 @@ void check_rows(const DeltaRows& rows) {
               rows.q_SkK.sizes(), " do not fit keys ", k.sizes());
   for (const at::Tensor* x : {&rows.g_Sh, &rows.beta_Sh}) {
     TORCH_CHECK(x->dim() == 2 && x->size(0) == v.size(0) && x->size(1) == v.size(1) &&
-                    x->scalar_type() == sums_of(v),
+                    x->scalar_type() == delta_sums_dtype(v),
                 "delta rule: decays or write strengths ", x->sizes(), " of ", x->scalar_type(),
                 " do not fit values ", v.sizes(), " of ", v.scalar_type());
   }
@@ -457,7 +296,7 @@ DeltaResult without_rows(const DeltaRows& rows, const at::Tensor& initial,
                          const std::vector<int64_t>& state) {
   const at::Tensor& v = rows.v_ShV;
   DeltaResult result;
-  result.end_rhKV = v.to(sums_of(v)).reshape(state);
+  result.end_rhKV = v.to(delta_sums_dtype(v)).reshape(state);
   if (rows.q_SkK.defined()) {
     result.out_ShV = initial.defined()
                          ? at::cat({v, initial.reshape(v.sizes()).to(v.scalar_type())})
@@ -471,14 +310,15 @@ DeltaResult without_rows(const DeltaRows& rows, const at::Tensor& initial,
 DeltaResult delta_rule(const DeltaRows& rows, const std::shared_ptr<const ChunkTables>& tables,
                        const at::Tensor& initial_nhKV) {
   check_rows(rows);
-  const Sizes sizes = sizes_of(rows);
+  const DeltaSizes sizes = sizes_of(rows);
   TORCH_CHECK(tables->rows() == rows.v_ShV.size(0), "delta rule: runs of ", tables->rows(),
               " rows for ", rows.v_ShV.size(0));
   const std::vector<int64_t> state{tables->num_initial(), sizes.heads, sizes.key_dim,
                                    sizes.value_dim};
-  TORCH_CHECK(!initial_nhKV.defined() || (initial_nhKV.sizes() == at::IntArrayRef(state) &&
-                                          initial_nhKV.scalar_type() == sums_of(rows.v_ShV)),
-              "delta rule: initial states of other sizes or dtype than ", state);
+  TORCH_CHECK(
+      !initial_nhKV.defined() || (initial_nhKV.sizes() == at::IntArrayRef(state) &&
+                                  initial_nhKV.scalar_type() == delta_sums_dtype(rows.v_ShV)),
+      "delta rule: initial states of other sizes or dtype than ", state);
   if (tables->num_runs() == 0) {
     return without_rows(rows, initial_nhKV, state);
   }
@@ -506,17 +346,25 @@ DeltaMaps delta_maps(const DeltaRows& rows, const std::shared_ptr<const ChunkTab
   DeltaRows wide = rows;
   wide.q_SkK = at::Tensor();
   wide.v_ShV = at::cat({rows.v_ShV, rows.v_ShV.new_zeros({s, h, k})}, 2);
-  const auto options = rows.v_ShV.options().dtype(sums_of(rows.v_ShV));
+  const auto options = rows.v_ShV.options().dtype(delta_sums_dtype(rows.v_ShV));
   const at::Tensor start = at::cat({at::zeros({k, v}, options), at::eye(k, options)}, 1);
   const at::Tensor end = delta_rule(wide, tables, start.expand({n, h, k, v + k})).end_rhKV;
   return {end.narrow(3, 0, v), end.narrow(3, v, k)};
 }
 
+int64_t delta_chunks_at_once(int64_t heads, int64_t key_dim, int64_t value_dim,
+                             c10::DeviceType device) {
+  const int64_t wide =
+      std::max({ChunkTables::kChunk, key_dim, value_dim}) * heads * ChunkTables::kChunk;
+  const int64_t elements = device == c10::DeviceType::CPU ? kCpuBlockElements : kBlockElements;
+  return std::max<int64_t>(1, elements / std::max<int64_t>(1, wide));
+}
+
 at::Tensor delta_step(const DeltaRows& rows, at::Tensor& state_nhKV) {
   check_rows(rows);
   const at::NoGradGuard no_grad;
-  const Sizes sizes = sizes_of(rows);
-  const auto dtype = sums_of(rows.v_ShV);
+  const DeltaSizes sizes = sizes_of(rows);
+  const auto dtype = delta_sums_dtype(rows.v_ShV);
   const auto heads = [&](const at::Tensor& x) {
     return x.to(dtype).repeat_interleave(sizes.repeats(), 1);
   };

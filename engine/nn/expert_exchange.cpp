@@ -75,32 +75,40 @@ struct ToSources : torch::autograd::Function<ToSources> {
   }
 };
 
-// This rank's counts followed by those that arrive: [X + P x], the latter by source, then expert.
-at::Tensor exchange_counts(const at::Tensor& counts_X, int64_t mine, sp::Communicator& ranks) {
-  const int64_t size = ranks.size();
-  std::vector<int64_t> sent;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    sent.push_back(sp::even_part(counts_X.numel(), size, rank).size());
-  }
-  const at::Tensor received =
-      ranks.all_to_all(counts_X, sent, std::vector<int64_t>(size, mine), kCountsTag);
-  return at::cat({counts_X, received});
-}
-
 }  // namespace
 
-ExpertExchange::ExpertExchange(std::shared_ptr<sp::Communicator> ranks, const at::Tensor& counts_X,
-                               sp::KeptResults* kept) {
+at::Tensor exchange_row_counts(const at::Tensor& counts_NX, sp::Communicator& ranks) {
+  const int64_t layers = counts_NX.size(0), experts = counts_NX.size(1), size = ranks.size();
+  TORCH_CHECK(size <= experts, "experts: ", experts, " experts for ", size, " ranks");
+  const int64_t mine = sp::even_part(experts, size, ranks.rank()).size();
+  std::vector<int64_t> sent;
+  std::vector<at::Tensor> by_rank;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const sp::Range theirs = sp::even_part(experts, size, rank);
+    sent.push_back(layers * theirs.size());
+    by_rank.push_back(counts_NX.narrow(1, theirs.begin, theirs.size()).reshape({-1}));
+  }
+  const at::Tensor received = ranks.all_to_all(
+      at::cat(by_rank), sent, std::vector<int64_t>(size, layers * mine), kCountsTag);
+  const at::Tensor received_NPx =
+      received.view({size, layers, mine}).transpose(0, 1).reshape({layers, size * mine});
+  return at::cat({counts_NX, received_NPx}, 1);
+}
+
+ExpertExchange::ExpertExchange(std::shared_ptr<sp::Communicator> ranks, int64_t experts,
+                               const RowCounts& counts) {
   auto route = std::make_shared<Route>();
-  const int64_t experts = counts_X.numel(), size = ranks->size();
+  const int64_t size = ranks->size();
   const int64_t mine = sp::even_part(experts, size, ranks->rank()).size();
   TORCH_CHECK(size <= experts, "experts: ", experts, " experts for ", size, " ranks");
-  const at::Tensor counts = sp::compute_once(
-      kept, [&] { return sp::KeptResults::Tensors{exchange_counts(counts_X, mine, *ranks)}; })[0];
-  const at::Tensor on_host = counts.cpu();
+  TORCH_CHECK(counts.on_host.numel() == experts + size * mine &&
+                  counts.on_device.numel() == counts.on_host.numel(),
+              "experts: row counts ", counts.on_host.sizes(), " and ", counts.on_device.sizes(),
+              " for ", experts, " experts, of which rank ", ranks->rank(), " of ", size, " has ",
+              mine);
+  const at::Tensor on_host = counts.on_host.contiguous();
   const int64_t* sent = on_host.const_data_ptr<int64_t>();
   const int64_t* received = sent + experts;
-  route->sent_counts.assign(sent, sent + experts);
   route->counts.assign(mine, 0);
   for (int64_t rank = 0; rank < size; ++rank) {
     const sp::Range theirs = sp::even_part(experts, size, rank);
@@ -113,8 +121,8 @@ ExpertExchange::ExpertExchange(std::shared_ptr<sp::Communicator> ranks, const at
   }
   // Rows arrive by source, then expert: run i is of expert i mod x.
   const int64_t rows = std::accumulate(route->counts.begin(), route->counts.end(), int64_t{0});
-  const at::Tensor ends = counts.narrow(0, experts, size * mine).cumsum(0);
-  const at::Tensor place = at::arange(rows, counts.options());
+  const at::Tensor ends = counts.on_device.narrow(0, experts, size * mine).cumsum(0);
+  const at::Tensor place = at::arange(rows, counts.on_device.options());
   const at::Tensor expert =
       at::searchsorted(ends, place, /*out_int32=*/false, /*right=*/true).remainder(mine);
   route->by_expert = at::argsort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false);

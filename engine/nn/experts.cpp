@@ -21,21 +21,34 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+bool spreads(const ExpertGroup& group) { return group.ranks != nullptr && group.ranks->size() > 1; }
+
 // Rows of all (token, route) pairs in order of their expert.
 struct RowOrder {
-  at::Tensor sorted;    // [s K] place of each sorted row among the pairs
-  at::Tensor inverse;   // [s K] sorted place of each pair
-  at::Tensor counts_X;  // on the device
+  at::Tensor sorted;   // [s K] place of each sorted row among the pairs
+  at::Tensor inverse;  // [s K] sorted place of each pair
 };
 
-RowOrder order_rows(const at::Tensor& expert_sK, int64_t experts) {
+RowOrder order_rows(const at::Tensor& expert_sK) {
   RowOrder order;
   const at::Tensor expert = expert_sK.reshape({-1});
   order.sorted = at::argsort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   order.inverse = at::zeros_like(order.sorted);
   order.inverse.scatter_(0, order.sorted, at::arange(expert.numel(), expert.options()));
-  order.counts_X = (expert.unsqueeze(1) == at::arange(experts, expert.options())).sum(0);
   return order;
+}
+
+// The counts of the routes, which the second run of a recomputed layer takes from the first.
+RowCounts count_rows(const at::Tensor& expert_sK, int64_t experts, const ExpertGroup& group) {
+  const auto count = [&] {
+    const at::Tensor expert = expert_sK.reshape({-1, 1});
+    const at::Tensor counts_X = (expert == at::arange(experts, expert.options())).sum(0);
+    return sp::KeptResults::Tensors{
+        spreads(group) ? exchange_row_counts(counts_X.unsqueeze(0), *group.ranks).squeeze(0)
+                       : counts_X};
+  };
+  const at::Tensor counts = sp::compute_once(group.kept.get(), count).front();
+  return {counts, counts.cpu()};
 }
 
 // terms [s, K, E], added in the order of K, in `dtype`.
@@ -113,20 +126,20 @@ at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t e
                   routes.expert_sK.sizes() == routes.weight_sK.sizes(),
               "experts: x ", x_sE.sizes(), " with routes ", routes.expert_sK.sizes(),
               " and weights ", routes.weight_sK.sizes());
-  const RowOrder order = order_rows(routes.expert_sK, experts);
+  const RowOrder order = order_rows(routes.expert_sK);
+  const RowCounts counts =
+      group.counts != nullptr ? *group.counts : count_rows(routes.expert_sK, experts, group);
+  const auto* first = counts.on_host.const_data_ptr<int64_t>();
+  const std::vector<int64_t> sent_X(first, first + experts);
+  count_load(group, sent_X);
   const at::Tensor rows =
       Dispatch::apply(x_sE, order.sorted, order.inverse, routes.expert_sK.size(1));
   at::Tensor results;
-  if (group.ranks != nullptr && group.ranks->size() > 1) {
-    const ExpertExchange exchange(group.ranks, order.counts_X, group.kept.get());
-    count_load(group, exchange.sent_counts());
+  if (spreads(group)) {
+    const ExpertExchange exchange(group.ranks, experts, counts);
     results = exchange.to_sources(function(exchange.to_experts(rows), exchange.counts()));
   } else {
-    const at::Tensor counts = order.counts_X.cpu();
-    const auto* first = counts.const_data_ptr<int64_t>();
-    const std::vector<int64_t> counts_X(first, first + experts);
-    count_load(group, counts_X);
-    results = function(rows, counts_X);
+    results = function(rows, sent_X);
   }
   return Combine::apply(results, routes.weight_sK, order.sorted, order.inverse);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/nn/expert_exchange.h"
 #include "engine/nn/router.h"
 #include "engine/params/weight.h"
 #include "sp/mesh/communicator.h"
@@ -26,6 +27,9 @@ struct ExpertGroup {
   // [X]; null: none. The rows of this rank's tokens for each expert are added, once for a layer
   // that runs twice. Outlives the backward.
   std::vector<double>* load_X = nullptr;
+  // Of the routes, if they are known before the forward: then the ranks exchange no counts and the
+  // host does not wait for them. Outlives the backward. Null: counted from the routes.
+  const RowCounts* counts = nullptr;
 };
 
 // The results of this rank's experts for rows in their order. counts: rows of each.
@@ -40,11 +44,15 @@ using ExpertFunction =
 // same, but an expert's weights get the gradient of the tokens of all ranks in one sum.
 // Shapes: x [s, E], experts = X of all ranks together; returns [s, E]. s may be 0.
 // Collective over: the group's ranks, in the forward and in the backward.
-// Blocks: on a device until the host knows how many rows each expert has.
+// Blocks: on a device until the host knows how many rows each expert has, unless it was told.
+// Throws: c10::Error, before anything is sent, on routes of other shapes, and when there are more
+// ranks than experts.
 at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
                          const ExpertGroup& group, const ExpertFunction& function);
 
-// down(silu(gate x) * up x) for each row. Shapes: rows [R, E], gate_up [X, 2I, E], down [X, E, I].
+// down(silu(gate x) * up x) for each row, an ExpertFunction. Differentiable.
+// Shapes: rows [R, E], gate_up [X, 2I, E], down [X, E, I]; returns [R, E].
+// Throws: c10::Error as apply_grouped_linear().
 at::Tensor swiglu_experts(const at::Tensor& rows_RE, const std::vector<int64_t>& counts_X,
                           const Weight& gate_up_X2IE, const Weight& down_XEI);
 

@@ -8,7 +8,7 @@
 namespace ringside::engine {
 
 // The weight's value, in its own dtype or in `dtype`. Its gradient goes to the leaf, in the leaf's
-// dtype.
+// dtype. For weights without adapters that are not quantised.
 at::Tensor leaf_value(const Weight& weight);
 at::Tensor leaf_value(const Weight& weight, at::ScalarType dtype);
 

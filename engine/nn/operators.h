@@ -22,6 +22,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tenso
                                             double eps, bool in_fp32, bool plus_one);
 
 // sum = x + branch, and the norm of the sum. Returns sum, y, rstd.
+// Shapes: branch like x; the rest as rms_norm.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
                                                             const at::Tensor& branch,
                                                             const at::Tensor& weight, double eps,
@@ -29,6 +30,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x,
 
 // Gradients of a norm's input and weight, the latter in the wider of acc and the weight's dtype.
 // d_sum, the gradient that reaches the input directly, is added to the first.
+// Shapes: dy, x and d_sum [..., E], rstd as rms_norm returned it; returns dx like x, d_weight [E].
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
                                                      const at::Tensor& weight,
                                                      const at::Tensor& rstd,
@@ -53,18 +55,23 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_backward(
     const std::optional<at::Tensor>& q_norm, const std::optional<at::Tensor>& k_norm,
     const at::Tensor& rstd, const at::Tensor& cos, const at::Tensor& sin, bool plus_one);
 
-// silu(gate) * up of [gate | up]. Shapes: gate_up [s, 2F]; returns [s, F].
+// silu(gate) * up of [gate | up], and its gradient.
+// Shapes: gate_up [s, 2F], dy [s, F]; returns [s, F], the gradient [s, 2F].
 at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up);
 
 // Log-prob of each row's target, entropy and log-sum-exp of softmax(logits / temperature).
-// Shapes: logits [c, V]; targets [c] int64; temperature and the results [c] in acc.
+// Shapes: logits [c, V]; targets [c] int64; temperature and the results [c] in acc. On CUDA all are
+// contiguous.
+// Throws: c10::Error on arguments that are not so. On the CPU also on a target outside the
+// vocabulary, which CUDA does not check.
 void token_scores(const at::Tensor& logits_cV, const at::Tensor& targets_c,
                   const at::Tensor& temperature_c, const at::Tensor& logprobs_c,
                   const at::Tensor& entropy_c, const at::Tensor& lse_c);
 
 // Replaces the logits by their gradient. g_logprobs and g_entropy are the results' gradients
 // divided by the temperature.
+// Shapes: as token_scores; lse and entropy are its results.
 void token_scores_backward(const at::Tensor& logits_cV, const at::Tensor& targets_c,
                            const at::Tensor& temperature_c, const at::Tensor& lse_c,
                            const at::Tensor& entropy_c, const at::Tensor& g_logprobs_c,

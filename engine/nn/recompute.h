@@ -27,6 +27,7 @@ struct RecomputeOptions {
 // twice. Objects that it captures by reference must outlive the backward. Gradients flow to `input`
 // and to the leaves that require one. With an offload the input must not be changed before the
 // backward.
+// Throws: c10::Error in a second backward through the segment.
 at::Tensor recompute_in_backward(const at::Tensor& input, const std::vector<at::Tensor>& leaves,
                                  std::function<at::Tensor(const at::Tensor&)> segment,
                                  RecomputeOptions options = {});

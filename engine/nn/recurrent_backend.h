@@ -24,6 +24,7 @@ struct GatedDelta {
   at::Tensor decay_bias_Gv;  // dt_bias
 };
 
+// Thread safety: none.
 class RecurrentBackend {
  public:
   virtual ~RecurrentBackend() = default;

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/device/table_upload.h"
+
 namespace ringside::engine {
 namespace {
-
-at::Tensor index_table(const std::vector<int64_t>& values, c10::Device device) {
-  return at::tensor(values, at::kLong).to(device);
-}
 
 int64_t chunks_of(const RecurrentRun& run) {
   const int64_t rows = run.end - run.begin;
@@ -79,14 +77,18 @@ std::vector<std::vector<Chunk>> waves_of(const std::vector<RecurrentRun>& runs) 
 }  // namespace
 
 ChunkTables::ChunkTables(std::vector<RecurrentRun> runs, int64_t rows, c10::Device device)
-    : runs_(std::move(runs)), rows_(rows), device_(device) {
+    : runs_(std::move(runs)), rows_(rows) {
   check_runs(runs_, rows_);
   for (const RecurrentRun& run : runs_) {
     num_initial_ += run.after < 0 ? 1 : 0;
   }
   int64_t before = num_initial_;
-  for (const std::vector<Chunk>& chunks : waves_of(runs_)) {
-    Wave wave{num_chunks(), static_cast<int64_t>(chunks.size()), {}, {}, {}};
+  const std::vector<std::vector<Chunk>> all = waves_of(runs_);
+  TableUpload tables;
+  waves_.reserve(all.size());  // the tables point into it
+  for (const std::vector<Chunk>& chunks : all) {
+    Wave& wave =
+        waves_.emplace_back(Wave{num_chunks(), static_cast<int64_t>(chunks.size()), {}, {}, {}});
     std::vector<int64_t> source, ended_run, ended_chunk;
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const Chunk& chunk = chunks[i];
@@ -100,19 +102,22 @@ ChunkTables::ChunkTables(std::vector<RecurrentRun> runs, int64_t rows, c10::Devi
       }
     }
     if (!counts_up(source, before)) {
-      wave.source = index_table(source, device_);
+      tables.add(source, wave.source);
     }
     if (!ended_run.empty()) {
-      wave.ended_run = index_table(ended_run, device_);
-      wave.ended_chunk = index_table(ended_chunk, device_);
+      tables.add(ended_run, wave.ended_run);
+      tables.add(ended_chunk, wave.ended_chunk);
     }
     before = wave.chunks;
-    waves_.push_back(std::move(wave));
   }
-  make_slot_tables();
+  add_slot_tables(tables);
+  tables.upload(device);
+  all_.empty =
+      at::ones({static_cast<int64_t>(row_.size())}, at::TensorOptions(at::kBool).device(device));
+  all_.empty.index_fill_(0, all_.used, 0);
 }
 
-void ChunkTables::make_slot_tables() {
+void ChunkTables::add_slot_tables(TableUpload& tables) {
   std::vector<int64_t> row, used, used_row;
   used_before_.push_back(0);
   for (std::size_t slot = 0; slot < row_.size(); ++slot) {
@@ -125,12 +130,9 @@ void ChunkTables::make_slot_tables() {
       used_before_.push_back(static_cast<int64_t>(used.size()));
     }
   }
-  all_.row = index_table(row, device_);
-  all_.used = index_table(used, device_);
-  all_.used_row = index_table(used_row, device_);
-  all_.empty =
-      at::ones({static_cast<int64_t>(row_.size())}, at::TensorOptions(at::kBool).device(device_));
-  all_.empty.index_fill_(0, all_.used, 0);
+  tables.add(row, all_.row);
+  tables.add(used, all_.used);
+  tables.add(used_row, all_.used_row);
 }
 
 ChunkTables::Slots ChunkTables::slots(int64_t first_chunk, int64_t chunks) const {

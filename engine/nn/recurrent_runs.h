@@ -8,6 +8,8 @@
 
 namespace ringside::engine {
 
+class TableUpload;
+
 // Rows [begin, end), in the order of their document. The run starts from the end state of run
 // `after`; -1: from an initial state of its own.
 struct RecurrentRun {
@@ -26,11 +28,13 @@ class ChunkTables {
  public:
   static constexpr int64_t kChunk = 64;
 
-  // rows: of the packed input; each belongs to exactly one run. Tables are made on `device`.
+  // rows: of the packed input; each belongs to exactly one run. The tables go to `device` in one
+  // copy, which blocks nobody.
   // Throws: c10::Error, naming the run, on runs that do not cover the rows once, or on an `after`
   // that is not an earlier run.
   ChunkTables(std::vector<RecurrentRun> runs, int64_t rows, c10::Device device);
 
+  // One wave. Tables are int64, on the device.
   struct Wave {
     int64_t first_chunk = 0;
     int64_t chunks = 0;
@@ -53,15 +57,15 @@ class ChunkTables {
   int64_t num_initial() const { return num_initial_; }  // runs without `after`
   int64_t num_chunks() const { return static_cast<int64_t>(row_.size()) / kChunk; }
   const std::vector<Wave>& waves() const { return waves_; }
+  // The slots of `chunks` chunks from first_chunk on; views of the tables.
   Slots slots(int64_t first_chunk, int64_t chunks) const;
 
  private:
-  void make_slot_tables();
+  void add_slot_tables(TableUpload& tables);
 
   std::vector<RecurrentRun> runs_;
   int64_t rows_;
   int64_t num_initial_ = 0;
-  c10::Device device_;
   std::vector<int64_t> row_;  // [chunks kChunk]; -1: empty
   std::vector<Wave> waves_;
   Slots all_;                         // of all chunks

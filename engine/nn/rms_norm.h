@@ -17,20 +17,21 @@
 
 namespace ringside::engine {
 
-// Differentiable in x and weight.
+// The norm of x. Differentiable in x and weight.
 at::Tensor rms_norm(const at::Tensor& x, const Weight& weight, const NormOptions& options);
 
+// A point of the residual stream.
 struct ResidualNorm {
   at::Tensor residual;  // the residual stream behind this point
   at::Tensor normed;    // its norm
 };
 
 // x itself and its norm. Use this residual, not x, behind the norm: the backward then adds the
-// gradients of both in the same kernel.
+// gradients of both in the same kernel. Differentiable in x and weight.
 ResidualNorm residual_rms_norm(const at::Tensor& x, const Weight& weight,
                                const NormOptions& options);
 
-// x + branch and its norm.
+// x + branch and its norm. Differentiable in all three; branch has x's shape and dtype.
 ResidualNorm add_rms_norm(const at::Tensor& x, const at::Tensor& branch, const Weight& weight,
                           const NormOptions& options);
 

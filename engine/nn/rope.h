@@ -1,5 +1,8 @@
-// Rotary position embedding (Su et al. 2021) in transformers' half-split layout: element i turns
-// with element i + D/2. qk_norm_rope.h applies it. Shapes: s = tokens, D = head dim.
+// Rotary position embedding in transformers' half-split layout: element i turns with element
+// i + D/2. qk_norm_rope.h applies it.
+//
+// Shapes: s = tokens, D = head dim.
+// Source: Su et al. 2021.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -30,6 +30,7 @@ struct ForwardRoutes {
   at::Tensor changed = {};
 
   // [s, L, K] of what was recorded.
+  // Throws: c10::Error when nothing was.
   at::Tensor recorded_sLK() const;
 };
 

@@ -43,8 +43,10 @@ Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token, const La
 
 at::Tensor choose_in_groups(const at::Tensor& scores_sX, const at::Tensor& correction_X,
                             const GroupedChoice& choice) {
+  TORCH_CHECK(choice.groups > 0, "router: experts in ", choice.groups,
+              " groups, expected at least 1");
   const int64_t experts = scores_sX.size(1), of_group = experts / choice.groups;
-  TORCH_CHECK(choice.groups > 0 && experts % choice.groups == 0 && choice.kept_groups > 0 &&
+  TORCH_CHECK(experts % choice.groups == 0 && choice.kept_groups > 0 &&
                   choice.kept_groups <= choice.groups && choice.per_token > 0 &&
                   choice.per_token <= choice.kept_groups * of_group &&
                   (choice.groups == 1 || of_group > 1),

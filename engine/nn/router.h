@@ -21,14 +21,16 @@ struct Routes {
 // alone may be replayed: weights always follow the current logits, so the router learns.
 
 // Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest, or
-// those that `choice` replays, which normalise divides by their sum. Source: Qwen3-MoE, as in
-// transformers 5.23 (Qwen3MoeTopKRouter). Shapes: logits [s, X]. Throws: c10::Error unless
-// 0 < K <= X.
+// those that `choice` replays, which normalise divides by their sum.
+// Shapes: logits [s, X].
+// Throws: c10::Error unless 0 < K <= X, and as LayerRoutes::choose().
+// Source: Qwen3-MoE, as in transformers 5.23 (Qwen3MoeTopKRouter).
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
                         bool in_fp32 = false, const LayerRoutes& choice = {});
 
-// The K largest logits, and the softmax over them. Source: GPT-OSS, as in transformers 5.23
-// (GptOssTopKRouter). choice, shapes and throws: as route_by_softmax().
+// The K largest logits, or those that `choice` replays, and the softmax over them.
+// Shapes, throws: as route_by_softmax().
+// Source: GPT-OSS, as in transformers 5.23 (GptOssTopKRouter).
 Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token,
                         const LayerRoutes& choice = {});
 
@@ -40,15 +42,18 @@ struct GroupedChoice {
 };
 
 // The K experts of each token with the largest score + correction, out of the kept groups: those
-// with the largest sum of their two best. Outside autograd. Source: DeepSeek-V3, as in transformers
-// 5.23 (DeepseekV3MoE).
+// with the largest sum of their two best. Outside autograd. choice.groups is at least 1.
 // Shapes: scores [s, X], correction [X] in their dtype; returns int64 [s, K].
-// Throws: c10::Error unless the kept groups hold K experts, and more than one group has two each.
+// Throws: c10::Error unless the groups are of equal size, the kept ones hold K experts, and groups
+// of which there are several have two experts each.
+// Source: DeepSeek-V3, as in transformers 5.23 (DeepseekV3MoE).
 at::Tensor choose_in_groups(const at::Tensor& scores_sX, const at::Tensor& correction_X,
                             const GroupedChoice& choice);
 
-// The scores of a token's experts, which normalise divides by their sum, times `factor`.
+// The scores of a token's experts, which normalise divides by their sum + 1e-20, times `factor`.
 // Differentiable in the scores, in their dtype.
+// Shapes: scores [s, X], experts int64 [s, K]; returns [s, K].
+// Source: as choose_in_groups().
 at::Tensor weigh_scores(const at::Tensor& scores_sX, const at::Tensor& expert_sK, bool normalise,
                         double factor);
 

@@ -1,6 +1,6 @@
 // Gated activations of the decoder's MLP.
 //
-// Source: Shazeer 2020.
+// Source: Shazeer 2020; clamped_swiglu(): gpt-oss.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 // A function of rows computed over tiles of rows, so that its intermediate results never exist for
 // all rows at once.
 //
+// Throws: c10::Error unless x is [s, E] and tile_rows above 0.
 // Source: Bekman et al. 2025 (tiled MLP).
 #pragma once
 
@@ -16,7 +17,7 @@ namespace ringside::engine {
 // treats each row by itself and maps a width to the same width.
 using RowFunction = std::function<at::Tensor(const at::Tensor& x_tE)>;
 
-// The value, without autograd.
+// The value, without autograd: like x.
 at::Tensor apply_in_tiles(const at::Tensor& x_sE, int64_t tile_rows, const RowFunction& rows);
 
 // The gradient path alone, for a recomputation whose value nobody reads: zeros with x's shape,

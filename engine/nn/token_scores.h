@@ -12,6 +12,7 @@
 
 namespace ringside::engine {
 
+// One number for each entry.
 struct TokenScores {
   at::Tensor logprobs_n;  // fp32, or fp64 for double inputs; differentiable
   at::Tensor entropy_n;   // same dtype, nats, of the tempered distribution; differentiable
@@ -25,9 +26,12 @@ int64_t bytes_per_logit(const at::TensorOptions& hidden);
 // least 1. Doubles, which are for comparisons, get the rows of fp32.
 int64_t token_score_rows(const at::TensorOptions& hidden, int64_t vocab_size, int64_t chunk_bytes);
 
-// chunk_rows > 0: most rows whose logits exist at once. Gradients flow to hidden_nE and head_VE.
-// Shapes: hidden_nE, head_VE: same dtype; targets_n: int64; temperature_n: fp32 or fp64, > 0.
-// Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match.
+// Log-probs of the targets, and entropies, of softmax(hidden head^T / temperature). chunk_rows > 0:
+// most rows whose logits exist at once. Gradients flow to hidden_nE and head_VE.
+// Shapes: hidden_nE, head_VE: same dtype; targets_n: int64, below V; temperature_n: fp32 or fp64,
+// > 0. n may be 0.
+// Throws: c10::Error that names the tensors when shapes, dtypes or devices do not match. On the CPU
+// also on a target outside the vocabulary, which CUDA does not check.
 TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head_VE,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
                          int64_t chunk_rows);

@@ -15,6 +15,7 @@
 
 namespace ringside::engine {
 
+// AdamW's constants; the learning rate comes with each step.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -33,25 +34,29 @@ struct GradientScale {
 // Thread safety: none.
 class AdamW {
  public:
-  // The units must outlive the optimizer.
+  // At least one unit; they must outlive the optimizer.
   // Throws: c10::Error on a beta outside [0, 1), a negative eps or a negative weight decay.
   AdamW(std::vector<ParamUnit*> units, AdamWOptions options);
 
   // Updates every unit from its gradient times gradients.scale. A unit without a gradient counts as
   // gradient zero. The gradient buffers hold the scaled gradients afterwards. A skipped step counts
-  // as a step. No host sync, unless the weights are in host memory.
+  // as a step. Not collective. No host sync, unless the weights are in host memory.
   //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr wd p
   //   p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
   void step(double learning_rate, const GradientScale& gradients = {});
 
   // Updates done so far; t above is one more in the next step.
   int64_t step_count() const { return step_count_; }
+  // Continues from `count` updates.
+  // Throws: c10::Error when it is negative.
   void set_step_count(int64_t count);
 
   // "exp_avg.<parameter>" and "exp_avg_sq.<parameter>" for this rank's range of every parameter, as
   // views. Reading them saves the state; copying into them restores it.
+  // Blocks: until moments that travel to host memory have arrived.
   std::vector<NamedSlice> named_state() const;
   // Those of one unit.
+  // Blocks: as above.
   std::vector<NamedSlice> named_state(std::size_t unit) const;
 
  private:

@@ -24,7 +24,10 @@ at::Tensor finite_marks(std::span<ParamUnit* const> units) {
   std::vector<at::Tensor> marks;
   std::vector<sp::Communicator*> groups;
   for (const ParamUnit* unit : units) {
-    if (unit->flat().numel() > 0) {
+    // A mark for every unit: a unit that is empty here may not be empty on the other ranks.
+    if (unit->flat().numel() == 0) {
+      marks.push_back(at::zeros({}, unit->flat().options().device(unit->context().device)));
+    } else {
       const auto [low, high] = at::aminmax(unit->flat());
       // NaN for a NaN or an infinity, else 0.
       marks.push_back((low * 0 + high * 0).to(unit->context().device));

@@ -10,9 +10,11 @@
 namespace ringside::engine {
 
 // 2-norm of all gradients together, summed in fp64 unit by unit. The gradients must already be
-// summed over the ranks; every rank then gets the same number. Collective over: the groups
-// that the units are spread over. Shapes: returns fp64 [], on the units' device. Throws: c10::Error
-// without units.
+// summed over the ranks; every rank then gets the same number. No host sync, unless gradients are
+// in host memory.
+// Shapes: returns fp64 [], on the units' device.
+// Collective over: the groups that the units are spread over.
+// Throws: c10::Error without units.
 at::Tensor global_grad_norm(std::span<ParamUnit* const> units);
 
 // max_norm / (norm + 1e-6) where that is below 1, else 1; not finite when the norm is not. max_norm

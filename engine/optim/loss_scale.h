@@ -16,6 +16,7 @@
 
 namespace ringside::engine {
 
+// When and by how much the scale changes.
 struct LossScaleOptions {
   double initial = 65536.0;
   double growth = 2.0;

@@ -5,6 +5,7 @@
 
 namespace ringside::engine {
 
+// How the learning rate falls after warm-up.
 enum class LrDecay { kConstant, kLinear, kCosine };
 
 // From total_steps on the rate stays at the floor; transformers' cosine would rise again. With

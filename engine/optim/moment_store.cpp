@@ -23,10 +23,15 @@ void use_on(const c10::Stream& stream, const Moments& moments) {
   guard.recordDataPtrOnStream(moments.exp_avg_sq.storage().data_ptr(), stream);
 }
 
+const ParamUnit& first_of(const std::vector<ParamUnit*>& units) {
+  TORCH_CHECK(!units.empty(), "moments: no parameters to train");
+  return *units.front();
+}
+
 }  // namespace
 
 MomentStore::MomentStore(const std::vector<ParamUnit*>& units)
-    : units_(units), returned_(units.front()->context().device.type()) {
+    : units_(units), returned_(first_of(units).context().device.type()) {
   for (const ParamUnit* unit : units_) {
     const at::TensorOptions options = unit->context().moment_options();
     stored_.push_back(

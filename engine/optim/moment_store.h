@@ -14,6 +14,7 @@
 
 namespace ringside::engine {
 
+// Both moments of one unit, in the master dtype.
 struct Moments {
   at::Tensor exp_avg;  // of the unit's flat() layout
   at::Tensor exp_avg_sq;
@@ -24,12 +25,14 @@ struct Moments {
 // Thread safety: none.
 class MomentStore {
  public:
-  // Zeros. The units must outlive the store.
+  // Zeros. At least one unit; they must outlive the store.
   explicit MomentStore(const std::vector<ParamUnit*>& units);
 
-  // The moments of unit u where its weights are. The current stream waits for them.
+  // The moments of unit u where its weights are.
+  // Blocks: never; the current stream waits for them.
   Moments borrow(std::size_t u);
-  // The update of unit u is launched; its moments may travel back.
+  // The update of unit u is launched; its moments may travel back. Call it once after borrow(u).
+  // Blocks: never.
   void give_back(std::size_t u);
 
   // Where they are stored.

@@ -21,6 +21,7 @@ struct NamedSlice {
 
 // The slice that is the whole tensor, as a view.
 // Shapes: tensor is contiguous.
+// Throws: c10::Error when it is not.
 NamedSlice whole_slice(std::string name, const at::Tensor& tensor);
 
 // The share of one of `writers` that all hold these slices: a run of their elements, of floor or

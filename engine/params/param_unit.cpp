@@ -46,23 +46,17 @@ struct WholeLeaf : torch::autograd::Function<WholeLeaf> {
   }
 };
 
-// offsets: of each parameter, and the end of the last.
-UnitPart own_part(const std::string& name, const UnitParts& parts,
-                  const std::vector<int64_t>& offsets) {
+UnitPart own_part(const std::string& name, const UnitParts& parts, int64_t numel) {
   const std::vector<int64_t>& ends = parts.ends;
-  const auto parameters = static_cast<int64_t>(offsets.size()) - 1;
   const int64_t rank = parts.ranks->rank(), ranks = parts.ranks->size();
   const bool ascend =
       std::adjacent_find(ends.begin(), ends.end(), std::greater_equal<>()) == ends.end();
   TORCH_CHECK(static_cast<int64_t>(ends.size()) == ranks && ascend && ends.front() > 0 &&
-                  ends.back() == parameters,
-              "unit ", name, " of ", parameters, " parameters for ", ranks,
-              " ranks in parts that end at ", ends,
-              "; expected one part of at least one parameter for each rank");
+                  ends.back() == numel,
+              "unit ", name, " of ", numel, " elements for ", ranks, " ranks in parts that end at ",
+              ends, "; expected one part of at least one element for each rank");
   UnitPart part{parts.ranks, {0}};
-  for (const int64_t end : ends) {
-    part.begins.push_back(offsets[end]);
-  }
+  part.begins.insert(part.begins.end(), ends.begin(), ends.end());
   part.begin = part.begins[rank];
   part.numel = part.begins[rank + 1] - part.begin;
   return part;
@@ -105,9 +99,7 @@ ParamUnit::ParamUnit(std::string name, std::vector<ParamSpec> specs, const Compu
   part_.numel = numel_;
   if (parts) {
     TORCH_CHECK(context.sharding, "unit ", name_, " is in parts and its context has no sharding");
-    std::vector<int64_t> offsets = offsets_;
-    offsets.push_back(numel_);
-    part_ = own_part(name_, *parts, offsets);
+    part_ = own_part(name_, *parts, numel_);
   }
   int64_t local = part_.numel;
   TORCH_CHECK(context.sharding || !context.host_master,

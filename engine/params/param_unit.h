@@ -39,7 +39,7 @@ at::ScalarType widened_dtype(const ParamSpec& spec, at::ScalarType dtype);
 // Parts of a unit whose parameters are not all used by one rank, such as experts.
 struct UnitParts {
   std::shared_ptr<sp::Communicator> ranks;  // the owner of each part
-  std::vector<int64_t> ends;                // of each part, in parameters
+  std::vector<int64_t> ends;                // of each part, in elements
 };
 
 // The elements of a unit's whole buffer that a rank computes with.
@@ -58,13 +58,16 @@ struct UnitShapes {
   int64_t rows = 1;
 };
 
+// Thread safety: const functions of a whole unit, from any thread while no thread writes values. A
+// sharded unit is used by one thread.
 class ParamUnit {
  public:
   // Allocates a zero buffer in the context's master dtype, on its device: this rank's shard if the
   // context shards over more than one rank. Loading or initialisation fills it through slices().
   // parts: this rank computes with its own part alone, and context.sharding cuts that part. Names
   // and shapes are still those of the whole unit, on every rank.
-  // Throws: c10::Error unless every rank has a part and the parts are all parameters.
+  // Throws: c10::Error unless every rank has a part and the parts are all elements; when parts, or
+  // master weights in host memory, come without context.sharding.
   ParamUnit(std::string name, std::vector<ParamSpec> specs, const ComputeContext& context,
             std::optional<UnitParts> parts = std::nullopt);
 
@@ -102,17 +105,20 @@ class ParamUnit {
 
   // The parameters of specs() in order, for use in compute_dtype; differentiable towards flat().
   // Collective over: the shard, unless its values are kept or prefetched.
+  // Throws: c10::Error as below, for a unit in parts.
   std::vector<Weight> materialize(at::ScalarType compute_dtype) const;
 
   // materialize() of other shapes: those of a part, and adjacent parameters of equal row length (q,
   // k and v; gate and up) as one matrix for a single GEMM. Matrices of a buffer of several rows are
   // strided.
+  // Collective over: as above.
   // Throws: c10::Error when the shapes do not add up to the buffer.
   std::vector<Weight> materialize(const UnitShapes& cut) const;
 
   // Starts gathering the shards for the next materialize() in compute_dtype. Nothing happens for a
   // whole unit.
   // Collective over: the shard.
+  // Blocks: never.
   void prefetch(at::ScalarType compute_dtype) const;
 
   // The whole master buffer [numel], outside autograd: a view of flat() where that is whole.
@@ -130,7 +136,8 @@ class ParamUnit {
   // materialize() of the forward; `last` says that none is open any more.
   using OnGradient = std::function<void(at::Tensor gradient, bool last)>;
   void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
-  // For the backward.
+  // Calls on_gradient()'s function. For the backward.
+  // Throws: c10::Error when none is set.
   void receive_gradient(at::Tensor gradient) const;
 
   // This rank's ranges of the parameters, in order, as views of flat() outside autograd, for load,
@@ -140,27 +147,32 @@ class ParamUnit {
   // Throws: c10::Error on another shape.
   std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
   // The slice of parameter i; nullopt when all of it is on other ranks.
+  // Throws: as slices_of(); std::out_of_range when i is not below specs().size().
   std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
 
-  // Range of parameter i in the whole flat buffer, in elements.
-  // Throws: std::out_of_range as view.
+  // A parameter's place in the whole flat buffer, in elements.
   struct Range {
     int64_t offset;
     int64_t numel;
   };
-  // Where parameter i is in the whole flat buffer, in elements.
+  // The place of parameter i.
+  // Throws: std::out_of_range when i is not below specs().size().
   Range range(std::size_t i) const { return {offsets_.at(i), specs_[i].numel()}; }
 
   // View of parameter i's master values with its shape, outside autograd. Whole units only.
-  // Throws: std::out_of_range when i is not below specs().size(); c10::Error for a sharded unit.
+  // Throws: std::out_of_range when i is not below specs().size(); c10::Error for a sharded unit,
+  // and for a released one.
   at::Tensor view(std::size_t i) const;
 
   // Makes the next change of the weights wait for a copy that still reads them.
   void hold_for(std::shared_ptr<const DeviceEvent> read) const { being_read_ = std::move(read); }
-  // Call before changing the weights: later work of `stream` waits for such a copy. Blocks: never.
+  // Call before changing the weights: later work of `stream` waits for such a copy.
+  // Blocks: never.
   void await_readers(const c10::Stream& stream) const;
 
-  // Parameter i in another whole flat buffer: what gather_flat() returned, a whole moment.
+  // Parameter i in another whole flat buffer: what gather_flat() returned, a whole moment. A view
+  // with its shape.
+  // Throws: c10::Error on another number of elements; std::out_of_range as view().
   at::Tensor view_of(const at::Tensor& buffer, std::size_t i) const;
 
  private:
@@ -177,17 +189,19 @@ class ParamUnit {
   mutable std::shared_ptr<const DeviceEvent> being_read_;
 };
 
-// Whether this rank stores all elements, on the device.
+// Whether this rank stores all elements, and on the device.
 bool is_whole(const ParamUnit& unit);
 
-// The ranks that hold the same elements as this one; null = all ranks.
+// The ranks that hold the same elements as this one; null = all ranks. Lives as long as the unit.
 sp::Communicator* holders_of(const ParamUnit& unit);
 
 // The groups over which the unit's elements are spread: a number that every rank has for its own
 // elements is one for the whole unit when it is summed over each of them in turn.
 std::vector<sp::Communicator*> spread_of(const ParamUnit& unit);
 
-// Sets parameter i to `whole`, of its shape; each rank copies its range.
+// Sets parameter i to `whole`, of its shape; each rank copies its range. Call changed() afterwards.
+// Not collective.
+// Throws: c10::Error on another shape; std::out_of_range when there is no such parameter.
 void assign(const ParamUnit& unit, std::size_t i, const at::Tensor& whole);
 
 }  // namespace ringside::engine

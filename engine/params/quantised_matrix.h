@@ -51,18 +51,21 @@ class QuantisedMatrix {
   at::Tensor packed_, absmax_;
 };
 
-// Values of nf4 from their parts. Shapes: packed [(count + 1) / 2] uint8; absmax [blocks] fp32, one
-// for each `block` elements; returns [count] fp32.
+// Values of nf4 from their parts.
+// Shapes: packed [(count + 1) / 2] uint8; absmax [blocks] fp32, one for each `block` elements;
+// returns [count] fp32 on packed's device.
 at::Tensor unpack_nf4(const at::Tensor& packed, const at::Tensor& absmax, int64_t count,
                       int64_t block);
 
-// Quantised matrices with equal numbers of columns, one below the other, as one weight.
+// Quantised matrices with equal numbers of columns, one below the other, as one weight. At least
+// one.
 struct PackedWeight {
   std::vector<QuantisedMatrix> parts;
 
   // Rows of all parts.
   int64_t rows() const;
   int64_t columns() const { return parts.front().columns(); }
+  // All values, [rows(), columns()]. Allocates the matrix, and one part of it a second time.
   at::Tensor unpack(at::ScalarType dtype) const;
 };
 

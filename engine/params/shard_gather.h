@@ -16,7 +16,7 @@ namespace ringside::engine {
 // Thread safety: none; one thread of a rank launches its collectives.
 class ShardGather {
  public:
-  // context: with sharding. numel: n.
+  // context: with sharding. numel: n. Sends nothing yet.
   ShardGather(const ComputeContext& context, int64_t numel);
 
   const Sharding& sharding() const { return *context_.sharding; }
@@ -26,8 +26,9 @@ class ShardGather {
   bool keeps_whole() const { return sharding().stage < 3; }  // until invalidate()
 
   // Starts gathering `shard_c` in `dtype`; the next whole() of this dtype returns it. Does nothing
-  // while a whole buffer is kept or on its way.
+  // while a whole buffer is kept or on its way, or when Sharding::prefetch is off.
   // Collective over: the shard.
+  // Blocks: never.
   void prefetch(const at::Tensor& shard_c, at::ScalarType dtype);
 
   // The whole buffer [n] in `dtype`. The caller's tensor is the only owner, unless keeps_whole().
@@ -37,11 +38,13 @@ class ShardGather {
 
   // The whole buffer [n] in the shard's own dtype, whatever is kept or prefetched.
   // Collective over: the shard.
+  // Blocks: as whole().
   at::Tensor gather_once(const at::Tensor& shard_c) const;
 
   // Starts filling the storage of a buffer that whole() returned, after release_storage().
   // Autograd takes no notice, because the values are the same as before.
   // Collective over: the shard.
+  // Blocks: never; the transfer's wait() does.
   std::unique_ptr<sp::Transfer> start_refill(const at::Tensor& shard_c, const at::Tensor& whole);
 
   // Drops kept and prefetched buffers. Call it when the shard changes.

@@ -10,6 +10,7 @@
 
 namespace ringside::engine {
 
+// How the parameters of a model are cut over ranks.
 struct Sharding {
   // The ranks that hold one copy of the model together. Each keeps an equal range of every unit's
   // flat buffer.

@@ -23,6 +23,7 @@ using WeightSegment = std::function<std::vector<at::Tensor>(const std::vector<We
 // The scopes of one forward, in order. Each one's backward starts the gather of the one before it.
 class ScopeChain {
  public:
+  // The gathered weights of one scope.
   class Buffer;
 
  private:
@@ -33,9 +34,11 @@ class ScopeChain {
 };
 
 // Returns segment(unit's weights, input). Where the unit releases its weights after use (ZeRO stage
-// 3) and autograd is on, the weights are gathered again when the backward reaches the segment, and
-// those of the scope before it start to travel. Otherwise it only calls the segment.
+// 3), autograd is on and the input requires a gradient, the weights are gathered again when the
+// backward reaches the segment, and those of the scope before it start to travel. Otherwise it only
+// calls the segment. The unit must outlive the backward.
 // Collective over: the unit's shard, in the forward and in the backward.
+// Throws: as ParamUnit::materialize(), and what the segment throws.
 std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes& cut,
                                          const at::Tensor& input, const WeightSegment& segment,
                                          ScopeChain& chain);

@@ -8,7 +8,11 @@
 
 namespace ringside::engine {
 
+// The attention heads of the model's layers.
 sp::HeadShape head_shape(const ModelConfig& config);
+
+// Most Ulysses ranks: each has a query head and, in models with delta nets, a key head of them.
+int64_t most_ulysses_ranks(const ModelConfig& config);
 
 // Heads, windows and longest document of the model, with the caller's token budget and layout.
 sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_per_micro_batch,

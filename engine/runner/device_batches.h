@@ -25,7 +25,8 @@ struct ModelInput {
   at::Tensor temperature_n;  // divides the logits; a value head ignores it
   // What the loss of this input reads, in the caller's order; undefined ones stay undefined.
   std::vector<at::Tensor> columns_n = {};
-  // Experts that each token shall use, uint8 or int16; undefined: the routers choose.
+  // Experts that each token shall use, uint8 or int16; undefined: the routers choose. Every rank
+  // has the routes of its tokens, if only of none, or no rank has any.
   at::Tensor routes_sLK = {};
   bool records_routes = false;  // the output brings those that were used
 };
@@ -34,6 +35,7 @@ struct ModelInput {
 struct DeviceBatch {
   at::Tensor ids_s;
   at::Tensor positions_s;
+  at::Tensor copies_s;
   at::Tensor share_positions_S;  // undefined unless the micro-batch has them
   at::Tensor source_n;
   at::Tensor target_n;
@@ -46,12 +48,14 @@ struct DeviceBatch {
 // Thread safety: none.
 class DeviceBatches {
  public:
-  // `inputs` must outlive the object. stream: of make_side_stream(device).
+  // Starts the first upload. `inputs` must outlive the object. stream: of make_side_stream(device).
+  // Throws: as Upload.
   DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
                 const std::optional<c10::Stream>& stream);
 
   // The next input, in order. Starts the upload of the one after it.
-  // Blocks: never.
+  // Blocks: never; the current stream waits for its upload.
+  // Throws: c10::Error when all inputs were taken, or as Upload for the next one.
   DeviceBatch next();
 
  private:

@@ -3,9 +3,8 @@
 // A whole unit's gradient is summed over all ranks. A sharded unit's is summed over the shard,
 // where each rank receives its own range, and the range then over the replicas. A part's gradient
 // (experts') has the tokens of all ranks whose parts make up the unit, so it is summed over the
-// ranks with the same part alone. Each sum is exact
-// to its order: ranks are added in the order of their numbers, so that its bits depend on nothing
-// else.
+// ranks with the same part alone. The sum over a shard adds the ranks in the order of their
+// numbers, so that its bits depend on nothing else; the others are the communicator's all-reduces.
 #pragma once
 
 #include <memory>
@@ -23,7 +22,7 @@ namespace ringside::engine {
 class GradientSync {
  public:
   // The units must outlive the object. It hooks into their gradients. world: all ranks whose losses
-  // are summed. context: of the model.
+  // are summed. context: of the model. Sends nothing.
   GradientSync(const std::vector<ParamUnit*>& units, std::shared_ptr<sp::Communicator> world,
                const ComputeContext& context);
   ~GradientSync();
@@ -35,10 +34,12 @@ class GradientSync {
   void expect_last_backward();
 
   // Ends a backward that is not the last one: waits for sums that it started.
+  // Blocks: as finish().
   void end_backward();
 
   // Starts the sums that no backward started, in the order of the units, and waits for all of them.
-  // Blocks: until the sums are there; on CUDA only the current stream waits.
+  // Blocks: until the sums are there; on CUDA only the current stream waits, unless gradients live
+  // in host memory.
   void finish();
 
  private:

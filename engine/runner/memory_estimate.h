@@ -9,6 +9,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/model_config.h"
 #include "engine/params/quantised_matrix.h"
+#include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
 
@@ -29,6 +30,20 @@ struct AdapterShape {
   std::optional<QuantisedFormat> base;  // of the projections; empty: frozen in the compute dtype
 };
 
+// A rank's part of a micro-batch in layers with a delta net.
+struct DeltaShape {
+  int64_t groups = 0;  // head groups of this rank
+  int64_t runs = 0;    // pieces of documents in its ring share
+  int64_t chunks = 0;  // of ChunkTables
+  // Of the pieces whose maps travel.
+  int64_t mapped_runs = 0;
+  int64_t mapped_rows = 0;
+  int64_t mapped_chunks = 0;
+};
+
+// What a rank with this plan has.
+DeltaShape delta_shape(const sp::StatePlan& plan);
+
 // The largest micro-batch of a rank, and how the rank computes it.
 struct PassShape {
   int64_t tokens = 0;        // of this rank; its experts get as many rows as its tokens send
@@ -40,6 +55,7 @@ struct PassShape {
   bool gathers_kv = false;  // the ring gathers all keys and values, and does not pass them on
   int64_t logit_rows = 0;   // rows whose logits exist at once
   int64_t logit_bytes = 4;  // for one logit, with what is computed from it
+  DeltaShape delta;         // of models with delta nets
   ActivationOptions activations;
   bool accumulates = false;  // more than one micro-batch an optimizer step
   bool trains = true;        // false: forward passes only
@@ -68,9 +84,10 @@ struct MemoryEstimate {
   }
 };
 
-// The peak is in the backward, at one of four moments: at the head, in the last layer, where all
-// activations exist, or in the first two, where all gradients do: with an offload the second layer
-// has the first one's activations beside its own.
+// The peak is in the backward: at the head, or in a layer. In the last one all activations exist,
+// in the first one all gradients do; with an offload the second layer has the first one's
+// activations beside its own. Layers with delta nets need more than others.
+// Throws: c10::Error on adapters that the model cannot have.
 // Thread safety: pure.
 MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
                                const PassShape& shape);

@@ -10,6 +10,7 @@
 #include "engine/device/side_stream.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
+#include "engine/runner/replayed_rows.h"
 #include "engine/runner/sequence_parallel_attention.h"
 #include "engine/runner/sequence_parallel_delta.h"
 
@@ -20,6 +21,7 @@ namespace {
 constexpr const char* kGradNorm = "grad_norm";
 constexpr const char* kFiniteMarks = "finite_marks";
 constexpr const char* kLossScale = "loss_scale";
+constexpr const char* kBalanceLoss = "balance_loss";
 
 // Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
 // and dtype of q, k and v. Only plain weights can be projected by parts, so with adapters
@@ -87,6 +89,17 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
   }
 }
 
+void ModelRunner::balance_experts(const BalanceOptions& options) {
+  const ExpertsConfig& experts = decoder().config().experts;
+  TORCH_CHECK(is_trained(), "model runner: the model is frozen, its experts cannot be balanced");
+  TORCH_CHECK(options.aux_loss_coef == 0.0 || experts.count > 0,
+              "model runner: a load-balancing loss for a model without experts");
+  TORCH_CHECK(options.bias_update_rate == 0.0 ||
+                  (experts.count > 0 && experts.router == RouterKind::kSigmoid),
+              "model runner: an update of corrections that the model's routers do not have");
+  balance_ = options;
+}
+
 AdamW& ModelRunner::optimizer() {
   TORCH_CHECK(optimizer_ != nullptr, "model runner: the model is frozen, it has no optimizer");
   return *optimizer_;
@@ -98,10 +111,11 @@ const AdamW& ModelRunner::optimizer() const {
 }
 
 HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
-                                ExpertLoad* load) const {
+                                ExpertPass experts) const {
   ForwardRoutes routes{batch.routes_sLK, batch.records_routes, {}, {}};
+  experts.routes = &routes;
   const at::Tensor hidden_sE =
-      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, load, &routes);
+      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, experts);
   // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
   HeadOutput output = model_->apply_head(
       {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
@@ -114,12 +128,15 @@ HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& atte
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {
   const at::NoGradGuard no_grad;
+  const ReplayedRows replayed(inputs, decoder(), upload_stream_);
   DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const DeviceBatch batch = batches.next();
     const auto attention =
         attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    on_output(i, forward(batch, *attention));
+    ExpertPass experts;
+    experts.counts = replayed.of_input(i);
+    on_output(i, forward(batch, *attention, experts));
   }
 }
 
@@ -158,27 +175,54 @@ double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
   return static_cast<double>(bytes);
 }
 
+at::Tensor ModelRunner::minimised(const at::Tensor& sum, const LoadBalance* balance,
+                                  std::size_t inputs) {
+  const at::Tensor scale = loss_scale_ ? loss_scale_->value() : at::Tensor();
+  if (balance != nullptr) {
+    const double share = 1.0 / static_cast<double>(inputs);
+    at::Tensor weight = at::full({}, balance_.aux_loss_coef * share,
+                                 at::TensorOptions().dtype(at::kDouble).device(device()));
+    weight = scale.defined() ? weight * scale : weight;
+    const at::Tensor loss = balance->finish(*groups_.tensors(sp::axes::kLoss), weight) * share;
+    const at::Tensor routes_LX = balance->routes_LX();
+    balance_loss_ = balance_loss_.defined() ? balance_loss_ + loss : loss;
+    balance_routes_LX_ = balance_routes_LX_.defined() ? balance_routes_LX_ + routes_LX : routes_LX;
+  }
+  return scale.defined() ? sum * scale : sum;
+}
+
 SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFunction& loss) {
   TORCH_CHECK(gradient_sync_ != nullptr, "model runner: the model is frozen, it cannot train");
   for (ParamUnit* unit : model_->units()) {
     unit->zero_grad();
   }
+  const ModelConfig& config = decoder().config();
   SequenceWork work;
-  work.expert_rows = no_expert_load(model_->trunk().config());
+  work.expert_rows = no_expert_load(config);
+  balance_loss_.reset();
+  balance_routes_LX_.reset();
   const double sent_before = sent_bytes();
+  const ReplayedRows replayed(inputs, decoder(), upload_stream_);
   DeviceBatches batches(inputs, device(), upload_stream_);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const DeviceBatch batch = batches.next();
     // Lives until the backward, in which recomputed layers call it again.
     const auto attention =
         attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    const at::Tensor sum = loss(forward(batch, *attention, &work.expert_rows), batch.columns_n);
+    std::optional<LoadBalance> balance;
+    if (balance_.any()) {
+      balance.emplace(std::ssize(expert_layers(config)), config.experts.count, batch.copies_s);
+    }
+    const ExpertPass experts{nullptr, &work.expert_rows, balance ? &*balance : nullptr,
+                             replayed.of_input(i)};
+    const at::Tensor sum = minimised(loss(forward(batch, *attention, experts), batch.columns_n),
+                                     experts.balance, inputs.size());
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();
     }
-    (loss_scale_ ? sum * loss_scale_->value() : sum).backward();
+    sum.backward();
     gradient_sync_->end_backward();
-    add_work(work, *inputs[i].batch, decoder().config());
+    add_work(work, *inputs[i].batch, config);
   }
   gradient_sync_->finish();
   work.sent_bytes = sent_bytes() - sent_before;
@@ -201,8 +245,14 @@ StepResult ModelRunner::take_step(double learning_rate, double max_grad_norm, De
     sums.add(kLossScale, loss_scale_->value());
     loss_scale_->update(skip);
   }
+  if (balance_loss_.defined()) {
+    sums.add(kBalanceLoss, balance_loss_);
+  }
   StepResult result;
   result.sums = sums.fetch();
+  if (const auto found = result.sums.find(kBalanceLoss); found != result.sums.end()) {
+    result.balance_loss = found->second.front();
+  }
   result.grad_norm = result.sums.at(kGradNorm).front();
   if (loss_scale_) {
     result.loss_scale = result.sums.at(kLossScale).front();
@@ -228,6 +278,9 @@ StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceS
       throw Diverged("the optimizer step at learning rate " + std::to_string(learning_rate) +
                      " made weights of " + name_of_non_finite(units) + " not finite");
     }
+  }
+  if (balance_.bias_update_rate > 0.0 && balance_routes_LX_.defined() && !result.skipped) {
+    decoder().move_router_corrections(balance_routes_LX_, balance_.bias_update_rate);
   }
   return result;
 }

@@ -44,10 +44,21 @@ struct SequenceWork {
 
 // Result of an optimizer step; the same on every rank, but for the sums.
 struct StepResult {
-  double grad_norm = 0.0;   // of the summed gradient, before the clip; 0 for a skipped step
+  double grad_norm = 0.0;  // of the summed gradient, before the clip; 0 for a skipped step
+  // Load-balancing loss of the experts, mean over the micro-batches, without its coefficient; none
+  // unless the runner adds it.
+  std::optional<double> balance_loss = {};
   double loss_scale = 0.0;  // that the gradients were computed with; 0 without loss scaling
   bool skipped = false;     // the gradients were not finite under a loss scale
   HostSums sums;            // those passed to step(), of this rank
+};
+
+// How a trained model is made to use its experts alike. 0: not at all.
+struct BalanceOptions {
+  bool any() const { return aux_loss_coef > 0.0 || bias_update_rate > 0.0; }
+
+  double aux_loss_coef = 0.0;  // of the mean of LoadBalance's loss over the micro-batches of a pass
+  double bias_update_rate = 0.0;  // of Decoder::move_router_corrections() after every step
 };
 
 // Collective methods are called by all ranks of the group, with the same number of inputs of the
@@ -55,6 +66,7 @@ struct StepResult {
 // Thread safety: none.
 class ModelRunner {
  public:
+  // Takes the output of an input, by its index.
   using OnOutput = std::function<void(std::size_t input, const HeadOutput& output)>;
   // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, also
   // for inputs without an entry. columns_n: those of the input, on the device.
@@ -62,23 +74,30 @@ class ModelRunner {
       std::function<at::Tensor(const HeadOutput& output, std::span<const at::Tensor> columns_n)>;
 
   // A frozen model, which can be evaluated and exported.
+  // Throws: c10::Error when the model is on another device than the groups' tensors.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups);
   // A trained model.
-  // Throws: c10::Error as AdamW.
+  // Throws: c10::Error as above, and as AdamW.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
               const AdamWOptions& optimizer);
+
+  // From now on. Throws: c10::Error for a frozen model, for one without experts, and for an update
+  // of corrections that its routers do not have.
+  void balance_experts(const BalanceOptions& options);
 
   HeadedModel& model() { return *model_; }
   const Decoder& decoder() const { return model_->trunk(); }
   Decoder& decoder() { return model_->trunk(); }
 
   // Forward passes without autograd, one input after the other. Outputs are on the device.
-  // Collective over: sp; the ranks of the experts.
+  // Collective over: sp; the ranks of the experts; the shard of a sharded model.
+  // Throws: c10::Error on inputs that do not fit the model; what on_output throws.
   void evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const;
 
   // Gradients of the summed loss. Drops the old gradients; runs forward, loss and backward of each
   // input; sums the gradients over kLoss. Does not change the weights.
   // Collective over: kLoss.
+  // Throws: c10::Error for a frozen model, and on inputs that do not fit it; what loss throws.
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
   // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one AdamW step, and
@@ -95,28 +114,35 @@ class ModelRunner {
   // Whether it has an optimizer.
   bool is_trained() const { return optimizer_ != nullptr; }
   // Number of optimizer steps; set_step_count() restores it from a checkpoint.
+  // Throws: c10::Error for a frozen model; on a negative count.
   int64_t step_count() const;
   void set_step_count(int64_t count);
 
   // What this rank holds of the master weights and, if the model is trained, of the optimizer's
   // moments ("exp_avg.<parameter>", "exp_avg_sq.<parameter>") and the loss scale's state, as views.
   // Reading them saves the state. Copying into them restores it; call state_restored() then.
+  // Blocks: until moments that travel to host memory have arrived.
   std::vector<NamedSlice> state_slices() const;
   void state_restored();
 
   // The part of it that this rank writes to a checkpoint: the ranks that hold the same elements
-  // share them out. The parts of all ranks together are the whole state, each element once.
+  // share them out. The parts of all ranks together are the whole state, each element once. Not
+  // collective.
   std::vector<NamedSlice> state_to_write() const;
 
   // Weights = mixup x other + (1 - mixup) x weights, in master precision. `other` has the same
   // parameters. Not collective.
+  // Throws: c10::Error when it has other parameters, or they are sharded otherwise.
   void interpolate_towards(const ModelRunner& other, double mixup);
 
  private:
   AdamW& optimizer();
   const AdamW& optimizer() const;
   HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention,
-                     ExpertLoad* load = nullptr) const;
+                     ExpertPass experts = {}) const;
+  // What a backward of one of `inputs` starts from: the sum under the loss scale, if there is one.
+  // Finishes the input's balance; null: none.
+  at::Tensor minimised(const at::Tensor& sum, const LoadBalance* balance, std::size_t inputs);
   c10::Device device() const { return model_->trunk().context().device; }
   StepResult take_step(double learning_rate, double max_grad_norm, DeviceSums& sums);
   // State of unit u, and of the loss scale.
@@ -132,6 +158,9 @@ class ModelRunner {
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<GradientSync> gradient_sync_;
   std::optional<LossScale> loss_scale_;  // for float16
+  BalanceOptions balance_;
+  // Of the last pass, on the device; undefined without balance_.
+  at::Tensor balance_loss_, balance_routes_LX_;
 };
 
 }  // namespace ringside::engine

@@ -12,11 +12,13 @@ namespace ringside::engine {
 
 // Works with and without autograd.
 // Collective over: the contexts' groups.
+// Throws: as the functions of sp/functional and sp/attention that it calls, and as context_of().
+// Source: the overlapped exchange of sp/functional/async_projection.h.
 class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
  public:
   // contexts: at least one. positions_S: of the whole ring share.
   // Shapes: int64 [share rows of the plans].
-  // Throws: c10::Error on another shape or dtype.
+  // Throws: c10::Error on another shape, or without a context.
   OverlappedUlysses(WindowContexts contexts, at::Tensor positions_S,
                     std::shared_ptr<sp::KeptResults> kept = nullptr);
 

@@ -15,10 +15,12 @@ namespace ringside::engine {
 // Contexts of a micro-batch's plans, by window. Their groups, rows and heads are the same.
 using WindowContexts = std::map<int64_t, sp::AttentionContext>;
 
+// The context of the layers with this window.
 // Throws: c10::Error when there is no plan for the window.
 const sp::AttentionContext& context_of(const WindowContexts& contexts, int64_t window);
 
 // Collective over: the contexts' groups.
+// Throws: attend(): as sp::attention() and context_of().
 class SequenceParallelAttention final : public AttentionBackend {
  public:
   // recurrent: of layers that pass a state; null: there are none.

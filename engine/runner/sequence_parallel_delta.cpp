@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/table_upload.h"
 #include "engine/nn/gated_delta.h"
 
 namespace ringside::engine {
@@ -20,9 +21,18 @@ PreparedState::PreparedState(std::shared_ptr<const sp::StatePlan> plan, c10::Dev
   conv_ = std::make_shared<const ConvTables>(rows, plan_->halo, plan_->shape.conv_taps,
                                              plan_->share_rows, device);
   chunks_ = std::make_shared<const ChunkTables>(runs, plan_->share_rows, device);
-  if (!plan_->maps_travel) {
-    return;
+  TableUpload tables;
+  if (plan_->rows_travel) {
+    tables.add(sp::sent_rows(*plan_), sent_rows_);
   }
+  if (plan_->maps_travel) {
+    prepare_maps(rows, tables, device);
+  }
+  tables.upload(device);
+}
+
+void PreparedState::prepare_maps(const std::vector<sp::Range>& rows, TableUpload& tables,
+                                 c10::Device device) {
   std::vector<RecurrentRun> mapped;
   std::vector<int64_t> mapped_rows;
   for (const int64_t run : plan_->mapped_runs) {
@@ -35,7 +45,7 @@ PreparedState::PreparedState(std::shared_ptr<const sp::StatePlan> plan, c10::Dev
   const auto count = static_cast<int64_t>(mapped_rows.size());
   mapped_ = std::make_shared<const ChunkTables>(mapped, count, device);
   if (count < plan_->share_rows) {
-    mapped_rows_ = at::tensor(mapped_rows, at::kLong).to(device);
+    tables.add(mapped_rows, mapped_rows_);
   }
 }
 
@@ -43,7 +53,7 @@ SequenceParallelDelta::SequenceParallelDelta(std::shared_ptr<const PreparedState
                                              std::shared_ptr<sp::Communicator> ulysses,
                                              std::shared_ptr<sp::Communicator> ring)
     : prepared_(std::move(prepared)),
-      context_{prepared_->plan(), std::move(ulysses), std::move(ring)} {}
+      context_{prepared_->plan(), prepared_->sent_rows(), std::move(ulysses), std::move(ring)} {}
 
 at::Tensor SequenceParallelDelta::starts_of(const DeltaRows& rows) const {
   if (prepared_->mapped() == nullptr) {

@@ -9,6 +9,7 @@
 
 namespace ringside::engine {
 
+// One entry of added_tokens.
 struct AddedToken {
   std::string content;
   int64_t id = 0;
@@ -23,11 +24,12 @@ class AddedTokenFinder {
   // Tokens with empty content are never found.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
+  // A piece of a text.
   struct Part {
     std::string_view text;
     std::optional<int64_t> id;  // set when this part is an added token
   };
-  // Non-empty parts that together are `text`.
+  // Non-empty parts that together are `text`, as views of it.
   std::vector<Part> split(std::string_view text) const;
 
  private:

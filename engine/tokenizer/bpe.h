@@ -13,6 +13,7 @@
 
 namespace ringside::engine {
 
+// Options of the model in tokenizer.json, by their names there.
 struct BpeOptions {
   std::optional<std::string> unk_token;
   bool fuse_unk = false;  // adjacent unknown characters become one unk_token
@@ -30,7 +31,8 @@ class Bpe final : public TokenModel {
   Bpe(Vocabulary tokens, const std::vector<std::pair<std::string, std::string>>& merges,
       BpeOptions options);
 
-  // Appends the ids of `word` (UTF-8). O(n log n) in its length.
+  // Appends the ids of `word`. O(n log n) in its length.
+  // Throws: std::invalid_argument when it is not UTF-8.
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const override;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace ringside::engine {
 
-// Each byte as its character.
+// Each byte as its character, UTF-8.
 std::string bytes_to_alphabet(std::string_view bytes);
 
 // The bytes of a token. A token with a character outside the alphabet (an added token) is returned

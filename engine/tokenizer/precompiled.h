@@ -20,9 +20,9 @@ class CharacterMap {
 
   // The text with every grapheme cluster below 6 bytes replaced that has an entry, and else with
   // its characters replaced. Of a cluster the shortest entry counts that it begins with, as in
-  // Hugging Face. Clusters are those of utf8proc's Unicode tables, without rule GB9c. Throws:
-  // std::invalid_argument for text that is not UTF-8, std::runtime_error when the trie leads out of
-  // its array.
+  // Hugging Face. Clusters are those of utf8proc's Unicode tables, without rule GB9c.
+  // Throws: std::invalid_argument for text that is not UTF-8, std::runtime_error when the trie
+  // leads out of its array.
   std::string normalize(std::string_view text) const;
 
  private:

@@ -26,8 +26,8 @@ class Regex {
   // Throws: std::runtime_error quoting the pattern when PCRE2 refuses it.
   explicit Regex(std::string_view pattern);
 
-  // Splits `text` (UTF-8) into matches, left to right, and the text between them. An empty match is
-  // a piece of length 0.
+  // Splits `text` into matches, left to right, and the text between them. An empty match is a piece
+  // of length 0. The text must be UTF-8, which is not checked.
   // Throws: std::runtime_error at PCRE2's backtracking limit.
   std::vector<Piece> split(std::string_view text) const;
 

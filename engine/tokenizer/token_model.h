@@ -14,6 +14,7 @@ namespace ringside::engine {
 // Hash of a text that is the same for std::string and std::string_view.
 struct TextHash {
   using is_transparent = void;
+  // The hash of the text's bytes.
   std::size_t operator()(std::string_view text) const {
     return std::hash<std::string_view>{}(text);
   }
@@ -27,6 +28,7 @@ inline std::optional<int64_t> find_id(const Vocabulary& vocabulary, std::string_
   return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
 }
 
+// Thread safety: any thread.
 class TokenModel {
  public:
   // vocabulary: every token that encode_word() may give.
@@ -34,7 +36,7 @@ class TokenModel {
   virtual ~TokenModel() = default;
 
   // Appends the ids of `word` (UTF-8).
-  // Thread safety: any thread.
+  // Throws: std::invalid_argument on a word that the model cannot express.
   virtual void encode_word(std::string_view word, std::vector<int64_t>& ids) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

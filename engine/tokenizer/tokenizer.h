@@ -19,10 +19,11 @@ class Tokenizer {
  public:
   // `path`: a tokenizer.json or the directory that holds one. The post_processor is ignored:
   // encode() is add_special_tokens=False. Supports:
-  //   model: BPE (byte-level or by characters, ignore_merges, unk_token, fuse_unk, byte_fallback),
-  //   WordLevel, Unigram (byte_fallback) pre_tokenizer: those of make_pre_tokenizer (pipeline.h);
-  //   Split: Isolated or Removed normalizer, decoder: those of make_normalizer and make_decoding
-  //   added_tokens: special or not, normalized or not
+  // - model: BPE (byte-level or by characters, ignore_merges, unk_token, fuse_unk, byte_fallback),
+  //   WordLevel, Unigram (byte_fallback)
+  // - pre_tokenizer: those of make_pre_tokenizer (pipeline.h); Split: Isolated or Removed
+  // - normalizer, decoder: those of make_normalizer and make_decoding
+  // - added_tokens: special or not, normalized or not
   // Throws: std::runtime_error naming the file and the unsupported component or option.
   static Tokenizer load(const std::filesystem::path& path);
 
@@ -33,8 +34,9 @@ class Tokenizer {
   // The ids of `text`. The text of an added token ("<|im_start|>") becomes that token, as in
   // Hugging Face. A character that is not in the vocabulary becomes unk_token; in a BPE without
   // unk_token it is dropped.
-  // Throws: std::invalid_argument on text that is not UTF-8, and in a WordLevel model on an unknown
-  // word when unk_token has no id.
+  // Throws: std::invalid_argument on text that is not UTF-8, and on text that the model cannot
+  // express: in a WordLevel model an unknown word when unk_token has no id, in a Unigram model an
+  // unknown character without unk_id; std::runtime_error at the limit of a regular expression.
   std::vector<int64_t> encode(std::string_view text) const;
 
   // The text of `ids`, always UTF-8: bytes that form no character become U+FFFD. Skips ids without

@@ -18,14 +18,15 @@ class Unigram final : public TokenModel {
  public:
   // pieces: text and score (a log-probability) of each id in order.
   // byte_fallback: text without a piece becomes the pieces "<0x00>" to "<0xFF>" of its bytes, if
-  // all of them are there. Throws: std::runtime_error when there is no piece, or unk_id is none of
-  // them.
+  // all of them are there.
+  // Throws: std::runtime_error when there is no piece, or unk_id is none of them.
   Unigram(std::vector<std::pair<std::string, double>> pieces, std::optional<int64_t> unk_id,
           bool byte_fallback);
 
   // Viterbi. Characters without a piece count as the unknown piece, whose score is that of the
-  // worst piece less 10; adjacent ones become one. O(length x longest piece). Throws:
-  // std::invalid_argument for text without a piece when there is no unk_id.
+  // worst piece less 10; adjacent ones become one. O(length x longest piece).
+  // Throws: std::invalid_argument for text without a piece when there is no unk_id, and for text
+  // that is not UTF-8.
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const override;
 
  private:

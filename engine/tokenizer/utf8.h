@@ -11,8 +11,9 @@ namespace ringside::engine {
 // Source: Unicode 15, table 3-7.
 std::size_t utf8_char_bytes(std::string_view text);
 
-// Bytes of the extended grapheme cluster at the front of `text`, which is UTF-8; 0 when it is
-// empty. Source: Unicode Standard Annex 29, by utf8proc.
+// Bytes of the extended grapheme cluster at the front of `text`; 0 when it is empty.
+// Throws: std::invalid_argument when the cluster is not UTF-8.
+// Source: Unicode Standard Annex 29, by utf8proc.
 std::size_t grapheme_bytes(std::string_view text);
 
 // Whether the whole text is UTF-8.

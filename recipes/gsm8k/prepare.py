@@ -16,9 +16,10 @@ def main() -> None:
     lines = []
     for number, text in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
         row = json.loads(text)
-        _, mark, answer = row["answer"].rpartition("####")
-        if not mark:
-            raise SystemExit(f"{source}:{number}: the answer has no ####")
+        _, mark, answer = row.get("answer", "").rpartition("####")
+        if "question" not in row or not mark:
+            raise SystemExit(f'{source}:{number}: expected a line of GSM8K\'s own files, with "question" and "answer" that '
+                             "has ####; has it been prepared already?")
         prompt = [{"role": "user", "content": f"{row['question']}\n{INSTRUCTION}"}]
         lines.append(json.dumps({"prompt": prompt, "answer": answer.strip().replace(",", "")}) + "\n")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ double next_entropy_coef(double coef, double entropy, const AlgorithmConfig& con
 
 // The factor of the entropy in this optimizer step's loss: coef, or 0 while the entropy is above a
 // target that is set.
+// Source: as next_entropy_coef().
 double acting_entropy_coef(double coef, double entropy, const AlgorithmConfig& config);
 
 }  // namespace ringside::rl

@@ -21,18 +21,18 @@ Groups as_groups(std::span<const double> rewards, int64_t group_size) {
   return {rewards.data(), static_cast<Eigen::Index>(rewards.size()) / group_size, group_size};
 }
 
-double standard_deviation(const Eigen::ArrayXd& values, bool unbiased) {
-  const Eigen::Index n = values.size();
-  if (n < 2) {
-    return 0.0;
-  }
-  const double squares = (values - values.mean()).square().sum();
-  return std::sqrt(squares / static_cast<double>(unbiased ? n - 1 : n));
-}
-
 // Compares the values themselves: the mean of equal numbers need not equal them exactly.
 bool all_equal(const Eigen::ArrayXd& values) {
   return values.size() == 0 || (values == values[0]).all();
+}
+
+double standard_deviation(const Eigen::ArrayXd& values, bool unbiased) {
+  if (all_equal(values)) {
+    return 0.0;
+  }
+  const Eigen::Index n = values.size();
+  const double squares = (values - values.mean()).square().sum();
+  return std::sqrt(squares / static_cast<double>(unbiased ? n - 1 : n));
 }
 
 Eigen::ArrayXd without(const Eigen::ArrayXd& values, Eigen::Index i) {

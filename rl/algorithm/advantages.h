@@ -27,8 +27,8 @@ namespace ringside::rl {
 //   none           1 (Dr. GRPO, Liu et al. 2025; RLOO)
 // The advantages of a group of equal rewards, or of a group of one, are exactly 0.
 // Throws: std::invalid_argument when the rewards are not whole groups, for estimators that do not
-// use one reward per sample (gdpo, reinforce, gae, given), and for pass_at_k with std batch or
-// leave_one_out.
+// use one reward per sample (gdpo, reinforce, gae, given), and for pass_at_k and max_rl with std
+// batch or leave_one_out.
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config);
 
@@ -55,6 +55,8 @@ struct RewardStatistics {
   double frac_reward_zero_std = 0.0;  // share of groups whose rewards are all equal
 };
 // rewards: of whole groups, one group after another.
+// All 0 without a reward.
+// Throws: as group_advantages() when the rewards are not whole groups.
 RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size);
 
 }  // namespace ringside::rl

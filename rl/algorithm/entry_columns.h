@@ -24,6 +24,8 @@ struct EntryColumns {
     return {sample_n,    weight_n,    rollout_logprob_n, old_logprob_n, reference_logprob_n,
             advantage_n, correction_n};
   }
+  // The reverse of list().
+  // Throws: c10::Error unless there are 7 columns.
   static EntryColumns from(std::span<const at::Tensor> list) {
     TORCH_CHECK(list.size() == 7, "entry columns: 7 columns make one, got ", list.size());
     return {list[0], list[1], list[2], list[3], list[4], list[5], list[6]};

@@ -22,6 +22,7 @@ namespace ringside::rl {
 // and by the number of micro-batches; only this aggregation depends on the packing. B counts all
 // sequences, including those without a loss token, whose weight is 0.
 // Throws: std::invalid_argument for constant without a positive loss_divisor.
+// Shapes: the result is as long as loss_tokens.
 std::vector<double> loss_weights(std::span<const int64_t> loss_tokens, LossAggregation aggregation,
                                  double loss_divisor);
 

@@ -38,6 +38,7 @@ struct LossSums {
   double sampling_difference_max = 0.0;
 
   // The sums that add up over ranks and micro-batches, as a list in a fixed order, and back.
+  // from() throws std::out_of_range for a list that is too short.
   std::vector<double> additive() const;
   static LossSums from(const std::vector<double>& additive, double sampling_difference_max);
 };
@@ -75,11 +76,14 @@ struct LossContext {
 // joins the collectives of the backward pass.
 // Collective over: context.sequence, if the configuration needs per-sequence values.
 // Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
+// Shapes: logprob_n and entropy_n are [n], in the dtype of the entries.
 PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const EntryColumns& entries, const AlgorithmConfig& config,
                                 const LossContext& context);
 
-// Negative log-likelihood: loss = -sum of weight * logprob.
+// Negative log-likelihood: loss = -sum of weight * logprob. The gradient flows through logprob_n.
+// entropy_n is for the metrics alone. n may be 0, as above.
+// Shapes: all [n].
 PolicyLoss sft_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                     const at::Tensor& weight_n);
 

@@ -80,6 +80,7 @@ struct StepAdvantages {
 // advantage.unbiased, otherwise n:
 //   tokens     statistics over all loss tokens of the step (verl's masked_whiten)
 //   sequences  statistics over the mean advantages of the samples that have loss tokens
+// Numbers that are all equal are not scaled: their mean is subtracted.
 // kl_coef: current value of the coefficient.
 // Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
 // no value for gae, no advantages for given or kl_in reward with it, no reference for a KL, a turn

@@ -18,6 +18,7 @@ struct ValueSums {
 
   std::vector<double> list() const { return {loss, tokens, clipped}; }
   // Reverse of list().
+  // Throws: std::out_of_range for fewer than three numbers.
   static ValueSums from(const std::vector<double>& list);
 };
 
@@ -45,6 +46,7 @@ struct Moments {
   double squares = 0.0;
 
   // Of one part, in two passes in fp64. x_n may be empty.
+  // Blocks: until the device of x_n is done.
   static Moments of(const at::Tensor& x_n);
   Moments& operator+=(const Moments& other);
 };
@@ -58,12 +60,15 @@ struct ValueStatistics {
   double value_min = std::numeric_limits<double>::infinity();
   double value_max = -std::numeric_limits<double>::infinity();
 
-  // Of this rank's loss entries. Shapes: both [n].
+  // Of this rank's loss entries.
+  // Shapes: both [n].
+  // Throws: c10::Error when the lengths differ.
   static ValueStatistics of(const at::Tensor& value_n, const at::Tensor& return_n);
   ValueStatistics& operator+=(const ValueStatistics& other);
 
   // 1 - Var(R - V) / Var(R): 1 = perfect prediction, 0 = no better than a constant, below 0 =
   // worse. 0 if the returns do not vary.
+  // Source: explained_variance of OpenAI Baselines.
   double explained_variance() const;
 };
 

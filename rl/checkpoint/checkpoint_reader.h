@@ -28,9 +28,11 @@ class CheckpointReader {
   // Compares the hashes of parts reader, reader + readers, ... So `readers` ranks together check
   // each part once.
   // Throws: std::runtime_error naming the file.
+  // Blocks: until these parts are read from the disk, whole.
   void verify(int64_t reader, int64_t readers) const;
 
-  // Fills the slices of a model's state, whose tensors are stored as MODEL/NAME.
+  // Fills the slices of a model's state, whose tensors are stored as MODEL/NAME. Values are cast to
+  // the dtype of the slice and copied to its device.
   // Throws: std::runtime_error naming checkpoint and tensor when one is missing, not complete or
   // of another shape. The slices are then partly filled.
   void fill(const std::string& model, const std::vector<engine::NamedSlice>& slices) const;
@@ -41,7 +43,8 @@ class CheckpointReader {
     at::ScalarType dtype = at::kFloat;
   };
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
-  // One whole tensor on the host. Throws: as fill.
+  // The whole tensor MODEL/NAME on the host, in the dtype that it is stored in.
+  // Throws: as fill.
   at::Tensor tensor(const std::string& name) const;
 
  private:

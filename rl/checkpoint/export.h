@@ -16,8 +16,9 @@ void write_model_description(const std::filesystem::path& checkpoint, const engi
 // Writes the policy of a checkpoint as a Hugging Face directory, in the dtype of its config.json.
 // Only one tensor at a time is in memory. All parts are verified first.
 // Blocks: on the disk.
-// Throws: std::runtime_error as CheckpointReader, and when `dir` exists and is not empty;
-// std::system_error on a write failure. `dir` then does not appear.
+// Throws: std::runtime_error as CheckpointReader, when `dir` exists and is not empty, and when the
+// checkpoint holds adapters alone; std::system_error on a write failure. `dir` then stays as it
+// was.
 void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& dir);
 
 }  // namespace ringside::rl

@@ -87,7 +87,7 @@ Manifest read_manifest(const fs::path& dir) {
   std::ifstream file(path);
   if (!file) {
     throw std::runtime_error(path.string() + " is missing: " + dir.string() +
-                             " is no complete checkpoint");
+                             " is no complete checkpoint; those of a run are in its checkpoints/");
   }
   try {
     const auto json = nlohmann::json::parse(file);

@@ -45,13 +45,14 @@ struct Manifest {
   std::vector<PartFile> parts;
 };
 
-// Whether `dir` is a complete checkpoint.
+// Whether `dir` is a complete checkpoint: whether it has a manifest, which is not read.
 bool is_checkpoint(const std::filesystem::path& dir);
 
 // Writes DIR/manifest.json, durably.
 // Throws: std::system_error.
 void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);
 
+// The manifest of a checkpoint.
 // Throws: std::runtime_error naming the file when it is missing or not of this form.
 Manifest read_manifest(const std::filesystem::path& dir);
 

@@ -31,6 +31,7 @@ PartFile write_part(const std::filesystem::path& dir, const PartId& id,
 // Thread safety: none.
 class HostCopy {
  public:
+  // Copies the slices. The memory is pinned if they lie on a device.
   // Blocks: until the copies have arrived.
   void copy(const std::vector<engine::NamedSlice>& slices);
   // Of the last copy().
@@ -61,8 +62,13 @@ class PartReader {
   const std::vector<Entry>& entries() const { return entries_; }
   // Shapes of the whole parameters that it has slices of.
   const std::map<std::string, std::vector<int64_t>>& shapes() const { return shapes_; }
+  // The elements of a slice on the host: a view of the mapped file, which it keeps alive, or a copy
+  // where the file is not aligned for the dtype.
+  // Shapes: [end - begin].
   at::Tensor values(const Entry& entry) const { return file_.tensor(entry.index); }
 
+  // Compares the hash of the file.
+  // Blocks: until the whole file is read.
   // Throws: std::runtime_error naming the file when its hash is not the expected one.
   void verify() const;
 

@@ -19,7 +19,7 @@ struct BatchArithmetic {
       0;                             // num_iterations x num_mini_batches; sft: num_mini_batches
   std::int64_t optimizer_steps = 0;  // of the whole run
   std::int64_t samples = 0;          // of the whole run
-  // Prompt + completion; 0 for sft, whose documents have no limit.
+  // Prompt + completion; 0 for sft, whose lengths are in the data files.
   std::int64_t max_tokens_per_sample = 0;
   std::int64_t max_tokens_per_step = 0;     // 0 for sft
   std::int64_t sequence_parallel_size = 0;  // ring x Ulysses

@@ -224,6 +224,12 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
     check_no_lora(c.lora, mistakes);
     return;
   }
+  if (c.model.router_bias_update_rate > 0) {
+    mistakes.push_back({"model.router_bias_update_rate",
+                        "is " + text_of(c.model.router_bias_update_rate) + ", but with lora.rank " +
+                            std::to_string(c.lora.rank) +
+                            " the routers and their corrections are frozen; expected 0"});
+  }
   try {
     engine::parse_adapter_targets(c.lora.target_modules);
   } catch (const std::invalid_argument& error) {
@@ -301,6 +307,26 @@ void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Evaluation by the rollout workers.
+void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.eval.by != EvalBy::kWorkers) {
+    return;
+  }
+  if (c.algorithm.name == AlgorithmName::kSft) {
+    mistakes.push_back({"eval.by",
+                        "is workers, but algorithm.name sft has none: it computes the loss on "
+                        "data.sft_eval; expected eval.by embedded"});
+  } else if (c.rollout.reward == "worker") {
+    mistakes.push_back({"eval.by",
+                        "is workers, but rollout.reward is worker: only Ringside's own workers "
+                        "evaluate, with the rewards of the recipe; expected rewards by name"});
+  } else if (c.rollout.server == RolloutServer::kLlamaCpp && c.eval.temperature != 1.0) {
+    mistakes.push_back({"eval.by",
+                        "is workers, but rollout.server llama_cpp samples at temperature 1 only; "
+                        "expected eval.temperature 1, or eval.by embedded"});
+  }
+}
+
 // HOST:PORT, with a port from 1.
 void check_openmetrics(const Config& c, std::vector<Mistake>& mistakes) {
   const std::string& address = c.log.openmetrics;
@@ -353,6 +379,7 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_template_options(c, mistakes);
   check_checkpoints(c, mistakes);
   check_evaluation(c, mistakes);
+  check_evaluation_by_workers(c, mistakes);
   check_openmetrics(c, mistakes);
   check_algorithm(c, mistakes);
   check_parallel(c, mistakes);

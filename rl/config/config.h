@@ -29,6 +29,8 @@ struct ModelConfig {
   std::int64_t logit_chunk_mb = 512;
   bool fp32_norms = false;
   std::int64_t max_document_tokens = 0;
+  double router_aux_loss_coef = 0.0;
+  double router_bias_update_rate = 0.0;
 };
 
 struct DataConfig {
@@ -293,6 +295,8 @@ struct EvalConfig {
   std::int64_t max_prompts = 0;
   std::int64_t samples = 1;
   double temperature = 0.0;
+  EvalBy by = EvalBy::kEmbedded;
+  double timeout_s = 1800.0;
 };
 
 struct Config {

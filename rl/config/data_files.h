@@ -19,7 +19,7 @@ struct DataFileEntry {
 bool is_data_files_key(std::string_view key);
 
 // The absolute, normal form of a path. "~/" at its beginning is the home directory.
-// Throws: std::invalid_argument for another user's home directory.
+// Throws: std::invalid_argument for another user's home directory, and for "~" without HOME.
 std::string absolute_path(const std::string& text, const std::filesystem::path& folder);
 
 // The text of such a key with absolute paths. A text that begins with "[" is a list in YAML's flow
@@ -29,6 +29,7 @@ std::string absolute_data_files(const std::string& text, const std::filesystem::
 
 // The entries of a text that absolute_data_files() has returned. If one entry has a weight, the
 // others have weight 1. None for "".
+// Throws: std::invalid_argument for a list of another form.
 std::vector<DataFileEntry> data_file_entries(const std::string& text);
 
 }  // namespace ringside::rl

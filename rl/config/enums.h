@@ -68,6 +68,8 @@ enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
 enum class JournalFsync { kAlways, kBatch, kNever };
 enum class WeightEncoding { kAuto, kDense };
+// Who samples the completions of an evaluation.
+enum class EvalBy { kEmbedded, kWorkers };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class ProgressStyle { kAuto, kBar, kLines };
 
@@ -244,6 +246,10 @@ struct EnumNames<JournalFsync> {
 template <>
 struct EnumNames<WeightEncoding> {
   static constexpr std::array<std::string_view, 2> kNames = {"auto", "dense"};
+};
+template <>
+struct EnumNames<EvalBy> {
+  static constexpr std::array<std::string_view, 2> kNames = {"embedded", "workers"};
 };
 template <>
 struct EnumNames<LogLevel> {

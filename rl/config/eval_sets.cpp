@@ -99,6 +99,10 @@ std::vector<EvalSet> eval_sets(const Config& config) {
   return sets;
 }
 
+bool evaluation_is_due(const EvalConfig& eval, std::int64_t step) {
+  return eval.every > 0 && (step == 0 ? eval.before_training : step % eval.every == 0);
+}
+
 std::vector<std::string> evaluation_metrics(const Config& config) {
   std::vector<std::string> metrics;
   for (const EvalSet& set : eval_sets(config)) {

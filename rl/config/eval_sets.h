@@ -33,6 +33,9 @@ std::string absolute_eval_sets(const std::string& text, const std::filesystem::p
 // The sets that evaluations of this configuration use, the one without a name first.
 std::vector<EvalSet> eval_sets(const Config& config);
 
+// Whether an evaluation is due after `step` steps; step 0: before training.
+bool evaluation_is_due(const EvalConfig& eval, std::int64_t step);
+
 // The metrics that checkpoint.best_metric may name: of each set its reward and pass@k, or its loss.
 // The first is the default.
 std::vector<std::string> evaluation_metrics(const Config& config);

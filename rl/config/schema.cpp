@@ -1,6 +1,7 @@
 #include "rl/config/schema.h"
 
 #include <charconv>
+#include <cmath>
 #include <utility>
 
 #include "rl/config/data_files.h"
@@ -14,6 +15,12 @@ namespace {
 Range at_least(double low) { return Range{.low = low}; }
 Range above(double low) { return Range{.low = low, .above = true}; }
 Range between(double low, double high) { return Range{.low = low, .high = high}; }
+
+// rollout.reward with the files of Python functions as absolute paths.
+std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder) {
+  return with_reward_files(text,
+                           [&](const std::string& file) { return absolute_path(file, folder); });
+}
 
 template <class T>
 std::string number_text(T value) {
@@ -77,6 +84,8 @@ void add_model(FieldList& fields, ModelConfig& model) {
   fields.integer("model.logit_chunk_mb", model.logit_chunk_mb, between(1, 1e6));
   fields.flag("model.fp32_norms", model.fp32_norms);
   fields.integer("model.max_document_tokens", model.max_document_tokens, at_least(0));
+  fields.real("model.router_aux_loss_coef", model.router_aux_loss_coef, at_least(0));
+  fields.real("model.router_bias_update_rate", model.router_bias_update_rate, at_least(0));
 }
 
 void add_data(FieldList& fields, DataConfig& data) {
@@ -305,6 +314,8 @@ void add_outputs(FieldList& fields, Config& config) {
   fields.integer("eval.max_prompts", config.eval.max_prompts, at_least(0));
   fields.integer("eval.samples", config.eval.samples, between(1, 1024));
   fields.real("eval.temperature", config.eval.temperature, at_least(0));
+  fields.choice("eval.by", config.eval.by);
+  fields.real("eval.timeout_s", config.eval.timeout_s, Range{.low = 0, .high = 1e9, .above = true});
 }
 
 }  // namespace
@@ -317,13 +328,17 @@ bool Range::holds(double value) const {
 
 std::string Range::describe() const {
   const Range unbounded;
+  const auto bound = [](double value) {
+    return value == std::trunc(value) ? number_text(static_cast<std::int64_t>(value))
+                                      : number_text(value);
+  };
   std::string text;
   if (low != unbounded.low) {
-    text = (above ? "above " : "at least ") + number_text(static_cast<std::int64_t>(low));
+    text = (above ? "above " : "at least ") + bound(low);
   }
   if (high != unbounded.high) {
     text += text.empty() ? "" : " and ";
-    text += (below ? "below " : "at most ") + number_text(static_cast<std::int64_t>(high));
+    text += (below ? "below " : "at most ") + bound(high);
   }
   return text.empty() ? "a finite number" : text;
 }

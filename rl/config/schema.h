@@ -70,6 +70,7 @@ struct Field {
 std::vector<Field> fields_of(Config& config);
 
 // Every dotted key, in the same order.
+// Thread safety: safe to call concurrently.
 const std::vector<std::string>& known_keys();
 
 // The member's current value as YAML text without quotes. Floating-point numbers have the shortest

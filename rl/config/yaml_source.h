@@ -29,6 +29,7 @@ std::vector<SourceValue> flatten_yaml(const SourceText& source, std::vector<std:
 
 // The same for one "key.sub=value" of the command line. The value is used verbatim, without YAML
 // quoting.
+// Relative paths are relative to the current folder.
 std::vector<SourceValue> flatten_override(std::string_view assignment,
                                           std::vector<std::string>& errors);
 

@@ -56,13 +56,16 @@ class ChatFormat {
   ChatTemplate kind() const { return data_.chat_template; }
 
   // The conversation for completion: up to the beginning of an assistant's message.
-  // Throws: std::runtime_error for a conversation that the template cannot render; ChatUnavailable.
+  // Blocks: with data.chat_template model, at most timeout_s and the start of the process.
+  // Throws: std::runtime_error for a conversation that the model's template cannot render;
+  // ChatUnavailable; with another template what plain_messages() and chat_prompt() throw.
   std::string prompt(const Conversation& conversation);
 
-  // The whole conversation of the model's template. The assistant's parts are those that the
-  // template marks by {% generation %}. In a template without marks they are found by rendering the
-  // conversation up to each of the assistant's messages: from the end of the prompt to the end of
-  // the message, without white space after it.
+  // The whole conversation of the model's template, with data.chat_template model only. The
+  // assistant's parts are those that the template marks by {% generation %}. In a template without
+  // marks they are found by rendering the conversation up to each of the assistant's messages: from
+  // the end of the prompt to the end of the message, without white space after it.
+  // Blocks: as prompt().
   // Throws: as prompt(), and for a template whose earlier messages change when later ones follow.
   RenderedChat render(const Conversation& conversation);
 
@@ -83,11 +86,12 @@ std::vector<ChatMessage> plain_messages(const Conversation& conversation);
 
 // The text of "chat_template" of a model directory by name, "default" for the usual one:
 // chat_template.jinja, additional_chat_templates/*.jinja, else tokenizer_config.json.
-// Throws: std::runtime_error when there is none.
+// Throws: std::runtime_error when there is no default one, or a file cannot be read.
 nlohmann::json model_chat_templates(const std::filesystem::path& model);
 
 // Special tokens by role (bos_token, eos_token, ...) of tokenizer_config.json and
 // special_tokens_map.json.
+// Throws: std::runtime_error when one of the two is not JSON.
 nlohmann::json model_special_tokens(const std::filesystem::path& model);
 
 }  // namespace ringside::rl

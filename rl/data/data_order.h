@@ -22,6 +22,8 @@ class PassOrder {
   // size: items, at least 1. cached_passes: orders kept in memory.
   // Throws: std::invalid_argument for size below 1.
   PassOrder(int64_t size, uint64_t seed, bool shuffle, int64_t cached_passes);
+  // The item at `position` >= 0 of the endless sequence of passes.
+  // Thread safety: none.
   int64_t at(int64_t position);
 
  private:

@@ -14,19 +14,22 @@ namespace ringside::rl {
 
 inline constexpr const char* kJsonLines = "expected JSON Lines: one object a line";
 
-// Opens a file that exists and looks like text.
-// Throws: std::runtime_error with the reason.
+// Opens a file that exists, at its beginning.
+// Throws: std::runtime_error with the reason: no path, a directory, a file that is missing, cannot
+// be read, is compressed by gzip, or is a pointer of Git LFS.
 std::ifstream open_json_lines(const std::filesystem::path& path);
 
-// Whether a line holds nothing.
+// Whether a line holds only blanks, tabs and carriage returns.
 bool is_blank(const std::string& line);
 
-// The object of a line. Throws: std::runtime_error "FILE:LINE: ..." for anything else.
+// The object of a line. line_number: from 1, for the error.
+// Throws: std::runtime_error "FILE:LINE: ..." for anything else.
 nlohmann::json parse_json_line(const std::string& text, const std::filesystem::path& path,
                                int64_t line_number);
 
 // Where the lines of a file begin that are not blank: 8 bytes a line in memory, 16 for a run of
-// blank ones. Thread safety: none.
+// blank ones. Lines are numbered from 0, without the blank ones.
+// Thread safety: none.
 class LineIndex {
  public:
   // Reads the file once.
@@ -35,7 +38,8 @@ class LineIndex {
 
   const std::filesystem::path& path() const { return path_; }
   int64_t size() const { return static_cast<int64_t>(offsets_.size()); }
-  // Offset of line i in the file.
+  // Offset of line i in the file, in bytes.
+  // Throws: std::out_of_range for a line that is not there; line() too.
   int64_t offset(int64_t i) const { return offsets_.at(static_cast<std::size_t>(i)); }
 
   // The text of line i, read from the file.

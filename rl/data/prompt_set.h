@@ -46,7 +46,7 @@ std::string describe_overlong(const PromptSet& set, const PromptLimit& limit);
 
 // The prompt's token ids; with on_overlong truncate the last limit.max_tokens of them.
 // Throws: std::runtime_error naming the prompt when it has no token, or too many and is not
-// truncated.
+// truncated; std::invalid_argument for a text that the tokenizer cannot encode.
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit,
                                 const engine::Tokenizer& tokenizer);
 

@@ -5,9 +5,10 @@
 // "finish_reason" is error or aborted needs none of the three. Optional: "loss_mask" (over the
 // completion), "finish_reason", "temperature", "versions" [{version, begin, end}], "turn_offsets",
 // "turn_rewards" (one per turn), "branches" [{begin, context_end}], "routed_experts" {layers,
-// per_token, id_bytes, ids: base64}, each as in bridge::Rollout. The
-// lines of a group follow each other. The file that log.rollouts writes has this format; its
-// "advantages" beside "rewards" are those the trainer computed, and are ignored. Torch-free.
+// per_token, id_bytes, ids: base64}, each as in bridge::Rollout, and "logged_in_term". The lines of
+// a group, which have one group_id and one logged_in_term, follow each other. Empty lines are
+// skipped. The file that log.rollouts writes has this format; its "advantages" beside "rewards" are
+// those the trainer computed, and are ignored. Torch-free.
 #pragma once
 
 #include <cstdint>

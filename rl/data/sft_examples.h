@@ -24,7 +24,7 @@ struct TokenizedExample {
 // of what the assistant said, and its end marker, is learned, as in transformers' assistant mask.
 // Throws: std::runtime_error for an empty prompt, nothing to learn, a template marker that is no
 // token of the tokenizer, and with the model's template for a tokenizer that changes the text; and
-// what ChatFormat throws.
+// what ChatFormat and plain_messages() throw.
 TokenizedExample tokenize_example(const SftExample& example, const engine::Tokenizer& tokenizer,
                                   const std::vector<int64_t>& eos, ChatFormat& chat);
 

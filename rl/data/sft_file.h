@@ -67,6 +67,7 @@ std::string describe_overlong(const SftSummary& summary, const Config& config);
 
 // Steps of train.epochs passes over data.sft; the last one may have fewer documents.
 // Throws: as RecordSet.
+// Blocks: until the files are indexed.
 int64_t steps_of_epochs(const Config& config);
 
 }  // namespace ringside::rl

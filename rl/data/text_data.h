@@ -16,7 +16,7 @@ struct Prompt {
   std::string id;  // the record's "id", or RecordSet::id
   std::string prompt;
   std::string answer;  // the reference answer for rewards; empty if the record has none
-  // The record's other fields as a JSON object, if a reward reads them; else "".
+  // The record without its prompt as a JSON object, if a reward reads it; else "".
   std::string columns = {};
   std::string place = {};  // "FILE:LINE" or "FILE: row N"
   std::size_t part = 0;    // entry of the list of data files

@@ -22,6 +22,8 @@ class TokenRoutes {
 
   // A row for each token of the branch but its last: Document::token_rows. Empty if no rollout of
   // the step has routes. A rollout without routes gets made-up ones: it carries no loss.
+  // Shapes: [ids of the branch - 1, layers with experts, experts a token], of one or two bytes an
+  // id.
   std::vector<uint8_t> rows(const bridge::Rollout& rollout, const bridge::BranchPath& path) const;
 
  private:

@@ -44,6 +44,7 @@ struct StepBatch {
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config);
 
 // A document whose loss entries are the targets from index `first_target` on.
+// Throws: std::invalid_argument unless 1 <= first_target <= ids.size().
 sp::Document make_scored_document(std::vector<int64_t> ids, int64_t first_target);
 
 }  // namespace ringside::rl

@@ -15,8 +15,8 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
 // with the tokenizer.
 void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report);
 
-// Checks scope.rollouts if it is set: ids within the vocabulary, and advantages if the estimator is
-// given.
+// Checks scope.rollouts if it is set, as make_file_source() reads it: form of the lines, whole
+// groups and, with a model, the rules of check_recorded().
 void check_rollout_file(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 

@@ -5,8 +5,11 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/runner/collator_options.h"
+#include "rl/config/checks.h"
 #include "rl/sampling/prompt_scorer.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/sharding.h"
 
 namespace ringside::rl {
 namespace {
@@ -28,32 +31,28 @@ std::string hub_advice(const fs::path& path) {
          " --local-dir DIR`, then DIR";
 }
 
-// The reason why `path` cannot be a model's directory; "" when it can.
-std::string directory_problem(const fs::path& path) {
-  if (!fs::exists(path)) {
-    return "is " + path.string() + ", which does not exist" + hub_advice(path) + "; " + kExpected;
+// Checks what the parallel layout demands of every model of a run.
+void check_experts(const Config& config, const std::string& key, const engine::ModelConfig& model,
+                   PreflightReport& report) {
+  std::string problem = expert_count_problem(config.parallel, model.experts.count);
+  if (!problem.empty()) {
+    report.mistakes.push_back({"parallel.expert_parallel_size",
+                               std::move(problem) + (key == "model.path" ? "" : " (" + key + ")")});
   }
-  if (!fs::is_directory(path)) {
-    return "is the file " + path.string() + ", expected a directory (" + kExpected + ")";
-  }
-  if (!fs::exists(path / "config.json") && fs::exists(path / "adapter_config.json")) {
-    return "is " + path.string() +
-           ", which holds an adapter (adapter_config.json); expected its base model, and the "
-           "adapter in lora.path";
-  }
-  return "";
 }
 
 // The configuration of the model at `path`, or a mistake of `key`.
-std::optional<engine::ModelConfig> read_model(const std::string& key, const std::string& path,
-                                              PreflightReport& report) {
-  const std::string wrong = directory_problem(path);
+std::optional<engine::ModelConfig> read_model(const Config& config, const std::string& key,
+                                              const std::string& path, PreflightReport& report) {
+  const std::string wrong = model_directory_problem(path);
   if (!wrong.empty()) {
     report.mistakes.push_back({key, wrong});
     return std::nullopt;
   }
   try {
-    return engine::load_model_config(path);
+    engine::ModelConfig model = engine::load_model_config(path);
+    check_experts(config, key, model, report);
+    return model;
   } catch (const std::exception& error) {
     report.mistakes.push_back({key, error.what()});
     return std::nullopt;
@@ -65,6 +64,11 @@ void check_weights(const std::string& key, const std::string& path,
   try {
     for (std::string& problem : engine::check_weight_headers(path, model)) {
       report.mistakes.push_back({key, std::move(problem)});
+    }
+    for (const auto& [part, count] : engine::unused_tensors(path, model)) {
+      report.notes.push_back(key + ": the " + std::to_string(count) + " tensors " + part +
+                             "* are not read: they take no part in text. Saved models do not hold "
+                             "them");
     }
   } catch (const std::exception& error) {
     report.mistakes.push_back({key, error.what()});
@@ -94,16 +98,18 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
 // Checks the parallel layout against the model's heads.
 void check_heads(const Config& config, const engine::ModelConfig& model, PreflightReport& report) {
   const ParallelConfig& parallel = config.parallel;
-  const std::string heads = std::to_string(model.num_attention_heads) +
-                            " query heads; expected at most that, and ring "
-                            "attention for the rest";
-  if (parallel.ulysses_parallel_size > model.num_attention_heads) {
+  const int64_t most = engine::most_ulysses_ranks(model);
+  const bool few_key_heads = most < model.num_attention_heads;
+  const std::string heads =
+      std::to_string(most) +
+      (few_key_heads ? " key heads in its delta nets (linear_num_key_heads)" : " query heads") +
+      "; expected at most that, and ring attention for the rest";
+  if (parallel.ulysses_parallel_size > most) {
     report.mistakes.push_back(
         {"parallel.ulysses_parallel_size",
          "is " + std::to_string(parallel.ulysses_parallel_size) + ", but the model has " + heads});
   }
-  if (config.sp.method == SpMethod::kUlysses &&
-      parallel.context_parallel_size > model.num_attention_heads) {
+  if (config.sp.method == SpMethod::kUlysses && parallel.context_parallel_size > most) {
     report.mistakes.push_back({"parallel.context_parallel_size",
                                "is " + std::to_string(parallel.context_parallel_size) +
                                    " under sp.method ulysses, but the model has " + heads});
@@ -117,6 +123,24 @@ void check_router_replay(const Config& config, const engine::ModelConfig& model,
     report.mistakes.push_back(
         {"algorithm.router_replay", "is " + std::string(to_string(replay)) + ", but the model in " +
                                         config.model.path + " has no experts; expected none"});
+  }
+}
+
+void check_router_balance(const Config& config, const engine::ModelConfig& model,
+                          PreflightReport& report) {
+  const ModelConfig& settings = config.model;
+  const auto refuse = [&](const char* key, double value, const std::string& why) {
+    report.mistakes.push_back({key, "is " + text_of(value) + ", but the model in " + settings.path +
+                                        " has no " + why + "; expected 0"});
+  };
+  const bool experts = !expert_layers(model).empty();
+  if (settings.router_aux_loss_coef > 0 && !experts) {
+    refuse("model.router_aux_loss_coef", settings.router_aux_loss_coef, "experts");
+  }
+  if (settings.router_bias_update_rate > 0 &&
+      !(experts && model.experts.router == engine::RouterKind::kSigmoid)) {
+    refuse("model.router_bias_update_rate", settings.router_bias_update_rate,
+           "corrections of routers (e_score_correction_bias)");
   }
 }
 
@@ -162,7 +186,7 @@ void check_reference(const Config& config, const ModelFiles& files, PreflightRep
   if (!used || path.empty()) {
     return;
   }
-  const auto model = read_model("model.reference_path", path, report);
+  const auto model = read_model(config, "model.reference_path", path, report);
   if (!model) {
     return;
   }
@@ -179,13 +203,39 @@ void check_reference(const Config& config, const ModelFiles& files, PreflightRep
 
 }  // namespace
 
+std::string model_directory_problem(const fs::path& path) {
+  if (!fs::exists(path)) {
+    return "is " + path.string() + ", which does not exist" + hub_advice(path) + "; " + kExpected;
+  }
+  if (!fs::is_directory(path)) {
+    return "is the file " + path.string() + ", expected a directory (" + kExpected + ")";
+  }
+  if (fs::exists(path / "config.json")) {
+    return "";
+  }
+  if (fs::exists(path / "checkpoint-final/config.json")) {
+    return "is " + path.string() + ", the directory of a run; its model is " +
+           (path / "checkpoint-final").string();
+  }
+  if (fs::exists(path / "manifest.json")) {
+    return "is " + path.string() +
+           ", a checkpoint; `ringside export` makes a model's directory of it";
+  }
+  if (fs::exists(path / "adapter_config.json")) {
+    return "is " + path.string() +
+           ", which holds an adapter (adapter_config.json); expected its base model, and the "
+           "adapter in lora.path";
+  }
+  return "";
+}
+
 ModelFiles check_model_files(const Config& config, bool needs_tokenizer, PreflightReport& report) {
   ModelFiles files;
   if (config.model.path.empty()) {
     report.mistakes.push_back({"model.path", std::string("is not set; ") + kExpected});
     return files;
   }
-  files.model = read_model("model.path", config.model.path, report);
+  files.model = read_model(config, "model.path", config.model.path, report);
   if (files.model && config.model.init == ModelInit::kPretrained) {
     check_weights("model.path", config.model.path, *files.model, report);
   }
@@ -195,6 +245,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   if (files.model) {
     check_heads(config, *files.model, report);
     check_router_replay(config, *files.model, report);
+    check_router_balance(config, *files.model, report);
     if (std::string problem = async_ulysses_problem(config, *files.model); !problem.empty()) {
       report.mistakes.push_back({"sp.async_ulysses", std::move(problem)});
     }
@@ -206,7 +257,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   check_reference(config, files, report);
   const std::string& critic = config.algorithm.critic.model_path;
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae && !critic.empty()) {
-    read_model("algorithm.critic.model_path", critic, report);
+    read_model(config, "algorithm.critic.model_path", critic, report);
   }
   return files;
 }

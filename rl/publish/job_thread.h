@@ -11,7 +11,8 @@
 
 namespace ringside::rl {
 
-// An exception of a job ends the thread; every later call except the destructor rethrows it.
+// An exception of a job ends the thread; every later call except the destructor rethrows it. A
+// pending job is then not run.
 // Thread safety: all methods.
 class JobThread {
  public:

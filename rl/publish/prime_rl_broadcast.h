@@ -27,6 +27,7 @@ class PrimeRlBroadcast {
   // Blocks: on the orchestrator's answer, at most `patience`, and on the disk.
   // Throws: std::runtime_error naming the marker when no answer arrives;
   // std::filesystem::filesystem_error or std::runtime_error when the disk fails.
+  // Collective over: the shard of a sharded decoder.
   void publish(const engine::Decoder& decoder, int64_t version) const;
 
  private:

@@ -26,6 +26,7 @@ class VersionDirectories {
 
   // Writes the version atomically (under another name, renamed when durable), then removes the
   // oldest versions beyond `keep`. Returns its path.
+  // Collective over: the shard of a sharded decoder.
   // Blocks: on the disk.
   // Throws: std::runtime_error or std::system_error on a write failure.
   std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term,
@@ -35,7 +36,8 @@ class VersionDirectories {
   std::filesystem::path write(const engine::ModelConfig& config,
                               const std::vector<engine::TensorToWrite>& tensors,
                               int64_t trainer_term, int64_t version) const;
-  // The same for adapters alone: a PEFT directory. base_model: as of engine::save_adapters.
+  // The same for adapters alone: a PEFT directory. base_model: as of engine::save_adapters. Not
+  // collective: adapters are whole on every rank.
   std::filesystem::path write_adapters(const engine::Adapters& adapters,
                                        const std::string& base_model, int64_t trainer_term,
                                        int64_t version) const;

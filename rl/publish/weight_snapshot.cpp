@@ -79,7 +79,15 @@ class Converted {
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
 
-// Copies the buffers, one after another, into the block; they then are views of it.
+void require_size(const bridge::SharedBlock& block, std::size_t bytes) {
+  if (block.bytes().size() != bytes) {
+    throw std::invalid_argument("weights of " + std::to_string(bytes) + " bytes for a block of " +
+                                std::to_string(block.bytes().size()));
+  }
+}
+
+// Copies the buffers, one after another, into the block, which has their size; they then are views
+// of it.
 void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
                std::vector<bridge::NamedBuffer>& buffers) {
   std::span<std::byte> rest = block->bytes();
@@ -184,10 +192,7 @@ std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& paramet
 std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
                                               at::ScalarType dtype,
                                               const std::shared_ptr<bridge::SharedBlock>& block) {
-  if (block->bytes().size() != parameters.bytes(dtype)) {
-    throw std::invalid_argument("weights of " + std::to_string(parameters.bytes(dtype)) +
-                                " bytes for a block of " + std::to_string(block->bytes().size()));
-  }
+  require_size(*block, parameters.bytes(dtype));
   std::vector<bridge::NamedBuffer> tensors;
   std::span<std::byte> rest = block->bytes();
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
@@ -204,6 +209,9 @@ WeightCopy::WeightCopy(const PublishedParameters& parameters, at::ScalarType dty
   if (!stream) {
     buffers_ = block_ ? copy_weights(parameters, dtype, block_) : copy_weights(parameters, dtype);
     return;
+  }
+  if (block_) {
+    require_size(*block_, parameters.bytes(dtype));
   }
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
     const engine::ParamUnit& unit = *parameters.units()[u];

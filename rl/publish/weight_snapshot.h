@@ -28,10 +28,11 @@ class PublishedParameters {
   static PublishedParameters adapters_of(const engine::Decoder& decoder);
 
   const std::vector<const engine::ParamUnit*>& units() const { return units_; }
-  // The values of units()[u] as one flat tensor. Collective over the shard of a sharded model. With
-  // adapters in the master dtype, so that the sum is cast once.
+  // The values of units()[u]. With adapters in the master dtype, so that the sum is cast once.
+  // Shapes: [units()[u]->numel()], on the model's device.
+  // Collective over: the shard of a sharded model.
   at::Tensor values(std::size_t u) const;
-  // Bytes of all units in `dtype`.
+  // Bytes of all units in `dtype`, those of widened_dtype() in theirs.
   std::size_t bytes(at::ScalarType dtype) const;
 
  private:
@@ -40,9 +41,12 @@ class PublishedParameters {
   const engine::Decoder* merged_ = nullptr;  // null: the units' own values are published
 };
 
-// A copy of every parameter in `dtype` (kFloat, kBFloat16, kHalf, kDouble), in the order of
-// units(). The copy is independent of the decoder, so training may continue at once. Throws:
-// c10::Error on another dtype.
+// A copy of every parameter on the host, in `dtype` (kFloat, kBFloat16, kHalf, kDouble) or in the
+// wider one of widened_dtype(), in the order of units(). The copy is independent of the decoder, so
+// training may continue at once.
+// Collective over: the shard of a sharded model.
+// Blocks: until the copies have arrived.
+// Throws: c10::Error on another dtype.
 std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
                                               at::ScalarType dtype);
 
@@ -57,8 +61,11 @@ std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& paramet
 class WeightCopy {
  public:
   // block: of parameters.bytes(), in memory that workers on this machine can read; nullptr = memory
-  // of its own. stream: of make_side_stream() for the decoder's device. Blocks: while the weights
-  // are copied if the model is on the CPU, else never. Throws: as copy_weights().
+  // of its own. stream: of make_side_stream() for the decoder's device; nullopt: the model is on
+  // the CPU.
+  // Collective over: the shard of a sharded model.
+  // Blocks: while the weights are copied if there is no stream, else never.
+  // Throws: c10::Error on another dtype; std::invalid_argument for a block of another size.
   WeightCopy(const PublishedParameters& parameters, at::ScalarType dtype,
              std::shared_ptr<bridge::SharedBlock> block, const std::optional<c10::Stream>& stream);
 
@@ -80,6 +87,8 @@ class WeightCopy {
 std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies);
 
 // A hashed snapshot in memory of its own.
+// Collective over: the shard of a sharded model.
+// Throws: as copy_weights() and bridge::make_snapshot().
 std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Decoder& decoder,
                                                                at::ScalarType dtype,
                                                                const std::string& run_id,
@@ -87,13 +96,14 @@ std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Dec
                                                                int64_t version);
 
 // Copies a verified snapshot into the decoder's trained units: its adapters if it has any, else all
-// parameters.
-// Throws: c10::Error when its tensors are not exactly these parameters by name, order and shape;
-// the decoder is then unchanged.
+// parameters. The decoder is whole on this process.
+// Throws: c10::Error when its tensors are not exactly these parameters by name, order and shape, or
+// a dtype is not F32, BF16, F16 or F64; the decoder is then unchanged.
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
 
 // The root hash of the weights that install_weights() writes, read back in the manifest's dtypes.
 // It equals the manifest's root hash exactly when the installation was complete.
+// Throws: c10::Error when the manifest has another number of tensors than the decoder.
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
 
 }  // namespace ringside::rl

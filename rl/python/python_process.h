@@ -52,6 +52,9 @@ class PythonProcess {
   // Throws: PythonUnavailable and PythonError.
   nlohmann::json ask(const nlohmann::ordered_json& value);
 
+  // Kills the process and what it started. The next request starts it again.
+  void stop();
+
   // Its process id; -1 when it does not run.
   pid_t id() const { return pid_; }
 
@@ -64,7 +67,6 @@ class PythonProcess {
   };
 
   void spawn();
-  void stop();
   nlohmann::json call(const char* function, const nlohmann::ordered_json& value, double seconds);
   void send(const std::string& line, const Limit& limit);
   std::string receive(const Limit& limit);

@@ -11,14 +11,15 @@
 namespace ringside::rl {
 
 // Writes each event at once, up to 5 of one kind within 10 s and 40 of all kinds. Events whose
-// texts differ only in numbers are of one kind. Suppressed events are counted and summarised after
-// the 10 s.
+// texts differ only in digits are of one kind; beyond 64 kinds all others are one. Suppressed
+// events are counted and summarised after the 10 s.
 // Thread safety: all methods.
 class EventLog {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // write: gets each line; called by the thread that adds.
+  // write: gets each line. Called by the thread of add() or tick(), under a lock: it must not call
+  // this object.
   explicit EventLog(std::function<void(const std::string&)> write) : write_(std::move(write)) {}
 
   // Writes the event, or counts it if there were too many, or too many of its kind.

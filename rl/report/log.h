@@ -37,7 +37,8 @@ void line(const std::string& text);
 // Thread safety: safe to call concurrently.
 void set_status(const std::string& text);
 
-// Also appends warnings and errors to the file, from now on; "" ends that.
+// Also appends warnings and errors to the file, from now on; "" ends that. A file that cannot be
+// opened is ignored.
 // Thread safety: safe to call concurrently.
 void copy_warnings_to(const std::string& path);
 

@@ -39,7 +39,7 @@ class MetricsFollower {
   std::vector<MetricsLine> lines_;
 };
 
-// All complete lines of the file.
+// All complete lines of the file; none if it is absent.
 // Throws: as MetricsFollower::poll().
 std::vector<MetricsLine> read_metrics(const std::filesystem::path& path);
 

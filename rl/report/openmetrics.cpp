@@ -2,7 +2,9 @@
 
 #include <httplib.h>
 
+#include <atomic>
 #include <cctype>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -32,6 +34,14 @@ std::string value_text(double value) {
   char text[40];
   std::snprintf(text, sizeof text, "%.17g", value);
   return text;
+}
+
+// 0 when the text is no port.
+int port_of(const std::string& text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read && port >= 1 && port <= 65535 ? port : 0;
 }
 
 }  // namespace
@@ -71,20 +81,22 @@ class OpenMetricsServer::Server {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     });
-    if (colon == std::string::npos ||
-        !http_.bind_to_port(host, std::stoi(address.substr(colon + 1)))) {
+    const int port = port_of(colon == std::string::npos ? "" : address.substr(colon + 1));
+    if (port == 0 || !http_.bind_to_port(host, port)) {
       throw std::runtime_error("log.openmetrics " + address +
                                ": cannot be bound; expected HOST:PORT with an address of this "
                                "machine and a free port");
     }
-    thread_ = std::thread([this] { http_.listen_after_bind(); });
-    // stop() does nothing before the thread listens.
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (!http_.is_running() && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    thread_ = std::thread([this] {
+      http_.listen_after_bind();
+      ended_ = true;
+    });
   }
   ~Server() {
+    // stop() does nothing before the thread listens, and may be called once.
+    while (!http_.is_running() && !ended_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     http_.stop();
     thread_.join();
   }
@@ -98,6 +110,7 @@ class OpenMetricsServer::Server {
   std::mutex mutex_;  // guards text_
   std::string text_ = openmetrics_text(0, {});
   httplib::Server http_;
+  std::atomic<bool> ended_{false};  // the thread no longer listens
   std::thread thread_;
 };
 

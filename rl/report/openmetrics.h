@@ -20,7 +20,7 @@ std::string openmetrics_text(std::int64_t step, const Metrics& metrics);
 class OpenMetricsServer {
  public:
   // Serves /metrics at "HOST:PORT". Until the first set() it holds no metric but ringside_step.
-  // Throws: std::runtime_error naming the address when it cannot be bound.
+  // Throws: std::runtime_error naming the address when it is not of that form or cannot be bound.
   explicit OpenMetricsServer(const std::string& address);
   ~OpenMetricsServer();
   OpenMetricsServer(const OpenMetricsServer&) = delete;

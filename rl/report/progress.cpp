@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace ringside::rl {
 namespace {
 
 constexpr int kBarWidth = 24;
-constexpr double kNewestWeight = 0.1;
+constexpr std::size_t kStepsOfEta = 10;
 
 std::string printed(const char* format, double value) {
   char text[64];
@@ -251,11 +252,15 @@ void Progress::draw() {
 }
 
 void Progress::update(const ProgressUpdate& update) {
-  const double step_s = step_seconds(update.metrics);
-  average_step_s_ =
-      average_step_s_ ? *average_step_s_ + kNewestWeight * (step_s - *average_step_s_) : step_s;
+  ++steps_;
+  if (steps_ == 2 || last_steps_s_.size() == kStepsOfEta) {
+    last_steps_s_.pop_front();
+  }
+  last_steps_s_.push_back(step_seconds(update.metrics));
+  const double mean_s = std::accumulate(last_steps_s_.begin(), last_steps_s_.end(), 0.0) /
+                        static_cast<double>(last_steps_s_.size());
   const double eta_s =
-      static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * *average_step_s_;
+      static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * mean_s;
   last_line_ = render_line(update, total_steps_, eta_s);
   if (output_.status) {
     const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -33,7 +34,7 @@ TerminalTraits detect_terminal();
 // The screen as up to 8 lines, each of at most `columns` - 1 characters (a full last column wraps
 // on some terminals), not counting colour escapes:
 //   [#########---------------]  40 %  40/100  eta 1:30  1.50 s/step  12.3k tok/s
-//   reward 0.532  eval 0.610  loss 0.0125  kl 0.0013  entropy 0.71  grad 0.52  lr 2e-06
+//   reward 0.532  eval 0.610  loss 0.0125  kl 0.0013  entropy 0.710  grad 0.52  lr 2e-06
 //   length 7.1, max 12, cut 0 %  waiting 34 %  weights v40  age 0.2, max 1  workers 2
 // A metric that is absent has no field. On a narrow terminal the bar is left out and fields move to
 // further lines. `eta_s` is in seconds. since_s: seconds since the step ended; from 1 on the screen
@@ -42,7 +43,7 @@ std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_
                                        double eta_s, const TerminalTraits& terminal,
                                        double since_s = 0.0);
 
-// "step 40/100  reward 0.532  loss 0.0123  eval 0.61  12345 tok/s  1.52 s  eta 1:02".
+// "step 40/100  reward 0.5320  loss 0.0123  eval 0.6100  12345 tok/s  1.52 s  eta 1:02".
 std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s);
 
 // 59 -> "0:59", 3723 -> "1:02:03", 90000 -> "1d 1:00:00"; not finite or negative -> "?".
@@ -71,8 +72,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Draws an update. Its metrics must hold "step_time". The ETA is the remaining steps times a
-  // moving average of the step time (weight 0.1 for the newest).
+  // Draws an update. Its metrics must hold "step_time". The ETA is the remaining steps times the
+  // mean time of the last ten. The first step counts only until there is a second: it waits for
+  // workers and servers to start.
   void update(const ProgressUpdate& update);
   // Removes the screen and writes the last step as a permanent line.
   void finish();
@@ -83,9 +85,10 @@ class Progress {
 
   std::int64_t total_steps_;
   ProgressOutput output_;
-  std::optional<double> average_step_s_;
-  std::string last_line_;  // of the step that the screen shows
-  std::mutex mutex_;       // of what follows
+  std::deque<double> last_steps_s_;
+  std::int64_t steps_ = 0;  // updates so far
+  std::string last_line_;   // of the step that the screen shows
+  std::mutex mutex_;        // of what follows
   std::optional<ProgressUpdate> shown_;
   double eta_s_ = 0.0;  // at shown_at_
   std::chrono::steady_clock::time_point shown_at_;

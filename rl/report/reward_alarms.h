@@ -21,6 +21,8 @@ class RewardAlarms {
   // Returns a sentence for each raised alarm, at kSteps steps and whenever their number has
   // doubled. Adds nothing without rewards, as with estimator given. Zero rewards raise only the
   // first alarm.
+  // Shapes: sample_score [B], in groups of group_size; advantage [N], over the loss tokens.
+  // Throws: std::invalid_argument when sample_score is not whole groups.
   std::vector<std::string> add(Metrics& metrics, const SampleRewards& rewards,
                                std::span<const double> sample_score,
                                std::span<const double> advantage, int64_t group_size);

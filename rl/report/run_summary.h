@@ -19,7 +19,7 @@ struct StageShare {
   double share = 0.0;  // of the sum of step_time
 };
 
-// Wall time by stage over the lines, the longest first.
+// Wall time by stage over the lines with a step_time, the longest first; "other" is always there.
 std::vector<StageShare> stage_shares(const std::vector<MetricsLine>& lines);
 
 // Sentences about the run; none without a finished step.

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "rl/report/byte_text.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -50,7 +52,7 @@ Facts machine_facts() {
   add("cores", std::to_string(std::thread::hardware_concurrency()));
   struct sysinfo memory {};
   if (sysinfo(&memory) == 0) {
-    add("memory", std::to_string(memory.totalram * memory.mem_unit / (1U << 30)) + " GiB");
+    add("memory", byte_text(static_cast<double>(memory.totalram) * memory.mem_unit));
   }
   return facts;
 }

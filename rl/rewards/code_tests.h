@@ -5,8 +5,9 @@
 
 namespace ringside::rl {
 
-// The program is the completion's last ```python (or ```py, or unnamed) block, else the whole
-// completion. options.code_command runs it. The data set's answer is one of
+// The program is the completion's last ```python (or ```py, ```python3, or unnamed) block, else the
+// whole completion. One that is blank or longer than 1 MiB scores 0. options.code_command runs it.
+// The data set's answer is one of
 //   - test code, appended to the program: 1 when all of it runs to its end with exit status 0,
 //     else 0. If the command's name begins with "python", the end must be reached: a program that
 //     exits early (sys.exit, os._exit) scores 0;

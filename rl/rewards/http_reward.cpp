@@ -1,6 +1,5 @@
 #include "rl/rewards/http_reward.h"
 
-#include <httplib.h>
 #include <re2/re2.h>
 
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "rl/rewards/json_schema.h"
+#include "rollout_bridge/servers/http_json.h"
 
 namespace ringside::rl {
 namespace {
@@ -22,8 +22,7 @@ constexpr std::chrono::milliseconds kFirstPause{250};
 
 struct Target {
   std::string url;
-  std::string host;
-  int port = 80;
+  std::string server;  // http://host:port
   std::string path = "/";
   std::chrono::milliseconds timeout{0};
 };
@@ -31,17 +30,15 @@ struct Target {
 Target parse_target(const RewardOptions& options) {
   Target target;
   target.url = options.http_url;
-  std::string port;
+  std::string digits;
   std::string path;
-  static const RE2 form(R"(http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(\d{1,5}))?(/[^\s#]*)?)");
-  const bool read = RE2::FullMatch(target.url, form, &target.host, &port, &path);
-  target.port = port.empty() ? 80 : std::stoi(port);
-  if (!read || target.port < 1 || target.port > 65535) {
+  static const RE2 form(
+      R"((http://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(\d{1,5}))?)(/[^\s#]*)?)");
+  const bool read = RE2::FullMatch(target.url, form, &target.server, &digits, &path);
+  const int port = digits.empty() ? 80 : std::stoi(digits);
+  if (!read || port < 1 || port > 65535) {
     throw std::invalid_argument("http: rollout.reward_options.http_url '" + target.url +
                                 "' is not of the form http://host[:port][/path]");
-  }
-  if (target.host.front() == '[') {
-    target.host = target.host.substr(1, target.host.size() - 2);
   }
   target.path = path.empty() ? "/" : path;
   if (!(options.http_timeout_s > 0) || !(options.http_timeout_s < 1e6)) {
@@ -83,36 +80,13 @@ std::optional<double> read_reward(const std::string& text, std::string& trouble)
 }
 
 std::optional<double> ask(const Target& target, const std::string& body, std::string& trouble) {
-  httplib::Client client(target.host, target.port);
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(target.timeout).count();
-  client.set_connection_timeout(us / 1000000, us % 1000000);
-  client.set_read_timeout(us / 1000000, us % 1000000);
-  client.set_write_timeout(us / 1000000, us % 1000000);
-  // The library's timeout applies to one read. This deadline also ends a server that sends a byte
-  // now and then.
-  const auto deadline = Clock::now() + target.timeout;
-  std::string text;
-  httplib::Request request;
-  request.method = "POST";
-  request.path = target.path;
-  request.headers = {{"Content-Type", "application/json"}};
-  request.body = body;
-  request.content_receiver = [&](const char* data, std::size_t length, uint64_t, uint64_t) {
-    text.append(data, std::min(length, kMostBytes + 1 - std::min(text.size(), kMostBytes + 1)));
-    return text.size() <= kMostBytes && Clock::now() < deadline;
-  };
-  const httplib::Result result = client.send(request);
-  if (!result) {
-    trouble = text.size() > kMostBytes
-                  ? "the answer is longer than " + std::to_string(kMostBytes) + " bytes"
-                  : httplib::to_string(result.error());
+  const bridge::HttpJson server(target.server, /*api_key=*/"", kMostBytes);
+  const auto answer = server.post(target.path, body, Clock::now() + target.timeout);
+  if (!answer) {
+    trouble = answer.error().detail;
     return std::nullopt;
   }
-  if (result->status != 200) {
-    trouble = "status " + std::to_string(result->status);
-    return std::nullopt;
-  }
-  return read_reward(text, trouble);
+  return read_reward(answer.value().text, trouble);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ namespace ringside::rl {
 
 // POSTs {"prompt", "completion", "answer"} as JSON to options.http_url (bytes that are not UTF-8
 // become U+FFFD). Expects {"reward": number} or {"rewards": [number]} in a response of status 200
-// and at most 1 MiB. An attempt may take options.http_timeout_s. Anything but a finite number is
-// retried twice, after 0.25 and 1 s. Each call has its own connection.
+// and at most 1 MiB, within options.http_timeout_s. Anything but a finite number is retried twice,
+// after 0.25 and 1 s. Each call has its own connection.
+// Blocks: at most three times options.http_timeout_s and the pauses, apart from name resolution.
 // Throws: std::invalid_argument unless the URL is http://host[:port][/path] and the timeout is
 // above 0. The reward throws RewardUnavailable after the last retry, naming the URL and the last
 // error.

@@ -16,7 +16,8 @@ std::string_view math_answer_of(std::string_view completion, std::string_view se
 // Whether two answers are equivalent, similar to verl's and math_verify's graders: "x = 5" equals
 // 5; tuples, intervals and vectors are compared element by element, brackets included; {..} and
 // bare lists in any order; numbers within `tolerance` (same_number); anything else as text after
-// plain_math(), ignoring case. Never throws. An empty answer equals nothing.
+// plain_math(), ignoring case. Never throws. An empty answer, or one longer than 16 KiB, equals
+// nothing.
 bool same_math(std::string_view a, std::string_view b, double tolerance);
 
 // 1.0 or 0.0. The data set's answer may itself be boxed or follow the separator.

@@ -8,11 +8,11 @@
 
 namespace ringside::rl {
 
-// The last choice A to Z that a text names, or nullopt. Searched in this order: a \boxed{B}; the
-// text after the last `separator` if that occurs; the whole text. Recognised forms: a text that is
-// one letter, "(B)" or "(b)", "B." "B)" "B:" at the start of a line, a line that is one letter,
-// "answer is B", "Answer: B", "option B", "choice B". Asterisks of Markdown are skipped. A \boxed{
-// that is never closed names no choice.
+// The last choice A to Z that the last 64 KiB of a text name, or nullopt. Searched in this order: a
+// \boxed{B}; the text after the last `separator` if that occurs; the whole text. Recognised forms:
+// a text that is one letter, "(B)" or "(b)", "B." "B)" "B:" at the start of a line, a line that is
+// one letter, "answer is B", "Answer: B", "option B", "choice B". Asterisks of Markdown are
+// skipped. A \boxed{ that is never closed names no choice.
 std::optional<char> chosen_letter(std::string_view text, std::string_view separator);
 
 // 1.0 when the completion's letter equals that of the answer, which is read the same way, else 0.0.

@@ -38,9 +38,18 @@ Value request_of(std::span<const RewardInput> inputs) {
   return request;
 }
 
+// Whether the helper's script can have returned this: a number, or why there is none, for each
+// completion. The user's function runs in the same process and may write to its channel.
+bool are_scores(const nlohmann::json& results, std::size_t count) {
+  return results.is_array() && results.size() == count &&
+         std::all_of(results.begin(), results.end(), [](const nlohmann::json& result) {
+           return result.is_number() || result.is_string();
+         });
+}
+
 }  // namespace
 
-// A process for one call; waits until one is free.
+// A process for one call; waits until one is free. Each call has a deadline.
 class PythonReward::Lease {
  public:
   explicit Lease(PythonReward& reward) : reward_(reward) {
@@ -93,6 +102,11 @@ std::vector<PythonReward::Score> PythonReward::score_part(std::span<const Reward
   const Lease process(*this);
   try {
     const nlohmann::json results = process->ask(request_of(inputs));
+    if (!are_scores(results, inputs.size())) {
+      process->stop();  // the helper's own answer may still follow
+      throw PythonUnavailable("the Python process answered " + results.dump().substr(0, 80) +
+                              ", expected a list of " + std::to_string(inputs.size()) + " numbers");
+    }
     std::vector<Score> scores;
     for (const nlohmann::json& result : results) {
       scores.push_back(result.is_number() ? Score{result.get<double>(), ""}

@@ -39,7 +39,8 @@ class PythonReward {
 
   // One score per input. The inputs are divided among the processes. A process that ends, or does
   // not answer in time, is started again for the next call; the inputs of the call have no score.
-  // Blocks: while all processes are busy with other calls, and as PythonProcess::ask.
+  // Blocks: while all processes are busy with other calls, each of which ends at its own deadline,
+  // and as PythonProcess::ask.
   std::vector<Score> score(std::span<const RewardInput> inputs);
 
  private:

@@ -32,7 +32,7 @@ class RewardUnavailable : public std::runtime_error {
 
 // A reward: returns a finite score for any completion. A completion that it cannot parse is wrong.
 // code_tests and http use resources outside the process; the other rewards are pure.
-// Blocks: code_tests and http, up to their timeouts.
+// Blocks: code_tests and http, up to their timeouts, which are of one program or one attempt.
 // Throws: only RewardUnavailable, from code_tests and http, and for an answer that answer_problem()
 // rejects.
 // Thread safety: safe to call concurrently.

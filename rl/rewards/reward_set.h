@@ -24,7 +24,8 @@ struct RewardScores {
 class RewardSet {
  public:
   // spec: the text of rollout.reward.
-  // Throws: as parse_rewards and make_reward do.
+  // Throws: as parse_rewards and make_reward do; std::invalid_argument for "worker", which has no
+  // reward here.
   RewardSet(std::string_view spec, const RewardOptions& options);
 
   // The scores of one completion.
@@ -35,6 +36,7 @@ class RewardSet {
   // servers. Python functions get the inputs as batches afterwards, without those that have no
   // score already. The inputs' views must live until it returns. An exception of a thread is
   // rethrown after all threads have ended. Never throws for any completion.
+  // Blocks: as long as the rewards do.
   std::vector<RewardScores> score_all(std::span<const RewardInput> inputs, int64_t threads) const;
 
   const std::vector<WeightedReward>& recipe() const { return recipe_; }

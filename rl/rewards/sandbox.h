@@ -66,7 +66,7 @@ std::vector<std::string> find_executables(const std::string& command);
 // Runs argv (argv[0] absolute) in `directory` with `input` on standard input. Standard error is
 // discarded. The environment is PATH, HOME and TMPDIR (the directory), LANG, and one thread for
 // OpenMP and OpenBLAS.
-// Blocks: up to limits.seconds plus one second.
+// Blocks: up to limits.seconds plus about two seconds, in which what is left is killed.
 // Throws: std::runtime_error when no process can be started with these restrictions.
 // Thread safety: safe to call concurrently.
 SandboxResult run_sandboxed(const std::vector<std::string>& argv, const SandboxDirectory& directory,

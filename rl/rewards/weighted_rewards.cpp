@@ -62,22 +62,6 @@ WeightedReward parse_python(std::string_view part) {
   return {std::string(function), weight, std::string(file)};
 }
 
-// The parts between the commas that are not in parentheses.
-std::vector<std::string_view> parts_of(std::string_view text) {
-  std::vector<std::string_view> parts;
-  std::size_t begin = 0;
-  int depth = 0;
-  for (std::size_t i = 0; i <= text.size(); ++i) {
-    if (i == text.size() || (text[i] == ',' && depth == 0)) {
-      parts.push_back(strip(text.substr(begin, i - begin)));
-      begin = i + 1;
-    } else {
-      depth = std::max(0, depth + (text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0));
-    }
-  }
-  return parts;
-}
-
 WeightedReward parse_part(std::string_view part) {
   if (part.empty()) {
     throw std::invalid_argument(
@@ -105,12 +89,27 @@ const double* find_reward(const NamedRewards& rewards, const std::string& name) 
 
 }  // namespace
 
+std::vector<std::string_view> reward_parts(std::string_view text) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  int depth = 0;
+  for (std::size_t i = 0; i <= text.size(); ++i) {
+    if (i == text.size() || (text[i] == ',' && depth == 0)) {
+      parts.push_back(strip(text.substr(begin, i - begin)));
+      begin = i + 1;
+    } else {
+      depth = std::max(0, depth + (text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0));
+    }
+  }
+  return parts;
+}
+
 std::vector<WeightedReward> parse_rewards(std::string_view text) {
   std::vector<WeightedReward> rewards;
   if (strip(text) == "worker") {
     return rewards;
   }
-  for (const std::string_view part : parts_of(text)) {
+  for (const std::string_view part : reward_parts(text)) {
     WeightedReward reward = parse_part(part);
     for (const WeightedReward& other : rewards) {
       if (other.name == reward.name) {
@@ -122,12 +121,13 @@ std::vector<WeightedReward> parse_rewards(std::string_view text) {
   return rewards;
 }
 
-std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder) {
+std::string with_reward_files(const std::string& text,
+                              const std::function<std::string(const std::string&)>& change) {
   if (text.find(kPython) == std::string::npos) {
     return text;
   }
   std::string result;
-  for (const std::string_view part : parts_of(text)) {
+  for (const std::string_view part : reward_parts(text)) {
     result += result.empty() ? "" : ", ";
     if (!is_python_part(part)) {
       result += part;
@@ -135,15 +135,14 @@ std::string absolute_reward_files(const std::string& text, const std::filesystem
     }
     const std::string file = parse_python(part).file;
     const std::size_t at = part.find(file, part.find('('));
-    result += std::string(part.substr(0, at)) +
-              std::filesystem::absolute(folder / file).lexically_normal().string() +
-              std::string(part.substr(at + file.size()));
+    result +=
+        std::string(part.substr(0, at)) + change(file) + std::string(part.substr(at + file.size()));
   }
   return result;
 }
 
 bool reads_columns(std::string_view text) {
-  const auto parts = parts_of(text);
+  const auto parts = reward_parts(text);
   return std::any_of(parts.begin(), parts.end(), is_python_part);
 }
 

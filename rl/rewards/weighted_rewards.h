@@ -2,7 +2,7 @@
 // rewards, the trainer that sums them again, and the checks of a configuration use it. Torch-free.
 #pragma once
 
-#include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,13 +26,20 @@ using NamedRewards = std::vector<std::pair<std::string, double>>;
 // Parses "name" or "name * weight, name * weight", where python(FILE:FUNCTION) may stand for a
 // name. White space is free. A weight is any finite number, also negative; the default is 1.
 // "worker" alone is no recipe: the workers choose their rewards and names, and the plain sum
-// counts. Throws: std::invalid_argument naming the part and its problem: an empty part, an unknown
-// name (with the known ones and the nearest), a weight that is no number, or a duplicate name.
+// counts.
+// Throws: std::invalid_argument naming the part and its problem: an empty part, an unknown name
+// (with the known ones and the nearest), a weight that is no number, or a duplicate name.
 std::vector<WeightedReward> parse_rewards(std::string_view text);
 
-// The text with the files of Python functions as absolute paths.
-// Throws: as parse_rewards for a python() without a file or a function; other mistakes are left.
-std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder);
+// The parts of rollout.reward as they are written: between the commas that are not in parentheses,
+// without white space around them. Not checked.
+std::vector<std::string_view> reward_parts(std::string_view text);
+
+// The text with change(file) for the file of each Python function.
+// Throws: as parse_rewards for a python() without a file or a function, and as `change`; other
+// mistakes are left.
+std::string with_reward_files(const std::string& text,
+                              const std::function<std::string(const std::string&)>& change);
 
 // Whether a reward of the text reads other fields of the data than the answer.
 bool reads_columns(std::string_view text);

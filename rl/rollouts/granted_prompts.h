@@ -25,6 +25,7 @@ class GrantedPrompts {
 
   // The ids as a worker sends them: truncated if data.on_overlong is truncate. nullptr for a prompt
   // that the tokenizer cannot encode. The pointer is valid until the next call.
+  // group_id: at least 0.
   const std::vector<int64_t>* of(int64_t group_id);
 
  private:

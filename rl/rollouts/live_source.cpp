@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "engine/device/side_stream.h"
+#include "rl/config/eval_sets.h"
+#include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/record_set.h"
 #include "rl/data/rollout_rewards.h"
@@ -40,6 +42,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kWhileEncoding{20};  // interval of polls for rollouts
 constexpr milliseconds kBetweenEvents{200};
+constexpr milliseconds kEvaluationSlice{50};  // between looks at an evaluation's progress
+constexpr milliseconds kNobody{5000};   // wait for a worker that evaluates, before it is logged
 constexpr milliseconds kFinish{30000};  // wait for a version that is being encoded
 
 std::optional<VersionDirectories> version_directories(const Config& config) {
@@ -102,14 +106,22 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
   const engine::ModelConfig model = load_model_config(config, config.model.path);
   auto tokenizer = known_tokenizer(config);
   auto prompts = known_prompts(config, tokenizer);
+  const HeldOutPrompts held_out =
+      tokenizer ? held_out_of_workers(config, *tokenizer) : HeldOutPrompts();
   options.settings =
-      shared_settings(config, model, prompts, known_stop_ids(config, model, tokenizer));
+      shared_settings(config, model, prompts, held_out, known_stop_ids(config, model, tokenizer));
+  std::vector<std::vector<int64_t>> held_out_ids;
+  for (const HeldOutSet& set : held_out.sets()) {
+    for (const Prompt& prompt : set.prompts) {
+      held_out_ids.push_back(prompt_ids(prompt, prompt_limit(config), *tokenizer));
+    }
+  }
   std::unique_ptr<GrantedPrompts> granted;
   if (!prompts.prompts.empty() && tokenizer) {
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
-  options.admission =
-      std::make_shared<LiveAdmission>(config, model_bounds(model), std::move(granted));
+  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
+                                                      std::move(granted), std::move(held_out_ids));
 }
 
 // Durations of one kind of work over a run.
@@ -137,6 +149,33 @@ class Durations {
   int64_t count_ = 0;
 };
 
+// "37 of 100 completions are missing; 1 of 2 connected workers has the held-out prompts".
+std::string describe(const bridge::EvaluationProgress& progress) {
+  return std::to_string(progress.missing) + " of " + std::to_string(progress.samples) +
+         " completions are missing; " + std::to_string(progress.evaluating) + " of " +
+         std::to_string(progress.workers) + " connected workers have the held-out prompts";
+}
+
+// Logs once that workers are connected and none of them can evaluate.
+class EvaluatorNotice {
+ public:
+  void tick(const bridge::EvaluationProgress& progress) {
+    if (progress.evaluating > 0 || progress.workers == 0) {
+      since_ = Clock::now();
+    }
+    if (logged_ || Clock::now() < since_ + kNobody) {
+      return;
+    }
+    logged_ = true;
+    log::warn("evaluation waits: " + describe(progress) +
+              "; expected a worker that was started with this recipe");
+  }
+
+ private:
+  Clock::time_point since_ = Clock::now();
+  bool logged_ = false;
+};
+
 // Logs the events of a bridge as they happen. Thread: one of its own. Blocks on: the clock.
 // Unblocked by: destruction, after the last events.
 class EventReporter {
@@ -162,8 +201,8 @@ class EventReporter {
     }
   }
   void print() {
-    for (const std::string& message : intake_.drain_messages()) {
-      events_.add(message);
+    for (const IntakeMessage& message : intake_.drain_messages()) {
+      message.is_trouble ? log::warn(message.text) : events_.add(message.text);
     }
     events_.tick();
   }
@@ -177,10 +216,17 @@ class EventReporter {
 // comparing, compressing). Blocks on: the disk, and mutex_ for a publish. Unblocked by: publish(),
 // which hands over a version, or destruction.
 class LiveSource final : public RolloutSource {
+  template <class Action>
+  auto with_intake(Action action) {
+    const std::lock_guard lock(mutex_);
+    return action();
+  }
+
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
              const std::filesystem::path& directory, int64_t last_step)
-      : dtype_(scalar_type(published_dtype(config))),
+      : eval_(config.eval),
+        dtype_(scalar_type(published_dtype(config))),
         adapters_alone_(config.lora.publish == LoraPublish::kAdapter),
         shares_memory_(config.weights.shared_memory),
         run_id_(options.run_id),
@@ -216,8 +262,46 @@ class LiveSource final : public RolloutSource {
     stalls_.add(Clock::now() - begin);
   }
 
-  // After the last step nothing is sampled.
-  bool reads_weights(int64_t next_step) const override { return next_step <= last_step_; }
+  // After the last step nothing is sampled, unless the workers evaluate its weights.
+  bool reads_weights(int64_t next_step) const override {
+    return next_step <= last_step_ || (has_evaluation() && evaluation_is_due(eval_, next_step - 1));
+  }
+
+  bool has_evaluation() const override { return eval_.by == EvalBy::kWorkers; }
+
+  HeldOutAnswers evaluate(const HeldOutWork& work) override {
+    auto until = Clock::now() + work.patience;
+    const auto waits = [&] { return work.stop_signal() == 0 && Clock::now() < until; };
+    while (!jobs_.wait_idle(kWhileEncoding)) {  // the version to evaluate is still being encoded
+      if (!waits()) {
+        return {{}, "the weights were not published in time"};
+      }
+    }
+    with_intake([&] { intake_.open_evaluation(work.prompts, work.samples); });
+    EvaluatorNotice notice;
+    int64_t missing = -1;
+    do {
+      HeldOutAnswers answers;
+      const auto progress = with_intake([&] {
+        if (auto samples = intake_.take_evaluation(kEvaluationSlice)) {
+          answers.samples = std::move(*samples);
+        }
+        return intake_.evaluation();
+      });
+      if (!answers.samples.empty()) {
+        return answers;
+      }
+      if (std::exchange(missing, progress.missing) != progress.missing) {
+        until = Clock::now() + work.patience;
+      }
+      notice.tick(progress);
+    } while (waits());
+    return with_intake([&] {
+      const bridge::EvaluationProgress progress = intake_.evaluation();
+      intake_.end_evaluation();
+      return HeldOutAnswers{{}, describe(progress)};
+    });
+  }
 
   // Does not wait for a version that is being encoded: rollouts already received are returned.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
@@ -293,6 +377,7 @@ class LiveSource final : public RolloutSource {
     intake_.publish(std::move(snapshot), next_step);
   }
 
+  EvalConfig eval_;
   at::ScalarType dtype_;
   bool adapters_alone_;  // a version is the adapters, not the whole model
   bool shares_memory_;

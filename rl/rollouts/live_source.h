@@ -21,7 +21,10 @@ DType published_dtype(const Config& config);
 // and the tokenizer are read if they are present.
 // last_step: no group of a later step is granted. restored_version: version of the weights the
 // trainer starts with.
-// Throws: what RolloutIntake, record_start, parse_rewards, read_prompts and Tokenizer::load throw.
+// Blocks: until the journal is replayed and data.train is read and tokenized.
+// Throws: std::runtime_error naming the key for an address that cannot be bound; what
+// RolloutIntake, record_start, next_trainer_term, trainer_options, load_model_config,
+// load_prompt_set, parse_rewards and Tokenizer::load throw.
 std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
                                                 const std::filesystem::path& run_dir,
                                                 int64_t restored_version, int64_t last_step);

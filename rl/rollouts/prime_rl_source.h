@@ -20,13 +20,14 @@ namespace ringside::rl {
 // the newest weights.
 //
 // With weights.directory, which must be prime-rl's OUTPUT_DIR/broadcasts, publish() hands over
-// every version as prime-rl's trainer does (PrimeRlBroadcast) and waits for the orchestrator.
+// every version as prime-rl's trainer does (PrimeRlBroadcast) and waits for the orchestrator, at
+// most half of parallel.collective_timeout_s.
 // Without it, weights are not published. last_step: versions from which no step up to last_step
 // would sample are not handed over.
 //
 // Throws: std::invalid_argument for another form of address, and unless rollout.group_size is 1 and
 // algorithm.advantage.estimator is given, because the messages carry advantages but no rewards and
-// no groups.
+// no groups; what load_model_config throws.
 std::unique_ptr<RolloutSource> make_prime_rl_source(const std::string& address,
                                                     const Config& config, int64_t last_step);
 

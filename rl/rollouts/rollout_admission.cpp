@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "rl/data/held_out_prompts.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rollout_bridge/protocol/branches.h"
@@ -195,6 +196,20 @@ int64_t longest_turn(const Rollout& rollout) {
   return longest;
 }
 
+// The rules that hold for rollouts of held-out prompts too.
+Status check_contents(const Rollout& rollout, const Config& config, const ModelBounds& model) {
+  if (Status s = check_vocabulary(rollout, model.vocab_size); !s) {
+    return s;
+  }
+  if (Status s = check_positions(rollout, model.max_positions); !s) {
+    return s;
+  }
+  if (Status s = check_magnitudes(rollout); !s) {
+    return s;
+  }
+  return check_sum(rollout, config.rollout.reward);
+}
+
 std::vector<std::string> names_of(const std::string& recipe) {
   std::vector<std::string> names;
   for (const WeightedReward& part : parse_rewards(recipe)) {
@@ -211,19 +226,10 @@ ModelBounds model_bounds(const engine::ModelConfig& model) {
 }
 
 Status check_recorded(const Rollout& rollout, const Config& config, const ModelBounds& model) {
-  if (Status s = check_vocabulary(rollout, model.vocab_size); !s) {
-    return s;
-  }
-  if (Status s = check_positions(rollout, model.max_positions); !s) {
+  if (Status s = check_contents(rollout, config, model); !s) {
     return s;
   }
   if (Status s = check_support(rollout); !s) {
-    return s;
-  }
-  if (Status s = check_magnitudes(rollout); !s) {
-    return s;
-  }
-  if (Status s = check_sum(rollout, config.rollout.reward); !s) {
     return s;
   }
   if (config.algorithm.router_replay == RouterReplay::kRollout) {
@@ -235,11 +241,13 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
 }
 
 LiveAdmission::LiveAdmission(Config config, ModelBounds model,
-                             std::unique_ptr<GrantedPrompts> prompts)
+                             std::unique_ptr<GrantedPrompts> prompts,
+                             std::vector<std::vector<int64_t>> held_out)
     : config_(std::move(config)),
       model_(model),
       reward_names_(names_of(config_.rollout.reward)),
-      prompts_(std::move(prompts)) {}
+      prompts_(std::move(prompts)),
+      held_out_(std::move(held_out)) {}
 
 Status LiveAdmission::admit(const Rollout& rollout) {
   if (rollout.group_size != config_.rollout.group_size) {
@@ -264,6 +272,36 @@ Status LiveAdmission::admit(const Rollout& rollout) {
     return s;
   }
   return check_prompt(rollout);
+}
+
+Status LiveAdmission::admit_held_out(const Rollout& rollout, int64_t held_out) {
+  if (Status s = check_lengths(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_contents(rollout, config_, model_); !s) {
+    return s;
+  }
+  const StatedSampling expected = held_out_sampling(config_);
+  if (rollout.temperature != static_cast<float>(expected.temperature) ||
+      rollout.top_p != static_cast<float>(expected.top_p) || rollout.top_k != expected.top_k) {
+    return refused(rollout, Reason::kSampling,
+                   "sampled with temperature " + text_of(rollout.temperature) + ", top_p " +
+                       text_of(rollout.top_p) + ", top_k " + std::to_string(rollout.top_k) +
+                       "; evaluation expects " + text_of(expected.temperature) + ", " +
+                       text_of(expected.top_p) + ", " + std::to_string(expected.top_k));
+  }
+  if (rollout.rewards.empty() && !bridge::has_failed(rollout)) {
+    return refused(rollout, Reason::kRewards, "brings no reward by name");
+  }
+  if (Status s = check_names(rollout); !s) {
+    return s;
+  }
+  const auto number = static_cast<std::size_t>(held_out);
+  if (number < held_out_.size() && held_out_[number] != rollout.prompt_ids) {
+    return refused(rollout, Reason::kPrompt,
+                   "prompt_ids is not held-out prompt " + std::to_string(held_out));
+  }
+  return Success{};
 }
 
 Status LiveAdmission::check_lengths(const Rollout& rollout) const {

@@ -65,9 +65,14 @@ bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& conf
 class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
   // prompts: nullptr if this trainer does not have them; then only the prompt's length is checked.
-  LiveAdmission(Config config, ModelBounds model, std::unique_ptr<GrantedPrompts> prompts);
+  // held_out: token ids of the held-out prompts that workers make samples of.
+  LiveAdmission(Config config, ModelBounds model, std::unique_ptr<GrantedPrompts> prompts,
+                std::vector<std::vector<int64_t>> held_out = {});
 
   bridge::Status admit(const bridge::Rollout& rollout) override;
+  // Of the rules above those on vocabulary, lengths, rewards and prompt. Reason sampling: the
+  // settings are not held_out_sampling().
+  bridge::Status admit_held_out(const bridge::Rollout& rollout, int64_t held_out) override;
 
  private:
   bridge::Status check_lengths(const bridge::Rollout& rollout) const;
@@ -78,6 +83,7 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
   ModelBounds model_;
   std::vector<std::string> reward_names_;  // empty: rollout.reward is "worker"
   std::unique_ptr<GrantedPrompts> prompts_;
+  std::vector<std::vector<int64_t>> held_out_;
 };
 
 }  // namespace ringside::rl

@@ -49,6 +49,10 @@ std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step,
   return rollouts;
 }
 
+void RolloutIntake::open_evaluation(int64_t prompts, int64_t samples) {
+  endpoint_.open_evaluation(prompts, static_cast<int32_t>(samples));
+}
+
 void RolloutIntake::log_where_refill_gave_up(int64_t step) {
   const int64_t now = endpoint_.counters().groups.kept_zero_variance;
   const int64_t slots = now - std::exchange(gave_up_, now);
@@ -65,18 +69,18 @@ void RolloutIntake::log_where_refill_gave_up(int64_t step) {
 void RolloutIntake::say(std::string message) {
   const std::lock_guard lock(messages_mutex_);
   if (messages_.size() < kMaxMessages) {
-    messages_.push_back(std::move(message));
+    messages_.push_back({std::move(message)});
   }
 }
 
-std::vector<std::string> RolloutIntake::drain_messages() {
+std::vector<IntakeMessage> RolloutIntake::drain_messages() {
   const auto events = endpoint_.drain_events();
   const bool nobody = endpoint_.workers().empty();
   const std::lock_guard lock(messages_mutex_);
-  std::vector<std::string> messages = std::exchange(messages_, {});
+  std::vector<IntakeMessage> messages = std::exchange(messages_, {});
   for (const bridge::BridgeEvent& event : events) {
-    if (!event.routine) {
-      messages.push_back(event.text);
+    if (event.kind != bridge::EventKind::kRoutine) {
+      messages.push_back({event.text, event.kind == bridge::EventKind::kTrouble});
     }
   }
   const auto now = std::chrono::steady_clock::now();
@@ -86,7 +90,8 @@ std::vector<std::string> RolloutIntake::drain_messages() {
   } else if (!alone_since_) {
     alone_since_ = now;
   } else if (!alone_logged_ && now - *alone_since_ >= kAlone) {
-    messages.push_back("no rollout worker is connected; waiting at " + endpoint_.rollout_address());
+    messages.push_back(
+        {"no rollout worker is connected; waiting at " + endpoint_.rollout_address()});
     alone_logged_ = true;
   }
   return messages;

@@ -1,8 +1,8 @@
 // Live intake of rollouts on trainer rank 0, without the weights' source. Owns the bridge's
 // endpoint, whose ledger decides what becomes of each group by the StepPolicy. Opens each step when
 // the weights that it may be sampled under are published, and takes each step's rollouts.
-// Torch-free. Thread safety: none, except where a method says otherwise. The endpoint has its own
-// threads.
+// Torch-free.
+// Thread safety: none, except where a method says otherwise. The endpoint has its own threads.
 #pragma once
 
 #include <chrono>
@@ -19,6 +19,12 @@
 
 namespace ringside::rl {
 
+// One sentence for the log.
+struct IntakeMessage {
+  std::string text;
+  bool is_trouble = false;  // the run waits until somebody helps
+};
+
 class RolloutIntake {
  public:
   // options.newest_of_term: from record_start(). rules.first_step: the step after the version that
@@ -31,7 +37,9 @@ class RolloutIntake {
   const std::string& weights_address() const { return endpoint_.weights_address(); }
 
   // Publishes the weights and opens the steps up to next_step + max_staleness: with a staleness of
-  // one or more, workers sample later steps while next_step is trained. Does not block.
+  // one or more, workers sample later steps while next_step is trained.
+  // Blocks: never for a worker.
+  // Throws: what TrainerEndpoint::publish and open_steps throw.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
   // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
@@ -40,9 +48,18 @@ class RolloutIntake {
   // Throws: when the endpoint has failed.
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
 
+  // Evaluation by the workers; contracts as in bridge::TrainerEndpoint.
+  void open_evaluation(int64_t prompts, int64_t samples);
+  std::optional<std::vector<bridge::HeldOutSample>> take_evaluation(
+      std::chrono::milliseconds timeout) {
+    return endpoint_.take_evaluation(timeout);
+  }
+  void end_evaluation() { endpoint_.end_evaluation(); }
+  bridge::EvaluationProgress evaluation() const { return endpoint_.evaluation(); }
+
   // Events since the last call, one sentence each.
   // Thread safety: may run concurrently with any other method.
-  std::vector<std::string> drain_messages();
+  std::vector<IntakeMessage> drain_messages();
 
   // Call when the checkpoint of `step` is on disk: rollouts of the steps up to it, in every round,
   // are removed from the journal.
@@ -63,7 +80,7 @@ class RolloutIntake {
   int64_t last_step_;
   int64_t gave_up_ = 0;        // groups that refill gave up on, as logged
   std::mutex messages_mutex_;  // guards the four below
-  std::vector<std::string> messages_;
+  std::vector<IntakeMessage> messages_;
   std::optional<std::chrono::steady_clock::time_point> alone_since_;
   bool alone_logged_ = false;
   bool finished_ = false;

@@ -29,10 +29,10 @@ class RolloutLog {
   // Appends the step's rollouts: {step, logged_in_term, rollout_id, group_id, sample_index,
   // attempt, prompt, completion, prompt_ids, completion_ids, logprobs, advantages, temperature,
   // versions [{version, begin, end}], trainer_term, finish_reason, rewards [[name, value]]}, and
-  // loss_mask, turn_offsets, turn_rewards, branches where they are not empty. prompt and completion
-  // are texts with special tokens. read_rollout_file() reads this format, so `train --rollouts` can
-  // train on the file again. A line holds one advantage per completion token, null for a token
-  // without loss.
+  // loss_mask, turn_offsets, turn_rewards, branches, routed_experts where they are not empty.
+  // prompt and completion are texts with special tokens, null without a tokenizer.
+  // read_rollout_file() reads this format, so `train --rollouts` can train on the file again. A
+  // line holds one advantage per completion token, null for a token without loss.
   // Shapes: begin [B + 1] and advantage [N], as in StepColumns and StepAdvantages: over the
   // rollouts' loss tokens, as trained on before any correction weight.
   // Throws: std::invalid_argument when lengths differ, naming the rollout if one is at fault;
@@ -55,6 +55,8 @@ struct LoggedSample {
   std::span<const double> new_logprob{};  // [n] trainer's, after the step
 };
 
+// Log of a few samples of each step, with figures for each token.
+// Thread safety: none.
 class SampleLog {
  public:
   // Only this many tokens of a completion are written with their figures.
@@ -68,7 +70,8 @@ class SampleLog {
   // finish_reason, version, prompt, completion, length, tokens [text], logprobs, old_logprobs,
   // new_logprobs, advantages} for each sample. The last five have one value for each of the first
   // kMaxTokens completion tokens; the last three are null for a token without loss, and absent
-  // where the sample has none.
+  // where the sample has none. Without a tokenizer prompt and completion are null, and tokens are
+  // ids as text. version: of the first token.
   // Throws: as RolloutLog::write.
   void write(int64_t step, std::span<const LoggedSample> samples);
 

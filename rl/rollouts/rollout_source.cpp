@@ -80,6 +80,10 @@ std::vector<bridge::Rollout> broadcast_bytes(std::vector<uint8_t> encoded, int64
 
 }  // namespace
 
+HeldOutAnswers RolloutSource::evaluate(const HeldOutWork&) {
+  throw std::logic_error("this source of rollouts has no workers that evaluate");
+}
+
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const Config& config) {
   return std::make_unique<FileSource>(path, config);

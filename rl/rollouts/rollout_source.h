@@ -15,9 +15,22 @@
 #include "rl/config/config.h"
 #include "rl/rollouts/source_counters.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/trainer/held_out_samples.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::rl {
+
+// An evaluation by the workers of a source.
+struct HeldOutWork {
+  int64_t prompts = 0;                   // held-out prompts, from number 0
+  int64_t samples = 1;                   // completions of each
+  std::chrono::milliseconds patience{};  // longest time without a new completion
+  std::function<int()> stop_signal{};    // not 0 ends the wait
+};
+struct HeldOutAnswers {
+  std::vector<bridge::HeldOutSample> samples{};  // all, in order of prompt and sample; or none
+  std::string missing{};                         // why there are none
+};
 
 class RolloutSource {
  public:
@@ -26,9 +39,12 @@ class RolloutSource {
   // Publishes weights. Called once before the first step with the version of the loaded weights,
   // and after every update with the new version. `next_step`: the step whose rollouts are needed
   // next. Does not wait for workers.
+  // Collective over: the shard of a sharded decoder, if reads_weights(next_step). The other ranks
+  // take part by engine::join_reading().
+  // Throws: when the source has failed or the weights cannot be written.
   virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
 
-  // Whether publish() for this step reads the decoder.
+  // Whether publish() for this step reads the decoder; otherwise it does nothing. A pure function.
   virtual bool reads_weights(int64_t next_step) const = 0;
 
   // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
@@ -38,6 +54,13 @@ class RolloutSource {
   virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                            std::chrono::milliseconds timeout) = 0;
 
+  // Whether evaluate() works: the source has workers that make samples of held-out prompts.
+  virtual bool has_evaluation() const { return false; }
+  // Completions of held-out prompts by the workers, under the weights published last.
+  // Blocks: until all are there, none has come for work.patience, or a stop is asked for.
+  // Throws: when the source has failed; std::logic_error without has_evaluation().
+  virtual HeldOutAnswers evaluate(const HeldOutWork& work);
+
   // Counters of the rollouts received since this source was created.
   virtual SourceCounters counters() const { return {}; }
 
@@ -45,6 +68,7 @@ class RolloutSource {
   virtual void checkpointed(int64_t step) {}
 
   // Tells the workers that the run is over.
+  // Blocks: up to some 35 s, while a version is encoded and messages are sent.
   virtual void finish() {}
 };
 
@@ -52,6 +76,7 @@ class RolloutSource {
 // other prompts: dynamic_sampling = refill behaves like drop.
 // Throws: std::runtime_error naming file and line when the file is unusable (see read_rollout_file)
 // or a rollout breaks a rule of check_recorded().
+// Blocks: until the file is read.
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const Config& config);
 
@@ -64,6 +89,8 @@ struct NextRollouts {
 // pass nullptr. The wait ends on all ranks when stop_signal() is not 0 on one of them.
 // Collective over: `world`, in rounds of at most `round` each.
 // Blocks: until the rollouts are complete or a rank is asked to stop.
+// Throws: on rank 0 what RolloutSource::poll throws; c10::Error when the collectives fail, when
+// rollouts do not decode, or when another rank than 0 has a source.
 NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
                                 std::chrono::milliseconds round,
                                 const std::function<int()>& stop_signal);

@@ -10,6 +10,7 @@ void append_bridge_metrics(Metrics& metrics, const bridge::BridgeCounters& count
   const std::pair<const char*, uint64_t> named[] = {
       {"bridge/received", counters.received},
       {"bridge/accepted", counters.accepted},
+      {"bridge/evaluated", counters.evaluated},
       {"bridge/forgotten", counters.forgotten},
       {"bridge/duplicates", counters.duplicate},
       {"bridge/requeued", counters.requeued},
@@ -55,10 +56,7 @@ void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
       {"kept_zero_variance", counters.kept_zero_variance},
       {"failed_samples", counters.failed_samples},
       {"retried_samples", counters.retried_samples},
-      {"waiting", counters.waiting},
-      // Columns of older files: a stale rollout no longer takes its group with it.
-      {"dropped_siblings", 0},
-      {"regranted_groups", 0}};
+      {"waiting", counters.waiting}};
   for (const auto& [name, count] : named) {
     metrics.emplace_back(std::string("rollouts/") + name, static_cast<double>(count));
   }

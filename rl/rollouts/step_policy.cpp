@@ -17,7 +17,7 @@ void require(bool holds, const std::string& what) {
 }  // namespace
 
 StepPolicy::StepPolicy(StepRules rules) : rules_(std::move(rules)) {
-  constexpr int64_t kMaxRounds = bridge::kMaxGroupId / kRoundStride;
+  constexpr int64_t kMaxRounds = bridge::kFirstHeldOutGroup / kRoundStride;
   require(rules_.prompts_per_step >= 1 && rules_.group_size >= 1 && rules_.max_staleness >= 0,
           std::to_string(rules_.prompts_per_step) + " prompts a step, groups of " +
               std::to_string(rules_.group_size) + ", staleness " +

@@ -12,6 +12,7 @@ namespace ringside::rl {
 
 // Converts seconds to milliseconds and MiB to bytes. Reads the key files that config.curve names.
 // Options without a configuration key keep their defaults.
+// Blocks: on the key files.
 // Throws: what read_secret_key and read_allowed_keys throw.
 bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id,
                                        int64_t trainer_term,

@@ -14,28 +14,31 @@ constexpr double kNormal95 = 1.959963984540054;  // 97.5 % quantile of the norma
 
 using OfPrompt = std::function<std::optional<double>(const PromptResult&)>;
 
-EvalFigure figure_of(std::string name, std::span<const PromptResult> results,
-                     const OfPrompt& value) {
+// Appends the mean over the prompts that have a value; nothing when none has.
+void add_figure(std::vector<EvalFigure>& figures, std::string name,
+                std::span<const PromptResult> results, const OfPrompt& value) {
   std::vector<double> values;
   for (const PromptResult& result : results) {
     if (const auto own = value(result)) {
       values.push_back(*own);
     }
   }
+  if (values.empty()) {
+    return;
+  }
   EvalFigure figure{std::move(name)};
   const auto count = static_cast<double>(values.size());
-  if (values.empty()) {
-    return figure;
-  }
   figure.value = std::accumulate(values.begin(), values.end(), 0.0) / count;
-  if (values.size() > 1) {
+  const bool all_equal =
+      std::all_of(values.begin(), values.end(), [&](double own) { return own == values.front(); });
+  if (!all_equal) {  // the mean of equal numbers need not equal them exactly
     double squares = 0.0;
     for (const double own : values) {
       squares += (own - figure.value) * (own - figure.value);
     }
     figure.half_width = kNormal95 * std::sqrt(squares / (count - 1.0) / count);
   }
-  return figure;
+  figures.push_back(std::move(figure));
 }
 
 template <class T>
@@ -76,17 +79,15 @@ std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int6
     return {};
   }
   std::vector<EvalFigure> figures;
-  figures.push_back(
-      figure_of("reward", scored, [](const PromptResult& r) { return mean(r.rewards); }));
+  add_figure(figures, "reward", scored, [](const PromptResult& r) { return mean(r.rewards); });
   for (const int64_t k : pass_at_ks(samples)) {
-    figures.push_back(figure_of("pass@" + std::to_string(k), scored,
-                                [k](const PromptResult& r) { return pass_of(r, k); }));
+    add_figure(figures, "pass@" + std::to_string(k), scored,
+               [k](const PromptResult& r) { return pass_of(r, k); });
   }
-  figures.push_back(
-      figure_of("length", scored, [](const PromptResult& r) { return mean(r.lengths); }));
-  figures.push_back(figure_of("truncated", scored, [](const PromptResult& r) {
+  add_figure(figures, "length", scored, [](const PromptResult& r) { return mean(r.lengths); });
+  add_figure(figures, "truncated", scored, [](const PromptResult& r) {
     return static_cast<double>(r.truncated) / static_cast<double>(r.rewards.size());
-  }));
+  });
   return figures;
 }
 

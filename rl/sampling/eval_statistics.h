@@ -40,7 +40,8 @@ struct EvalFigure {
 
 // The figures in this order: reward; pass@k for k = 1, 2, 4, ... below `samples`, and `samples`;
 // length; truncated (share of completions). A prompt without a scored completion is left out. A
-// prompt with fewer scored completions than k is left out of that pass@k.
+// prompt with fewer scored completions than k is left out of that pass@k, which is absent if none
+// is left.
 // samples: completions per prompt. Empty if no prompt has a scored completion.
 std::vector<EvalFigure> eval_figures(std::span<const PromptResult> results, int64_t samples);
 

@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "rl/data/data_order.h"
+#include "rl/data/held_out_prompts.h"
 
 namespace ringside::rl {
 namespace {
 
 // Completions sampled as one batch.
 constexpr int64_t kCompletionBatch = 256;
-
-uint64_t completion_seed(const Config& config, uint64_t prompt, uint64_t sample) {
-  const auto seed = static_cast<uint64_t>(config.seed);
-  return sample == 0 ? mix_seed({seed, prompt}) : mix_seed({seed, prompt, sample});
-}
 
 void add_completion(PromptEvaluation& evaluation, std::size_t index,
                     const ScoredCompletion& scored) {
@@ -35,6 +30,9 @@ void add_completion(PromptEvaluation& evaluation, std::size_t index,
 PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::Decoder& decoder,
                                   const std::vector<Prompt>& prompts, const Config& config,
                                   const OnCompletion& on_completion) {
+  if (prompts.empty()) {
+    throw std::invalid_argument("evaluation: there are no prompts");
+  }
   PromptEvaluation evaluation;
   evaluation.results.resize(prompts.size());
   const int64_t samples = config.eval.samples;
@@ -45,7 +43,7 @@ PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::De
     std::vector<uint64_t> seeds;
     for (int64_t i = begin; i < end; ++i) {
       batch.push_back(prompts[i / samples]);
-      seeds.push_back(completion_seed(config, i / samples, i % samples));
+      seeds.push_back(held_out_seed(config, i / samples, i % samples));
     }
     const auto scored = sampler.sample(decoder, batch, seeds, config.eval.temperature);
     for (int64_t i = begin; i < end; ++i) {

@@ -1,11 +1,25 @@
 #include "rl/sampling/prompt_sampler.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringside::rl {
 
 PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
-    : config_(config.rollout), scorer_(config, model) {}
+    : config_(config.rollout), positions_(engine::num_positions(model)), scorer_(config, model) {}
+
+int64_t PromptSampler::fit_completions(const std::vector<Prompt>& prompts) {
+  if (positions_ > 0 && positions_ < config_.max_prompt_tokens + config_.max_completion_tokens) {
+    int64_t longest = 0;
+    for (const Prompt& prompt : prompts) {
+      longest = std::max(longest, static_cast<int64_t>(scorer_.encode(prompt).size()));
+    }
+    if (longest < positions_) {
+      config_.max_completion_tokens = std::min(config_.max_completion_tokens, positions_ - longest);
+    }
+  }
+  return config_.max_completion_tokens;
+}
 
 std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
                                                     const std::vector<Prompt>& prompts,

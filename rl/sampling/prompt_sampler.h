@@ -17,11 +17,17 @@ class PromptSampler {
 
   const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
 
+  // Lowers rollout.max_completion_tokens to what the model's positions leave after the longest of
+  // these prompts, if they leave anything; for commands whose recipe does not set it.
+  // Returns the length in use. Throws: what PromptScorer::encode throws.
+  int64_t fit_completions(const std::vector<Prompt>& prompts);
+
   // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout.
   // temperature 0 is greedy. record_routes: completions bring the experts that their tokens used.
   // Several threads compute the rewards.
   // Blocks: until all completions are sampled and scored.
-  // Throws: what PromptScorer::encode throws.
+  // Shapes: seeds is as long as prompts. The decoder is whole on this process.
+  // Throws: what PromptScorer::encode and engine::generate throw.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
                                        const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds, double temperature,
@@ -31,6 +37,7 @@ class PromptSampler {
 
  private:
   RolloutConfig config_;
+  int64_t positions_;  // of the model; 0: not known
   PromptScorer scorer_;
 };
 

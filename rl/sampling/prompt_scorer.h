@@ -42,12 +42,13 @@ class PromptScorer {
   // with ids that the model lacks.
   PromptScorer(const Config& config, const engine::ModelConfig& model);
 
-  // prompt_ids() with the limit of data.on_overlong.
-  // Throws: like it.
+  // The prompt's token ids: prompt_ids() with prompt_limit() of the configuration.
+  // Throws: as prompt_ids().
   std::vector<int64_t> encode(const Prompt& prompt) const;
 
   // One scored completion per prompt, from its ids and its completion. Several threads compute the
   // rewards.
+  // Shapes: the three are equally long.
   // Blocks: until all are scored.
   std::vector<ScoredCompletion> score(const std::vector<Prompt>& prompts,
                                       std::vector<std::vector<int64_t>> prompt_ids,

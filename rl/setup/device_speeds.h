@@ -21,9 +21,11 @@ struct FoundSpeeds {
 // Throws: std::invalid_argument when it is neither; std::runtime_error on a bad file.
 FoundSpeeds device_speeds(const Config& config);
 
+// The speeds of a file that write_device_speeds() wrote: FLOP/s, bytes/s, seconds, bytes.
 // Throws: std::runtime_error naming file and key.
 sp::DeviceSpeeds read_device_speeds(const std::filesystem::path& file);
 
+// Writes the speeds as JSON. Replaces the file; not atomic.
 // Throws: std::runtime_error when the file cannot be written.
 void write_device_speeds(const sp::DeviceSpeeds& speeds, const std::filesystem::path& file);
 

@@ -20,7 +20,7 @@ struct EndpointAddresses {
 // Throws: std::runtime_error when it cannot be written.
 void write_endpoint_file(const std::filesystem::path& path, const EndpointAddresses& addresses);
 
-// nullopt when the file does not exist.
+// The addresses; nullopt when the file does not exist.
 // Throws: std::runtime_error when it does not parse.
 std::optional<EndpointAddresses> read_endpoint_file(const std::filesystem::path& path);
 

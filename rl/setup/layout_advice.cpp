@@ -12,8 +12,10 @@
 #include <utility>
 
 #include "engine/models/decoder.h"
+#include "engine/nn/recurrent_runs.h"
 #include "engine/runner/collator_options.h"
 #include "rl/config/batch_arithmetic.h"
+#include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
@@ -35,11 +37,7 @@ constexpr double kBackward = 2.0, kAttentionBackward = 2.5;
 
 int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-std::string in_gib(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GiB", bytes / (1 << 30));
-  return text;
-}
+std::string size_text(int64_t bytes) { return byte_text(static_cast<double>(bytes)); }
 
 std::string in_seconds(double seconds) {
   char text[32];
@@ -90,9 +88,8 @@ std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     units.push_back({elements_of(engine::decoder_layer_specs(model, layer)), 2, 1});
-    if (model.has_experts(layer)) {
-      units.push_back({elements_of(engine::layer_experts_specs(model, layer)), 2, 1,
-                       /*of_experts=*/true});
+    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+      units.push_back({elements_of(specs), 2, 1, /*of_experts=*/true});
     }
   }
   units.push_back({model.hidden_size, 1, 1});
@@ -136,15 +133,10 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
 double active_elements(const engine::ModelConfig& model) {
   double active = 0.0;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    for (const engine::ParamSpec& spec : engine::decoder_layer_specs(model, layer)) {
-      // Experts that are one tensor are in the layer's own unit.
-      const bool of_experts = spec.name.find(".mlp.experts.") != std::string::npos;
-      active += static_cast<double>(
-          of_experts ? spec.numel() / model.experts.count * model.experts.per_token : spec.numel());
-    }
-    if (model.has_experts(layer)) {
-      active += static_cast<double>(elements_of(engine::layer_experts_specs(model, layer)) /
-                                    model.experts.count * model.experts.per_token);
+    active += static_cast<double>(elements_of(engine::decoder_layer_specs(model, layer)));
+    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+      active +=
+          static_cast<double>(elements_of(specs) / model.experts.count * model.experts.per_token);
     }
   }
   return active;
@@ -164,13 +156,39 @@ int64_t expert_row_bytes(const Config& config, const engine::ModelConfig& model,
   return layers * passes * 2 * rows * model.hidden_size * element;
 }
 
-// Number of layers with each window.
+// Number of layers with each window. Those with a delta net attend to nothing.
 std::map<int64_t, int64_t> layers_by_window(const engine::ModelConfig& model) {
   std::map<int64_t, int64_t> layers;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    ++layers[model.window(layer)];
+    layers[model.window(layer)] += engine::is_delta_net(model, layer) ? 0 : 1;
   }
   return layers;
+}
+
+int64_t delta_layers(const engine::ModelConfig& model) {
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    layers += engine::is_delta_net(model, layer) ? 1 : 0;
+  }
+  return layers;
+}
+
+// FLOPs of a delta net's rule for one token: products of chunks, and of each with the state.
+double delta_flops(const sp::StateShape& shape) {
+  constexpr double chunk = engine::ChunkTables::kChunk;
+  const auto k = static_cast<double>(shape.key_dim), v = static_cast<double>(shape.value_dim);
+  return 2.0 * static_cast<double>(shape.value_heads) * (chunk * (2.5 * k + 1.5 * v) + 3.0 * k * v);
+}
+
+// A delta net's exchanges of heads of a micro-batch. Maps of states are small beside them.
+double delta_bytes(const Config& config, const sp::StateShape& shape, double element) {
+  const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
+  const auto r = static_cast<double>(config.parallel.ringattn_parallel_size);
+  const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / (r * u);
+  const double forwards = config.model.recompute == Recompute::kNone ? 1 : 2;
+  const auto channels =
+      static_cast<double>(shape.key_heads * (shape.channels() + shape.out_channels()));
+  return (forwards + 1) * tokens * channels * (u - 1) / u * element;
 }
 
 // Attention's bytes of a micro-batch and a layer without pruning: the closed formulas of the plans.
@@ -215,7 +233,13 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
       pairs += times * (n * w - 0.5 * w * w);
     }
   }
-  const double dense = 2.0 * tokens * active_elements(model);
+  double dense = 2.0 * tokens * active_elements(model);
+  if (model.has_delta_net()) {
+    const auto layers = static_cast<double>(delta_layers(model));
+    const sp::StateShape& shape = model.delta_net.shape;
+    dense += layers * tokens * delta_flops(shape);
+    sent += layers * delta_bytes(config, shape, element);
+  }
   const double attention =
       4.0 * pairs / sp_ranks * static_cast<double>(model.num_attention_heads * model.head_dim);
   const bool recomputes = config.model.recompute != Recompute::kNone;
@@ -264,7 +288,8 @@ std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
     ParallelConfig option = chosen;
     if (sp_size != chosen.sequence_parallel_size()) {
       int64_t ulysses = 1;
-      for (int64_t u = 1; u <= std::min(sp_size, model.num_key_value_heads); ++u) {
+      const int64_t most = std::min(model.num_key_value_heads, engine::most_ulysses_ranks(model));
+      for (int64_t u = 1; u <= std::min(sp_size, most); ++u) {
         ulysses = sp_size % u == 0 ? u : ulysses;
       }
       option.ulysses_parallel_size = ulysses;
@@ -312,9 +337,8 @@ std::string words_of(const LayoutOption& option) {
 }
 
 std::string needs(const LayoutOption& option) {
-  return in_gib(static_cast<double>(option.memory.total())) + " a rank, " +
-         in_gib(static_cast<double>(option.memory.host)) + " of host memory, " +
-         in_seconds(option.time.total());
+  return size_text(option.memory.total()) + " a rank, " + size_text(option.memory.host) +
+         " of host memory, " + in_seconds(option.time.total());
 }
 
 }  // namespace
@@ -373,14 +397,13 @@ StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model)
 }
 
 std::string describe(const StepTraffic& traffic) {
-  const auto gib = [](int64_t bytes) { return in_gib(static_cast<double>(bytes)); };
   return "sent by a rank in an optimizer step of " + std::to_string(traffic.micro_batches) +
          " full micro-batch" + (traffic.micro_batches == 1 ? "" : "es") + ": about " +
-         gib(traffic.total()) + ": gathered weights " + gib(traffic.gather) +
-         ", reduce-scattered gradients " + gib(traffic.reduce_scatter) +
-         ", all-reduced gradients " + gib(traffic.all_reduce) + ", attention " +
-         gib(traffic.attention) +
-         (traffic.experts > 0 ? ", rows to and from experts " + gib(traffic.experts) : "");
+         size_text(traffic.total()) + ": gathered weights " + size_text(traffic.gather) +
+         ", reduce-scattered gradients " + size_text(traffic.reduce_scatter) +
+         ", all-reduced gradients " + size_text(traffic.all_reduce) + ", attention " +
+         size_text(traffic.attention) +
+         (traffic.experts > 0 ? ", rows to and from experts " + size_text(traffic.experts) : "");
 }
 
 LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,
@@ -425,9 +448,9 @@ std::vector<std::string> describe_options(const Config& config, const engine::Mo
   const LayoutOption chosen = layout_option(config, model, target);
   const bool fits = chosen.memory.total() <= usable;
   std::vector<std::string> lines;
-  lines.push_back("in " + in_gib(static_cast<double>(memory)) + " a rank, of which " +
-                  in_gib(static_cast<double>(usable)) + " are used: the layout above " +
-                  (fits ? "fits" : "does not fit") + ": " + needs(chosen));
+  lines.push_back("in " + size_text(memory) + " a rank, of which " + size_text(usable) +
+                  " are used: the layout above " + (fits ? "fits" : "does not fit") + ": " +
+                  needs(chosen));
   std::vector<LayoutOption> options = layout_options(config, model, target);
   const auto smallest = *std::min_element(options.begin(), options.end(),
                                           [](const LayoutOption& a, const LayoutOption& b) {
@@ -480,9 +503,11 @@ int64_t bytes_of_text(std::string_view text) {
   const std::pair<std::string_view, double> units[] = {
       {"", 1.0},   {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
       {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9}};
+  constexpr double kMost = 1152921504606846976.0;  // 2^60, 1 EiB
   for (const auto& [name, factor] : units) {
-    if (error == std::errc() && unit == name && std::isfinite(number) && number > 0.0) {
-      return static_cast<int64_t>(number * factor);
+    const double bytes = number * factor;
+    if (error == std::errc() && unit == name && bytes >= 1.0 && bytes <= kMost) {
+      return static_cast<int64_t>(bytes);
     }
   }
   throw std::invalid_argument("is \"" + std::string(text) +

@@ -35,7 +35,7 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
 // micro-batches is that of the largest mini-batch of the longest samples.
 StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model);
 
-// One line, in GiB.
+// The traffic in one line, in GiB.
 std::string describe(const StepTraffic& traffic);
 
 // What layouts are compared for.
@@ -74,11 +74,12 @@ std::vector<std::string> describe_options(const Config& config, const engine::Mo
                                           const TargetDevice& target, int64_t memory);
 
 // describe_options() for a configuration as it was read, by the speeds of sp.device_speeds. Where
-// that is empty and model.device is not cpu, the memory is that of this machine's device, or of an
-// H100 if it has none. Reads model.path/config.json.
+// that is empty and model.device is not cpu, the speeds are those of this machine's device, or of
+// an H100 if it has none. Reads model.path/config.json. memory: bytes of a device.
+// Throws: as load_model_config(), device_speeds() and factor_context_parallel().
 std::vector<std::string> advise_layout(const Config& config, int64_t memory);
 
-// "80GiB", "512MiB", "80GB" or a number of bytes.
+// Bytes of "80GiB", "512MiB", "80GB" or a number of bytes, from 1 to 2^60.
 // Throws: std::invalid_argument naming the text.
 int64_t bytes_of_text(std::string_view text);
 

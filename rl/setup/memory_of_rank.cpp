@@ -3,10 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
+#include <vector>
 
 #include "engine/nn/token_scores.h"
+#include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
@@ -31,6 +32,36 @@ engine::StateShape state_shape(const Config& config) {
   return state;
 }
 
+// Lengths of the documents of a full micro-batch: as long as they may be.
+std::vector<int64_t> full_micro_batch(const Config& config) {
+  const int64_t limit =
+      config.algorithm.name == AlgorithmName::kSft
+          ? config.data.max_length
+          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+  std::vector<int64_t> lengths;
+  for (int64_t left = config.train.tokens_per_micro_batch; left > 0; left -= lengths.back()) {
+    lengths.push_back(limit > 0 ? std::min(limit, left) : left);
+  }
+  return lengths;
+}
+
+// The largest part that a rank has in layers with a delta net.
+engine::DeltaShape delta_shape(const Config& config, const engine::ModelConfig& model) {
+  const int64_t ring = config.parallel.ringattn_parallel_size;
+  const int64_t ulysses = config.parallel.ulysses_parallel_size;
+  engine::DeltaShape largest;
+  const sp::SequenceLayout layout(sp::SegmentForest::of_documents(full_micro_batch(config)), ring,
+                                  ulysses, config.sp.placement);
+  for (int64_t r = 0; r < ring; ++r) {
+    const engine::DeltaShape shape =
+        engine::delta_shape(sp::plan_state(layout, model.delta_net.shape, r * ulysses));
+    if (shape.chunks + shape.mapped_chunks >= largest.chunks + largest.mapped_chunks) {
+      largest = shape;
+    }
+  }
+  return largest;
+}
+
 engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& model,
                              const at::TensorOptions& hidden) {
   const int64_t ulysses = config.parallel.ulysses_parallel_size;
@@ -41,6 +72,9 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
   shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
   shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
+  if (model.has_delta_net()) {
+    shape.delta = delta_shape(config, model);
+  }
   shape.activations = activation_options(config);
   shape.logit_rows =
       engine::token_score_rows(hidden, model.vocab_size, shape.activations.logit_chunk_bytes);
@@ -62,11 +96,7 @@ std::optional<engine::AdapterShape> adapter_shape(const LoraConfig& lora) {
   return shape;
 }
 
-std::string gib(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (1 << 30));
-  return text;
-}
+std::string bytes_of(int64_t bytes) { return byte_text(static_cast<double>(bytes)); }
 
 }  // namespace
 
@@ -98,21 +128,21 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
 
 std::string describe(const RankMemory& memory) {
   const engine::MemoryEstimate& policy = memory.policy;
-  std::string text = "memory of a rank: about " + gib(memory.total()) +
-                     " GiB at the peak of a full micro-batch: weights " + gib(policy.weights) +
-                     ", moments " + gib(policy.moments) + ", gradients " + gib(policy.gradients) +
-                     ", gathered or cast weights " + gib(policy.gathered) + ", activations " +
-                     gib(policy.activations) +
-                     (policy.logits > 0 ? ", logits " + gib(policy.logits)
-                                        : ", a layer's backward " + gib(policy.working)) +
-                     ", communication buffers " + gib(policy.communication);
+  std::string text = "memory of a rank: about " + bytes_of(memory.total()) +
+                     " at the peak of a full micro-batch: weights " + bytes_of(policy.weights) +
+                     ", moments " + bytes_of(policy.moments) + ", gradients " +
+                     bytes_of(policy.gradients) + ", gathered or cast weights " +
+                     bytes_of(policy.gathered) + ", activations " + bytes_of(policy.activations) +
+                     (policy.logits > 0 ? ", logits " + bytes_of(policy.logits)
+                                        : ", a layer's backward " + bytes_of(policy.working)) +
+                     ", communication buffers " + bytes_of(policy.communication);
   if (memory.reference > 0) {
-    text += ", reference " + gib(memory.reference);
+    text += ", reference " + bytes_of(memory.reference);
   }
   if (memory.critic > 0) {
-    text += ", critic " + gib(memory.critic);
+    text += ", critic " + bytes_of(memory.critic);
   }
-  return text + "; in host memory " + gib(memory.host);
+  return text + "; in host memory " + bytes_of(memory.host);
 }
 
 }  // namespace ringside::rl

@@ -22,14 +22,14 @@ struct RankMemory {
   int64_t total() const { return policy.peak() + reference + critic; }
 };
 
-// Of the rank with the most tokens, when every token of a micro-batch is a loss token. Several
-// micro-batches make an optimizer step.
+// The prediction for the rank with the most tokens, when every token of a micro-batch is a loss
+// token and several micro-batches make an optimizer step. In bytes.
 // `config` has its context-parallel size factored. device: a kind of device, which need not be
 // here.
 RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
                           c10::Device device = c10::Device(c10::kCPU));
 
-// One line, in GiB.
+// The memory in one line, in GiB.
 std::string describe(const RankMemory& memory);
 
 }  // namespace ringside::rl

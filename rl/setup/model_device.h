@@ -14,7 +14,7 @@ namespace ringside::rl {
 // it can.
 std::string device_problem(const Config& config, int64_t local_rank);
 
-// Its device.
+// The device of the rank with this number on its machine.
 // Throws: std::invalid_argument with the key and device_problem().
 c10::Device model_device(const Config& config, int64_t local_rank);
 

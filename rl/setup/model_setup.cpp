@@ -71,7 +71,10 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   if (const std::string problem = async_ulysses_problem(config, model); !problem.empty()) {
     throw std::invalid_argument("sp.async_ulysses: " + problem);
   }
-  check_expert_count(config.parallel, model.experts.count);
+  if (const std::string problem = expert_count_problem(config.parallel, model.experts.count);
+      !problem.empty()) {
+    throw std::invalid_argument("parallel.expert_parallel_size: " + problem);
+  }
   return model;
 }
 

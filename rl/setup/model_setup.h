@@ -21,7 +21,8 @@ at::ScalarType scalar_type(DType dtype);
 
 // The device and config.model.dtype as a context for whole models.
 engine::ComputeContext compute_context(const Config& config, c10::Device device);
-// The same for models of a trainer's rank, which may be sharded.
+// The same for models of a trainer's rank, which may be sharded. Not collective.
+// Throws: as make_sharding().
 engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups);
 
 // The choices of config.model about activations.
@@ -31,27 +32,36 @@ engine::ActivationOptions activation_options(const Config& config);
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model);
 
 // The model configuration at `path`, extended by the settings of config.model.
+// Throws: as engine::load_model_config(); std::invalid_argument naming the key when
+// sp.async_ulysses or parallel.expert_parallel_size does not suit the model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
 
 // The adapters that config.lora describes; lora.rank is above 0.
+// Throws: as engine::parse_adapter_targets().
 engine::AdapterOptions adapter_options(const LoraConfig& config);
 
 // The keys lora.* as "key=value" that use the adapters of a PEFT directory as they are.
 // Throws: as engine::read_adapter_options.
 std::vector<std::string> adapter_overrides(const std::filesystem::path& dir);
 
-// The starting weights that config.model describes: read from `path` or drawn from config.seed.
+// The starting weights that config.model describes: read from `path` or drawn from config.seed. Not
+// collective: a rank of a sharded model keeps its part.
+// Blocks: until the weights are read.
+// Throws: as load_model_config(); std::runtime_error when the weights cannot be loaded.
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
                                                      const engine::ComputeContext& context);
 
 // The policy as training starts: the starting weights of model.path; with lora.rank above 0 frozen,
-// with adapters read from lora.path or drawn from config.seed.
-// Throws: std::runtime_error when either cannot be loaded.
+// quantised as lora.base says, with adapters read from lora.path or drawn from config.seed. Not
+// collective.
+// Throws: as load_starting_model() and adapter_options(); std::runtime_error when the adapters
+// cannot be loaded.
 std::unique_ptr<engine::Decoder> load_policy(const Config& config,
                                              const engine::ComputeContext& context);
 
 // A worker's model before its first weights: load_policy() if versions are adapters alone,
 // otherwise a model whose parameters arrive with the first version.
+// Throws: as load_policy().
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
 
 }  // namespace ringside::rl

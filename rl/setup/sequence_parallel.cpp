@@ -8,6 +8,7 @@
 
 #include "engine/io/hf_directory.h"
 #include "engine/runner/collator_options.h"
+#include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
 #include "sp/plan/method_choice.h"
 
@@ -21,6 +22,7 @@ int64_t element_bytes(DType dtype) {
 sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelConfig& model) {
   sp::MethodQuery query;
   query.heads = engine::head_shape(model);
+  query.most_ulysses = engine::most_ulysses_ranks(model);
   const int64_t budget = config.train.tokens_per_micro_batch;
   const int64_t longest =
       std::min(budget, config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens);
@@ -67,6 +69,13 @@ std::string milliseconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g ms", 1e3 * seconds);
   return text;
+}
+
+// "ulysses 4 x ring 2: 1.2 MiB a layer and rank, 0.3 ms predicted".
+std::string cost_text(const sp::MethodCost& cost) {
+  return "ulysses " + std::to_string(cost.ulysses) + " x ring " + std::to_string(cost.ring) + ": " +
+         byte_text(static_cast<double>(cost.bytes)) + " a layer and rank, " +
+         milliseconds(cost.seconds) + " predicted";
 }
 
 std::string advice_on_length(const LayerTime& shared, const LayerTime& alone) {
@@ -151,8 +160,10 @@ void factor_context_parallel(Config& config) {
     }
   }
   throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " +
-                              std::to_string(size) +
-                              " exceeds the model's query heads; expected sp.method auto or ring");
+                              std::to_string(size) + " exceeds the " +
+                              std::to_string(most_ulysses_ranks(model)) +
+                              " ranks that the model's heads allow; expected sp.method auto or "
+                              "ring");
 }
 
 std::vector<std::string> describe_sequence_parallel(const Config& config) {
@@ -173,7 +184,7 @@ std::vector<std::string> describe_sequence_parallel(const Config& config) {
     const bool is_used = cost.ulysses == factored.parallel.ulysses_parallel_size;
     lines.push_back(
         std::string(is_used ? "context parallel, used:     " : "context parallel, not used: ") +
-        sp::describe(cost) + " (speeds of " + found.speeds.name + ")");
+        cost_text(cost) + " (speeds of " + found.speeds.name + ")");
     if (is_used) {
       used = layer_time(query, model, cost);
     }

@@ -22,14 +22,15 @@ sp::SequenceOptions sequence_options(const SpConfig& config);
 // in use is marked. Then advice, one line each, where the predictions speak against the
 // configuration: sequences too short to share, axes that cross nodes, the asynchronous form of
 // Ulysses. Empty for one rank or without model.path. Reads model.path/config.json.
-// Throws: std::invalid_argument on head counts that do not fit.
+// Throws: as factor_context_parallel().
 std::vector<std::string> describe_sequence_parallel(const Config& config);
 
 // Factors parallel.context_parallel_size into ulysses_parallel_size and ringattn_parallel_size and
 // sets it to 0. A configuration without it is unchanged. `auto` selects the factoring that the
 // plans of a full micro-batch of the longest samples predict to be fastest. Reads
 // model.path/config.json for the head counts.
-// Throws: std::invalid_argument when no factoring fits them.
+// Throws: std::invalid_argument when no factoring fits them; what engine::load_model_config() and
+// device_speeds() throw.
 void factor_context_parallel(Config& config);
 
 }  // namespace ringside::rl

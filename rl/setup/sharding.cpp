@@ -77,15 +77,15 @@ std::shared_ptr<const engine::ExpertSharding> make_expert_sharding(
           groups.tensors(axes.shard), groups.tensors(axes.replicas), config.zero_stage})});
 }
 
-void check_expert_count(const ParallelConfig& config, int64_t experts) {
+std::string expert_count_problem(const ParallelConfig& config, int64_t experts) {
   const int64_t ranks = config.expert_parallel_size;
   if (ranks == 1 || ranks <= experts) {
-    return;
+    return "";
   }
-  throw std::invalid_argument("parallel.expert_parallel_size is " + std::to_string(ranks) +
-                              (experts == 0 ? ", but the model has no experts; expected 1"
-                                            : ", but a layer has " + std::to_string(experts) +
-                                                  " experts; expected at most that many"));
+  return "is " + std::to_string(ranks) +
+         (experts == 0 ? ", but the model has no experts; expected 1"
+                       : ", but a layer has " + std::to_string(experts) +
+                             " experts; expected at most that many");
 }
 
 void fix_replicas(ParallelConfig& config, int64_t world) {

@@ -36,13 +36,14 @@ std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& conf
 std::shared_ptr<const engine::ExpertSharding> make_expert_sharding(const ParallelConfig& config,
                                                                    const sp::ProcessGroups& groups);
 
-// Throws: std::invalid_argument, naming parallel.expert_parallel_size, when it is above 1 and the
-// model has no experts, or fewer.
-void check_expert_count(const ParallelConfig& config, int64_t experts);
+// What is wrong with parallel.expert_parallel_size for layers of `experts` experts (0: the model
+// has none): it may be 1, or at most their number. "" when nothing is.
+std::string expert_count_problem(const ParallelConfig& config, int64_t experts);
 
 // Sets parallel.data_parallel_replicate_size, if it is 0, to the number of copies that `world`
-// ranks hold. `world` 0: as many ranks as one copy needs. Throws: std::invalid_argument that names
-// the remainder when a copy's ranks do not divide the world.
+// ranks hold. `world` 0: as many ranks as one copy needs.
+// Throws: std::invalid_argument that names the remainder when a copy's ranks do not divide the
+// world.
 void fix_replicas(ParallelConfig& config, int64_t world);
 
 }  // namespace ringside::rl

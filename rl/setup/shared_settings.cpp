@@ -18,23 +18,44 @@
 namespace ringside::rl {
 namespace {
 
-std::string fingerprint_of(const PromptSet& set, bool shuffle) {
-  bridge::Hash128 hash;
-  const auto add = [&](const std::string& text) {
-    // The length prefix makes the bytes of any two lists differ.
+// Hash of a list of texts. The length before each makes the bytes of any two lists differ.
+class ListHash {
+ public:
+  void add(const std::string& text) {
     const std::string length = std::to_string(text.size()) + ":";
-    hash.update(std::as_bytes(std::span(length)));
-    hash.update(std::as_bytes(std::span(text)));
-  };
-  add(shuffle ? "shuffled" : "in order");
-  for (const Prompt& prompt : set.prompts) {
-    add(prompt.prompt);
-    add(prompt.answer);
+    hash_.update(std::as_bytes(std::span(length)));
+    hash_.update(std::as_bytes(std::span(text)));
   }
+  void add(const std::vector<Prompt>& prompts) {
+    for (const Prompt& prompt : prompts) {
+      add(prompt.prompt);
+      add(prompt.answer);
+    }
+  }
+  std::string hex() { return hash_.hex(); }
+
+ private:
+  bridge::Hash128 hash_;
+};
+
+std::string fingerprint_of(const PromptSet& set, bool shuffle) {
+  ListHash hash;
+  hash.add(shuffle ? "shuffled" : "in order");
+  hash.add(set.prompts);
   for (const OrderPart& part : set.parts) {
     if (part.weight > 0) {
-      add(std::to_string(part.size) + " items of weight " + text_of(part.weight));
+      hash.add(std::to_string(part.size) + " items of weight " + text_of(part.weight));
     }
+  }
+  return hash.hex();
+}
+
+std::string fingerprint_of(const HeldOutPrompts& held_out) {
+  ListHash hash;
+  for (const HeldOutSet& set : held_out.sets()) {
+    hash.add(set.set.name);
+    hash.add(std::to_string(set.prompts.size()));
+    hash.add(set.prompts);
   }
   return hash.hex();
 }
@@ -76,7 +97,7 @@ std::string published_weights(const LoraConfig& lora) {
 }  // namespace
 
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
-                                 const PromptSet& prompts,
+                                 const PromptSet& prompts, const HeldOutPrompts& held_out,
                                  std::optional<std::vector<int64_t>> stop_ids) {
   const RolloutConfig& rollout = config.rollout;
   bridge::Settings settings;
@@ -97,6 +118,9 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   settings.reward_options = options_text(rollout);
   if (!prompts.prompts.empty()) {
     settings.prompts = fingerprint_of(prompts, config.data.shuffle);
+  }
+  if (held_out.size() > 0) {
+    settings.held_out = fingerprint_of(held_out);
   }
   settings.weights = published_weights(config.lora);
   settings.tokenizer =

@@ -27,7 +27,9 @@ struct LocalBatch {
   std::vector<at::Tensor> routes = {};
 };
 
-// The micro-batch's rows as routes of a model with these experts; undefined without rows.
+// The micro-batch's rows as routes of a model with these experts; undefined, on every rank, if no
+// document has rows.
+// Shapes: [s, layers with experts, experts a token], uint8 or int16.
 // Throws: c10::Error when the rows have another size.
 at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model);
 
@@ -54,8 +56,9 @@ class RouteOutputs {
 // fp64 for a model that computes in fp64, else fp32.
 at::ScalarType column_dtype(at::ScalarType compute_dtype);
 
-// The column's values at the micro-batch's entries, [n] in dtype. If the column is empty, every
-// value is `otherwise`.
+// The column's values at the micro-batch's entries, [n] in dtype, on the host. If the column is
+// empty, every value is `otherwise`.
+// Throws: std::out_of_range for an entry beyond the column.
 at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
                        int64_t first_token, at::ScalarType dtype, double otherwise = 0.0);
 
@@ -65,6 +68,8 @@ class ColumnOutputs {
  public:
   // values_n belong to the micro-batch's entries in the column, which has N numbers. Column and
   // micro-batch must live until store().
+  // Shapes: values_n [n], of any floating-point dtype.
+  // Throws: c10::Error for another number of values than entries.
   void add(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
            const at::Tensor& values_n);
 
@@ -101,6 +106,7 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
 // Merges columns that hold each rank's own tokens and 0 elsewhere, with one all-reduce (SUM) for
 // all columns. The result is bitwise exact. Does nothing without columns.
 // Collective over: the world.
+// Shapes: all columns have one length, the same on every rank.
 void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& world);
 
 }  // namespace ringside::rl

@@ -39,7 +39,7 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates);
 
 // Loads algorithm.critic.model_path, or model.path if that is empty, in model.dtype. If it is empty
 // and model.init is random, the weights are drawn at random instead. Not collective.
-// Throws: std::runtime_error as load_value_weights.
+// Throws: std::runtime_error as load_value_weights; as load_model_config().
 std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
                                                          const engine::ComputeContext& context);
 
@@ -48,10 +48,12 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
 class Critic {
  public:
   // Starts from load_starting_critic(). Not collective.
+  // Throws: as load_starting_critic().
   Critic(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
-  // Takes part in another rank's save(). Collective over: the shard.
+  // Takes part in another rank's save().
+  // Collective over: the shard.
   void join_save() const { engine::join_reading(std::as_const(*model_).units()); }
   engine::ModelRunner& runner() { return runner_; }
 
@@ -66,6 +68,7 @@ class Critic {
 
   // Writes the value model (save_value_model) into a new directory, which may lie inside an
   // AtomicDirectory. Call on one rank.
+  // Collective over: the shard, whose other ranks call join_save().
   // Throws: std::runtime_error or std::system_error on a write failure.
   void save(const std::filesystem::path& dir) const;
 

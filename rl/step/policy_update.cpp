@@ -104,6 +104,7 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
     routes.changed = changed->second.front();
   }
   UpdateResult result = reduce(sums, work, routes, control);
+  result.experts.aux_loss = step.balance_loss;
   result.grad_norm = step.grad_norm;
   result.loss_scale = step.loss_scale;
   result.skipped = step.skipped;

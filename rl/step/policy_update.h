@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct ExpertFigures {
   bool present = false;   // the model has experts
   double load_max = 0.0;  // rows of the fullest expert / mean of its layer, in the worst layer
   double unused = 0.0;    // share of all experts that got no row
+  std::optional<double> aux_loss = {};  // StepResult::balance_loss
 };
 
 struct UpdateResult {
@@ -60,7 +62,7 @@ struct StepSize {
 };
 
 // Accumulates gradients over all inputs and takes one optimizer step. The result is the same on
-// every rank.
+// every rank; its learning_rate is left to the caller.
 // Collective over: the world.
 // Throws: as ModelRunner::step.
 UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,

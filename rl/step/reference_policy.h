@@ -13,8 +13,8 @@ namespace ringside::rl {
 class ReferencePolicy {
  public:
   // Loads model.reference_path, or model.path if that is empty. If that is empty and `policy` has
-  // adapters, the reference is the policy without them and shares its memory.
-  // Throws: std::runtime_error when the model cannot be loaded.
+  // adapters, the reference is the policy without them and shares its memory. Not collective.
+  // Throws: as load_starting_model().
   ReferencePolicy(const Config& config, const engine::Decoder& policy,
                   const sp::ProcessGroups& comms);
 
@@ -23,7 +23,7 @@ class ReferencePolicy {
 
   // Updates the reference after step `step` (counted from 1). Every
   // algorithm.reference_update_every steps, in master weights: reference = mixup x policy + (1 -
-  // mixup) x reference. The same on every rank.
+  // mixup) x reference. Not collective: each rank updates its part.
   // Source: TRL's sync_ref_model; TR-DPO, Gorbatovski et al. 2024.
   void follow(const engine::ModelRunner& policy, int64_t step);
 
@@ -36,7 +36,8 @@ class ReferencePolicy {
   engine::ModelRunner runner_;
 };
 
-// The reference policy that the configuration asks for, or nullptr.
+// The reference policy that the configuration asks for, or nullptr. Not collective.
+// Throws: as ReferencePolicy.
 std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const engine::Decoder& policy,
                                                 const sp::ProcessGroups& comms);
 

@@ -68,6 +68,7 @@ class BackgroundSave {
   // Copies the slices and starts to write. The save must be idle. `tag` names the temporary
   // directory: the same on every rank, another for each save of a run.
   // Blocks: until the copies are in host memory.
+  // Throws: c10::Error when a save is in progress.
   void start(Request request, int64_t tag);
 
   // Waits until the save is complete; returns whether there was one.

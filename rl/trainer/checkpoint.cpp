@@ -1,5 +1,6 @@
 #include "rl/trainer/checkpoint.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -42,6 +43,21 @@ std::map<int64_t, fs::path> complete_checkpoints(const fs::path& run_dir) {
     }
   }
   return found;
+}
+
+// Removes a directory that is not complete. One that commit_directory() put aside goes back to its
+// name when the new one did not get there.
+void recover(const fs::path& path) {
+  if (!is_temporary(path)) {
+    return;
+  }
+  const std::string name = path.string();
+  const fs::path target = name.substr(0, std::min(name.rfind(".old-"), name.size()));
+  if (target != path && !fs::exists(target)) {
+    fs::rename(path, target);
+  } else {
+    fs::remove_all(path);
+  }
 }
 
 // Renames it first: a removal that is interrupted leaves nothing that looks like a checkpoint.
@@ -96,15 +112,18 @@ void prune_checkpoints(const fs::path& run_dir, int64_t keep, const std::string&
   }
 }
 
-void remove_unfinished_checkpoints(const fs::path& run_dir) {
+fs::path final_directory(const fs::path& run_dir) { return run_dir / "checkpoint-final"; }
+
+void recover_checkpoints(const fs::path& run_dir) {
   for (const fs::path& path : entries_of(run_dir / "checkpoints")) {
-    if (path.filename().string().find(".tmp-") != std::string::npos) {
-      fs::remove_all(path);
+    recover(path);
+  }
+  for (const fs::path& path : entries_of(run_dir)) {
+    if (path.filename().string().starts_with(final_directory(run_dir).filename().string())) {
+      recover(path);
     }
   }
 }
-
-fs::path final_directory(const fs::path& run_dir) { return run_dir / "checkpoint-final"; }
 
 void write_final_state(const fs::path& dir, const TrainingState& state) {
   const nlohmann::ordered_json json{{"step", state.step}, {"run_id", state.run_id}};

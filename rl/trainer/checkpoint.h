@@ -12,33 +12,40 @@
 
 namespace ringside::rl {
 
-// RUN_DIR/checkpoints/step-NNNNNN
+// RUN_DIR/checkpoints/step-NNNNNN, with more digits where a step has more.
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, int64_t step);
 
 // The complete checkpoint with the most steps under RUN_DIR/checkpoints; nullopt when there is
 // none.
+// Throws: std::runtime_error naming the manifest of any of them that is not of its form.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& run_dir);
 
 // Finished steps of a complete checkpoint.
 // Throws: std::runtime_error when `dir` is no complete checkpoint.
 int64_t checkpoint_step(const std::filesystem::path& dir);
 
-// The complete checkpoint with the best evaluation by `metric`, the earliest of equals; nullopt
-// when none has one.
+// A checkpoint with its evaluation.
 struct BestCheckpoint {
   std::filesystem::path dir;
   EvaluationResult evaluation;
 };
+// The complete checkpoint with the best evaluation by `metric`, the earliest of equals; nullopt
+// when none has one.
+// Throws: as latest_checkpoint().
 std::optional<BestCheckpoint> best_checkpoint(const std::filesystem::path& run_dir,
                                               const std::string& metric);
 
 // Removes all but the newest `keep` checkpoints of RUN_DIR/checkpoints (0: removes none) and the
 // best by `best_metric`, if that is not empty.
+// Throws: as latest_checkpoint(); std::system_error when one cannot be removed.
 void prune_checkpoints(const std::filesystem::path& run_dir, int64_t keep,
                        const std::string& best_metric);
 
-// Removes what saves and removals left that were interrupted. Call under the directory's lock.
-void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
+// Removes what saves and removals left that were interrupted, of RUN_DIR/checkpoints and of
+// RUN_DIR/checkpoint-final. A directory whose replacement was interrupted gets its name back
+// (engine::commit_directory). Call under the directory's lock.
+// Throws: std::system_error when one cannot be removed or renamed.
+void recover_checkpoints(const std::filesystem::path& run_dir);
 
 // RUN_DIR/checkpoint-final
 std::filesystem::path final_directory(const std::filesystem::path& run_dir);

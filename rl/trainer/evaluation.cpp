@@ -1,84 +1,156 @@
 #include "rl/trainer/evaluation.h"
 
+#include <chrono>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "engine/models/whole_weights.h"
 #include "rl/config/eval_sets.h"
+#include "rl/data/held_out_prompts.h"
 #include "rl/report/log.h"
+#include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_evaluation.h"
 
 namespace ringside::rl {
-class HeldOutPrompts {
- public:
-  HeldOutPrompts(const Config& config, const engine::ModelConfig& model);
-  Metrics evaluate(const engine::Decoder& decoder) const;
+namespace {
 
- private:
-  struct Set {
-    EvalSet set;
-    std::vector<Prompt> prompts;
-  };
-  Metrics evaluate(const engine::Decoder& decoder, const Set& held_out) const;
-
-  Config config_;
-  PromptSampler sampler_;
-  std::vector<Set> sets_;
-};
-
-HeldOutPrompts::HeldOutPrompts(const Config& config, const engine::ModelConfig& model)
-    : config_(config), sampler_(config, model) {
-  for (EvalSet& set : eval_sets(config)) {
-    auto prompts = load_prompt_set(set.files, config, sampler_.tokenizer()).prompts;
-    if (config.eval.max_prompts > 0 &&
-        config.eval.max_prompts < static_cast<int64_t>(prompts.size())) {
-      prompts.resize(config.eval.max_prompts);
-    }
-    sets_.push_back({std::move(set), std::move(prompts)});
-  }
-}
-
-Metrics HeldOutPrompts::evaluate(const engine::Decoder& decoder, const Set& held_out) const {
-  const PromptEvaluation found = evaluate_prompts(sampler_, decoder, held_out.prompts, config_);
+void warn_of_unscored(const PromptEvaluation& found, const HeldOutSet& held_out, int64_t samples) {
   if (found.unscored > 0) {
     log::warn("evaluation on " + held_out.set.key + ": " + std::to_string(found.unscored) + " of " +
-              std::to_string(static_cast<int64_t>(held_out.prompts.size()) * config_.eval.samples) +
+              std::to_string(static_cast<int64_t>(held_out.prompts.size()) * samples) +
               " completions have no reward and are left out: " + found.failure);
   }
-  return eval_metrics(eval_figures(found.results, config_.eval.samples), held_out.set);
 }
 
-Metrics HeldOutPrompts::evaluate(const engine::Decoder& decoder) const {
-  Metrics metrics;
-  for (const Set& held_out : sets_) {
-    for (auto& metric : evaluate(decoder, held_out)) {
-      metrics.push_back(std::move(metric));
+void append_figures(Metrics& metrics, const PromptEvaluation& found, const HeldOutSet& held_out,
+                    int64_t samples) {
+  warn_of_unscored(found, held_out, samples);
+  for (auto& metric : eval_metrics(eval_figures(found.results, samples), held_out.set)) {
+    metrics.push_back(std::move(metric));
+  }
+}
+
+}  // namespace
+
+class Evaluator {
+ public:
+  virtual ~Evaluator() = default;
+  virtual Metrics evaluate(const TrainingRun& run) = 0;
+};
+
+namespace {
+
+// Samples with the generator of this rank.
+class EmbeddedEvaluator final : public Evaluator {
+ public:
+  EmbeddedEvaluator(const Config& config, const engine::ModelConfig& model)
+      : sampler_(config, model), prompts_(config, sampler_.tokenizer()) {}
+
+  Metrics evaluate(const TrainingRun& run) override {
+    if (engine::is_sharded(run.decoder())) {
+      return evaluate(*engine::whole_copy(run.decoder()), run.config());
+    }
+    return evaluate(run.decoder(), run.config());
+  }
+
+ private:
+  Metrics evaluate(const engine::Decoder& decoder, const Config& config) const {
+    Metrics metrics;
+    for (const HeldOutSet& held_out : prompts_.sets()) {
+      append_figures(metrics, evaluate_prompts(sampler_, decoder, held_out.prompts, config),
+                     held_out, config.eval.samples);
+    }
+    return metrics;
+  }
+
+  PromptSampler sampler_;
+  HeldOutPrompts prompts_;
+};
+
+// Lets the workers of the source sample.
+class WorkersEvaluator final : public Evaluator {
+ public:
+  WorkersEvaluator(const Config& config, RolloutSource* source)
+      : source_(source),
+        prompts_(config, engine::Tokenizer::load(std::filesystem::path(config.model.path) /
+                                                 "tokenizer.json")),
+        recipe_(parse_rewards(config.rollout.reward)) {
+    if (source == nullptr || !source->has_evaluation()) {
+      throw std::runtime_error(
+          "eval.by is workers, but this run has none: its rollouts come from a file or from "
+          "prime-rl; expected eval.by embedded");
     }
   }
-  return metrics;
-}
 
-Evaluation::Evaluation(TrainingRun& run) : run_(run) {
-  if (run.is_main_rank() && run.config().eval.every > 0) {
-    prompts_ = std::make_unique<HeldOutPrompts>(run.config(), run.decoder().config());
+  Metrics evaluate(const TrainingRun& run) override {
+    const EvalConfig& eval = run.config().eval;
+    const HeldOutAnswers answers =
+        source_->evaluate({prompts_.size(), eval.samples,
+                           std::chrono::milliseconds(static_cast<int64_t>(eval.timeout_s * 1000)),
+                           [&run] { return run.signal_here(); }});
+    if (answers.samples.empty()) {
+      log::warn("an evaluation by the workers is left out: " + answers.missing +
+                (run.signal_here() == 0 ? "; no completion came for eval.timeout_s" : ""));
+      return {};
+    }
+    std::vector<PromptEvaluation> found = by_set(answers.samples);
+    Metrics metrics;
+    for (std::size_t set = 0; set < found.size(); ++set) {
+      append_figures(metrics, found[set], prompts_.sets()[set], eval.samples);
+    }
+    return metrics;
+  }
+
+ private:
+  std::vector<PromptEvaluation> by_set(const std::vector<bridge::HeldOutSample>& samples) const {
+    std::vector<PromptEvaluation> found;
+    for (const HeldOutSet& held_out : prompts_.sets()) {
+      found.emplace_back().results.resize(held_out.prompts.size());
+    }
+    for (const bridge::HeldOutSample& sample : samples) {
+      const HeldOutPrompts::Place place = prompts_.place_of(sample.prompt);
+      PromptResult& result = found[place.set].results[place.index];
+      if (sample.rewards.empty()) {
+        ++result.unscored;
+        ++found[place.set].unscored;
+        found[place.set].failure = "the workers' logs say why";
+        continue;
+      }
+      result.rewards.push_back(weighted_total(sample.rewards, recipe_));
+      result.lengths.push_back(sample.tokens);
+      result.truncated += sample.finish_reason == bridge::FinishReason::kLength ? 1 : 0;
+    }
+    return found;
+  }
+
+  RolloutSource* source_;
+  HeldOutPrompts prompts_;
+  std::vector<WeightedReward> recipe_;
+};
+
+}  // namespace
+
+Evaluation::Evaluation(TrainingRun& run, RolloutSource* source) : run_(run) {
+  if (!run.is_main_rank() || run.config().eval.every == 0) {
+    return;
+  }
+  if (run.config().eval.by == EvalBy::kWorkers) {
+    evaluator_ = std::make_unique<WorkersEvaluator>(run.config(), source);
+  } else {
+    evaluator_ = std::make_unique<EmbeddedEvaluator>(run.config(), run.decoder().config());
   }
 }
 
 Evaluation::~Evaluation() = default;
 
-bool Evaluation::is_due(int64_t step) const {
-  const EvalConfig& eval = run_.config().eval;
-  return eval.every > 0 && (step == 0 ? eval.before_training : step % eval.every == 0);
-}
+bool Evaluation::is_due(int64_t step) const { return evaluation_is_due(run_.config().eval, step); }
 
 Metrics Evaluation::metrics() const {
   Metrics found;
-  run_.on_main_rank_with_weights(true, [&] {
-    if (engine::is_sharded(run_.decoder())) {
-      found = prompts_->evaluate(*engine::whole_copy(run_.decoder()));
-    } else {
-      found = prompts_->evaluate(run_.decoder());
-    }
-  });
+  const bool reads_weights = run_.config().eval.by == EvalBy::kEmbedded;
+  run_.on_main_rank_with_weights(reads_weights, [&] { found = evaluator_->evaluate(run_); });
   return found;
 }
 

@@ -4,17 +4,20 @@
 #include <cstdint>
 #include <memory>
 
+#include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/training_run.h"
 
 namespace ringside::rl {
 
-class HeldOutPrompts;
+class Evaluator;
 
 class Evaluation {
  public:
-  // Reads prompts and tokenizer on rank 0 if config.eval.every is above 0. Not collective.
-  // Throws: std::runtime_error on unusable prompts or tokenizer.
-  explicit Evaluation(TrainingRun& run);
+  // With config.eval.every above 0, rank 0 reads the prompts and the tokenizer. source: rank 0's,
+  // whose workers sample with eval.by workers; must outlive this. Not collective.
+  // Throws: std::runtime_error on unusable prompts or tokenizer, and for eval.by workers with a
+  // source that has none.
+  Evaluation(TrainingRun& run, RolloutSource* source);
   ~Evaluation();
 
   // Whether an evaluation is due after `step` steps; step 0: before training. The same on every
@@ -24,14 +27,18 @@ class Evaluation {
   // eval_metrics() of each of eval_sets(): eval.samples completions per prompt at eval.temperature.
   // Only the first eval.max_prompts prompts of a set are used (0 = all). The metrics are on rank 0;
   // the other ranks wait and return none. Completions whose reward is unavailable are left out,
-  // with a warning. Collective over: the world. Blocks: until all completions are sampled and
-  // scored, which may take longer than parallel.collective_timeout_s. Throws: std::runtime_error
-  // when no completion of a set could be scored.
+  // with a warning. With eval.by workers the weights must have been published; without an answer
+  // for eval.timeout_s there are no metrics, with a warning.
+  // Collective over: the world.
+  // Blocks: until all completions are sampled and scored, which may take longer than
+  // parallel.collective_timeout_s.
+  // Throws: on rank 0 std::runtime_error when its own generator samples and no completion of a set
+  // could be scored, or when the source has failed; on the others RankFailed.
   Metrics metrics() const;
 
  private:
   TrainingRun& run_;
-  std::unique_ptr<HeldOutPrompts> prompts_;  // only on rank 0
+  std::unique_ptr<Evaluator> evaluator_;  // only on rank 0
 };
 
 }  // namespace ringside::rl

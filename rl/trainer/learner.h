@@ -32,6 +32,7 @@ class Learner {
   explicit Learner(TrainingRun& run);
 
   // This rank's micro-batches of every mini-batch.
+  // Throws: as TrainingRun::collate and routes_of_rows().
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
   // Fills the batch's columns of old log-probs, reference log-probs and values, and the routes that
@@ -40,10 +41,12 @@ class Learner {
 
   // Fills the columns advantage, returns and correction. Not collective: every rank computes the
   // same.
+  // Throws: as step_advantages() and correction_weights().
   StepAdvantages compute_advantages(StepBatch& batch);
 
   // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
   // policy's.
+  // Throws: TrainingFailed when the critic or the policy has diverged.
   StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch);
 
   // Updates the adaptive KL coefficient and the reference policy after the step. Not collective.

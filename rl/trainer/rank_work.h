@@ -19,8 +19,8 @@ class RankFailed : public std::runtime_error {
       : std::runtime_error("rank " + std::to_string(rank) + " has failed") {}
 };
 
-// Interval between two collectives of ranks that wait for another rank. Well below
-// parallel.collective_timeout_s.
+// Interval between two collectives of ranks that wait for another rank: 5 s, or a quarter of
+// parallel.collective_timeout_s if that is less.
 std::chrono::milliseconds waiting_round(const Config& config);
 
 // Runs `work` on the calling thread (empty: nothing to do on this rank) and returns on every rank

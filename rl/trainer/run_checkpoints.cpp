@@ -37,7 +37,6 @@ RunCheckpoints::RunCheckpoints(Options options, const sp::Mesh& mesh,
 
 std::optional<TrainingState> RunCheckpoints::resume() {
   if (mesh_.rank() == 0) {
-    remove_unfinished_checkpoints(options_.run_dir);
     if (const auto best = best_checkpoint(options_.run_dir, options_.best_metric)) {
       best_score_ = best->evaluation.score();
     }

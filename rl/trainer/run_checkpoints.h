@@ -40,7 +40,7 @@ class RunCheckpoints {
   RunCheckpoints(Options options, const sp::Mesh& mesh, std::shared_ptr<sp::Communicator> world);
 
   // Finds the newest checkpoint and checks this rank's share of its hashes; nullopt when there is
-  // none. Removes what interrupted saves left (rank 0). Not collective.
+  // none. Not collective.
   // Throws: as CheckpointReader.
   std::optional<TrainingState> resume();
   // Makes the model part of the checkpoints, as `name`, and loads it from the one that was resumed.
@@ -50,6 +50,7 @@ class RunCheckpoints {
 
   // What this rank brings to the exchange at a step's end, and what follows from the maxima.
   using Word = std::vector<int64_t>;
+  // step: finished. Not collective: the caller takes the maxima over the ranks.
   Word word(int64_t step, const std::optional<EvaluationResult>& evaluation);
   // Saves if that is due. Returns the step of a checkpoint that has become complete.
   // Collective over: the world.
@@ -60,9 +61,12 @@ class RunCheckpoints {
   // Waits for the save in progress. If the newest checkpoint is older than the state, saves that
   // too; `evaluation` is that of the state's step.
   // Collective over: the world.
+  // Blocks: until the disk has them.
+  // Throws: as BackgroundSave.
   void finish(const TrainingState& state, const std::optional<EvaluationResult>& evaluation);
   // Waits for the save in progress, if there is one.
   // Collective over: the world.
+  // Throws: as BackgroundSave.
   void wait_for_save();
 
   // Empty: there is none yet.

@@ -65,6 +65,7 @@ struct EarlierTry {
 
 // For a start from step 0: renames a RUN_DIR/metrics.jsonl that holds steps to metrics.1.jsonl, or
 // to the next free number. Returns nullopt when there is no such file.
+// Throws: as last_metrics_step(); std::system_error when it cannot be renamed.
 std::optional<EarlierTry> set_earlier_try_aside(const std::filesystem::path& run_dir);
 
 }  // namespace ringside::rl

@@ -12,7 +12,7 @@ namespace ringside::rl {
 // Collective over: the run's world.
 // Blocks: until training is done.
 // Throws: std::runtime_error "FILE:LINE: ..." on unusable data, on one rank, and RankFailed on the
-// others.
+// others; TrainingFailed when training has diverged.
 void train_sft(TrainingRun& run);
 
 }  // namespace ringside::rl

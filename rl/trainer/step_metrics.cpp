@@ -169,6 +169,11 @@ Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
     metrics.emplace_back("experts/unused", mean_over(updates, [](const UpdateResult& u) {
                            return u.experts.unused;
                          }));
+    if (updates.front().experts.aux_loss) {
+      metrics.emplace_back("experts/aux_loss", mean_over(updates, [](const UpdateResult& u) {
+                             return u.experts.aux_loss.value_or(0.0);
+                           }));
+    }
   }
   return metrics;
 }

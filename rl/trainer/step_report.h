@@ -27,6 +27,7 @@ class StepReport {
   // that is empty. Warnings of the log also go to RUN_DIR/warnings.log while this object lives.
   // Metrics of later steps are dropped; those of a run without checkpoint are kept under another
   // name. The log says which.
+  // Throws: as MetricsWriter, TensorboardWriter and OpenMetricsServer.
   StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
              const std::filesystem::path& from, int64_t step);
   ~StepReport();
@@ -34,8 +35,10 @@ class StepReport {
   StepReport& operator=(const StepReport&) = delete;
 
   // One finished step. `metrics` must hold "num_tokens", and "reward" if there is one.
+  // Throws: as MetricsWriter::write and TensorboardWriter::write.
   void write(const TrainingState& state, Metrics metrics, const std::vector<UpdateResult>& updates);
   // The evaluation before the first step, as step 0 of the metrics.
+  // Throws: as write().
   void write_first_evaluation(const Metrics& metrics);
   // Ends the progress line.
   void finish() { progress_.finish(); }

@@ -16,6 +16,7 @@ namespace ringside::rl {
 class StepSamples {
  public:
   // Opens the file on rank 0 if log.samples is above 0. Not collective.
+  // Throws: as open_sample_log().
   explicit StepSamples(TrainingRun& run);
 
   // Picks samples of the step and computes their log-probs. The arguments must live until

@@ -40,10 +40,10 @@ struct Parts {
   std::optional<RolloutLog> rollout_log;  // rank 0's
   std::optional<StepSamples> samples;     // with log.samples
 
-  explicit Parts(TrainingRun& run) {
+  Parts(TrainingRun& run, RolloutSource* source) {
     run.on_every_rank([&] {
       learner.emplace(run);
-      evaluation.emplace(run);
+      evaluation.emplace(run, source);
       if (run.is_main_rank() && run.config().log.rollouts) {
         rollout_log.emplace(open_rollout_log(run.run_dir(), run.config().model.path));
       }
@@ -67,7 +67,7 @@ void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
 void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, StageTimes& times) {
   if (run.state().step == 0 && evaluation.is_due(0)) {
     const Metrics found = times.time("evaluate", [&] { return evaluation.metrics(); });
-    if (run.is_main_rank()) {
+    if (run.is_main_rank() && !found.empty()) {
       run.report().write_first_evaluation(found);
     }
   }
@@ -88,29 +88,24 @@ void append(Metrics& metrics, Metrics more) {
   std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
 
-// Collective.
-void publish(TrainingRun& run, RolloutSource* source, std::optional<int64_t> saved_step) {
-  const int64_t next_step = run.state().step + 1;
+// Publishes the weights that `next_step` starts from. Collective.
+void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
   // Adapters are whole on every rank.
   const bool reads = source != nullptr && source->reads_weights(next_step) &&
                      run.config().lora.publish == LoraPublish::kMerged;
-  run.on_main_rank_with_weights(reads, [&] {
-    source->publish(run.decoder(), run.state().weight_version, next_step);
-    if (saved_step) {
-      source->checkpointed(*saved_step);
-    }
-  });
+  run.on_main_rank_with_weights(reads, [&] { source->publish(run.decoder(), version, next_step); });
 }
 
 }  // namespace
 
 void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
-  Parts parts(run);
+  Parts parts(run, source);
   Learner& learner = *parts.learner;
   const Evaluation& evaluation = *parts.evaluation;
   StageTimes times;  // what follows finish_step() counts in the next step
-  times.time("publish", [&] { publish(run, source, std::nullopt); });
+  times.time("publish",
+             [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
   RewardAlarms reward_alarms;
   while (!run.is_over()) {
@@ -147,13 +142,18 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }
+    // Before the evaluation: workers may do it, and the others go on with the next step meanwhile.
+    times.time("publish",
+               [&] { publish(run, source, run.state().weight_version + 1, run.state().step + 2); });
     if (evaluation.is_due(run.state().step + 1)) {
       append(metrics, times.time("evaluate", [&] { return evaluation.metrics(); }));
     }
     append(metrics, times.take());
     const auto saved_step =
         times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
-    times.time("publish", [&] { publish(run, source, saved_step); });
+    if (saved_step) {
+      times.time("save", [&] { run.on_main_rank([&] { source->checkpointed(*saved_step); }); });
+    }
   }
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {

@@ -11,7 +11,9 @@ namespace ringside::rl {
 // Trains until run.steps(). `source`: on rank 0; nullptr on the other ranks.
 // Collective over: the run's world.
 // Blocks: until training is done.
-// Throws: on the first failure. The run's last checkpoint stays intact.
+// Throws: TrainingFailed when training has diverged; on any other failure its exception on one
+// rank, and on the others RankFailed or, after parallel.collective_timeout_s, c10::Error. The run's
+// last checkpoint stays intact.
 void train_rl(TrainingRun& run, RolloutSource* source);
 
 }  // namespace ringside::rl

@@ -167,11 +167,15 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
   if (is_main_rank()) {
     lock_.emplace(run_dir());
   }
+  // Before any rank looks for the newest checkpoint.
+  on_main_rank([this] { recover_checkpoints(run_dir()); });
   auto decoder = load_policy(config(), compute_context(config(), comms_));
   decoder->set_activation_options(activation_options(config()));
   policy_ = std::make_unique<engine::ModelRunner>(
       std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
       adamw_options(config().optimizer));
+  policy_->balance_experts(
+      {config().model.router_aux_loss_coef, config().model.router_bias_update_rate});
   resume_or_start();
   const std::filesystem::path& newest = checkpoints_.newest();
   if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {

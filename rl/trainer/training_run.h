@@ -59,10 +59,14 @@ class TrainingRun {
   bool is_main_rank() const { return mesh_.rank() == 0; }
   // run_rank_work() over the run's world: `work` runs on every rank, or on rank 0 only.
   // Collective over: the world.
+  // Blocks: until the work of all ranks is done.
+  // Throws: as run_rank_work().
   void on_every_rank(const std::function<void()>& work) const;
   void on_main_rank(const std::function<void()>& work) const;
   // on_main_rank() for work that reads all parameters once, in order, if rank 0 passes `reads`: the
   // other ranks of a sharded model take part in gathering them.
+  // Collective over: the world.
+  // Throws: as run_rank_work().
   void on_main_rank_with_weights(bool reads, const std::function<void()>& work) const;
 
   // True when all steps are done or the ranks have agreed to stop. The same on every rank.
@@ -100,6 +104,7 @@ class TrainingRun {
   // This rank's micro-batches of one optimizer step's documents. The ranks compare the hash of the
   // plan first.
   // Collective over: the world.
+  // Throws: c10::Error on every rank when the plans differ; as sp::collate.
   std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
 
   // One optimizer step of the policy.
@@ -124,11 +129,14 @@ class TrainingRun {
   // Collective over: the world.
   // Blocks: until the state is copied to host memory if a checkpoint is due, and until the one
   // before is complete.
+  // Throws: on rank 0 as StepReport::write; as BackgroundSave.
   std::optional<int64_t> finish_step(Metrics metrics, const std::vector<UpdateResult>& updates);
 
   // Saves a checkpoint of the last step if there is none and waits for it. Unless the run was
   // stopped, then writes RUN_DIR/checkpoint-final (rank 0).
   // Collective over: the world.
+  // Blocks: until the disk has them.
+  // Throws: as BackgroundSave and run_rank_work().
   void finish();
 
  private:

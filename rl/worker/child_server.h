@@ -8,18 +8,19 @@
 
 namespace ringside::rl {
 
-// `command` with every {model} and {port} replaced by shell-quoted values.
+// `command` with every {model} replaced by the shell-quoted path and every {port} by the number.
 std::string filled_command(std::string command, const std::string& model, int port);
 
-// The port of http://host[:port][/prefix].
-// Throws: std::invalid_argument when there is none in [1, 65535].
+// The port of http://host[:port][/prefix]; 80 without one.
+// Throws: std::invalid_argument for a port outside [1, 65535].
 int port_of(const std::string& url);
 
 class ChildServer {
  public:
   // Runs the command line with /bin/sh in a process group of its own. Standard input is /dev/null;
   // output goes to this process's output. The server is killed when the calling *thread* ends, in
-  // any way. Does not block.
+  // any way.
+  // Blocks: never. A command that cannot be run shows in ended().
   // Throws: std::system_error when no process can be started.
   explicit ChildServer(const std::string& command);
   // Sends SIGTERM to the group, and SIGKILL after ten seconds to processes that are left.

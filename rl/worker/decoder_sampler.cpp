@@ -42,30 +42,43 @@ std::string DecoderSampler::install(const bridge::WeightSnapshot& snapshot) {
 
 std::vector<bridge::Rollout> DecoderSampler::sample(
     const std::vector<bridge::GrantedSample>& samples, int64_t version) {
-  std::vector<SampleJob> jobs;
-  std::vector<Prompt> prompts;
-  std::vector<uint64_t> seeds;
+  std::vector<SampleJob> training;
+  std::vector<SampleJob> held_out;
   for (const bridge::GrantedSample& sample : samples) {
-    jobs.push_back(jobs_.of(sample));
-    prompts.push_back(jobs.back().prompt);
-    seeds.push_back(jobs.back().seed);
+    SampleJob job = jobs_.of(sample);
+    (job.is_held_out() ? held_out : training).push_back(std::move(job));
   }
   const bool routes = config_.algorithm.router_replay == RouterReplay::kRollout;
-  const auto scored =
-      sampler_.sample(*decoder_, prompts, seeds, config_.rollout.temperature, routes);
   std::vector<bridge::Rollout> rollouts;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
-    rollouts.push_back(
-        make_rollout(config_, worker_id_, jobs[i], scored[i], {{version, 0, tokens}}));
-    rollouts.back().routed_experts =
-        routed_experts(scored[i].completion.routes_sLK, decoder_->config());
-  }
+  add_rollouts(held_out, {config_.eval.temperature, /*records_routes=*/false}, version, rollouts);
+  add_rollouts(training, {config_.rollout.temperature, routes}, version, rollouts);
   return rollouts;
 }
 
+void DecoderSampler::add_rollouts(const std::vector<SampleJob>& jobs, const Batch& batch,
+                                  int64_t version, std::vector<bridge::Rollout>& rollouts) const {
+  if (jobs.empty()) {
+    return;
+  }
+  std::vector<Prompt> prompts;
+  std::vector<uint64_t> seeds;
+  for (const SampleJob& job : jobs) {
+    prompts.push_back(job.prompt);
+    seeds.push_back(job.seed);
+  }
+  const auto scored =
+      sampler_.sample(*decoder_, prompts, seeds, batch.temperature, batch.records_routes);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
+    rollouts.push_back(make_rollout(worker_id_, jobs[i], scored[i], {{version, 0, tokens}}));
+    rollouts.back().routed_experts =
+        routed_experts(scored[i].completion.routes_sLK, decoder_->config());
+  }
+}
+
 bridge::Settings DecoderSampler::shared_settings() const {
-  return rl::shared_settings(config_, decoder_->config(), jobs_.prompts(), sampler_.stops());
+  return rl::shared_settings(config_, decoder_->config(), jobs_.prompts(), jobs_.held_out(),
+                             sampler_.stops());
 }
 
 }  // namespace ringside::rl

@@ -17,7 +17,8 @@ namespace ringside::rl {
 // Thread safety: none.
 class DecoderSampler : public BatchSampler {
  public:
-  // Throws: std::runtime_error when the data, the tokenizer or the model cannot be used.
+  // Blocks: until the data is read and tokenized.
+  // Throws: what make_worker_model, model_device, PromptSampler and SampleJobs throw.
   DecoderSampler(const Config& config, std::string worker_id);
 
   std::string install(const bridge::WeightSnapshot& snapshot) override;
@@ -31,6 +32,13 @@ class DecoderSampler : public BatchSampler {
   engine::Decoder& decoder() { return *decoder_; }
 
  private:
+  struct Batch {
+    double temperature;  // 0: greedy
+    bool records_routes;
+  };
+  void add_rollouts(const std::vector<SampleJob>& jobs, const Batch& batch, int64_t version,
+                    std::vector<bridge::Rollout>& rollouts) const;
+
   Config config_;
   std::string worker_id_;
   std::unique_ptr<engine::Decoder> decoder_;

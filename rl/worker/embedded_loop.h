@@ -19,8 +19,10 @@ class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
   // Installs the snapshot. Returns the root hash recomputed from the installed bytes.
+  // Throws: c10::Error for tensors that are not the model's.
   virtual std::string install(const bridge::WeightSnapshot& snapshot) = 0;
   // One rollout for each sample, under the installed `version`.
+  // Blocks: until all are sampled and scored.
   virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
                                               int64_t version) = 0;
 };
@@ -40,6 +42,7 @@ class EmbeddedLoop {
 
   // Handles all pending events, then delivers rollouts or samples one batch. Returns how long to
   // wait for the link before the next turn.
+  // Blocks: as the sampler.
   // Throws: what the sampler throws; std::runtime_error when the trainer rejects this worker.
   std::chrono::milliseconds turn();
 

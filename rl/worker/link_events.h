@@ -27,7 +27,8 @@ class LinkEvents {
   // Of one worker. settings.should_stop and now must be callable as long as it lives.
   explicit LinkEvents(WorkerSettings settings);
 
-  // Each logs the event. The end of the run is remembered too.
+  // Each logs the event. The end of the run is remembered too. Disconnected reads the endpoint
+  // file, which throws std::runtime_error if it does not parse.
   void handle(const bridge::Connected& connected) const;
   void handle(const bridge::RolloutRejected& rejected) const;
   void handle(const bridge::Ended& ended);

@@ -67,11 +67,11 @@ std::unique_ptr<bridge::InferenceServer> make_server(
   throw std::runtime_error("rollout.server = embedded has no server outside of the worker");
 }
 
-bridge::SamplingSettings sampling_settings(const RolloutConfig& config) {
+bridge::SamplingSettings sampling_settings(const StatedSampling& stated) {
   bridge::SamplingSettings settings;
-  settings.temperature = config.temperature;
-  settings.top_p = config.top_p;
-  settings.top_k = config.top_k;
+  settings.temperature = stated.temperature;
+  settings.top_p = stated.top_p;
+  settings.top_k = stated.top_k;
   return settings;
 }
 

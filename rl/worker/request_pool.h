@@ -29,15 +29,18 @@ using ServerFactory = std::function<std::unique_ptr<bridge::InferenceServer>()>;
 // Thread safety: all methods.
 class RequestPool {
  public:
-  // Each thread creates and connects its own client at its first request.
+  // Each thread creates and connects its own client at its first request, and again after a lost
+  // connection. A client that cannot be created or connected makes an answer with that error.
   RequestPool(ServerFactory make_server, std::size_t threads);
   // Drops the requests that have not started.
   // Blocks: until the running requests have ended.
   ~RequestPool();
 
-  // Queues a request. Does not block. The caller bounds how many wait.
+  // Queues a request. The caller bounds how many wait.
+  // Blocks: never.
   void submit(PoolRequest request);
-  // The answers received so far, in order of arrival. Does not block.
+  // The answers received so far, in order of arrival.
+  // Blocks: never.
   std::vector<ServedAnswer> take_all();
   // Takes back the requests that no thread has started.
   std::vector<PoolRequest> withdraw();

@@ -25,7 +25,7 @@ class RestartRoute final : public WeightRoute {
  public:
   explicit RestartRoute(const Config& config)
       : options_(config.rollout.server_options),
-        sampling_(sampling_settings(config.rollout)),
+        sampling_(sampling_settings(stated_sampling(config))),
         port_(port_of(options_.url)),
         directories_(config) {
     if (options_.start_command.empty()) {

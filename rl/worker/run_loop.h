@@ -12,6 +12,7 @@ void report_waiting(const bridge::LinkReport& report, const WorkerSettings& sett
                     WaitNotice& notice);
 
 // Sends BYE to the trainer.
+// Blocks: up to 5 s.
 void leave(bridge::WorkerEndpoint& endpoint, bool run_has_ended);
 
 // Runs the loop until loop.is_over().

@@ -16,6 +16,7 @@ class ServedDirectories {
  public:
   // Uses rollout.server_options.weights_directory, or a temporary directory that is removed with
   // this object.
+  // Throws: std::system_error when that cannot be made.
   explicit ServedDirectories(const Config& config);
   ~ServedDirectories();
   ServedDirectories(const ServedDirectories&) = delete;
@@ -26,7 +27,7 @@ class ServedDirectories {
   // Blocks: on the disk.
   // Throws: what VersionDirectories::write throws.
   std::filesystem::path write(const ShadowModel& shadow, const bridge::Manifest& manifest) const;
-  // Writes the adapters of `shadow`, as a PEFT directory.
+  // Writes the adapters of `shadow`, which has some, as a PEFT directory. Otherwise as write().
   std::filesystem::path write_adapters(const ShadowModel& shadow,
                                        const bridge::Manifest& manifest) const;
 

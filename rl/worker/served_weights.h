@@ -3,6 +3,7 @@
 // compares them with those of the same weights in our own decoder. A server stores weights in a
 // layout of its own, so the weights it runs cannot be hashed. The hash of the bytes given to it and
 // the probe replace such a hash.
+// Thread safety: none.
 #pragma once
 
 #include <memory>
@@ -30,11 +31,13 @@ class ServedWeights {
 
   // For pause abort: makes the server answer running requests at once, as aborted. install()
   // follows when all answers have arrived.
+  // Blocks: up to the server's deadline for a pause.
   bridge::Status interrupt();
 
   // Runs the probe: whether the server still has the weights installed last. kChecksum if its
   // answers differ. For a server that cannot score texts, log-probs of tokens that it samples are
   // compared.
+  // Blocks: until the server has answered, at most its deadlines.
   bridge::Status verify();
 
   // Root hash of the installed version, recomputed from the bytes in our decoder.

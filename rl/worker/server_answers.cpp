@@ -41,7 +41,7 @@ ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
 }
 
 bridge::Result<bridge::RoutedExperts> ServerAnswers::routes(const ServedAnswer& answer) const {
-  if (config_.algorithm.router_replay != RouterReplay::kRollout) {
+  if (config_.algorithm.router_replay != RouterReplay::kRollout || answer.sample.held_out >= 0) {
     return bridge::RoutedExperts{};
   }
   const bridge::GenerateResult& result = answer.result.value();
@@ -52,6 +52,10 @@ bridge::Result<bridge::RoutedExperts> ServerAnswers::routes(const ServedAnswer& 
 
 bool ServerAnswers::complete(ServedAnswer& answer) const {
   bridge::GenerateResult& result = answer.result.value();
+  if (answer.sample.held_out >= 0) {  // an evaluation reads no log-probs
+    result.logprobs.assign(result.completion_ids.size(), 0.0F);
+    return true;
+  }
   if (result.logprobs_complete) {
     return true;
   }
@@ -97,14 +101,14 @@ std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> a
   }
   const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
   for (std::size_t i = 0; i < scored.size(); ++i) {
-    out.push_back(make_rollout(config_, worker_id_, jobs[i], scored[i], std::move(versions[i])));
+    out.push_back(make_rollout(worker_id_, jobs[i], scored[i], std::move(versions[i])));
     out.back().routed_experts = std::move(routed[i]);
   }
   return out;
 }
 
 bridge::Rollout ServerAnswers::failed(const ServedAnswer& answer, int64_t version) const {
-  return failed_rollout(config_, worker_id_, jobs_.of(answer.sample), answer.prompt_ids, version);
+  return failed_rollout(worker_id_, jobs_.of(answer.sample), answer.prompt_ids, version);
 }
 
 }  // namespace ringside::rl

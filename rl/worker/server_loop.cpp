@@ -17,7 +17,7 @@ constexpr milliseconds kBusyPoll{2};  // interval of polls for the server's answ
 constexpr milliseconds kDeliveryRetry{20};
 constexpr milliseconds kRetryInstall{1000};
 constexpr milliseconds kTrustedSilence{2000};  // a server cannot restart and load weights within it
-constexpr int kTriesAtTrouble = 3;  // attempts of one sample whose request did not reach the server
+constexpr int kMaxTries = 3;  // attempts of one sample that the server does not complete
 
 // Whether the answer carries a label of other weights than `version`. False for an answer without
 // labels.
@@ -177,13 +177,16 @@ void ServerLoop::distrust(const std::string& why) {
 void ServerLoop::take(std::vector<ServedAnswer> answers) {
   std::vector<ServedAnswer> good;
   for (ServedAnswer& answer : answers) {
+    const bool was_waiting = wanted_ != nullptr;  // is_ours() may want the weights again
     if (!answer.result) {
       failed(answer);
     } else if (is_ours(answer.result.value())) {
       tries_.erase({answer.sample.group_id, answer.sample.sample_index});
       good.push_back(std::move(answer));
-    } else {
+    } else if (was_waiting) {
       queue_.put_back(answer.sample);  // sampled again under the next weights
+    } else {
+      try_again(answer, "the server aborted it, or answered under other weights");
     }
   }
   if (good.empty()) {
@@ -212,17 +215,29 @@ bool ServerLoop::is_ours(const bridge::GenerateResult& result) {
 
 void ServerLoop::failed(const ServedAnswer& answer) {
   const bridge::Error& error = answer.result.error();
-  const auto key = std::pair(answer.sample.group_id, answer.sample.sample_index);
   const bool trouble = error.reason == Reason::kClosed || error.reason == Reason::kTimeout;
   if (trouble && !wanted_) {
     distrust(error.detail);
   }
-  if (trouble && ++tries_[key] < kTriesAtTrouble) {
-    queue_.put_back(answer.sample);
-    return;
+  if (trouble) {
+    try_again(answer, error.detail);
+  } else {
+    give_up(answer, error.detail);
   }
+}
+
+void ServerLoop::try_again(const ServedAnswer& answer, const std::string& why) {
+  if (++tries_[{answer.sample.group_id, answer.sample.sample_index}] < kMaxTries) {
+    queue_.put_back(answer.sample);
+  } else {
+    give_up(answer, why);
+  }
+}
+
+void ServerLoop::give_up(const ServedAnswer& answer, const std::string& why) {
+  const auto key = std::pair(answer.sample.group_id, answer.sample.sample_index);
   log::warn("sample " + std::to_string(key.second) + " of group " + std::to_string(key.first) +
-            " failed: " + error.detail);
+            " failed: " + why);
   tries_.erase(key);
   finish(policy_.failed(answer, version()));
 }

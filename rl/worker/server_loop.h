@@ -33,8 +33,11 @@ class ServedPolicy {
   virtual ~ServedPolicy() = default;
 
   // Requests a completion under `weights`, the installed ones.
+  // Blocks: never.
+  // Throws: for a prompt that cannot be encoded.
   virtual void submit(const bridge::GrantedSample& sample, const bridge::Manifest& weights) = 0;
-  // The answers received so far. Does not block.
+  // The answers received so far.
+  // Blocks: never.
   virtual std::vector<ServedAnswer> take_answers() = 0;
   // Takes back the requests that have not started.
   virtual std::vector<bridge::GrantedSample> withdraw() = 0;
@@ -45,8 +48,10 @@ class ServedPolicy {
   // Blocks: until both are done.
   virtual bridge::Status install(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) = 0;
   // Verifies that the server still runs the weights installed last.
+  // Blocks: until the server has answered, at most its deadlines.
   virtual bridge::Status verify() = 0;
   // Makes the server answer running requests at once, as aborted. install() follows.
+  // Blocks: until the server has taken the command, at most its deadline.
   virtual bridge::Status interrupt() = 0;
   // Root hash of the installed version.
   virtual std::string root_hash() const = 0;
@@ -74,6 +79,7 @@ class ServerLoop {
 
   // Handles all pending events, delivers answers, then installs weights or submits requests.
   // Returns how long to wait for the link before the next turn.
+  // Blocks: as install(), verify(), interrupt() and rollouts() of the policy.
   // Throws: std::runtime_error when the trainer rejects this worker, or when the server fails
   // verification for longer than twice options.load_timeout_s.
   std::chrono::milliseconds turn();
@@ -103,6 +109,10 @@ class ServerLoop {
   // Whether the answer is complete and, as far as can be determined, from the installed weights.
   bool is_ours(const bridge::GenerateResult& result);
   void failed(const ServedAnswer& answer);
+  // Puts the sample back, or gives it up after the last attempt.
+  void try_again(const ServedAnswer& answer, const std::string& why);
+  // Sends a failed sample, which the trainer grants again.
+  void give_up(const ServedAnswer& answer, const std::string& why);
   void finish(bridge::Rollout rollout);
   std::chrono::milliseconds load_timeout() const;
   int64_t version() const { return current_->manifest.version; }
@@ -114,7 +124,7 @@ class ServerLoop {
   Now now_;
   bridge::WorkerQueue queue_;
   std::map<std::pair<int64_t, int32_t>, int>
-      tries_;         // failed attempts of samples that did not reach the server
+      tries_;         // attempts of samples that the server has not completed
   Snapshot current_;  // the weights that are sampled from; null before the first
   Snapshot wanted_;   // to be installed; while set, no request is started
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};

@@ -47,7 +47,7 @@ std::unique_ptr<bridge::InferenceServer> connected_server(
     status = server->connect();
   }
   if (status) {
-    status = server->check_sampling(sampling_settings(config.rollout));
+    status = server->check_sampling(sampling_settings(stated_sampling(config)));
   }
   if (!status) {
     throw std::runtime_error("rollout.server: " + status.error().detail);
@@ -98,7 +98,7 @@ class PooledPolicy final : public ServedPolicy {
 
   // Settings that the trainer compares with its own.
   bridge::Settings shared_settings() const {
-    return rl::shared_settings(config_, model_, jobs_.prompts(), scorer_.stops());
+    return rl::shared_settings(config_, model_, jobs_.prompts(), jobs_.held_out(), scorer_.stops());
   }
 
   // Ends running requests: otherwise the pool's threads would wait for completions that are no
@@ -116,9 +116,10 @@ class PooledPolicy final : public ServedPolicy {
     bridge::GenerateRequest request;
     request.prompt_ids = scorer_.encode(job.prompt);
     request.max_tokens = config_.rollout.max_completion_tokens;
-    request.sampling = sampling_settings(config_.rollout);
+    request.sampling = sampling_settings(job.sampling);
+    request.reads_logprobs = !job.is_held_out();
     request.stop_ids = scorer_.stops();
-    if (config_.algorithm.router_replay == RouterReplay::kRollout) {
+    if (config_.algorithm.router_replay == RouterReplay::kRollout && !job.is_held_out()) {
       request.experts_per_token = model_.experts.per_token;
     }
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers read it as a signed number

@@ -30,6 +30,7 @@ class ShadowModel {
 
   // Log-probs [N - 1] of ids[1], ids[2], ... at `temperature`, N >= 2.
   // Blocks: for one forward pass.
+  // Throws: c10::Error for fewer than two ids.
   std::vector<float> score(const std::vector<int64_t>& ids, double temperature) const;
 
   const engine::Decoder& decoder() const { return *decoder_; }

@@ -16,7 +16,8 @@ class WeightRoute {
   virtual ~WeightRoute() = default;
   // Transfers the weights. Call it between pause() and resume() of `server`. `shadow` holds the
   // same version.
-  // Blocks: up to the server's deadlines.
+  // Blocks: up to the server's deadlines, and on the disk.
+  // Throws: std::runtime_error when weights cannot be written or a process cannot be started.
   virtual bridge::Status load(bridge::InferenceServer& server,
                               const std::shared_ptr<const bridge::WeightSnapshot>& snapshot,
                               const ShadowModel& shadow) = 0;
@@ -32,7 +33,7 @@ bool starts_server(const Config& config, const bridge::InferenceServer& server);
 // The route that config.rollout.server_options.weights names. For `auto`: adapters alone if
 // lora.publish is adapter and the server takes them; otherwise the first of pull and
 // disk that the connected `server` supports, else restart if there is a start_command.
-// Throws: std::runtime_error naming what is missing when there is none.
+// Throws: std::runtime_error naming what is missing when there is none; as make_restart_route().
 std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
                                                const bridge::InferenceServer& server);
 

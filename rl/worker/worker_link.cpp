@@ -24,8 +24,7 @@ bridge::FinishReason wire_reason(engine::FinishReason reason) {
   throw std::invalid_argument("unknown finish reason");
 }
 
-bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, const SampleJob& job,
-                           int64_t version) {
+bridge::Rollout rollout_of(const std::string& worker_id, const SampleJob& job, int64_t version) {
   bridge::Rollout r;
   r.rollout_id = std::to_string(job.sample.group_id) + "/" +
                  std::to_string(job.sample.sample_index) + "/v" + std::to_string(version) + "/" +
@@ -35,16 +34,14 @@ bridge::Rollout rollout_of(const Config& config, const std::string& worker_id, c
   r.group_size = job.sample.group_size;
   r.sample_index = job.sample.sample_index;
   r.prompt_id = job.prompt.id;
-  r.temperature = static_cast<float>(config.rollout.temperature);
-  r.top_p = static_cast<float>(config.rollout.top_p);
-  r.top_k = static_cast<int32_t>(config.rollout.top_k);
+  r.temperature = static_cast<float>(job.sampling.temperature);
+  r.top_p = static_cast<float>(job.sampling.top_p);
+  r.top_k = static_cast<int32_t>(job.sampling.top_k);
   return r;
 }
 
 // The prompts that the trainer's group indices refer to; the same in every worker.
-PromptSet sampled_prompts(const Config& config) {
-  const auto tokenizer =
-      engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+PromptSet sampled_prompts(const Config& config, const engine::Tokenizer& tokenizer) {
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (set.overlong > 0) {
     log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
@@ -102,22 +99,31 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
 }
 
 SampleJobs::SampleJobs(const Config& config)
-    : seed_(static_cast<uint64_t>(config.seed)),
-      prompts_(sampled_prompts(config)),
-      order_(prompts_.parts, seed_, config.data.shuffle) {}
+    : SampleJobs(config, engine::Tokenizer::load(std::filesystem::path(config.model.path) /
+                                                 "tokenizer.json")) {}
+
+SampleJobs::SampleJobs(const Config& config, const engine::Tokenizer& tokenizer)
+    : config_(config),
+      prompts_(sampled_prompts(config, tokenizer)),
+      order_(prompts_.parts, static_cast<uint64_t>(config.seed), config.data.shuffle),
+      held_out_(held_out_of_workers(config, tokenizer)) {}
 
 SampleJob SampleJobs::of(const bridge::GrantedSample& sample) {
-  return {sample, prompts_.prompts[order_.at(sample.group_id)],
-          mix_seed({seed_, static_cast<uint64_t>(sample.group_id),
-                    static_cast<uint64_t>(sample.sample_index),
-                    static_cast<uint64_t>(sample.attempt)})};
+  if (sample.held_out >= 0) {
+    const HeldOutPrompts::Place place = held_out_.place_of(sample.held_out);
+    return {sample, held_out_.prompt(place),
+            held_out_seed(config_, place.index, sample.sample_index), held_out_sampling(config_)};
+  }
+  const uint64_t seed =
+      mix_seed({static_cast<uint64_t>(config_.seed), static_cast<uint64_t>(sample.group_id),
+                static_cast<uint64_t>(sample.sample_index), static_cast<uint64_t>(sample.attempt)});
+  return {sample, prompts_.prompts[order_.at(sample.group_id)], seed, stated_sampling(config_)};
 }
 
-bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
-                             const SampleJob& job, const ScoredCompletion& scored,
+bridge::Rollout make_rollout(const std::string& worker_id, const SampleJob& job,
+                             const ScoredCompletion& scored,
                              std::vector<bridge::VersionSpan> versions) {
-  bridge::Rollout r =
-      rollout_of(config, worker_id, job, versions.empty() ? -1 : versions.front().version);
+  bridge::Rollout r = rollout_of(worker_id, job, versions.empty() ? -1 : versions.front().version);
   r.prompt_ids = scored.prompt_ids;
   r.completion_ids = scored.completion.ids;
   r.logprobs = scored.completion.logprobs;
@@ -132,10 +138,9 @@ bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
   return r;
 }
 
-bridge::Rollout failed_rollout(const Config& config, const std::string& worker_id,
-                               const SampleJob& job, const std::vector<int64_t>& prompt_ids,
-                               int64_t version) {
-  bridge::Rollout r = rollout_of(config, worker_id, job, version);
+bridge::Rollout failed_rollout(const std::string& worker_id, const SampleJob& job,
+                               const std::vector<int64_t>& prompt_ids, int64_t version) {
+  bridge::Rollout r = rollout_of(worker_id, job, version);
   r.prompt_ids = prompt_ids;
   r.finish_reason = bridge::FinishReason::kError;
   return r;

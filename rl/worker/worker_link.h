@@ -8,6 +8,7 @@
 
 #include "rl/config/config.h"
 #include "rl/data/data_order.h"
+#include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/sampling/prompt_scorer.h"
 #include "rl/worker/link_events.h"
@@ -29,43 +30,54 @@ int64_t wanted_samples(const Config& config);
 // Endpoint options: the trainer's addresses (from the configuration or from the endpoint file),
 // keys, capacity, and `shared`, which the trainer compares with its own settings.
 // Blocks: until the endpoint file exists.
-// Throws: std::runtime_error when asked to stop before, or on an unreadable key.
+// Throws: std::runtime_error when asked to stop before, and when bridge.curve.trainer_public holds
+// this worker's secret key; what wait_for_trainer, read_secret_key and read_public_key throw.
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings,
                                      bridge::Settings shared);
 
-// Prompt and seed of a granted sample.
+// Prompt, seed and sampling settings of a granted sample.
 struct SampleJob {
   bridge::GrantedSample sample;
   Prompt prompt;
-  uint64_t seed = 0;  // from (config.seed, group, sample, attempt): the same on every worker
+  // The same on every worker: from (config.seed, group, sample, attempt), or held_out_seed().
+  uint64_t seed = 0;
+  StatedSampling sampling{};
+
+  bool is_held_out() const { return sample.held_out >= 0; }
 };
 
 class SampleJobs {
  public:
-  // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path.
+  // Reads config.data.train as load_prompt_set does, with the tokenizer of config.model.path, and
+  // held_out_of_workers().
   // Throws: what load_prompt_set throws.
   explicit SampleJobs(const Config& config);
-  // The job of a granted sample; its prompt is that of the group in the trainer's data order.
+  // The job of a granted sample; its prompt is that of the group in the trainer's data order, or
+  // the held-out one.
+  // Throws: std::out_of_range for a held-out prompt that does not exist.
   // Thread safety: none.
   SampleJob of(const bridge::GrantedSample& sample);
   const PromptSet& prompts() const { return prompts_; }
+  const HeldOutPrompts& held_out() const { return held_out_; }
 
  private:
-  uint64_t seed_;
+  SampleJobs(const Config& config, const engine::Tokenizer& tokenizer);
+
+  Config config_;
   PromptSet prompts_;
   DataOrder order_;
+  HeldOutPrompts held_out_;
 };
 
 // The rollout of one job. `versions` cover the completion. If a reward is unavailable,
 // finish_reason is error and there is nothing to train on: the trainer retries the sample, and
 // after the last retry accepts it unscored.
-bridge::Rollout make_rollout(const Config& config, const std::string& worker_id,
-                             const SampleJob& job, const ScoredCompletion& scored,
+bridge::Rollout make_rollout(const std::string& worker_id, const SampleJob& job,
+                             const ScoredCompletion& scored,
                              std::vector<bridge::VersionSpan> versions);
 
 // The rollout of a failed sample: finish_reason error, no completion.
-bridge::Rollout failed_rollout(const Config& config, const std::string& worker_id,
-                               const SampleJob& job, const std::vector<int64_t>& prompt_ids,
-                               int64_t version);
+bridge::Rollout failed_rollout(const std::string& worker_id, const SampleJob& job,
+                               const std::vector<int64_t>& prompt_ids, int64_t version);
 
 }  // namespace ringside::rl

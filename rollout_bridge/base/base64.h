@@ -11,6 +11,7 @@
 
 namespace ringside::bridge {
 
+// The text of the bytes.
 std::string base64(std::span<const uint8_t> bytes);
 
 // The inverse; nullopt for text that base64() does not write.

@@ -23,6 +23,7 @@ class Hash128 {
  public:
   Hash128();  // throws std::bad_alloc
   ~Hash128();
+  // A hash that was moved from may only be destroyed or assigned to.
   Hash128(Hash128&&) noexcept;
   Hash128& operator=(Hash128&&) noexcept;
 

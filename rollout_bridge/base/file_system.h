@@ -11,22 +11,27 @@
 
 namespace ringside::bridge {
 
+// Thread safety: none.
 class File {
  public:
   virtual ~File() = default;
   // Takes an exclusive advisory lock.
   // Throws: std::runtime_error at once when another process holds it.
   virtual void lock() = 0;
+  // Bytes.
   virtual uint64_t size() const = 0;
   // Appends all bytes to the file.
   virtual void append(std::span<const std::byte> bytes) = 0;
   // Reads up to out.size() bytes at `offset`; returns the number of bytes read.
   virtual std::size_t read_at(uint64_t offset, std::span<std::byte> out) const = 0;
   virtual void truncate(uint64_t size) = 0;
+  // Makes the content durable.
+  // Blocks: until the disk has it.
   virtual void sync() = 0;
   virtual const std::filesystem::path& path() const = 0;
 };
 
+// Thread safety: any thread, for different paths.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -38,6 +43,7 @@ class FileSystem {
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void remove(const std::filesystem::path& path) = 0;
   // Makes a rename or creation inside `directory` durable.
+  // Blocks: until the disk has it.
   virtual void sync_directory(const std::filesystem::path& directory) = 0;
 };
 

@@ -8,6 +8,7 @@
 
 namespace ringside::bridge {
 
+// Thread safety: none.
 class IdSet {
  public:
   // Whether the id was added.
@@ -45,6 +46,7 @@ class IdSet {
       ranges_[begin] = end;
     }
   }
+  // Removes the id. Erasing another id changes nothing.
   void erase(int64_t id) {
     if (!contains(id)) return;
     auto it = std::prev(ranges_.upper_bound(id));

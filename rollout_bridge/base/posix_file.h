@@ -35,6 +35,7 @@ class PosixFile final : public File {
 };
 
 // Makes a rename or creation inside `directory` durable.
+// Blocks: until the disk has it.
 void sync_directory(const std::filesystem::path& directory);
 
 }  // namespace ringside::bridge

@@ -50,6 +50,7 @@ class StepStream {
   // subscription is connected, and again after each reconnection, because a restarted publisher
   // waits for it.
   // Blocks: at most `timeout`.
+  // Throws: zmq::error_t.
   std::optional<zmq::message_t> receive(std::chrono::milliseconds timeout);
 
   // True when READY was sent on the current connection.

@@ -199,12 +199,6 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
   const auto rows = static_cast<int64_t>(r.versions.size());
   payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
   add_routed_experts(r.routed_experts, payload);
-  constexpr size_t kHeaderRoom = 16 * 1024;  // for the other fields of frame 0
-  if (payload.body.size() + kHeaderRoom > limits.max_header_bytes) {
-    throw std::invalid_argument("rollout '" + r.rollout_id + "': rewards and names take " +
-                                std::to_string(payload.body.size()) + " bytes, limit " +
-                                std::to_string(limits.max_header_bytes - kHeaderRoom));
-  }
   return payload;
 }
 
@@ -245,7 +239,7 @@ std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Li
   append(out, static_cast<uint64_t>(rollouts.size()));
   for (const Rollout& rollout : rollouts) {
     const Payload payload = encode_rollout(rollout, limits);
-    const std::vector<uint8_t> flat = flatten(pack_header(Header{}, payload), payload);
+    const std::vector<uint8_t> flat = flatten(pack_header(Header{}, payload, limits), payload);
     append(out, static_cast<uint64_t>(flat.size()));
     out.insert(out.end(), flat.begin(), flat.end());
   }

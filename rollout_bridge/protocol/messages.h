@@ -19,7 +19,7 @@ namespace ringside::bridge {
 struct SettingsBody : Settings {
   MSGPACK_DEFINE_MAP(temperature, top_p, top_k, vocab_size, max_positions, max_prompt_tokens,
                      max_completion_tokens, stop_ids, seed, reward_names, reward_options, prompts,
-                     tokenizer, weights);
+                     tokenizer, weights, held_out);
 };
 
 struct HelloBody {
@@ -58,7 +58,8 @@ struct GrantBody {
   int64_t min_version = 0;
   int32_t attempt = 0;
   std::vector<int32_t> sample_indices;
-  MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices);
+  int64_t held_out = -1;  // number of a held-out prompt; -1: the prompt of the data order
+  MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices, held_out);
 };
 
 struct CreditBody {

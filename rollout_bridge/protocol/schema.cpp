@@ -152,6 +152,23 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
   return Success{};
 }
 
+// Checks the texts that frame 0 carries. The rest of it needs the last quarter.
+Status check_header(const Rollout& r, const Limits& limits) {
+  constexpr size_t kOfOneReward = 16;  // its value, and the length of its name
+  const size_t limit = limits.max_header_bytes / 4 * 3;
+  size_t bytes = r.rollout_id.size() + r.prompt_id.size();
+  for (const auto& [name, value] : r.rewards) bytes += name.size() + kOfOneReward;
+  if (bytes <= limit) return Success{};
+  return invalid(r, "names of rewards and ids take " + str(bytes) + " bytes, limit " + str(limit));
+}
+
+Status check_message(const Rollout& r, const Limits& limits) {
+  const uint64_t bytes = wire_bytes(r) + limits.max_header_bytes;
+  if (bytes <= limits.max_message_bytes) return Success{};
+  return invalid(r,
+                 "a message of " + str(bytes) + " bytes, limit " + str(limits.max_message_bytes));
+}
+
 Status check_turns(const Rollout& r, const Limits& limits) {
   if (r.turn_offsets.size() > limits.max_turns) {
     return invalid(r, "turn_offsets has " + str(r.turn_offsets.size()) + " entries, limit " +
@@ -307,10 +324,20 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_versions(r, limits); !s) return s;
   if (Status s = check_sampling(r); !s) return s;
   if (Status s = check_rewards(r, limits); !s) return s;
+  if (Status s = check_header(r, limits); !s) return s;
   if (Status s = check_turns(r, limits); !s) return s;
   if (Status s = check_advantages(r); !s) return s;
   if (Status s = check_branches(r, limits); !s) return s;
-  return check_routed(r, limits);
+  if (Status s = check_routed(r, limits); !s) return s;
+  return check_message(r, limits);
+}
+
+uint64_t wire_bytes(const Rollout& r) {
+  return (r.prompt_ids.size() + r.completion_ids.size()) * sizeof(int32_t) +
+         (r.logprobs.size() + r.advantages.size()) * sizeof(float) + r.loss_mask.size() +
+         r.versions.size() * 3 * sizeof(int64_t) + r.turn_offsets.size() * sizeof(int32_t) +
+         r.turn_rewards.size() * sizeof(double) + r.branches.size() * 2 * sizeof(int64_t) +
+         r.routed_experts.ids.size() + r.routed_experts.layers.size() * sizeof(int32_t);
 }
 
 uint64_t dtype_size(const std::string& dtype) {

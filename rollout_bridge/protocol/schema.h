@@ -34,6 +34,7 @@ struct Branch {
 enum class FinishReason { kStop, kLength, kAborted, kError };
 // "stop", "length", "aborted", "error".
 const char* finish_reason_name(FinishReason reason);
+// The inverse; nullopt for another name.
 std::optional<FinishReason> finish_reason_from_name(const std::string& name);
 
 // Experts that each token used in the layers with experts of the model that sampled it.
@@ -47,7 +48,9 @@ struct RoutedExperts {
   bool operator==(const RoutedExperts&) const = default;
 
   bool empty() const { return ids.empty(); }
+  // Bytes of one row of ids.
   std::size_t row_bytes() const { return layers.size() * per_token * id_bytes; }
+  // Id number `index` of [rows, layers, K], row by row.
   int32_t id(std::size_t index) const {
     return id_bytes == 1 ? ids[index] : ids[2 * index] | ids[2 * index + 1] << 8;
   }
@@ -87,10 +90,13 @@ struct Rollout {
   bool operator==(const Rollout&) const = default;
 };
 
-// Checks every rule stated at the fields above and in PROTOCOL.md. The error names the field and
-// both numbers.
+// Checks every rule stated at the fields above and in PROTOCOL.md, and that a message of these
+// limits holds the rollout. The error names the field and both numbers.
 // Thread safety: pure.
 Status validate(const Rollout& rollout, const Limits& limits = {});
+
+// Bytes of the rollout's frames on the wire.
+uint64_t wire_bytes(const Rollout& rollout);
 
 // Whether the rollout was aborted or has failed: it is not trained on.
 bool has_failed(const Rollout& rollout);
@@ -99,6 +105,8 @@ bool has_failed(const Rollout& rollout);
 inline constexpr float kMaxLogprob = 1e-3F;
 
 inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
+// Groups of held-out prompts have ids from here on; they are no places in the data order.
+inline constexpr int64_t kFirstHeldOutGroup = int64_t{1} << 61;
 
 // One group of work: `group_size` completions of the prompt at `group_id`, sampled under a version
 // >= min_version of this trainer_term.
@@ -106,7 +114,8 @@ struct GroupGrant {
   int64_t group_id = -1;
   int32_t group_size = 0;
   int64_t min_version = 0;
-  int64_t priority = 0;  // a lower number is granted first, regardless of age
+  int64_t priority = 0;   // a lower number is granted first, regardless of age
+  int64_t held_out = -1;  // number of the held-out prompt; -1: a prompt of the data order
 };
 
 // The samples of a group that a worker shall generate; after a loss, only the missing ones.
@@ -116,6 +125,7 @@ struct GrantedGroup {
   int64_t min_version = 0;
   int32_t attempt = 0;  // copied into the rollouts
   std::vector<int32_t> sample_indices;
+  int64_t held_out = -1;  // as in GroupGrant
 };
 
 // dtype is a safetensors name: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL.

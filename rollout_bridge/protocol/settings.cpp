@@ -39,6 +39,7 @@ SettingsComparison compare_settings(const Settings& trainer, const Settings& wor
   compare("seed", trainer.seed, worker.seed, out.fatal);
   compare("the fingerprint of prompts", trainer.prompts, worker.prompts, out.fatal);
   compare("the fingerprint of tokenizer", trainer.tokenizer, worker.tokenizer, out.fatal);
+  compare("the fingerprint of held-out prompts", trainer.held_out, worker.held_out, out.fatal);
   compare("weights", trainer.weights, worker.weights, out.fatal);
   if (trainer.reward_names && !trainer.reward_names->empty()) {
     compare("reward_names", trainer.reward_names, worker.reward_names, out.fatal);

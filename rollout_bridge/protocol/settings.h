@@ -26,6 +26,8 @@ struct Settings {
   std::optional<std::string> prompts;         // fingerprint of prompts, answers and their order
   std::optional<std::string> tokenizer;       // fingerprint of tokenizer.json
   std::optional<std::string> weights;         // what a version's tensors are; adapters: which
+  // Fingerprint of the held-out prompts. A worker that states it makes samples of them.
+  std::optional<std::string> held_out;
   bool operator==(const Settings&) const = default;
 };
 

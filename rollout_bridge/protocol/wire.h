@@ -140,6 +140,8 @@ class Message {
 
 // Checks frame 0 against the limits before unpacking it, then count, names, dtype, shape, bytes and
 // hash of every other frame. Never throws on bad bytes.
+// Errors: kMalformed, kUnsupported (another protocol version or message type), kLimit, kFrames,
+// kChecksum.
 // Thread safety: pure.
 Result<Message> parse_message(std::span<const Frame> frames, const Limits& limits);
 
@@ -147,6 +149,8 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
 // buffers.
 std::vector<uint8_t> flatten(const std::string& header, const Payload& payload);
 // The inverse of flatten(). `bytes` must hold exactly one message and outlive it.
+// Errors: as parse_message().
+// Thread safety: pure.
 Result<Message> parse_flat(Frame bytes, const Limits& limits);
 
 }  // namespace ringside::bridge

@@ -33,9 +33,11 @@ Status check_result(const GenerateResult& result, const GenerateRequest& request
 
 // Checks the ranges stated at GenerateRequest; the error names the field. Ids must be below
 // `vocab_size`.
+// Errors: kInvalidField.
 Status check_request(const GenerateRequest& request, int64_t vocab_size);
 // Checks the ranges stated at SamplingSettings, and that every setting that a Rollout cannot state
 // is off.
+// Errors: kInvalidField.
 Status check_settings(const SamplingSettings& settings);
 
 }  // namespace ringside::bridge

@@ -64,8 +64,10 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
                                       std::to_string(*doubt_) +
                                       " failed; which ones it holds is not known"};
   }
-  for (const Status& status : {check_request(request, options_.vocab_size),
-                               check_sampling(request.sampling), check_server_limits(request)}) {
+  const Status sampling =
+      request.reads_logprobs ? check_sampling(request.sampling) : check_settings(request.sampling);
+  for (const Status& status :
+       {check_request(request, options_.vocab_size), sampling, check_server_limits(request)}) {
     if (!status) return status.error();
   }
   const Deadline deadline = in(options_.generate_deadline);

@@ -15,9 +15,9 @@ struct ServerOptions {
   int64_t vocab_size = int64_t{1} << 31;                 // larger ids are refused; > 0
   std::size_t max_response_bytes = 16u << 20;            // of one answer
   std::chrono::milliseconds generate_deadline{600'000};  // one generate with all retries
-  std::chrono::milliseconds control_deadline{30'000};    // one health, resume, version or connect
+  std::chrono::milliseconds control_deadline{30'000};    // one call of any other method
   std::chrono::milliseconds pause_deadline{600'000};     // one pause, which may drain
-  std::chrono::milliseconds load_deadline{600'000};      // one load_weights_from_disk
+  std::chrono::milliseconds load_deadline{600'000};      // one load of weights or adapter, or pull
   int generate_tries = 3;                                // >= 1
   // True: generate retries after a lost connection. The process that then answers may be another
   // one with other weights. Where that matters use false; the caller then checks the weights first.
@@ -54,6 +54,7 @@ class HttpServer : public InferenceServer {
   Status command(const std::string& path, const std::string& body, Deadline deadline) const;
   const HttpJson& http() const { return http_; }
   const ServerOptions& options() const { return options_; }
+  // Now and that span.
   static Deadline in(std::chrono::milliseconds span);
 
  private:

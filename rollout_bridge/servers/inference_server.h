@@ -41,6 +41,9 @@ struct GenerateRequest {
   std::string cache_salt;  // not empty: the weight version. A prefix cache never crosses it
   // Above 0: the answer must bring the routed experts, so many a token and layer.
   int64_t experts_per_token = 0;
+  // False: the answer's log-probs are not read, so they may be of another distribution than
+  // `sampling`.
+  bool reads_logprobs = true;
 };
 
 // Completion tokens [begin, end) sampled under the weights that the server labels `label`.
@@ -105,9 +108,9 @@ struct WeightSource {
 std::optional<int64_t> version_of_label(const std::string& label);
 
 // Errors: the detail names the URL, the status and the first 200 bytes of the body. kTimeout
-// (deadline), kClosed (no connection, or status 5xx), kBusy (429, 503), kDenied (401, 403),
-// kUnsupported (404, 405, or not offered by the server), kInvalidField (other 4xx, or a value out
-// of its range), kMalformed (not JSON, fields missing), kLimit (answer too long).
+// (deadline), kClosed (no connection, or another status 5xx), kBusy (429, 503), kDenied (401, 403),
+// kUnsupported (404, 405, 501, or not offered by the server), kInvalidField (another status, or a
+// value out of its range), kMalformed (not JSON, fields missing), kLimit (answer too long).
 // Blocks: every call, at most until its deadline (ServerOptions).
 // Thread safety: none; use one object a thread.
 class InferenceServer {
@@ -120,9 +123,12 @@ class InferenceServer {
   // Refuses settings whose log-probs in the answers would not be those of the sampling
   // distribution. The error has the reason. Sends nothing.
   virtual Status check_sampling(const SamplingSettings& settings) const = 0;
-  // One completion. Refuses what check_sampling refuses. Retries after connection failures, 429 and
-  // 5xx, with growing pauses within one deadline.
+  // One completion. Refuses what check_sampling refuses. Retries after kBusy, with growing pauses
+  // within one deadline; after kClosed too where ServerOptions::again_after_close says so.
   virtual Result<GenerateResult> generate(const GenerateRequest& request) = 0;
+  // Stops the server from sampling.
+  // Blocks: with kDrain until the running requests are finished.
+  // Errors: kUnsupported for a policy that capabilities() lacks.
   virtual Status pause(PausePolicy policy) = 0;
   // Loads the Hugging Face directory at the absolute `path`, as the server's machine sees it, and
   // labels the weights with `version` >= 0. Call it between pause and resume. Never retried: after
@@ -138,7 +144,9 @@ class InferenceServer {
   // Log-probs [N - 1] of ids[1], ids[2], ... under the loaded model (temperature 1, no truncation),
   // N >= 2. Identifies the loaded weights.
   virtual Result<std::vector<float>> score(const std::vector<int64_t>& ids);
+  // Ends a pause.
   virtual Status resume() = 0;
+  // Success when the server answers that it is well.
   virtual Status health() = 0;
   // The label of the loaded weights.
   virtual Result<std::string> weight_version() = 0;

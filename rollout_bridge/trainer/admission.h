@@ -1,6 +1,8 @@
 // Admission policy of the trainer: rules for rollouts beyond those of validate().
 #pragma once
 
+#include <cstdint>
+
 #include "rollout_bridge/base/result.h"
 #include "rollout_bridge/protocol/schema.h"
 
@@ -16,6 +18,9 @@ class AdmissionPolicy {
   // Throws: nothing; an implementation must not throw.
   // Thread safety: called under the endpoint's mutex, one call at a time.
   virtual Status admit(const Rollout& rollout) = 0;
+  // The same for a rollout of held-out prompt number `held_out`, which counts for an evaluation. It
+  // is neither journalled nor trained on.
+  virtual Status admit_held_out(const Rollout& rollout, int64_t held_out) = 0;
 };
 
 }  // namespace ringside::bridge

@@ -26,6 +26,8 @@ class ByteBudget {
   // Raises the worker's promise to its share, as far as bytes are free. The share is the bytes that
   // are not queued, divided by the number of joined workers. Never lowers a promise, because the
   // worker may have sent data under it already. Returns window().
+  // Throws: std::out_of_range for a worker that has not joined, like window(), is_low() and
+  // arrived().
   int64_t raise(const std::string& worker);
   // The window to send to the worker. 0 while its promise is smaller than the largest rollout seen.
   int64_t window(const std::string& worker) const;

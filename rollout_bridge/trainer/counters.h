@@ -27,6 +27,7 @@ struct GroupCounters {
 struct BridgeCounters {
   uint64_t received = 0;  // ROLLOUT messages that parsed
   uint64_t accepted = 0;
+  uint64_t evaluated = 0;  // accepted for an evaluation; not in `accepted`
   uint64_t forgotten = 0;  // delivered, but their group was consumed before they were taken
   uint64_t duplicate = 0;
   uint64_t requeued = 0;    // samples aborted or failed, granted again

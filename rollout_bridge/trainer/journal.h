@@ -3,8 +3,8 @@
 // A record is written before the rollout is acknowledged, so an acknowledged rollout survives kill
 // -9. The next start replays the file.
 //
-// Format: "RSJRNL01", then records. A record is u32 payload bytes, u32 kind, u64 XXH3-64 of kind
-// and payload, payload. All integers are little-endian.
+// Format: "RSJRNL01", then records. A record is u32 payload bytes, u32 kind, u64 XXH3-64 of the
+// payload seeded with the kind, payload. All integers are little-endian.
 // Kinds: 1 run id (always the first record); 2 rollout (a flat ROLLOUT message); 3 consumed groups,
 // 4 reopened groups, 5 granted groups (each: pairs of int64, half-open ranges).
 #pragma once

@@ -21,7 +21,8 @@ class PublishedWeights {
 
   // Makes this snapshot the newest. `where`: what the transports say about the place of its bytes.
   // Throws: std::invalid_argument for a snapshot of another run or term, one that breaks
-  // validate(), or one whose version does not rise.
+  // validate(), one whose version does not rise, a manifest that is not dense or is longer than its
+  // limit, or a delta of other tensors.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where);
 
   bool empty() const { return newest_ == nullptr; }

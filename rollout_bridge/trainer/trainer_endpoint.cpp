@@ -228,6 +228,27 @@ std::optional<std::vector<Rollout>> TrainerEndpoint::take(int64_t step,
   });
 }
 
+void TrainerEndpoint::open_evaluation(int64_t prompts, int32_t samples) {
+  impl_->act([&] { impl_->state.open_evaluation(prompts, samples); });
+}
+
+std::optional<std::vector<HeldOutSample>> TrainerEndpoint::take_evaluation(
+    std::chrono::milliseconds timeout) {
+  return impl_->await(timeout, [&] {
+    // What arrives for a step meanwhile takes no room. Without steps it waits for pop().
+    if (impl_->options.policy && impl_->state.collect()) impl_->waker.wake();
+    return impl_->state.take_evaluation();
+  });
+}
+
+void TrainerEndpoint::end_evaluation() {
+  impl_->act([&] { impl_->state.end_evaluation(); });
+}
+
+EvaluationProgress TrainerEndpoint::evaluation() const {
+  return impl_->act([&] { return impl_->state.evaluation(); });
+}
+
 std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
   return impl_->await(timeout, [&] {
     auto rollout = impl_->state.pop();

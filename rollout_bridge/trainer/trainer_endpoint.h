@@ -1,8 +1,8 @@
 // Trainer endpoint of the bridge: receives rollouts, grants work, publishes weights.
 //
 // Owns two threads: one for rollouts and control, one for weight chunks (WeightServer). An
-// exception that ends a thread is rethrown by the next call of any method except the destructor and
-// close().
+// exception that ends a thread is rethrown by the next call of any method except the addresses, the
+// destructor and close().
 //
 // Blocks: only methods with a timeout wait for a worker.
 // Thread safety: every public method.
@@ -22,6 +22,7 @@
 #include "rollout_bridge/trainer/admission.h"
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/group_policy.h"
+#include "rollout_bridge/trainer/held_out_samples.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/transport/curve_keys.h"
 #include "rollout_bridge/weights/snapshot.h"
@@ -81,10 +82,24 @@ struct WorkerStatus {
   std::chrono::milliseconds silent_for{0};
 };
 
+enum class EventKind {
+  kRoutine,  // occurs in every healthy step
+  kNews,
+  kTrouble,  // the run waits until somebody helps
+};
+
 struct BridgeEvent {
   std::string worker_id;
-  std::string text;      // text for the log
-  bool routine = false;  // occurs in every healthy step
+  std::string text;  // text for the log
+  EventKind kind = EventKind::kNews;
+};
+
+// How far an evaluation is, and who can take part.
+struct EvaluationProgress {
+  int64_t samples = 0;     // 0: no evaluation is open
+  int64_t missing = 0;     // of these
+  int64_t workers = 0;     // connected
+  int64_t evaluating = 0;  // of these, with the trainer's held-out prompts
 };
 
 class TrainerEndpoint {
@@ -125,6 +140,21 @@ class TrainerEndpoint {
   // Call when the checkpoint of `step` is on disk: consumes the groups of the steps up to it.
   void checkpointed(int64_t step);
 
+  // Evaluation: samples of held-out prompts under the weights published last. They are no part of
+  // any step, and are neither journalled nor returned by take() and pop().
+
+  // Grants `samples` completions of each held-out prompt 0 ... prompts - 1, before all other work,
+  // to the workers that stated the trainer's Settings::held_out. Ends the evaluation before.
+  // Throws: std::invalid_argument without published weights or Settings::held_out, and for numbers
+  // below 1.
+  void open_evaluation(int64_t prompts, int32_t samples);
+  // All samples, in order of prompt and sample; the evaluation is then over. nullopt if they are
+  // not complete after `timeout`.
+  std::optional<std::vector<HeldOutSample>> take_evaluation(std::chrono::milliseconds timeout);
+  // Ends the evaluation: missing samples are not made any more, late ones are duplicates.
+  void end_evaluation();
+  EvaluationProgress evaluation() const;
+
   // For owners without a policy, which grant and consume single groups.
 
   // The next rollout in order of arrival. nullopt after `timeout`.
@@ -146,7 +176,8 @@ class TrainerEndpoint {
   // Tells every worker that the run has ended, also workers that join later.
   void end(const std::string& reason);
   // Waits until pending messages to workers are sent or `deadline` has passed, then stops the
-  // threads. Idempotent. pop() then returns nullopt at once.
+  // threads. Idempotent. pop(), take() and wait_for_commit() then no longer wait; what has arrived
+  // is still returned.
   void close(std::chrono::milliseconds deadline);
 
  private:

@@ -134,6 +134,8 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.incarnation = header.incarnation;
   session.capacity_samples = body.capacity_samples;
   session.pending = body.pending;
+  session.evaluates =
+      options_.settings.held_out && body.settings.held_out == options_.settings.held_out;
   session.received_seq = header.seq;
   session.last_message = session.last_heartbeat = now;
   budget_.join(session.worker_id);
@@ -302,7 +304,7 @@ void TrainerState::on_committed(Session& session, const Message& message) {
   event(session.worker_id,
         "worker " + session.worker_id + " committed version " +
             std::to_string(session.installed_version),
-        /*routine=*/true);
+        EventKind::kRoutine);
 }
 
 void TrainerState::sync_failed(Session& session, const std::string& why) {

@@ -6,13 +6,6 @@
 
 namespace ringside::bridge {
 
-uint64_t wire_bytes(const Rollout& r) {
-  return (r.prompt_ids.size() + r.completion_ids.size()) * sizeof(int32_t) +
-         (r.logprobs.size() + r.advantages.size()) * sizeof(float) + r.loss_mask.size() +
-         r.versions.size() * 3 * sizeof(int64_t) + r.turn_offsets.size() * sizeof(int32_t) +
-         r.turn_rewards.size() * sizeof(double) + r.branches.size() * 2 * sizeof(int64_t);
-}
-
 void TrainerState::on_rollout(Session& session, const Message& message) {
   uint64_t bytes = 0;
   for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
@@ -128,7 +121,8 @@ bool TrainerState::journalled(int64_t group_id, const Message& message) {
   if (!written) {
     ++counters_.journal_refused;
     if (journal_trouble_.empty()) {
-      event("", "journal: " + written.error().detail + "; rollouts wait until there is room");
+      event("", "journal: " + written.error().detail + "; rollouts wait until there is room",
+            EventKind::kTrouble);
     }
     journal_trouble_ = written.error().detail;
     return false;
@@ -138,8 +132,41 @@ bool TrainerState::journalled(int64_t group_id, const Message& message) {
   return true;
 }
 
+AckBody TrainerState::requeued(Session& session, const Rollout& rollout) {
+  ++counters_.requeued;
+  event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
+                               std::to_string(rollout.group_id) + " came back " +
+                               finish_reason_name(rollout.finish_reason) +
+                               "; this sample is granted again");
+  return {rollout.rollout_id, "REQUEUED", "", ""};
+}
+
+AckBody TrainerState::receive_held_out(Session& session, const Rollout& rollout) {
+  const auto verdict = evaluation_.judge(rollout, session.worker_id);
+  if (!verdict) return reject(session, rollout, verdict.error());
+  if (verdict.value() == HeldOutSamples::Verdict::kDuplicate) {
+    ++counters_.duplicate;
+    return {rollout.rollout_id, "DUPLICATE", "", ""};
+  }
+  if (verdict.value() == HeldOutSamples::Verdict::kRetry) {
+    evaluation_.retry(rollout, session.worker_id);
+    return requeued(session, rollout);
+  }
+  if (options_.admission) {
+    const int64_t held_out = evaluation_.prompt_of(rollout.group_id);
+    if (Status s = options_.admission->admit_held_out(rollout, held_out); !s) {
+      return reject(session, rollout, s.error());
+    }
+  }
+  evaluation_.deliver(rollout);
+  ++counters_.evaluated;
+  session.refused_in_row = 0;
+  return {rollout.rollout_id, "ACCEPTED", "", ""};
+}
+
 AckBody TrainerState::receive(Session& session, const Message& message, Rollout rollout,
                               uint64_t bytes) {
+  if (rollout.group_id >= kFirstHeldOutGroup) return receive_held_out(session, rollout);
   if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
   const Origin origin =
       rollout.trainer_term == options_.trainer_term ? Origin::kThisStart : Origin::kEarlierStart;
@@ -150,13 +177,8 @@ AckBody TrainerState::receive(Session& session, const Message& message, Rollout 
     return {rollout.rollout_id, "DUPLICATE", "", ""};
   }
   if (verdict.value() == Verdict::kRetry) {
-    ++counters_.requeued;
-    event(session.worker_id, "sample " + std::to_string(rollout.sample_index) + " of group " +
-                                 std::to_string(rollout.group_id) + " came back " +
-                                 finish_reason_name(rollout.finish_reason) +
-                                 "; this sample is granted again");
     ledger_.retry(rollout, session.worker_id, origin);
-    return {rollout.rollout_id, "REQUEUED", "", ""};
+    return requeued(session, rollout);
   }
   if (Status s = admit(rollout); !s) return reject(session, rollout, s.error());
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
@@ -200,14 +222,15 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
   for (auto& [identity, s] : sessions_) {
     if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
     if (s.overdue && another_is_ready(s)) continue;
-    const bool takes_work =
-        s.state == SessionState::kReady && ledger_.work().has_work_for(s.installed_version);
+    const bool takes_work = s.state == SessionState::kReady &&
+                            ledger_.work().has_work_for(s.installed_version, s.evaluates);
     const bool takes_weights =
         s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
     const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
     if (!takes_work && !takes_weights && !committed) continue;
     if (takes_work && !has_window_for_work(s)) continue;
-    workers.push_back({s.worker_id, s.installed_version, s.capacity_samples, takes_work});
+    workers.push_back(
+        {s.worker_id, s.installed_version, s.capacity_samples, takes_work, s.evaluates});
   }
   return workers;
 }
@@ -218,7 +241,8 @@ void TrainerState::hand_out_work() {
                        static_cast<int64_t>(arrivals_.size());
   const bool any_is_free = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
     const Session& s = item.second;
-    return s.state == SessionState::kReady && ledger_.work().has_work_for(s.installed_version) &&
+    return s.state == SessionState::kReady &&
+           ledger_.work().has_work_for(s.installed_version, s.evaluates) &&
            ledger_.work().in_flight(s.worker_id) < s.capacity_samples;
   });
   if (ended_ || room <= 0 || !any_is_free) return;  // the usual case: nothing to grant
@@ -242,7 +266,8 @@ void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup
   credit.window_bytes = budget_.raise(session.worker_id);
   std::size_t bytes = 0;
   for (const GrantedGroup& g : groups) {
-    GrantBody body{g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices};
+    GrantBody body{g.group_id, g.group_size,     g.min_version,
+                   g.attempt,  g.sample_indices, g.held_out};
     msgpack::sbuffer packed;
     msgpack::pack(packed, body);
     if (!credit.groups.empty() && bytes + packed.size() > most) {

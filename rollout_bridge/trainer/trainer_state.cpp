@@ -32,6 +32,7 @@ TrainerState::TrainerState(const TrainerOptions& options, std::string weights_ad
       weights_address_(std::move(weights_address)),
       journal_(journal_options(options)),
       ledger_({options.max_attempts, options.trainer_term, options.policy}),
+      evaluation_(ledger_.work(), options.max_attempts, options.trainer_term),
       published_(options.run_id, options.trainer_term, options.limits),
       budget_(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
               options.window_bytes) {
@@ -140,12 +141,12 @@ void TrainerState::refuse(const std::string& identity, const Error& error, bool 
   strays_.emplace_back(identity, Outgoing{std::move(packed), std::move(payload)});
 }
 
-void TrainerState::event(const std::string& worker_id, std::string text, bool routine) {
+void TrainerState::event(const std::string& worker_id, std::string text, EventKind kind) {
   if (events_.size() >= kMaxEvents) {
     events_.pop_front();
     ++counters_.dropped_events;
   }
-  events_.push_back({worker_id, clip_text(text), routine});
+  events_.push_back({worker_id, clip_text(text), kind});
 }
 
 void TrainerState::lose(const std::string& identity, const std::string& why) {
@@ -240,6 +241,37 @@ void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
 }
 
 void TrainerState::checkpointed(int64_t step) { mark_consumed(ledger_.checkpointed(step)); }
+
+void TrainerState::open_evaluation(int64_t prompts, int32_t samples) {
+  if (published_.empty() || !options_.settings.held_out) {
+    throw std::invalid_argument(
+        "evaluation by workers: expected published weights and Settings::held_out");
+  }
+  evaluation_.open(prompts, samples, published_.version());
+  hand_out_work();
+}
+
+std::optional<std::vector<HeldOutSample>> TrainerState::take_evaluation() {
+  if (!evaluation_.is_open() || evaluation_.missing() > 0) return std::nullopt;
+  return evaluation_.take();
+}
+
+void TrainerState::end_evaluation() {
+  evaluation_.close();
+  hand_out_work();
+}
+
+EvaluationProgress TrainerState::evaluation() const {
+  EvaluationProgress progress;
+  progress.samples = evaluation_.size();
+  progress.missing = evaluation_.missing();
+  for (const auto& [identity, session] : sessions_) {
+    if (session.state == SessionState::kBye) continue;
+    ++progress.workers;
+    progress.evaluating += session.evaluates ? 1 : 0;
+  }
+  return progress;
+}
 
 std::vector<GroupGrant> TrainerState::deliver(Rollout rollout, uint64_t bytes) {
   const auto size = static_cast<int64_t>(bytes);

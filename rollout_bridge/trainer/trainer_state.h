@@ -17,6 +17,7 @@
 #include "rollout_bridge/protocol/wire.h"
 #include "rollout_bridge/trainer/byte_budget.h"
 #include "rollout_bridge/trainer/group_ledger.h"
+#include "rollout_bridge/trainer/held_out_samples.h"
 #include "rollout_bridge/trainer/journal.h"
 #include "rollout_bridge/trainer/published_weights.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
@@ -49,6 +50,7 @@ struct Session {
   uint64_t incarnation = 0;
   SessionState state = SessionState::kJoin;
   int64_t capacity_samples = 0;
+  bool evaluates = false;          // its held-out prompts are the trainer's
   int64_t installed_version = -1;  // verified, of this trainer_term
   int64_t offered_version = -1;    // being staged or staged since
   int64_t failed_version = -1;     // could not be staged; offered dense from then on
@@ -80,8 +82,8 @@ class TrainerState {
   void on_message(const std::string& identity, const std::string& user,
                   const Result<Message>& message, Clock::time_point now);
   void on_denials(const std::vector<std::string>& sentences);  // refused connections
-  void on_unreachable(const std::string& identity);
-  void tick(Clock::time_point now);  // heartbeats, lost workers, grants, journal
+  void on_unreachable(const std::string& identity);  // its connection is gone: ends the session
+  void tick(Clock::time_point now);                  // heartbeats, lost workers, grants, journal
 
   // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
   // `where`: what the transports of weights say about the place of its bytes.
@@ -90,6 +92,11 @@ class TrainerState {
   void open_steps(int64_t next_step, int64_t last_step);
   std::optional<std::vector<Rollout>> take(int64_t step) { return ledger_.take(step); }
   void checkpointed(int64_t step);
+  void open_evaluation(int64_t prompts, int32_t samples);
+  // nullopt while samples are missing.
+  std::optional<std::vector<HeldOutSample>> take_evaluation();
+  void end_evaluation();
+  EvaluationProgress evaluation() const;
   // What has arrived no longer counts against the queue's limits. Returns false when nothing has.
   bool collect();
   std::optional<Rollout> pop();
@@ -129,6 +136,8 @@ class TrainerState {
   // trainer_rollouts.cpp: grants of work, arriving rollouts.
   void on_rollout(Session& session, const Message& message);
   AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
+  AckBody receive_held_out(Session& session, const Rollout& rollout);
+  AckBody requeued(Session& session, const Rollout& rollout);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
   void give_up_if_always_refused(const std::string& identity, const Message& message);
   AckBody busy(const std::string& rollout_id);
@@ -159,7 +168,7 @@ class TrainerState {
   void queue(Session& session, Payload payload);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
   void lose(const std::string& identity, const std::string& why);
-  void event(const std::string& worker_id, std::string text, bool routine = false);
+  void event(const std::string& worker_id, std::string text, EventKind kind = EventKind::kNews);
   std::string key_name(const std::string& user) const;
   Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
 
@@ -167,6 +176,7 @@ class TrainerState {
   std::string weights_address_;
   Journal journal_;
   GroupLedger ledger_;
+  HeldOutSamples evaluation_;
   PublishedWeights published_;
   std::optional<std::string> ended_;
   std::map<std::string, Session> sessions_;  // by ROUTER identity
@@ -186,7 +196,5 @@ inline constexpr int kMaxFailedSyncs = 3;
 const char* session_state_name(SessionState state);
 // "1.5 s".
 std::string seconds(std::chrono::milliseconds span);
-// Bytes of a rollout's frames on the wire.
-uint64_t wire_bytes(const Rollout& rollout);
 
 }  // namespace ringside::bridge

@@ -31,8 +31,10 @@ void TrainerState::offer(Session& session) {
 
 std::size_t TrainerState::committed_workers(int64_t version) const {
   return static_cast<std::size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(),
-                    [&](const auto& item) { return item.second.installed_version >= version; }));
+      std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+        const Session& session = item.second;
+        return session.state != SessionState::kBye && session.installed_version >= version;
+      }));
 }
 
 }  // namespace ringside::bridge

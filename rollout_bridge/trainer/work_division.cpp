@@ -20,6 +20,7 @@ struct WorkDivision::Taker {
   int64_t version;
   int64_t capacity;
   int64_t in_flight;
+  bool evaluates;
   int64_t share;  // most samples in flight after this assign(), rounded up to whole groups
 
   int64_t free() const { return std::min(capacity, share) - in_flight; }
@@ -30,7 +31,8 @@ struct WorkDivision::Taker {
 
 void WorkDivision::add(const GroupGrant& grant, const std::vector<bool>& done) {
   Group& group = groups_[grant.group_id];
-  group.min_version = grant.min_version;
+  group.needs = {grant.min_version, grant.held_out >= 0};
+  group.held_out = grant.held_out;
   group.place = {grant.priority, next_order_++};
   group.samples.resize(done.size());
   for (size_t i = 0; i < done.size(); ++i) {
@@ -47,14 +49,14 @@ void WorkDivision::add(const GroupGrant& grant, const std::vector<bool>& done) {
 // `missing`: the change in the number of missing samples; group.missing has the new value already.
 void WorkDivision::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
   if (missing == 0) return;
-  Waiting& waiting = waiting_[group.min_version];
+  Waiting& waiting = waiting_[group.needs];
   waiting.samples += missing;
   if (group.missing > 0) {
     waiting.groups[group.place] = group_id;
   } else {
     waiting.groups.erase(group.place);
   }
-  if (waiting.groups.empty()) waiting_.erase(group.min_version);
+  if (waiting.groups.empty()) waiting_.erase(group.needs);
 }
 
 void WorkDivision::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
@@ -133,24 +135,26 @@ int32_t WorkDivision::attempt(int64_t group_id, int32_t sample_index) const {
 }
 
 // The next group to grant to a worker with these weights; kNone when none waits.
-int64_t WorkDivision::first_waiting(int64_t version) const {
+int64_t WorkDivision::first_waiting(int64_t version, bool evaluates) const {
   std::pair<Place, int64_t> first{{}, kNone};
-  for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
-    const auto candidate = *it->second.groups.begin();
+  for (const auto& [needs, waiting] : waiting_) {
+    if (!needs.met_by(version, evaluates)) continue;
+    const auto candidate = *waiting.groups.begin();
     if (first.second == kNone || candidate.first < first.first) first = candidate;
   }
   return first.second;
 }
 
-bool WorkDivision::has_work_for(int64_t version) const {
-  return !waiting_.empty() && waiting_.begin()->first <= version;
+bool WorkDivision::has_work_for(int64_t version, bool evaluates) const {
+  return first_waiting(version, evaluates) != kNone;
 }
 
-Holding WorkDivision::waiting_for(int64_t version) const {
+Holding WorkDivision::waiting_for(int64_t version, bool evaluates) const {
   Holding sum;
-  for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= version; ++it) {
-    sum.groups += static_cast<int64_t>(it->second.groups.size());
-    sum.samples += it->second.samples;
+  for (const auto& [needs, waiting] : waiting_) {
+    if (!needs.met_by(version, evaluates)) continue;
+    sum.groups += static_cast<int64_t>(waiting.groups.size());
+    sum.samples += waiting.samples;
   }
   return sum;
 }
@@ -160,13 +164,15 @@ Holding WorkDivision::waiting_for(int64_t version) const {
 std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShare> workers,
                                                       int64_t& groups) const {
   int64_t version = -1;
+  bool evaluates = false;
   int64_t ready = 0;
   for (const WorkerShare& w : workers) {
     if (!w.ready) continue;
     version = std::max(version, w.version);
+    evaluates = evaluates || w.evaluates;
     ++ready;
   }
-  const Holding waiting = waiting_for(version);
+  const Holding waiting = waiting_for(version, evaluates);
   groups = waiting.groups;
   // With fewer groups than ready workers, no share is kept for workers that are not ready.
   const bool all_count = waiting.groups >= ready;
@@ -180,7 +186,7 @@ std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShar
   std::vector<Taker> out;
   for (const WorkerShare& w : workers) {
     if (!w.ready) continue;
-    out.push_back({w.worker, w.version, w.capacity, in_flight(w.worker),
+    out.push_back({w.worker, w.version, w.capacity, in_flight(w.worker), w.evaluates,
                    ceil_of(samples, w.capacity, capacity)});
   }
   return out;
@@ -197,7 +203,7 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
     const auto taker =
         std::min_element(takers.begin(), takers.end(),
                          [](const Taker& a, const Taker& b) { return a.is_less_loaded_than(b); });
-    const int64_t group_id = first_waiting(taker->version);
+    const int64_t group_id = first_waiting(taker->version, taker->evaluates);
     if (group_id == kNone) {
       takers.erase(taker);
       continue;
@@ -226,7 +232,8 @@ GrantedGroup WorkDivision::hand_out(int64_t group_id, int64_t count, const std::
                                     Time now) {
   Group& group = groups_.at(group_id);
   GrantedGroup granted{
-      group_id, static_cast<int32_t>(group.samples.size()), group.min_version, 0, {}};
+      group_id,      static_cast<int32_t>(group.samples.size()), group.needs.min_version, 0, {},
+      group.held_out};
   const uint64_t number = next_assignment_++;
   assignments_[number] = {worker, group_id, count, now};
   for (size_t i = 0; count > 0; ++i) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -20,9 +21,10 @@ namespace ringside::bridge {
 // One worker in the division of work.
 struct WorkerShare {
   std::string worker;
-  int64_t version = -1;  // installed weight version
-  int64_t capacity = 0;  // samples it can generate at once, >= 1
-  bool ready = false;    // takes work now; a worker that is not ready keeps its share
+  int64_t version = -1;    // installed weight version
+  int64_t capacity = 0;    // samples it can generate at once, >= 1
+  bool ready = false;      // takes work now; a worker that is not ready keeps its share
+  bool evaluates = false;  // has the held-out prompts
 };
 
 // An amount of work.
@@ -57,13 +59,13 @@ class WorkDivision {
   // more than its share (in proportion to capacity) of the samples in flight and waiting. At most
   // `room` samples in all.
   // Order: lowest priority number first, then oldest grant. Only groups with min_version <= the
-  // worker's version.
+  // worker's version. Groups of held-out prompts go to workers that have these.
   // A group goes to one worker, except when it is larger than the capacity, or when fewer groups
   // wait than workers are ready.
   std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
                                                           int64_t room, Time now);
   // True when work exists that a worker with these weights may take.
-  bool has_work_for(int64_t version) const;
+  bool has_work_for(int64_t version, bool evaluates = false) const;
   // Takes back the samples assigned to `worker` before `before`.
   Holding release(const std::string& worker, Time before = Time::max());
   // Samples assigned before `before`, by worker.
@@ -82,8 +84,18 @@ class WorkDivision {
     uint64_t assignment = 0;         // id of the assignment, while assigned
     std::vector<std::string> asked;  // every worker it was ever assigned to
   };
-  struct Group {
+  // What a worker needs in order to take a group.
+  struct Needs {
     int64_t min_version = 0;
+    bool held_out = false;  // the held-out prompts
+    auto operator<=>(const Needs&) const = default;
+    bool met_by(int64_t version, bool evaluates) const {
+      return min_version <= version && (evaluates || !held_out);
+    }
+  };
+  struct Group {
+    Needs needs{};
+    int64_t held_out = -1;
     Place place{};
     int32_t missing = 0;  // samples in state kMissing
     int32_t open = 0;     // samples not in state kDone
@@ -96,7 +108,7 @@ class WorkDivision {
     int64_t samples = 0;  // not done
     Time since;
   };
-  // Groups with missing samples and the same min_version.
+  // Groups with missing samples and the same needs.
   struct Waiting {
     std::map<Place, int64_t> groups;
     int64_t samples = 0;
@@ -106,16 +118,16 @@ class WorkDivision {
   const Sample* find(int64_t group_id, int32_t sample_index) const;
   void set_state(int64_t group_id, Group& group, Sample& sample, State state);
   void add_waiting(int64_t group_id, const Group& group, int64_t missing);
-  int64_t first_waiting(int64_t version) const;
-  Holding waiting_for(int64_t version) const;
+  int64_t first_waiting(int64_t version, bool evaluates) const;
+  Holding waiting_for(int64_t version, bool evaluates) const;
   std::vector<Taker> takers(std::span<const WorkerShare> workers, int64_t& groups) const;
   GrantedGroup hand_out(int64_t group_id, int64_t count, const std::string& worker, Time now);
 
   uint64_t next_order_ = 0;
   uint64_t next_assignment_ = 0;
   int64_t in_flight_ = 0;
-  std::map<int64_t, Group> groups_;             // with a sample that is not done
-  std::map<int64_t, Waiting> waiting_;          // by min_version
+  std::map<int64_t, Group> groups_;  // with a sample that is not done
+  std::map<Needs, Waiting> waiting_;
   std::map<uint64_t, Assignment> assignments_;  // in order of time
   std::map<std::string, int64_t> in_flight_by_worker_;
 };

@@ -31,6 +31,7 @@ class ZapAuthenticator {
 
   // Makes `socket` a CURVE server that this authenticator guards. Call it before the socket binds,
   // from the thread that owns the socket.
+  // Throws: zmq::error_t.
   void guard(zmq::socket_t& socket);
 
   // Denied connections so far, on all guarded sockets.
@@ -38,6 +39,7 @@ class ZapAuthenticator {
   uint64_t denied() const;
   // Log sentences about denied connections since the last call. Repeated denials are reported with
   // exponential back-off: the 1st, 2nd, 4th, 8th... of a cause. At most 64 sentences are kept.
+  // Thread safety: any thread.
   std::vector<std::string> drain_denials();
   // Rethrows the exception that ended the thread, if any.
   // Thread safety: any thread.

@@ -1,6 +1,7 @@
 // ZeroMQ helpers of the endpoints: configured sockets, whole messages in and out, checks of
 // addresses to bind.
 //
+// Throws: zmq::error_t when an operation on a socket fails.
 // Thread safety: a socket belongs to one thread.
 #pragma once
 

@@ -50,7 +50,8 @@ class DeltaScratch {
 // The overwrite that turns `base` into `next`, compared in elements of `element_bytes` (1, 2, 4 or
 // 8). nullopt when `next` itself is not longer than the payload, or when more than 3/4 of the
 // elements changed. Needs up to (element_bytes + 5) bytes of memory a changed element.
-// Throws: std::invalid_argument when the lengths differ or are not multiples of element_bytes.
+// Throws: std::invalid_argument when the lengths differ or are not multiples of element_bytes, or
+// for another element_bytes.
 // Thread safety: pure.
 std::optional<Overwrite> encode_overwrite(std::span<const std::byte> base,
                                           std::span<const std::byte> next,
@@ -71,6 +72,7 @@ Status apply_overwrite(std::span<const std::byte> payload, uint64_t changed,
 // `target` and `hash` is undefined.
 // Shapes: `target` is as long as `base`.
 // Throws: std::invalid_argument when the lengths differ.
+// Errors: kMalformed.
 Status copy_overwritten(std::span<const std::byte> payload, uint64_t changed,
                         std::size_t element_bytes, std::span<const std::byte> base,
                         std::span<std::byte> target, Hash128& hash,

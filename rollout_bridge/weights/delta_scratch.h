@@ -15,20 +15,26 @@ namespace ringside::bridge {
 
 struct DeltaScratch::Impl {
   struct FreeCctx {
+    // Frees the context.
     void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
   };
   struct FreeDctx {
+    // Frees the context.
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
   std::unique_ptr<ZSTD_CCtx, FreeCctx> compressor;
   std::unique_ptr<ZSTD_DCtx, FreeDctx> decompressor;
   std::vector<std::byte> plane;
 
+  // The context, made by the first call.
+  // Throws: std::bad_alloc.
   ZSTD_CCtx* compressing() {
     if (!compressor) compressor.reset(ZSTD_createCCtx());
     if (!compressor) throw std::bad_alloc();
     return compressor.get();
   }
+  // The context, made by the first call.
+  // Throws: std::bad_alloc.
   ZSTD_DCtx* decompressing() {
     if (!decompressor) decompressor.reset(ZSTD_createDCtx());
     if (!decompressor) throw std::bad_alloc();

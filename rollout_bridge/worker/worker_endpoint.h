@@ -2,7 +2,7 @@
 //
 // Owns one thread, which sends heartbeats, reconnects with capped backoff, fetches weights and
 // resends unacknowledged rollouts. An exception that ends the thread is rethrown by the next call
-// of poll, send_rollout, commit_weights, pause or resume.
+// of wait, next_event, poll, send, send_rollout, commit_weights, pause or resume.
 //
 // The caller's loop: wait() and next_event(). A WorkerQueue (worker_queue.h) holds the granted
 // samples and sends finished rollouts. On WeightsReady install the weights between requests, hash
@@ -89,6 +89,7 @@ class WorkerEndpoint final : public TrainerLink {
   // Waits for the acknowledgements, sends BYE and waits for the answer. Returns false when
   // `timeout` passed first or the trainer is gone. After the trainer's END, BYE is sent without
   // waiting, because the trainer may have closed. The endpoint is closed afterwards.
+  // Blocks: at most `timeout`, then until the thread has ended.
   bool bye(const std::string& reason, std::chrono::milliseconds timeout);
 
  private:

@@ -64,7 +64,7 @@ void WorkerState::on_credit(const Message& message) {
   Granted granted;
   for (const GrantBody& g : body.value().groups) {
     granted.groups.push_back(
-        {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices});
+        {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices, g.held_out});
   }
   if (!granted.groups.empty()) events_.push(std::move(granted));
 }

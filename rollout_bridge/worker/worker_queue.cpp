@@ -43,7 +43,7 @@ void WorkerQueue::on_granted(const Granted& granted) {
       const Key key{group.group_id, index};
       const auto [it, is_new] = samples_.try_emplace(key);
       it->second.grant = {group.group_id, group.group_size, group.min_version, group.attempt,
-                          index};
+                          index,          group.held_out};
       it->second.is_current = true;
       if (is_new) order_.push_back(key);
     }

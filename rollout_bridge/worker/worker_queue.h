@@ -32,6 +32,7 @@ struct GrantedSample {
   int64_t min_version = 0;
   int32_t attempt = 0;
   int32_t sample_index = -1;
+  int64_t held_out = -1;  // number of the held-out prompt; -1: a prompt of the data order
 };
 
 class WorkerQueue {

@@ -45,6 +45,7 @@ struct AttentionOptions {
 // Shapes: q_sHD, k_sKD, v_sKD in the layout's row order, on the device and in the dtype of the
 // prepared plan; sinks_H on that device in the accumulation dtype; returns out_sHD in q's dtype.
 // Collective over: the Ulysses and the ring group, forward and backward.
+// Blocks: until this rank's result is there; on CUDA only the current stream waits.
 // Throws: c10::Error, before any collective, when shapes, dtypes or devices do not match the
 // plan, the groups do not have its sizes, or an option is refused.
 at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at::Tensor& v_sKD,
@@ -53,7 +54,8 @@ at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at:
 // attention() without the two Ulysses all-to-alls, for a caller that exchanges heads itself (e.g.
 // asynchronously).
 // Shapes: q_ShD, k_SkD, v_SkD are this rank's heads of the whole ring share; returns out_ShD.
-// Collective over: the ring group.
+// Collective over: the ring group, forward and backward.
+// Blocks, throws: as attention().
 at::Tensor share_attention(const at::Tensor& q_ShD, const at::Tensor& k_SkD,
                            const at::Tensor& v_SkD, const AttentionContext& context,
                            const AttentionOptions& options);

@@ -19,21 +19,26 @@ struct BlockMask {
   at::Tensor additive_nm;
 };
 
+// Gradients of a block's operands, in their dtype.
 struct BlockGradients {
   at::Tensor dq_BnHD;
   at::Tensor dk_BmKD;
   at::Tensor dv_BmKD;
 };
 
+// softmax(softmax_scale q k^T + mask) v of each block, and the log-sum-exp of its rows.
 // Shapes: q_BnHD, k_BmKD, v_BmKD in fp32 or fp64; returns out_BnHD and lse_BnH in the same dtype.
 // (The CPU kernel returns its input's dtype, so the caller upcasts lower precision.)
-// Throws: c10::Error when H is not a multiple of K, where the kernel would read out of bounds.
+// Throws: c10::Error on another dtype, on shapes that do not fit, on a causal block that is not
+// square, and when H is not a multiple of K, where the kernel would read out of bounds.
+// Source: ATen's CPU flash attention.
 PartialAttention block_attention(const at::Tensor& q_BnHD, const at::Tensor& k_BmKD,
                                  const at::Tensor& v_BmKD, const BlockMask& mask,
                                  double softmax_scale);
 
 // Gradients of one block. out_BnHD and lse_BnH are merged over all blocks of these rows; dout_BnHD
 // is the gradient of the merged output.
+// Shapes, throws: as block_attention().
 BlockGradients block_attention_backward(const at::Tensor& dout_BnHD, const at::Tensor& q_BnHD,
                                         const at::Tensor& k_BmKD, const at::Tensor& v_BmKD,
                                         const at::Tensor& out_BnHD, const at::Tensor& lse_BnH,

@@ -15,14 +15,15 @@ namespace ringside::sp {
 template <class T>
 class IndexTables {
  public:
-  // Returns the table's number.
+  // Returns the table's number, counted from 0.
+  // Throws: c10::Error after upload().
   std::size_t add(std::span<const T> values);
 
   // Copies all tables. Call it once, after the last add().
   // Blocks: never; a device reads pinned memory on its current stream.
   void upload(at::Device device);
 
-  // [values], on the device.
+  // The table with this number, [values], on the device. After upload().
   at::Tensor table(std::size_t number) const;
 
  private:

@@ -37,6 +37,7 @@ class KvTransport {
   // Backward only: takes a ring step's gradient and starts sending the rows of other ranks. Rows
   // that no block touched must be zero.
   // Shapes: dkv_g2cD in the accumulation dtype; with one ring rank in any.
+  // Blocks: until the gradients that were sent in the ring step before have arrived.
   virtual void add_gradient(int64_t ring_step, at::Tensor dkv_g2cD) = 0;
 
   // The gradient of this rank's own rows, summed over all ranks: dkv_S2kD.
@@ -44,16 +45,18 @@ class KvTransport {
   virtual at::Tensor finish() = 0;
 };
 
-// kv_S2kD: this rank's own rows, k heads, then v heads. impl: of the pass, forward or backward.
+// The transport of one pass. kv_S2kD: this rank's own rows, k heads, then v heads, in the wire
+// dtype. impl: of the pass, forward or backward.
 std::unique_ptr<KvTransport> make_kv_transport(const at::Tensor& kv_S2kD,
                                                const PreparedPlan& prepared, Communicator& ring,
                                                RingImpl impl);
 
-// Concatenates the rows `ranges` of a tensor. Returns the tensor itself when the ranges cover all
-// of it.
+// The rows `ranges` of a tensor one after another, contiguous. A single range of a contiguous
+// tensor is a view of it.
 at::Tensor take_rows(const at::Tensor& tensor, const std::vector<Range>& ranges);
 
 // Adds `rows` to rows `ranges` of a tensor, in order.
+// Throws: c10::Error when the ranges do not have as many rows.
 void add_rows(at::Tensor& tensor, const std::vector<Range>& ranges, const at::Tensor& rows);
 
 }  // namespace ringside::sp

@@ -12,6 +12,7 @@
 
 namespace ringside::sp {
 
+// Attention of query rows to some of their keys.
 struct PartialAttention {
   at::Tensor out;  // [..., D]
   at::Tensor lse;  // [...], natural log; -inf where no key was attended
@@ -28,8 +29,8 @@ struct PartPlace {
 // LSE -inf, never NaN. write_rows overwrites the rows.
 // Shapes: whole: out_SHD and lse_SH, contiguous; part: out_BnhD and lse_Bnh; one accumulation
 // dtype, fp32 or fp64. No row may be in two blocks.
-// Throws: c10::Error on another dtype (bf16 accumulators lose a bit per merge) and on rows outside
-// the share.
+// Throws: c10::Error on another dtype (bf16 accumulators lose a bit per merge), on a whole that is
+// not contiguous, and on rows or heads outside the share.
 void merge_rows(PartialAttention& whole, const PartialAttention& part, const PartPlace& place);
 void write_rows(PartialAttention& whole, const PartialAttention& part, const PartPlace& place);
 

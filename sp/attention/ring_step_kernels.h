@@ -43,6 +43,7 @@ struct GatherOrder {
 
 // A plan with all that its device needs beside the layers' tensors: index tables and masks. Made
 // once for a micro-batch by RingStepKernels::prepare(), never changed.
+// Blocks: never on CUDA, where work is queued on the current stream.
 // Thread safety: any thread.
 class PreparedPlan {
  public:
@@ -75,6 +76,8 @@ class PreparedPlan {
  protected:
   // The derived class adds its tables to tables_ and then calls upload_tables().
   PreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire);
+  // Sends tables_ to the device. Call it once.
+  // Blocks: never.
   void upload_tables();
 
   IndexTables<int64_t> tables_;
@@ -89,6 +92,7 @@ class PreparedPlan {
   GatherOrder gather_order_;
 };
 
+// Thread safety: any thread.
 class RingStepKernels {
  public:
   virtual ~RingStepKernels() = default;
@@ -96,9 +100,10 @@ class RingStepKernels {
   // The kind of device that they compute on.
   virtual at::DeviceType device() const = 0;
 
-  // wire: device and dtype of q, k and v.
+  // The plan with its tables on the device. wire: device and dtype of q, k and v.
   // Blocks: never; tables go to the device on its current stream.
-  // Throws: c10::Error when there are no kernels for the device or dtype.
+  // Throws: c10::Error on another kind of device, and on CUDA on a dtype other than bf16, fp16,
+  // fp32 and fp64.
   virtual std::shared_ptr<const PreparedPlan> prepare(std::shared_ptr<const AttentionPlan> plan,
                                                       const at::TensorOptions& wire) const = 0;
 };

@@ -16,6 +16,7 @@ class RowSelection {
  public:
   // begins: [B] first row of each block, B >= 1. Each block has `rows` >= 1 rows. Blocks may repeat
   // or overlap.
+  // Throws: c10::Error when there is no block or no row.
   RowSelection(const std::vector<int64_t>& begins, int64_t rows);
 
   // [S, ...] -> [B, n, ...]; a view where the rows are evenly spaced.

@@ -5,6 +5,9 @@
 // Shapes: s = this rank's tokens, S = the ring share's tokens, H/h = all/this rank's query heads,
 // K/k the same for KV heads, D = head dim.
 // Collective over: the Ulysses group.
+// Blocks: until this rank's result is there; on CUDA only the current stream waits.
+// Throws: c10::Error, before a tensor is sent, when its shape does not match the plan. With one
+// rank nothing is checked; attention() checks all tensors first.
 // Source: Jacobs et al. 2023, DeepSpeed-Ulysses.
 #pragma once
 

@@ -32,8 +32,8 @@ void check_document(const Document& document, std::size_t index, int64_t max_tok
   }
 }
 
-// A token's row has the same number of bytes in all documents.
-void check_rows(std::span<const Document> documents) {
+// Bytes of a token's row, which all documents have in common; 0: no rows.
+int64_t row_bytes_of(std::span<const Document> documents) {
   int64_t bytes = -1;
   for (std::size_t d = 0; d < documents.size(); ++d) {
     const auto tokens = static_cast<int64_t>(documents[d].ids.size());
@@ -48,6 +48,7 @@ void check_rows(std::span<const Document> documents) {
           std::to_string(std::max<int64_t>(bytes, 0)) + " as in the documents before it");
     }
   }
+  return std::max<int64_t>(bytes, 0);
 }
 
 PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen,
@@ -65,6 +66,7 @@ PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_
 struct Packed {
   PrefixTree tree;
   std::vector<int64_t> ids;
+  std::vector<int64_t> copies;                 // documents that have each token
   std::vector<std::span<const uint8_t>> rows;  // of the documents' token_rows
   LossEntries entries;                         // source = packed index
   std::vector<int64_t> entry_index;            // index in the order (document, entry)
@@ -111,14 +113,16 @@ WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& l
 
 Packed pack(std::span<const Document> documents, const std::vector<int64_t>& chosen,
             const std::vector<int64_t>& first_entry_of, bool shared_prefix) {
-  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}, {}};
+  Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}, {}, {}};
   packed.ids.resize(packed.tree.forest.num_tokens());
+  packed.copies.resize(packed.ids.size());
   packed.rows.resize(packed.ids.size());
   for (std::size_t c = 0; c < chosen.size(); ++c) {
     const Document& document = documents[chosen[c]];
     const auto places = packed_indices_of(packed.tree, static_cast<int64_t>(c));
     for (std::size_t i = 0; i < places.size(); ++i) {
       packed.ids[places[i]] = document.ids[i];
+      ++packed.copies[places[i]];
       packed.rows[places[i]] = row_of(document, i);
     }
     for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
@@ -183,13 +187,14 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
 
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
-// The rows of this rank's tokens; undefined if they have none.
-at::Tensor local_rows(const Packed& packed, const std::vector<int64_t>& packed_indices) {
-  if (packed.rows.empty() || packed.rows.front().empty()) {
+// The rows of this rank's tokens; undefined if no document has any. A rank without tokens knows as
+// well as the others whether the documents have rows: what follows may be collective.
+at::Tensor local_rows(const Packed& packed, const std::vector<int64_t>& packed_indices,
+                      int64_t row_bytes) {
+  if (row_bytes == 0) {
     return {};
   }
-  const auto bytes = static_cast<int64_t>(packed.rows.front().size());
-  at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), bytes}, at::kByte);
+  at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), row_bytes}, at::kByte);
   auto* out = rows.data_ptr<uint8_t>();
   for (const int64_t i : packed_indices) {
     out = std::copy(packed.rows[i].begin(), packed.rows[i].end(), out);
@@ -197,7 +202,8 @@ at::Tensor local_rows(const Packed& packed, const std::vector<int64_t>& packed_i
   return rows;
 }
 
-MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& options) {
+MicroBatch cut(const Packed& packed, int64_t row_bytes, const Mesh& mesh,
+               const CollatorOptions& options) {
   const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
                               options.sequence.placement);
   const int64_t rank = mesh.sp_rank();
@@ -216,7 +222,8 @@ MicroBatch cut(const Packed& packed, const Mesh& mesh, const CollatorOptions& op
   }
   batch.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
   batch.positions_s = integers(layout.positions(rank));
-  batch.rows_sb = local_rows(packed, layout.packed_indices(rank));
+  batch.copies_s = integers(layout.shard<int64_t>(packed.copies, rank));
+  batch.rows_sb = local_rows(packed, layout.packed_indices(rank), row_bytes);
   const LossEntries entries =
       local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
   batch.source_n = integers(entries.source);
@@ -239,7 +246,7 @@ const WindowPlan& MicroBatch::plan(int64_t window) const {
 
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix) {
-  check_rows(documents);
+  row_bytes_of(documents);  // throws if they differ
   std::vector<int64_t> all(documents.size());
   std::iota(all.begin(), all.end(), int64_t{0});
   const PrefixTree tree = tree_of(documents, all, shared_prefix);
@@ -259,7 +266,7 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options) {
-  check_rows(documents);
+  const int64_t row_bytes = row_bytes_of(documents);
   if (options.windows.empty()) {
     throw std::invalid_argument("collator: no window; a model without windows has window 0");
   }
@@ -270,10 +277,15 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
     first_entry_of.push_back(num_entries);
     num_entries += documents[d].entries.size();
   }
+  if (packing.micro_batches.size() != static_cast<std::size_t>(mesh.shape().dp_size())) {
+    throw std::invalid_argument(
+        "collator: a plan for " + std::to_string(packing.micro_batches.size()) +
+        " data-parallel ranks, the mesh has " + std::to_string(mesh.shape().dp_size()));
+  }
   std::vector<MicroBatch> batches;
   for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
     batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix),
-                          mesh, options));
+                          row_bytes, mesh, options));
   }
   return batches;
 }

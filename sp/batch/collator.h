@@ -51,10 +51,11 @@ struct MicroBatch {
   at::Tensor share_positions_S;  // int64, of the whole ring share; only with async_ulysses
   at::Tensor ids_s;              // int64
   at::Tensor positions_s;        // int64, within each token's document
+  at::Tensor copies_s;           // int64, documents of the micro-batch that have the token
   at::Tensor source_n;           // int64, local index of the scoring token
   at::Tensor target_n;           // int64
   at::Tensor sample_n;           // int64
-  at::Tensor rows_sb;            // uint8, Document::token_rows; undefined without
+  at::Tensor rows_sb;            // uint8, Document::token_rows; undefined if no document has any
   // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
 
@@ -73,6 +74,7 @@ struct SequenceOptions {
   bool async_ulysses = false;  // overlap projections with the exchange of heads
 };
 
+// What the collator needs to know of the model and of the layout.
 struct CollatorOptions {
   HeadShape heads;
   int64_t tokens_per_micro_batch = 0;  // unique tokens
@@ -86,6 +88,8 @@ struct CollatorOptions {
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
 // stay together as far as the token budget and an equal part for each data-parallel rank allow.
 // Ranks compare the plan's hash before a step.
+// Throws: std::invalid_argument, the same on every rank, when tokens have rows of different
+// lengths, or dp_size or tokens_per_micro_batch is below 1.
 // Thread safety: pure.
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix);
@@ -94,11 +98,14 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 // same number of micro-batches; some may have no token.
 // Throws: std::invalid_argument, the same on every rank, on a document whose entries or rows do not
 // match its ids, whose rows are longer or shorter than those of another, or that is longer than
-// options.max_document_tokens.
+// options.max_document_tokens; on options without a window; on a packing for
+// another number of data-parallel ranks; as plan_attention() and plan_state().
+// Thread safety: pure.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options);
 
 // collate() with the packing of plan_micro_batches().
+// Throws: as both.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh& mesh,
                                 const CollatorOptions& options);
 

@@ -12,6 +12,7 @@
 
 namespace ringside::sp {
 
+// Columns of equal length, one row an entry.
 struct LossEntries {
   std::vector<int64_t> source;  // scoring token: index in the document, or packed index
   std::vector<int64_t> target;  // token id

@@ -10,6 +10,7 @@
 
 namespace ringside::sp {
 
+// A forest, and where each document is in it.
 struct PrefixTree {
   SegmentForest forest;
   // The segments of each document, from the root on. [num_documents]
@@ -24,9 +25,8 @@ inline constexpr int64_t kMinSavedTokens = 16;
 
 // The forest of the documents' common prefixes, of which one that saves fewer than kMinSavedTokens
 // tokens is not shared. A pure function, the same on every rank.
-// rows: Document::token_rows of each document, or nothing. Tokens with different rows are not
-// shared, even if their ids are equal.
-// Shapes: one list of token ids a document.
+// documents: the token ids of each. rows: Document::token_rows of each document, or nothing. Tokens
+// with different rows are not shared, even if their ids are equal.
 PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents,
                              std::span<const std::vector<uint8_t>* const> rows = {});
 
@@ -34,6 +34,7 @@ PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> docume
 PrefixTree unshared_tree(std::span<const std::vector<int64_t>* const> documents);
 
 // Packed index of each token of a document.
+// Throws: std::out_of_range when there is no such document.
 std::vector<int64_t> packed_indices_of(const PrefixTree& tree, int64_t document);
 
 // Documents packed together because they share a prefix, and their unique tokens.

@@ -8,8 +8,11 @@
 // Shapes: s = this rank's tokens, S = all tokens in rank order, E = hidden size, H/h = all/this
 // rank's query heads, K/k the same for KV heads, D = head dim. Weights [out, in], biases as in
 // at::linear.
-// Collective over: comm, forward and backward.
-// Throws: c10::Error before anything is sent.
+// Collective over: comm, forward and backward. Every rank must use the results in its loss. Blocks.
+// Throws: c10::Error on shapes or lengths that do not match; std::invalid_argument when query heads
+// are not a positive multiple of KV heads. Nothing but missing lengths is exchanged before.
+// Thread safety: none.
+// Source: Jacobs et al. 2023, DeepSpeed-Ulysses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +46,9 @@ struct ProjectionParameter {
 // all three and computes the gradients of one projection while the next exchange is in flight.
 // seq_lengths: tokens of each rank; empty = gathered from the ranks.
 // kept: for a call that runs again in the backward: the exchanged heads are kept, so that the
-// second call sends nothing. Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E]
-// -> q_ShD, k_SkD, v_SkD, heads by head_share.
+// second call sends nothing when seq_lengths are given.
+// Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E] -> q_ShD, k_SkD, v_SkD,
+// heads by head_share.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
     const at::Tensor& hidden_sE, const ProjectionParameter& q_weight,
     const std::optional<ProjectionParameter>& q_bias, const ProjectionParameter& k_weight,

@@ -33,6 +33,7 @@ at::Tensor gather_outputs(const at::Tensor& x, int64_t gather_dim,
 // rank r holds the rows from r c on. Returns the first unpadded_size rows of the whole. Padding is
 // not sent and its gradient is zero.
 // Shapes: x [..c..] -> [..unpadded_size..].
+// Collective over: comm, forward and backward; every rank must use the result.
 // Throws: c10::Error, before anything is sent, when unpadded_size is negative or exceeds P c.
 at::Tensor gather_outputs_unpadded(const at::Tensor& x, int64_t gather_dim, int64_t unpadded_size,
                                    const std::shared_ptr<Communicator>& comm);

@@ -8,10 +8,10 @@
 // K/k the same for KV heads, D = head dim; "..." = any other dims. All dims keep their order.
 // Collective over: comm, forward and backward. Every rank must use the results in its loss, also a
 // rank without a token. Blocks.
-// Throws: c10::Error on shapes, dtypes or lengths that do not match, before anything is sent.
+// Throws: c10::Error on shapes, dtypes or lengths that do not match. Nothing but missing lengths is
+// exchanged before.
 // Thread safety: none.
 // Source: Jacobs et al. 2023, DeepSpeed-Ulysses.
-// checked before anything is sent: c10::Error. A group of one returns its input.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@
 
 namespace ringside::sp {
 
-// Heads of one rank in gather_seq_scatter_heads_qkv.
+// Heads of one rank in gather_seq_scatter_heads_qkv, as indices among all heads.
 struct HeadShare {
   Range query_heads;
   Range kv_heads;  // those of its query heads; neighbours may share one
@@ -34,7 +34,9 @@ struct HeadShare {
   std::vector<int64_t> kv_head_of;
 };
 
-// Throws: std::invalid_argument when query heads are not a positive multiple of KV heads.
+// The heads of one rank: even parts of the query heads, and the KV heads that these use.
+// Throws: std::invalid_argument when query heads are not a positive multiple of KV heads, or rank
+// is outside the group.
 // Thread safety: pure.
 HeadShare head_share(int64_t num_query_heads, int64_t num_kv_heads, int64_t ranks, int64_t rank);
 
@@ -49,6 +51,7 @@ at::Tensor gather_seq_scatter_heads(const at::Tensor& x, int64_t seq_dim, int64_
 // into each rank's slice. Its partial gradients are summed in rank order, in fp32 for narrower
 // floats. The results are views of one buffer: clone one before writing into it.
 // Shapes: q [..s..H..], k and v [..s..K..] -> [..S..h..], [..S..k..], [..S..k..].
+// Throws: also std::invalid_argument, as head_share().
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gather_seq_scatter_heads_qkv(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t seq_dim,
     int64_t head_dim, const std::shared_ptr<Communicator>& comm,

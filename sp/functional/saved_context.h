@@ -9,6 +9,7 @@
 
 namespace ringside::sp {
 
+// A value as an IValue can hold it.
 template <class T>
 struct Held final : torch::CustomClassHolder {
   // Takes the value, which lives as long as the autograd node.

@@ -21,8 +21,9 @@ struct PackingPlan {
   uint64_t hash() const;
 };
 
-// Packs longest-first into the least-filled bin. The number of bins per dp rank is the smallest for
-// which every bin holds at most tokens_per_micro_batch tokens. A longer document gets its own bin.
+// Packs documents of these lengths, in tokens, longest-first into the least-filled bin. The number
+// of bins per dp rank is the smallest for which every bin holds at most tokens_per_micro_batch
+// tokens. A longer document gets its own bin.
 // Throws: std::invalid_argument unless lengths >= 0, dp_size >= 1 and tokens_per_micro_batch >= 1.
 PackingPlan pack_documents(std::span<const int64_t> lengths, int64_t dp_size,
                            int64_t tokens_per_micro_batch);

@@ -8,6 +8,7 @@
 
 namespace ringside::sp {
 
+// Thread safety: immutable.
 class RangeSet {
  public:
   RangeSet() = default;

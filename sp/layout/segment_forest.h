@@ -19,6 +19,8 @@ struct Segment {
 
 // Segments are in depth-first order, and tokens are packed in that order ("packed index"). A
 // segment's descendants follow it without a gap.
+// Throws: std::out_of_range, every function, on a segment that does not exist.
+// Thread safety: immutable.
 class SegmentForest {
  public:
   // Throws: std::invalid_argument, naming the segment, on a negative length or a parent that is not
@@ -26,12 +28,12 @@ class SegmentForest {
   explicit SegmentForest(std::vector<Segment> segments);
 
   // One root per document.
+  // Throws: std::invalid_argument on a negative length.
   static SegmentForest of_documents(const std::vector<int64_t>& lengths);
 
   int64_t num_segments() const { return static_cast<int64_t>(segments_.size()); }
   int64_t num_tokens() const { return packed_begin_.back(); }
   // Tokens of a segment; the segment that it continues, or -1 for a root.
-  // Throws: std::out_of_range.
   int64_t length(int64_t segment) const { return segments_.at(segment).length; }
   int64_t parent(int64_t segment) const { return segments_.at(segment).parent; }
 

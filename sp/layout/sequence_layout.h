@@ -21,6 +21,8 @@
 
 namespace ringside::sp {
 
+// Throws: std::out_of_range, every function that takes a rank, when the ring has no such rank.
+// Thread safety: immutable.
 class SequenceLayout {
  public:
   // Throws: std::invalid_argument, with both sizes, unless ring_size >= 1 and ulysses_size >= 1.
@@ -28,6 +30,7 @@ class SequenceLayout {
                  Placement placement = Placement::kZigzag);
 
   // Plain documents of these lengths, placed in zigzag.
+  // Throws: std::invalid_argument as above, and on a negative length.
   SequenceLayout(const std::vector<int64_t>& document_lengths, int64_t ring_size,
                  int64_t ulysses_size);
 
@@ -65,7 +68,8 @@ class SequenceLayout {
   // Local index on sp_rank by packed index; -1 for tokens of other ranks. [num_tokens]
   std::vector<int64_t> local_index_of_packed(int64_t sp_rank) const;
 
-  // The shard of sp_rank of a field with one value per packed token.
+  // The shard of sp_rank of a field with one value per packed token, in local order.
+  // Throws: std::invalid_argument when the field has another length.
   template <class T>
   std::vector<T> shard(std::span<const T> packed, int64_t sp_rank) const {
     check_size(static_cast<int64_t>(packed.size()), num_tokens(), "packed field");
@@ -77,6 +81,7 @@ class SequenceLayout {
   }
 
   // Inverse of shard(): the packed field from the shards of all sp ranks in rank order.
+  // Throws: std::invalid_argument when there are more or fewer shards, or one has another length.
   template <class T>
   std::vector<T> restore(std::span<const std::vector<T>> shards) const {
     check_size(static_cast<int64_t>(shards.size()), sp_size(), "number of shards");

@@ -3,8 +3,10 @@
 // group of one rank copies nothing and counts nothing.
 //
 // Collective over: the group; send_recv over the pairs it names.
-// Blocks: until this rank's part is done, unless said otherwise.
-// Throws: c10::Error on a transport failure or after the group's timeout.
+// Blocks: until this rank's part is done, unless said otherwise. With NCCL only the current stream
+// waits.
+// Throws: c10::Error on arguments that do not fit, before anything is sent; a std::exception of the
+// backend on a transport failure or after the group's timeout.
 // Thread safety: none; one thread of a rank drives a communicator.
 #pragma once
 
@@ -22,8 +24,9 @@ namespace ringside::sp {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  virtual void
-  wait() = 0;  // blocks; then the receive buffer is filled and the send buffer may be reused
+  // Blocks: until the receive buffer is filled and the send buffer may be reused.
+  // Throws: as the functions of the communicator.
+  virtual void wait() = 0;
 };
 
 class Communicator {
@@ -36,6 +39,7 @@ class Communicator {
 
   // Sums in place, with the same bits on every rank. Counts 2 (P-1)/P of the tensor's bytes, the
   // volume of a ring all-reduce.
+  // Shapes: contiguous, the same shape and dtype on every rank; also all_reduce_max().
   void all_reduce_sum(at::Tensor& tensor, const std::string& tag);
 
   // Starts all_reduce_sum and returns at once. The tensor must stay untouched until wait(). Counted
@@ -77,23 +81,30 @@ class Communicator {
   at::Tensor reduce_scatter_rows(const at::Tensor& full, const std::vector<int64_t>& rows_of,
                                  const std::string& tag);
 
+  // Tensors of all ranks in rank order. Counts P-1 times the tensor's bytes.
   // Shapes: tensor has the same shape on every rank; returns [P, ...shape].
   at::Tensor all_gather(const at::Tensor& tensor, const std::string& tag);
 
-  // Starts all_gather and returns at once. Both tensors must stay untouched until wait().
+  // Starts all_gather and returns at once. Both tensors must stay untouched until wait(). Counted
+  // as all_gather, when started.
   // Shapes: tensor and gathered are contiguous; gathered has P times the elements, in rank order.
   // Throws: c10::Error, before anything is sent, on other shapes.
   std::unique_ptr<Transfer> start_all_gather(const at::Tensor& tensor, at::Tensor& gathered,
                                              const std::string& tag);
 
-  // Broadcasts in place from rank `root` of this group.
+  // Broadcasts in place from rank `root` of this group, where P-1 times the bytes are counted.
+  // Shapes: contiguous, the same shape and dtype on every rank.
+  // Throws: c10::Error when root is outside the group.
   void broadcast(at::Tensor& tensor, int64_t root, const std::string& tag);
 
   // Starts sending `send` to rank `to` and receiving `receive` from rank `from`. Both are
   // contiguous; either may be empty. Returns at once; the buffers must stay untouched until wait().
+  // Counts the bytes of `send`. Transfers of a pair are matched by their order.
+  // Throws: c10::Error when `to` or `from` is this rank, or a tensor is not contiguous.
   std::unique_ptr<Transfer> send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
                                       int64_t from, const std::string& tag);
 
+  // Bytes that this rank sent so far, by tag.
   const std::map<std::string, int64_t>& sent_bytes() const { return sent_bytes_; }
   // Forgets the bytes counted so far.
   void reset_counters() { sent_bytes_.clear(); }
@@ -124,7 +135,7 @@ class Communicator {
   std::map<std::string, int64_t> sent_bytes_;
 };
 
-// Communicator of a group of one rank.
+// Communicator of a group of one rank: collectives return or keep their input.
 std::shared_ptr<Communicator> make_single_rank_communicator();
 
 }  // namespace ringside::sp

@@ -2,6 +2,8 @@
 // never averaged, because every loss entry's weight already contains the global denominator.
 //
 // Collective over: the world.
+// Blocks: until the host has the result.
+// Thread safety: as Communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +15,10 @@
 
 namespace ringside::sp {
 
-// Sums a few numbers (losses, counts) in fp64.
+// Sums a few numbers (losses, counts) in fp64, as many on every rank.
 std::vector<double> sum_scalars(const std::vector<double>& values, Communicator& world);
 
-// Element-wise maximum of a few numbers.
+// Element-wise maximum of a few numbers, as many on every rank.
 std::vector<double> max_scalars(const std::vector<double>& values, Communicator& world);
 
 // Checks that `hash` is the same on all ranks, because ranks that run different collectives would

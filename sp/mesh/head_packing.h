@@ -25,8 +25,9 @@ struct HeadExchange {
   std::vector<std::vector<Range>> heads_of;
 };
 
+// An exchange in progress. Destroying it waits.
 struct StartedExchange {
-  at::Tensor receive;
+  at::Tensor receive;         // 1-D, in rank order
   std::vector<int64_t> rest;  // R
   std::unique_ptr<Transfer> transfer;
 };
@@ -34,9 +35,10 @@ struct StartedExchange {
 // Contiguous head ranges with these sizes.
 std::vector<Range> ranges_of(const std::vector<int64_t>& sizes);
 
-// Packs and sends xs_sHR.
-// Collective over: comm. Blocks: never.
-// Throws: c10::Error when a tensor does not match the exchange.
+// Packs and sends xs_sHR. tag: of the communicator's counters.
+// Collective over: comm.
+// Blocks: never.
+// Throws: c10::Error, before anything is sent, when a tensor does not match the exchange.
 StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const HeadExchange& exchange,
                                Communicator& comm, const char* tag);
 // Waits, then returns the joined tensor, or xs_ShR as views of it.
@@ -47,8 +49,9 @@ std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExcha
                                         const Communicator& comm);
 
 // Packs and sends xs_ShR, or the joined tensor.
-// Collective over: comm. Blocks: never.
-// Throws: c10::Error when a tensor does not match the exchange.
+// Collective over: comm.
+// Blocks: never.
+// Throws: c10::Error, before anything is sent, when a tensor does not match the exchange.
 StartedExchange start_joined_to_sequence(const at::Tensor& joined_ShR, const HeadExchange& exchange,
                                          Communicator& comm, const char* tag);
 StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR,

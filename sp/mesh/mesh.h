@@ -9,6 +9,7 @@
 
 namespace ringside::sp {
 
+// Number of ranks along each axis, all at least 1.
 struct MeshShape {
   int64_t dp_replicate = 1;
   int64_t ring = 1;
@@ -79,6 +80,8 @@ Axes without_fsdp(CpFsdpMode mode);
 Axes sp_without_fsdp(CpFsdpMode mode);
 }  // namespace axes
 
+// A rank and its place in the mesh.
+// Thread safety: immutable.
 class Mesh {
  public:
   // Throws: std::invalid_argument when a size is below 1, rank is outside the world, or the expert
@@ -94,7 +97,7 @@ class Mesh {
   // ranks().
   int64_t size(Axes axes) const;
   int64_t coordinate(Axes axes) const;
-  // World ranks of this rank's sub-mesh, by coordinate.
+  // World ranks of this rank's sub-mesh, by coordinate; size(axes) of them.
   std::vector<int64_t> ranks(Axes axes) const;
 
   int64_t dp_rank() const { return coordinate(axes::kBatch); }

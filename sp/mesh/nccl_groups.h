@@ -35,6 +35,10 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_process_group(
 // last communicator; pending work is finished unless an exception is in flight. NCCL wants a device
 // for each rank: ranks that share one, as the threads of the reproducible mode do on one GPU, are
 // refused by it.
+// Collective over: the world, each call of the function.
+// Blocks: each call, until every rank has joined its group.
+// Throws: each call: c10::Error when the first group is not the world's, after the rendezvous'
+// timeout, or what NCCL reports.
 ProcessGroups::Connect nccl_groups(const Mesh& mesh, const GroupRendezvous& rendezvous,
                                    c10::Device device);
 

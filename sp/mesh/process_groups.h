@@ -23,12 +23,14 @@ namespace ringside::sp {
 // Thread safety: const functions from any thread; one thread a rank launches collectives.
 class ProcessGroups {
  public:
+  // Connects this rank's group of a set of axes.
   using Connect = std::function<std::shared_ptr<Communicator>(Axes)>;
 
   // Calls `tensors` for each of kLoss, kSp, kBatch, kRing, kUlysses, in this order. Calls `control`
   // as well when control data uses another backend. An empty `control` shares the tensors' groups,
   // which must then have a CPU backend. device: of this rank's tensors. more: sets of axes that get
   // a group for tensors too, in this order, after the others.
+  // Collective over, blocks, throws: as the functions that it calls.
   explicit ProcessGroups(const Connect& tensors, const Connect& control = nullptr,
                          c10::Device device = c10::Device(c10::kCPU),
                          const std::vector<Axes>& more = {});
@@ -54,15 +56,18 @@ class ProcessGroups {
 ProcessGroups single_rank_groups(c10::Device device = c10::Device(c10::kCPU));
 
 // Name of this rank's group of these axes, unlike that of every other group of the mesh.
+// Throws: std::invalid_argument as Mesh::ranks().
 std::string group_name(const Mesh& mesh, Axes axes);
 
 // Connects groups over Gloo when it is called.
+// Collective over, blocks, throws: each call, as make_gloo_communicator().
 ProcessGroups::Connect gloo_groups(const Mesh& mesh, const GroupRendezvous& rendezvous);
 
 // Connects every group over Gloo, for tensors and control, those of `more` included.
 // Collective over: the world.
 // Blocks: until every rank has joined.
-// Throws: when a rank does not join within `timeout`.
+// Throws: std::runtime_error that names the ranks that have not come within `timeout`; then as
+// make_gloo_communicator().
 ProcessGroups connect_groups(const Mesh& mesh, const c10::intrusive_ptr<c10d::Store>& store,
                              const std::string& host, std::chrono::milliseconds timeout,
                              const std::vector<Axes>& more = {});

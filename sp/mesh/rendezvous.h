@@ -13,6 +13,7 @@ class Store;
 
 namespace ringside::sp {
 
+// Where the ranks of a run meet.
 struct GroupRendezvous {
   c10::intrusive_ptr<c10d::Store> store;  // shared by every rank of the world
   std::string host;                       // address that Gloo binds; empty: this machine's default

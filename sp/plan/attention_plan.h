@@ -103,6 +103,7 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
+// The plan of one rank for one layer. Made by plan_attention(), never changed.
 struct AttentionPlan {
   HeadShape heads;
   PlanOptions options;
@@ -138,7 +139,9 @@ struct AttentionPlan {
 
 // The plan of one sp rank.
 // Throws: std::invalid_argument, the same on every rank, when query heads are not a multiple of KV
-// heads, when there are fewer query heads than Ulysses ranks, or when an option is negative.
+// heads, when there are fewer query heads than Ulysses ranks, or when an option is negative; also
+// when sp_rank is outside the layout.
+// Thread safety: pure.
 AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
                              const PlanOptions& options = {});
 
@@ -149,8 +152,8 @@ struct RankWork {
   int64_t query_heads = 0;
 };
 
-// The work of every sp rank; equal to what plan_attention() says of each. For many ranks: takes far
-// less time than their plans.
+// The work of every sp rank, in their order; equal to what plan_attention() says of each. For many
+// ranks: takes far less time than their plans.
 // Throws: as plan_attention().
 std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShape& heads,
                                     const PlanOptions& options = {});

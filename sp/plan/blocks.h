@@ -29,8 +29,10 @@ struct Rectangle {
 class PlacedShare {
  public:
   // The share of one ring rank.
+  // Throws: std::out_of_range when there is no such rank.
   PlacedShare(const SequenceLayout& layout, int64_t ring_rank);
 
+  // Consecutive tokens of one segment, in packed and in share indices.
   struct Run {
     int64_t segment = 0;
     Range packed;
@@ -55,10 +57,11 @@ class PlacedShare {
 std::vector<Rectangle> attend_to_run(const SegmentForest& forest, const PlacedShare& queries,
                                      int64_t segment, Range key, int64_t window);
 
-// Attention of each run to itself.
+// Attention of each run to itself: a causal square, or windowed tiles of a run longer than the
+// window.
 std::vector<Rectangle> attend_to_self(const PlacedShare& queries, int64_t window);
 
-// Attention of each run to earlier tokens of its own segment.
+// Attention of each run to earlier tokens of its own segment, on whatever rank.
 std::vector<Rectangle> attend_to_segment(const SegmentForest& forest, const PlacedShare& queries,
                                          int64_t window);
 

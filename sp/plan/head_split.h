@@ -9,6 +9,7 @@
 
 namespace ringside::sp {
 
+// Heads of an attention layer.
 struct HeadShape {
   int64_t num_query_heads = 0;
   int64_t num_kv_heads = 0;
@@ -33,8 +34,9 @@ struct HeadSplit {
   bool kv_heads_shared = false;       // some KV head goes to several ranks
 };
 
+// The split over ulysses_size >= 1 ranks.
 // Throws: std::invalid_argument when query heads are not a positive multiple of KV heads, or fewer
-// than ranks.
+// than ranks, or head_dim is below 1.
 HeadSplit split_heads(const HeadShape& heads, int64_t ulysses_size);
 
 // Head groups of at most `stride` KV heads of one rank. The groups of a chunk share a KV buffer.
@@ -43,7 +45,8 @@ struct HeadChunk {
   Range kv_heads;  // of the rank's own
   std::vector<HeadGroup> groups;
 };
-// Chunks of `stride` KV heads each, the last may have fewer, for the heads of one rank.
+// Chunks of `stride` >= 1 KV heads each, the last may have fewer, for the heads of one rank: its
+// ranges of HeadSplit.
 std::vector<HeadChunk> chunk_heads(const HeadShape& heads, Range query_heads, Range kv_heads,
                                    int64_t stride);
 

@@ -1,7 +1,6 @@
 #include "sp/plan/method_choice.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <stdexcept>
 
 namespace ringside::sp {
@@ -85,24 +84,17 @@ std::vector<MethodCost> rank_methods(const MethodQuery& query) {
   if (query.num_ranks < 1) {
     throw std::invalid_argument("rank_methods: " + std::to_string(query.num_ranks) + " ranks");
   }
+  const int64_t heads = query.heads.num_query_heads;
+  const int64_t most = query.most_ulysses > 0 ? std::min(query.most_ulysses, heads) : heads;
   std::vector<MethodCost> costs;
   for (int64_t ulysses = query.num_ranks; ulysses >= 1; --ulysses) {
-    if (query.num_ranks % ulysses == 0 && ulysses <= query.heads.num_query_heads) {
+    if (query.num_ranks % ulysses == 0 && ulysses <= most) {
       costs.push_back(cost_of(query, ulysses));
     }
   }
   std::stable_sort(costs.begin(), costs.end(),
                    [](const MethodCost& a, const MethodCost& b) { return a.seconds < b.seconds; });
   return costs;
-}
-
-std::string describe(const MethodCost& cost) {
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "ulysses %ld x ring %ld: %.2f MiB a layer and rank, %.3f ms predicted",
-                static_cast<long>(cost.ulysses), static_cast<long>(cost.ring),
-                static_cast<double>(cost.bytes) / (1 << 20), 1e3 * cost.seconds);
-  return text;
 }
 
 }  // namespace ringside::sp

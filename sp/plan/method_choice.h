@@ -3,14 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::sp {
 
-// Compute and network speed of a rank (device_speeds.h has those of known devices).
+// Compute and network speed of a rank (device_speeds.h has those of known devices). FLOP/s and
+// bandwidths are above 0.
 struct RankSpeed {
   double flops_per_s = 0.0;       // attention
   double bytes_per_s = 0.0;       // to a rank of the same node
@@ -24,6 +24,7 @@ struct RankSpeed {
 // A typical micro-batch and its hardware.
 struct MethodQuery {
   HeadShape heads;
+  int64_t most_ulysses = 0;  // ranks; 0: as many as query heads
   std::vector<int64_t> document_lengths;
   int64_t num_ranks = 1;
   PlanOptions options;
@@ -48,15 +49,13 @@ struct MethodCost {
   bool ring_crosses_nodes = false;
 };
 
-// Every factoring with ulysses <= query heads, fastest first. Of equals, the larger Ulysses size
-// comes first, because it needs no overlap. Time = attention FLOPs / speed + exposed transfers.
-// All-to-alls are fully exposed; ring transfers as far as they exceed the compute that they overlap
-// (backward: 2.5 x the forward's FLOPs). Of keys that are gathered all at once nothing is hidden.
-// An axis that crosses nodes has their bandwidth.
-// Throws: std::invalid_argument as plan_attention on impossible heads, and on num_ranks < 1.
+// Every factoring with ulysses <= query heads and most_ulysses, fastest first. Of equals, the
+// larger Ulysses size comes first, because it needs no overlap. Time = attention FLOPs / speed +
+// exposed transfers. All-to-alls are fully exposed; ring transfers as far as they exceed the
+// compute that they overlap (backward: 2.5 x the forward's FLOPs). Of keys that are gathered all at
+// once nothing is hidden. An axis that crosses nodes has their bandwidth. Throws:
+// std::invalid_argument as plan_attention on impossible heads and options, and on num_ranks < 1.
+// Thread safety: pure.
 std::vector<MethodCost> rank_methods(const MethodQuery& query);
-
-// "ulysses 4 x ring 2: 1.2 MiB a layer and rank, 0.3 ms predicted".
-std::string describe(const MethodCost& cost);
 
 }  // namespace ringside::sp

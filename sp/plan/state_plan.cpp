@@ -109,32 +109,27 @@ std::set<ShareRow> rows_read(const Pieces& pieces, int64_t ring_rank, int64_t co
 void add_maps(StatePlan& plan, const Pieces& pieces) {
   const int64_t me = plan.ring_rank, ranks = plan.ring_size();
   std::vector<std::set<int64_t>> paths;
-  std::set<int64_t> mapped;
+  std::set<int64_t> mapped, travelling;
   for (int64_t r = 0; r < ranks; ++r) {
     paths.push_back(pieces.path_of(r));
     plan.maps_travel |= !paths.back().empty();
     for (const int64_t p : paths.back()) {
+      travelling.insert(p);
       if (pieces[p].ring_rank == me) {
         mapped.insert(p);
       }
     }
+  }
+  std::vector<int64_t> mapped_of(ranks);
+  std::map<int64_t, int64_t> number_of;  // piece -> place among its rank's mapped runs
+  for (const int64_t p : travelling) {
+    number_of[p] = mapped_of[pieces[p].ring_rank]++;
   }
   std::map<int64_t, int64_t> source_of;  // piece -> source of a step
   for (const int64_t p : mapped) {
     source_of[p] = static_cast<int64_t>(plan.mapped_runs.size());
     plan.mapped_runs.push_back(pieces[p].run);
   }
-  const auto number_of = [&](int64_t piece) {  // among its rank's mapped runs
-    std::set<int64_t> before;
-    for (const std::set<int64_t>& path : paths) {
-      for (const int64_t p : path) {
-        if (p < piece && pieces[p].ring_rank == pieces[piece].ring_rank) {
-          before.insert(p);
-        }
-      }
-    }
-    return static_cast<int64_t>(before.size());
-  };
   int64_t received = static_cast<int64_t>(mapped.size());
   for (int64_t r = 0; r < ranks; ++r) {
     for (const int64_t p : paths[r]) {
@@ -144,7 +139,7 @@ void add_maps(StatePlan& plan, const Pieces& pieces) {
     }
     for (const int64_t p : paths[me]) {
       if (r != me && pieces[p].ring_rank == r) {
-        plan.recv_maps[r].push_back({number_of(p), pieces[p].parent < 0});
+        plan.recv_maps[r].push_back({number_of.at(p), pieces[p].parent < 0});
         source_of[p] = received++;
       }
     }

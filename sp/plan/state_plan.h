@@ -58,6 +58,7 @@ struct StateTraffic {
   bool operator==(const StateTraffic&) const = default;
 };
 
+// The plan of one rank for one such layer. Made by plan_state(), never changed.
 struct StatePlan {
   StateShape shape;
   int64_t ring_rank = 0;
@@ -112,8 +113,11 @@ struct StatePlan {
   }
 };
 
+// The plan of one sp rank.
 // Throws: std::invalid_argument, the same on every rank, when value heads are not a positive
-// multiple of key heads, a size is not positive, or there are fewer key heads than Ulysses ranks.
+// multiple of key heads, a size is not positive, or there are fewer key heads than Ulysses ranks;
+// std::out_of_range when sp_rank is outside the layout.
+// Thread safety: pure.
 StatePlan plan_state(const SequenceLayout& layout, const StateShape& shape, int64_t sp_rank);
 
 // Bytes that a rank sends for one layer; element and accumulated as in forward_bytes() of

@@ -16,11 +16,11 @@ namespace ringside::sp {
 // the need, also of several ranks together.
 class RingNeeds {
  public:
-  // Of all pairs of ranks of the layout's ring.
+  // Of all pairs of ranks of the layout's ring. The layout must outlive the object.
   RingNeeds(const SequenceLayout& layout, const PlanOptions& options);
 
   int64_t ring_size() const { return static_cast<int64_t>(shares_.size()); }
-  // A rank's own share; all rows of it.
+  // A rank's own share; all rows of it, as packed rows.
   const PlacedShare& share(int64_t ring_rank) const { return shares_[ring_rank]; }
   const RangeSet& all_rows(int64_t owner) const { return all_rows_[owner]; }
 
@@ -51,11 +51,11 @@ struct RingRows {
   int64_t gather_gradient = 0;
 };
 
-// Of every ring rank.
+// Rows sent by every ring rank, in rank order.
 std::vector<RingRows> rows_sent(const RingNeeds& needs);
 
-// Both read plan.ring_rank and plan.options and append to plan.steps. plan_p2p fills
-// plan.gradient_home too, plan_all_gather plan.gather.
+// The steps of each method. Both read plan.ring_rank and plan.options and append to plan.steps.
+// plan_p2p fills plan.gradient_home too, plan_all_gather plan.gather.
 void plan_p2p(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs);
 void plan_all_gather(AttentionPlan& plan, const SequenceLayout& layout, const RingNeeds& needs);
 

@@ -122,6 +122,14 @@ std::vector<at::Tensor> states_along(const StatePlan& plan, const Maps& maps) {
 
 }  // namespace
 
+std::vector<int64_t> sent_rows(const StatePlan& plan) {
+  std::vector<int64_t> rows;
+  for (const std::vector<int64_t>& to_rank : plan.send_rows) {
+    rows.insert(rows.end(), to_rank.begin(), to_rank.end());
+  }
+  return rows;
+}
+
 at::Tensor to_head_groups(const at::Tensor& x_sGC, const StateContext& context) {
   return gather_seq_scatter_heads(x_sGC, 0, 1, context.ulysses, context.plan->ulysses_rows);
 }
@@ -142,15 +150,13 @@ at::Tensor rows_of_other_ranks(const at::Tensor& x_Sc, const StateContext& conte
   if (!plan.rows_travel) {
     return {};
   }
-  std::vector<int64_t> rows;
   RingMessage message{{}, {}, context.ring, "state_halo"};
   for (int64_t r = 0; r < plan.ring_size(); ++r) {
-    rows.insert(rows.end(), plan.send_rows[r].begin(), plan.send_rows[r].end());
     message.send.push_back(static_cast<int64_t>(plan.send_rows[r].size()) * c);
     message.receive.push_back(plan.recv_rows[r] * c);
   }
-  const at::Tensor index = at::tensor(rows, at::kLong).to(x_Sc.device());
-  return RingExchange::apply(x_Sc.index_select(0, index).view({-1}), message).view({-1, c});
+  return RingExchange::apply(x_Sc.index_select(0, context.sent_rows).view({-1}), message)
+      .view({-1, c});
 }
 
 at::Tensor start_states(const at::Tensor& added_mhKV, const at::Tensor& transition_mhKK,

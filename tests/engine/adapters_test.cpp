@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "engine/models/decoder.h"
+#include "engine/models/whole_weights.h"
 #include "engine/nn/linear.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
@@ -205,6 +206,21 @@ TEST_CASE("merged weights act as base and adapters do") {
     const at::Tensor ids = at::randint(11, {8}, at::kLong);
     CHECK(max_abs_diff(adapted.forward(weights, ids, test::packed_positions({5, 3}), attention),
                        score(adapted, attention).hidden) < 1e-12);
+  }
+}
+
+TEST_CASE("a whole copy has the adapters merged, above a quantised base too") {
+  for (const bool quantised : {false, true}) {
+    Decoder decoder = test::random_decoder(model_config(false), at::kDouble, 3, 0.4);
+    if (quantised) {
+      decoder.quantise(QuantisedFormat::kNf4);
+    }
+    decoder.add_adapters({2, 4.0, adapter_targets()}).init_random(1);
+    const at::NoGradGuard no_grad;
+    decoder.adapters()->unit().flat().normal_(0.0, 0.3);
+    LocalAttention attention({5, 3});
+    const auto copy = whole_copy(decoder);
+    CHECK(max_abs_diff(score(*copy, attention).hidden, score(decoder, attention).hidden) < 1e-12);
   }
 }
 

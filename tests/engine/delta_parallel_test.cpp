@@ -149,7 +149,7 @@ RankSolution solve_on_rank(const Problem& p, Placement placement, const sp::Mesh
 
 std::vector<RankSolution> solve_on_mesh(const Problem& p, Placement placement, sp::MeshShape mesh) {
   std::vector<RankSolution> ranks(mesh.world_size());
-  test::run_ranks(mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+  test::run_ranks_in_memory(mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
     ranks[mesh.rank()] = solve_on_rank(p, placement, mesh, groups);
   });
   return ranks;

@@ -93,8 +93,7 @@ TEST_CASE("recorded routes are those of the finished sequence, without its last 
       LocalAttention attention({n});
       const at::NoGradGuard no_grad;
       ForwardRoutes routes{.records = true};
-      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, nullptr,
-                      &routes);
+      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, {&routes});
       REQUIRE(completions[i].routes_sLK.sizes() == at::IntArrayRef({n, 1, 2}));
       // Another order of sums may swap two experts of a token.
       CHECK(std::get<0>(completions[i].routes_sLK.sort(2))
@@ -246,7 +245,11 @@ TEST_CASE("bad requests are refused by name") {
                   std::invalid_argument);
   CHECK_THROWS_AS(generate(decoder, {{1}, {2}}, {.max_new_tokens = 1}, {.seeds = one_seed}),
                   std::invalid_argument);
-  CHECK_THROWS_AS(draw_tokens(at::full({1, 3}, NAN), at::zeros({1}, at::kDouble), {}), c10::Error);
+  for (const double temperature : {1.0, 0.0}) {
+    CHECK_THROWS_AS(draw_tokens(at::full({1, 3}, NAN), at::zeros({1}, at::kDouble),
+                                {.temperature = temperature}),
+                    c10::Error);
+  }
   CHECK(generate(decoder, {}, {.max_new_tokens = 1}).empty());
 }
 

@@ -3,10 +3,13 @@
 // Bits against transformers: hf_roundtrip.py.
 #include "engine/io/hf_directory.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/io/mxfp4_tensors.h"
 #include "engine/io/nf4_tensors.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
@@ -115,6 +118,45 @@ TEST_CASE("hf_directory: weights that come tensor by tensor must all come, and n
   CHECK(files.names() == std::vector<std::string>{"a", "b", "c"});
   CHECK(files.read("c")[0].item<float>() == 2);
   CHECK_THROWS_AS(WeightStream(dir.path(), entries, 0), c10::Error);
+  CHECK_THROWS_WITH(WeightStream(dir.path(), {}, 80), Contains("no tensors to write"));
+}
+
+TEST_CASE("hf_directory: the text part of a multimodal model is read and saved under its names") {
+  ModelConfig config = test::hybrid_config(/*experts=*/false);
+  config.on_disk.multimodal_json =
+      R"({"model_type": "qwen3_5", "text_config": {}, "vision_config": {"depth": 2}})";
+  const Decoder decoder = test::random_decoder(config, at::kFloat, 5);
+  const TemporaryDirectory hub, saved;
+  save_decoder(decoder, hub.path(), at::kFloat);
+  const fs::path file = hub.path() / "model.safetensors";
+  std::vector<TensorToWrite> tensors = read_tensors(file);
+  for (const TensorToWrite& tensor : tensors) {
+    CHECK((tensor.name == "lm_head.weight" || tensor.name.starts_with("model.language_model.")));
+  }
+  for (const char* name :
+       {"model.visual.blocks.0.norm1.weight", "model.visual.pos_embed.weight", "mtp.norm.weight"}) {
+    tensors.push_back({name, at::ones({3}), at::kFloat});
+  }
+  write_safetensors(file, tensors);
+  const ModelConfig read = load_model_config(hub.path());
+  CHECK(check_weight_headers(hub.path(), read).empty());
+  CHECK(unused_tensors(hub.path(), read) ==
+        std::map<std::string, int64_t>{{"model.visual.", 2}, {"mtp.", 1}});
+  const Decoder loaded = load_decoder(hub.path(), at::kFloat);
+  check_equal(loaded, decoder);
+  save_decoder(loaded, saved.path(), at::kFloat);
+  check_equal(load_decoder(saved.path(), at::kFloat), decoder);
+  CHECK(WeightFiles(saved.path()).names().size() + 3 == WeightFiles(hub.path()).names().size());
+  CHECK(nlohmann::json::parse(
+            test::read_file(saved.path() / "config.json"))["vision_config"]["depth"] == 2);
+  // Names alone decide: without a text_config there is no vision tower beside the model.
+  config.on_disk = {};
+  save_decoder(test::random_decoder(config, at::kFloat, 5), saved.path(), at::kFloat);
+  tensors = read_tensors(saved.path() / "model.safetensors");
+  tensors.push_back({"model.visual.pos_embed.weight", at::ones({3}), at::kFloat});
+  write_safetensors(saved.path() / "model.safetensors", tensors);
+  CHECK_THROWS_WITH(load_decoder(saved.path(), at::kFloat),
+                    Contains("'model.visual.pos_embed.weight' belongs to no parameter"));
 }
 
 TEST_CASE("hf_directory: tokenizer files are copied, other files are not") {
@@ -294,6 +336,131 @@ TEST_CASE("nf4 tensors of another shape or without a part are refused by name") 
                       }
                     }),
                     Contains("no description of nf4"));
+}
+
+// Element [x, i, o] of the unpacked tensor by the definition: sign, exponent of bias 1, one bit of
+// mantissa; the input's lower half of each byte comes first.
+float mxfp4_element(const at::Tensor& blocks, const at::Tensor& scales, int64_t x, int64_t i,
+                    int64_t o) {
+  const int byte = blocks[x][o][i / 32][i % 32 / 2].item<uint8_t>();
+  const int code = i % 2 == 0 ? byte & 15 : byte >> 4;
+  const int exponent = code >> 1 & 3, mantissa = code & 1;
+  const double size =
+      exponent == 0 ? 0.5 * mantissa : std::ldexp(1.0 + 0.5 * mantissa, exponent - 1);
+  const int scale = scales[x][o][i / 32].item<uint8_t>() - 127;
+  return static_cast<float>(std::ldexp((code & 8) != 0 ? -size : size, scale));
+}
+
+at::Tensor random_bytes(const std::vector<int64_t>& shape, int64_t low, int64_t high) {
+  return at::randint(low, high, shape, at::kLong).to(at::kByte);
+}
+
+TEST_CASE("mxfp4: every element is that of the definition, and any range is a part of the whole") {
+  at::manual_seed(4);
+  const at::Tensor blocks = random_bytes({3, 5, 2, 16}, 0, 256);
+  const at::Tensor scales = random_bytes({3, 5, 2}, 100, 150);
+  const at::Tensor whole = unpack_mxfp4(blocks, scales, 0, 3 * 64 * 5).view({3, 64, 5});
+  for (int64_t x = 0; x < 3; ++x) {
+    for (int64_t i = 0; i < 64; ++i) {
+      for (int64_t o = 0; o < 5; ++o) {
+        REQUIRE(whole[x][i][o].item<float>() == mxfp4_element(blocks, scales, x, i, o));
+      }
+    }
+  }
+  for (const auto& [begin, end] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {7, 700}, {320, 640}, {959, 960}}) {
+    CHECK(unpack_mxfp4(blocks, scales, begin, end)
+              .equal(whole.view({-1}).narrow(0, begin, end - begin)));
+  }
+}
+
+// Loads a GPT-OSS whose stacks are in MXFP4, after `change` of its tensors.
+Decoder load_mxfp4(const std::function<void(std::vector<TensorToWrite>&)>& change) {
+  ModelConfig config = test::stacked_config();
+  config.hidden_size = config.experts.intermediate_size = config.intermediate_size = 32;
+  const TemporaryDirectory dir;
+  save_decoder(test::random_decoder(config, at::kFloat, 2), dir.path(), at::kFloat);
+  at::manual_seed(4);
+  std::vector<TensorToWrite> packed;
+  for (const TensorToWrite& tensor : read_tensors(dir.path() / "model.safetensors")) {
+    if (!tensor.name.ends_with("gate_up_proj") && !tensor.name.ends_with("down_proj")) {
+      packed.push_back(tensor);
+      continue;
+    }
+    const std::vector<int64_t> shape{tensor.tensor.size(0), tensor.tensor.size(2), 1};
+    packed.push_back(
+        {tensor.name + "_blocks", random_bytes({shape[0], shape[1], 1, 16}, 0, 256), at::kByte});
+    packed.push_back({tensor.name + "_scales", random_bytes(shape, 120, 126), at::kByte});
+  }
+  change(packed);
+  std::ranges::stable_sort(packed, std::greater<>(),
+                           [](const TensorToWrite& t) { return c10::elementSize(t.dtype); });
+  write_safetensors(dir.path() / "model.safetensors", packed);
+  const std::vector<std::string> problems = check_weight_headers(dir.path(), config);
+  if (!problems.empty()) {
+    CHECK_THROWS_WITH(load_decoder(dir.path(), at::kFloat), Contains(problems[0]));
+    throw std::runtime_error(problems[0]);
+  }
+  return load_decoder(dir.path(), at::kFloat);
+}
+
+TEST_CASE("a GPT-OSS in MXFP4 loads to the unpacked values") {
+  at::Tensor expected;
+  const Decoder loaded = load_mxfp4([&](std::vector<TensorToWrite>& tensors) {
+    const auto find = [&](const std::string& name) {
+      return std::ranges::find(tensors, "model.layers.1.mlp.experts.down_proj" + name,
+                               &TensorToWrite::name)
+          ->tensor;
+    };
+    expected = unpack_mxfp4(find("_blocks"), find("_scales"), 0, 5 * 32 * 32).view({5, 32, 32});
+  });
+  bool found = false;
+  for (const ParamUnit* unit : loaded.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      if (unit->specs()[i].name == "model.layers.1.mlp.experts.down_proj") {
+        CHECK(unit->view(i).equal(expected));
+        found = true;
+      }
+    }
+  }
+  CHECK(found);
+}
+
+TEST_CASE("mxfp4 tensors that do not fit are refused by name") {
+  const auto changed = [](const std::string& suffix, const at::Tensor& tensor) {
+    return [suffix, tensor](std::vector<TensorToWrite>& tensors) {
+      for (TensorToWrite& t : tensors) {
+        if (t.name == "model.layers.0.mlp.experts.down_proj" + suffix) {
+          t.tensor = tensor;
+          t.dtype = tensor.scalar_type();
+        }
+      }
+    };
+  };
+  const auto bytes = [](const std::vector<int64_t>& shape) { return at::zeros(shape, at::kByte); };
+  CHECK_THROWS_WITH(load_mxfp4(changed("_scales", bytes({5, 32, 2}))),
+                    Contains("down_proj_scales' has shape [5, 32, 2]") &&
+                        Contains("Byte of [5, 32, 1], one for each block"));
+  CHECK_THROWS_WITH(load_mxfp4(changed("_scales", at::zeros({5, 32, 1}))),
+                    Contains("down_proj_scales") && Contains("dtype Float"));
+  CHECK_THROWS_WITH(load_mxfp4(changed("_blocks", bytes({5, 32, 1, 8}))),
+                    Contains("down_proj_blocks' has shape [5, 32, 1, 8]") &&
+                        Contains("[experts, outputs, blocks, 16]"));
+  CHECK_THROWS_WITH(
+      load_mxfp4([&](auto& tensors) {
+        changed("_blocks", bytes({5, 32, 2, 16}))(tensors);
+        changed("_scales", bytes({5, 32, 2}))(tensors);
+      }),
+      Contains("has shape [5, 64, 32] before packing, the configuration asks for [5, 32, 32]"));
+  CHECK_THROWS_WITH(
+      load_mxfp4([](std::vector<TensorToWrite>& tensors) {
+        std::erase_if(tensors, [](const TensorToWrite& t) {
+          return t.name == "model.layers.0.mlp.experts.down_proj_scales";
+        });
+      }),
+      Contains("down_proj_blocks' is stored as MXFP4") && Contains("down_proj_scales' is missing"));
+  CHECK_THROWS_WITH(load_mxfp4(changed("_scales", at::full({5, 32, 1}, 255, at::kByte))),
+                    Contains("not finite"));
 }
 
 }  // namespace

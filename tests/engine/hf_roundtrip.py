@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 
+import safetensors.torch
 import torch
 import transformers
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
 import tiny_models  # noqa: E402  (found through the line above)
@@ -84,6 +86,61 @@ def check(executable: str, work: pathlib.Path, name: str, config, dtype="float32
     print(f"{name}: identical logits over {IDS.numel()} tokens")
 
 
+def check_mxfp4(executable: str, work: pathlib.Path) -> None:
+    """A GPT-OSS whose experts are in MXFP4: loaded and saved again, they are what transformers unpacks."""
+    config = tiny_models.make_family("gpt_oss")
+    config.intermediate_size = 32
+    source = work / "gpt_oss-mxfp4"
+    tiny_models.save(tiny_models.make_model(config, seed=5), source)
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    expected = {}
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(118, 128, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        expected[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    fields = json.loads((source / "config.json").read_text())
+    fields["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (source / "config.json").write_text(json.dumps(fields))
+    for dtype in ("float32", "bfloat16"):
+        target = work / f"gpt_oss-mxfp4-{dtype}"
+        resave(executable, source, target, dtype)
+        found = safetensors.torch.load_file(target / "model.safetensors")
+        for name, value in expected.items():
+            assert found[name].dtype == getattr(torch, dtype), found[name].dtype
+            assert torch.equal(found[name], value.to(found[name].dtype)), name
+        assert "quantization_config" not in json.loads((target / "config.json").read_text())
+        logits(load(target, getattr(torch, dtype)))
+    print(f"gpt_oss-mxfp4: {sum(value.numel() for value in expected.values())} identical weights")
+
+
+def check_text_part(executable: str, work: pathlib.Path) -> None:
+    """A Qwen3.5 as on the hub, with a vision tower: the text part is read and saved where it was."""
+    text = tiny_models.make_family("qwen3_5")
+    whole = transformers.Qwen3_5ForConditionalGeneration(transformers.Qwen3_5Config(
+        text_config=text.to_dict(),
+        vision_config=dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=4,
+                           out_hidden_size=text.hidden_size, num_position_embeddings=16))).eval()
+    drawn = tiny_models.make_model(text, seed=3).state_dict()
+    renamed = {name.replace("model.", "model.language_model.", 1): value for name, value in drawn.items()}
+    assert not whole.load_state_dict(renamed, strict=False).unexpected_keys
+    source, target = work / "hub-in", work / "hub-out"
+    whole.save_pretrained(source)
+    tiny_models.make_tokenizer().save_pretrained(source)
+    resave(executable, source, target, "float32")
+    before, again = load(source, torch.float32), load(target, torch.float32)
+    assert torch.equal(logits(before), logits(again)), "text part: logits differ"
+    stored = [safetensors.torch.load_file(folder / "model.safetensors") for folder in (source, target)]
+    assert set(stored[1]) == {name for name in stored[0] if not name.startswith("model.visual.")}
+    assert any(name.startswith("model.language_model.layers.") for name in stored[1])
+    configs = [json.loads((folder / "config.json").read_text()) for folder in (source, target)]
+    assert configs[0]["vision_config"] == configs[1]["vision_config"]
+    assert configs[1]["model_type"] == "qwen3_5"
+    print("text part of a multimodal model: identical logits, names and vision_config")
+
+
 def main() -> None:
     executable = sys.argv[1]
     torch.manual_seed(0)
@@ -97,6 +154,7 @@ def main() -> None:
             check(executable, work, f"{family}-sharded", make(family, 6, 2, False, layers=3), shard_in="60KB",
                   shard_out=50_000)
             check(executable, work, f"{family}-bfloat16", make(family, 4, 2, True), dtype="bfloat16")
+        check_mxfp4(executable, work)
         for family in ("mistral", "qwen3_moe"):
             check(executable, work, family, make(family, 4, 2, False))
         check(executable, work, "deepseek_v3-bfloat16", make("deepseek_v3", 4, 4, False), dtype="bfloat16")
@@ -104,6 +162,7 @@ def main() -> None:
             check(executable, work, family, tiny_models.make_family(family))
         check(executable, work, "gemma3-bfloat16", tiny_models.make_family("gemma3"), dtype="bfloat16")
         check(executable, work, "qwen3_moe-sharded", make("qwen3_moe", 4, 2, True), shard_in="60KB", shard_out=50_000)
+        check_text_part(executable, work)
         for rope in tiny_models.ROPE_TYPES:
             check(executable, work, f"llama-{rope}", tiny_models.make_rope_config(rope))
             check(executable, work, f"llama-{rope}-transformers4", tiny_models.make_rope_config(rope), old_config=True)

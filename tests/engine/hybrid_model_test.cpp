@@ -2,6 +2,9 @@
 // packed documents that reach each other; gradients of a model with gated delta nets.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <span>
+
 #include "engine/generate/generator.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/sequence_parallel_attention.h"
@@ -83,6 +86,58 @@ TEST_CASE("greedy decoding with recurrent states equals a forward over the whole
         CHECK(completions[i].logprobs[t - prompts[i].size()] ==
               Approx(row[all[t]].item<double>()).margin(1e-5));
       }
+    }
+  }
+}
+
+TEST_CASE("a completion of a hybrid model does not depend on who shares or leaves the batch") {
+  const Prompts prompts{{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 1, 2}, {1, 2, 3}, {10, 11}, {4}};
+  const std::vector<uint64_t> seeds{1, 2, 3, 4, 5, 6};
+  const SamplingParams params{.max_new_tokens = 70, .stop_ids = {0, 3}};
+  const Decoder decoder = hybrid_decoder(/*experts=*/true);
+  const auto together = generate(decoder, prompts, params, {.seeds = seeds});
+  std::size_t shortest = 70, longest = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto alone =
+        generate(decoder, {prompts[i]}, params, {.seeds = std::span(seeds).subspan(i, 1)});
+    CAPTURE(i);
+    CHECK(alone[0].ids == together[i].ids);
+    CHECK(alone[0].finish == together[i].finish);
+    CHECK(max_abs_diff(at::tensor(alone[0].logprobs), at::tensor(together[i].logprobs)) < 1e-6);
+    shortest = std::min(shortest, together[i].ids.size());
+    longest = std::max(longest, together[i].ids.size());
+  }
+  CHECK(shortest + 10 < longest);  // rows left the batch while others went on
+}
+
+TEST_CASE("a completion that goes on under new weights has states of the new weights alone") {
+  const Prompts prompts{{1, 2, 3}, {5, 6, 7, 8, 9, 1, 2}};
+  const SamplingParams params{.temperature = 0, .max_new_tokens = 40};
+  Decoder decoder = hybrid_decoder(/*experts=*/false);
+  int asked = 0;
+  const auto begun =
+      generate(decoder, prompts, params, {.should_stop = [&] { return asked++ == 9; }});
+  {
+    const at::NoGradGuard no_grad;
+    for (ParamUnit* unit : decoder.units()) {
+      unit->flat().mul_(1.1);
+      unit->changed();
+    }
+  }
+  Prompts so_far = prompts;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(begun[i].ids.size() == 9);
+    so_far[i].insert(so_far[i].end(), begun[i].ids.begin(), begun[i].ids.end());
+  }
+  const auto rest = generate(decoder, so_far, params);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<int64_t> all = so_far[i];
+    all.insert(all.end(), rest[i].ids.begin(), rest[i].ids.end());
+    const at::Tensor next =
+        decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())})).argmax(-1);
+    for (std::size_t t = so_far[i].size(); t < all.size(); ++t) {
+      CHECK(next[static_cast<int64_t>(t) - 1].item<int64_t>() == all[t]);
     }
   }
 }

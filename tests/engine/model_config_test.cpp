@@ -326,6 +326,11 @@ TEST_CASE("config: layer_types of a class that has none may say what its windows
   CHECK_THROWS_WITH(load(with(fields, sliding)),
                     Contains("'layer_types' holds 'sliding_attention' for layer 0"));
   CHECK_THROWS_WITH(load(with(used, full)), Contains("'layer_types' holds 'full_attention'"));
+  for (const std::size_t layers : {1, 3}) {
+    const json wrong{{"layer_types", std::vector<std::string>(layers, "full_attention")}};
+    CHECK_THROWS_WITH(load(with(fields, wrong)),
+                      Contains("'layer_types' has") && Contains("expected num_hidden_layers = 2"));
+  }
 }
 
 TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts cannot be is refused") {
@@ -344,7 +349,13 @@ TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts canno
   refused({{"experts_per_token", 3}}, "experts_per_token");
   refused({{"num_experts_per_tok", 5}}, "num_experts_per_tok");
   refused({{"rope_parameters", nullptr}}, "rope_parameters");
-  refused({{"quantization_config", {{"quant_method", "mxfp4"}}}}, "quantization_config");
+  CHECK_NOTHROW(load(with(fields, {{"quantization_config",
+                                    {{"quant_method", "mxfp4"},
+                                     {"modules_to_not_convert", {"model.layers.*.self_attn"}}}}})));
+  refused({{"quantization_config", {{"quant_method", "gptq"}}}}, "quantization_config");
+  CHECK_THROWS_WITH(
+      load(with(base("qwen2"), {{"quantization_config", {{"quant_method", "mxfp4"}}}})),
+      Contains("'quantization_config' is"));
 }
 
 // With the fields that DeepSeek's own files have beyond transformers'.
@@ -375,6 +386,70 @@ json deepseek() {
                                     {"num_nextn_predict_layers", 1}});
 }
 
+// The text part of a multimodal model, as on the hub.
+json multimodal() {
+  json text = with(base("qwen3_5_text"), {{"num_hidden_layers", 4},
+                                          {"head_dim", 16},
+                                          {"attn_output_gate", true},
+                                          {"full_attention_interval", 4},
+                                          {"linear_num_key_heads", 2},
+                                          {"linear_num_value_heads", 4},
+                                          {"linear_key_head_dim", 8},
+                                          {"linear_value_head_dim", 8},
+                                          {"linear_conv_kernel_dim", 4},
+                                          {"mamba_ssm_dtype", "float32"},
+                                          {"mlp_only_layers", json::array()},
+                                          {"mtp_num_hidden_layers", 1},
+                                          {"mtp_use_dedicated_embeddings", false},
+                                          {"eos_token_id", 7},
+                                          {"rope_parameters",
+                                           {{"rope_type", "default"},
+                                            {"rope_theta", 1e7},
+                                            {"partial_rotary_factor", 0.25},
+                                            {"mrope_interleaved", true},
+                                            {"mrope_section", {1, 1, 0}}}}});
+  return {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+          {"model_type", "qwen3_5"},
+          {"text_config", text},
+          {"vision_config", {{"depth", 2}, {"model_type", "qwen3_5"}}},
+          {"image_token_id", 90},
+          {"video_token_id", 91},
+          {"vision_start_token_id", 92},
+          {"vision_end_token_id", 93},
+          {"tie_word_embeddings", true},
+          {"transformers_version", "5.2.0"}};
+}
+
+TEST_CASE("config: the text part of a multimodal model is read and written in its place") {
+  const ModelConfig config = load(multimodal());
+  CHECK(config.model_type == "qwen3_5_text");
+  CHECK(config.delta_net.shape == sp::StateShape{2, 4, 8, 8, 4});
+  CHECK(config.attention.rotary_dim == 4);
+  CHECK(config.tie_word_embeddings);  // said outside alone
+  CHECK(config.eos_token_ids == std::vector<int64_t>{7});
+  CHECK(layer_prefix(config, 3) == "model.language_model.layers.3.");
+  const json written = json::parse(model_config_json(config, "bfloat16"));
+  CHECK(json::parse(model_config_json(load(written), "bfloat16")) == written);
+  CHECK(written["model_type"] == "qwen3_5");
+  CHECK(written["architectures"] == multimodal()["architectures"]);
+  CHECK(written["vision_config"] == multimodal()["vision_config"]);
+  CHECK(written["dtype"] == "bfloat16");
+  CHECK(written["text_config"]["dtype"] == "bfloat16");
+  CHECK(written["text_config"]["rope_parameters"]["mrope_section"] == json({1, 1, 0}));
+  const auto refuses = [](const json& change, const char* error) {
+    CHECK_THROWS_WITH(load(with(multimodal(), change)), Contains(error));
+  };
+  refuses({{"text_config", nullptr}}, "'text_config' is missing");
+  refuses({{"text_config", base("qwen3")}}, "'model_type' is 'qwen3', expected qwen3_5_text");
+  refuses({{"quantization_config", {{"quant_method", "fp8"}}}}, "'quantization_config' is a field");
+  refuses({{"text_config", with(multimodal()["text_config"], {{"tie_word_embeddings", false}})}},
+          "'tie_word_embeddings' differs from that of text_config");
+  refuses({{"text_config", with(multimodal()["text_config"], {{"attn_output_gate", false}})}},
+          "'attn_output_gate' is false, expected true");
+  refuses({{"text_config", with(multimodal()["text_config"], {{"mlp_only_layers", {1}}})}},
+          "'mlp_only_layers' lists layers");
+}
+
 TEST_CASE("config: DeepSeek-V3's fields") {
   const ModelConfig config = load(deepseek());
   CHECK(config.head_dim == 12);
@@ -382,7 +457,7 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   CHECK(config.latent == LatentAttentionConfig{12, 8, 8, 4, 6, true, false});
   CHECK(config.experts.shared_intermediate_size == 32);
   CHECK((config.experts.groups == 3 && config.experts.kept_groups == 2));
-  CHECK(config.layers_left_out == 1);
+  CHECK(config.on_disk.layers_left_out == 1);
   CHECK_FALSE(config.has_experts(0));
   CHECK(config.has_experts(1));
   const auto refuses = [](const json& change, const char* error) {

@@ -45,7 +45,7 @@ struct Tokens {
 
 at::Tensor forward(const Decoder& decoder, const Tokens& tokens, ForwardRoutes& routes) {
   test::LocalAttention attention(tokens.lengths);
-  return decoder.forward(tokens.ids, tokens.positions, attention, nullptr, &routes);
+  return decoder.forward(tokens.ids, tokens.positions, attention, {&routes});
 }
 
 ForwardRoutes replaying(const at::Tensor& routes_sLK) { return {routes_sLK, false, {}, {}}; }
@@ -179,10 +179,7 @@ TEST_CASE("routes: a recomputed layer keeps the experts of its first run", "[rou
             .expand({12, 2, 2});
     ForwardRoutes routes{replayed ? given : at::Tensor(), true, {}, {}};
     UnsteadyAttention attention(tokens.lengths);
-    decoder.forward(tokens.ids, tokens.positions, attention, nullptr, &routes)
-        .pow(2)
-        .sum()
-        .backward();
+    decoder.forward(tokens.ids, tokens.positions, attention, {&routes}).pow(2).sum().backward();
     REQUIRE(routes.recorded_sK.size() == 2);  // of the first runs alone
     for (const int64_t layer : {0, 2}) {
       const at::Tensor used = routes.recorded_sK[layer / 2];

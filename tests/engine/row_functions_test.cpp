@@ -44,8 +44,10 @@ template <class T>
 double rounding(double size) {
   if constexpr (std::is_same_v<T, double>) {
     return 1e-13 * size;
+  } else if constexpr (std::is_same_v<T, float>) {
+    return 4e-6 * size;
   } else {
-    return size * (std::is_same_v<T, float> ? 4e-6 : 2.0 / 128);
+    return size * 2 * static_cast<double>(std::numeric_limits<T>::epsilon());
   }
 }
 
@@ -112,7 +114,9 @@ TEST_CASE("row functions of the norm equal the CPU operator") {
     check_norm<double, double, 1>(num_rows, 7, false, plus_one);
     check_norm<double, double, 2>(num_rows, 34, false, plus_one);
     check_norm<c10::BFloat16, float, 1>(num_rows, 100, false, plus_one);
+    check_norm<c10::Half, float, 1>(num_rows, 100, false, plus_one);
     check_norm<c10::BFloat16, float, 8>(num_rows, 264, false, plus_one);
+    check_norm<c10::Half, float, 8>(num_rows, 264, false, plus_one);
   }
 }
 
@@ -193,12 +197,14 @@ TEST_CASE("row functions of norm and rotation equal the CPU operator") {
       check_heads<float, float, 2>(c, norm);
       check_heads<double, double, 1>(c, norm);
       check_heads<c10::BFloat16, float, 2>(c, norm);
+      check_heads<c10::Half, float, 2>(c, norm);
     }
   }
   for (const HeadNorm norm :
        {HeadNorm::kNone, HeadNorm::kPlain, HeadNorm::kPlusOne}) {  // half a head is odd
     check_heads<float, float, 1>({3, 3, 1, 2, 6}, norm);
     check_heads<c10::BFloat16, float, 1>({3, 2, 2, 2, 10}, norm);
+    check_heads<c10::Half, float, 1>({3, 2, 2, 2, 10}, norm);
   }
 }
 
@@ -223,7 +229,9 @@ TEST_CASE("row functions of SwiGLU equal the CPU operator") {
     check_swiglu<float, 4>(s, 36);
     check_swiglu<double, 2>(s, 10);
     check_swiglu<c10::BFloat16, 1>(s, 9);
+    check_swiglu<c10::Half, 1>(s, 9);
     check_swiglu<c10::BFloat16, 8>(s, 40);
+    check_swiglu<c10::Half, 8>(s, 40);
   }
 }
 
@@ -274,7 +282,9 @@ TEST_CASE("row functions of the token scores equal the CPU operator") {
       check_scores<float, float, 4>(2, 4096 + 8, spread, entropy_gradient);
       check_scores<double, double, 1>(2, 3, spread, entropy_gradient);
       check_scores<c10::BFloat16, float, 8>(2, 1000, spread, entropy_gradient);
+      check_scores<c10::Half, float, 8>(2, 1000, spread, entropy_gradient);
       check_scores<c10::BFloat16, float, 1>(2, 1001, spread, entropy_gradient);
+      check_scores<c10::Half, float, 1>(2, 1001, spread, entropy_gradient);
     }
   }
   check_scores<float, float, 1>(0, 5, 1.0, true);

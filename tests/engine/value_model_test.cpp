@@ -7,6 +7,7 @@
 #include "engine/io/hf_directory.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/value_model_files.h"
+#include "engine/io/weight_files.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
@@ -155,6 +156,20 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("value model: layers that the configuration leaves out are passed over") {
+  const TemporaryDirectory dir;
+  const std::string layer = "model.layers." + std::to_string(small_config(true).num_hidden_layers);
+  write_directory(dir.path(), random_decoder(true),
+                  {{layer + ".enorm.weight", at::ones({kHidden}), at::kFloat}});
+  ModelConfig config = small_config(true);
+  ValueModel refused(config, at::kFloat);
+  CHECK_THROWS_WITH(load_value_weights(dir.path(), refused), Contains("belongs to no parameter"));
+  config.on_disk.layers_left_out = 1;
+  ValueModel model(config, at::kFloat);
+  load_value_weights(dir.path(), model);
+  CHECK(same_trunk(model, random_decoder(true)));
+}
+
 TEST_CASE("value model: a directory that does not fit is refused by name") {
   const auto load = [](const std::vector<TensorToWrite>& more, const std::string& without = "") {
     const TemporaryDirectory dir;
@@ -188,7 +203,9 @@ TEST_CASE("value model: what is saved is loaded to the bit, as a token classifie
   save_decoder(random_decoder(true), dir.path(), at::kFloat,
                {500, {}});  // an older model in shards
   const ValueModel model = random_value_model(1, dtype);
-  save_value_model(model, dir.path());
+  const bool sharded = GENERATE(false, true);
+  save_value_model(model, dir.path(), sharded ? 500 : int64_t{1} << 30);
+  CHECK(fs::exists(dir.path() / kWeightIndexFile) == sharded);
   ValueModel loaded(load_model_config(dir.path()), dtype);
   load_value_weights(dir.path(), loaded);
   CHECK(same_parameters(model, loaded));

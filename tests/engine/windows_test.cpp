@@ -6,11 +6,13 @@
 #include <cmath>
 
 #include "engine/generate/generator.h"
+#include "engine/generate/kv_cache.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "sp/mesh/control.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
+#include "tests/support/local_attention.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_model.h"
 
@@ -75,7 +77,8 @@ struct Pass {
 Pass train(const ModelConfig& config, const Layout& layout, bool shared_prefix,
            Recompute recompute = Recompute::kNone) {
   Pass pass;
-  test::run_ranks(layout.mesh, [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+  test::run_ranks_in_memory(layout.mesh, [&](const sp::Mesh& mesh,
+                                             const sp::ProcessGroups& groups) {
     auto decoder = std::make_unique<Decoder>(config, at::kDouble);
     decoder->init_random(7, 0.3);
     decoder->set_activation_options({recompute});
@@ -168,23 +171,64 @@ class TextbookAttention final : public AttentionBackend {
 
 TEST_CASE("windows: generation scores what a forward without a cache scores") {
   const Decoder decoder = test::random_decoder(windowed_config(), at::kDouble, 9, 0.35);
-  const std::vector<std::vector<int64_t>> prompts{{1, 2, 3, 4, 5, 6, 7, 8}, {4}, {5, 6}, {5, 6}};
-  const auto completions = generate(decoder, prompts, {.max_new_tokens = 30, .seed = 3});
+  const std::vector<std::vector<int64_t>> prompts{
+      {1, 2, 3, 4, 5, 6, 7, 8}, {4}, {5, 6}, {5, 6}, {9, 1}};
+  // Long enough that windows move, several times if nothing stops a sequence before.
+  const std::vector<int64_t> stop_ids = GENERATE(std::vector<int64_t>{17}, std::vector<int64_t>{});
+  const auto completions =
+      generate(decoder, prompts, {.max_new_tokens = 200, .stop_ids = stop_ids, .seed = 3});
+  std::size_t shortest = 200, longest = 0;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     std::vector<int64_t> all = prompts[i];
     all.insert(all.end(), completions[i].ids.begin(), completions[i].ids.end());
     const at::NoGradGuard no_grad;
     TextbookAttention attention;
     const auto count = static_cast<int64_t>(all.size());
+    const auto drawn = static_cast<int64_t>(completions[i].ids.size());
     const at::Tensor hidden =
         decoder.forward(at::tensor(all, at::kLong), at::arange(count, at::kLong), attention);
     const auto first = static_cast<int64_t>(prompts[i].size()) - 1;
     const at::Tensor expected =
         decoder
-            .score(hidden.narrow(0, first, 30), at::tensor(completions[i].ids, at::kLong),
-                   at::ones({30}))
+            .score(hidden.narrow(0, first, drawn), at::tensor(completions[i].ids, at::kLong),
+                   at::ones({drawn}))
             .logprobs_n;
     CHECK(max_abs_diff(at::tensor(completions[i].logprobs), expected) < 1e-5);
+    shortest = std::min(shortest, completions[i].ids.size());
+    longest = std::max(longest, completions[i].ids.size());
+  }
+  CHECK((stop_ids.empty() ? shortest == 200 : shortest < longest));
+  CHECK(longest > 75);
+}
+
+// Bytes of keys and values after prompts of these lengths and `steps` more tokens.
+int64_t cache_bytes(const Decoder& decoder, std::vector<int64_t> lengths, int64_t steps) {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = static_cast<int64_t>(lengths.size()), longest = lengths.front();
+  KvCache cache(decoder.config(), lengths, decoder.context(), longest + 64);
+  const DecoderWeights weights = decoder.materialize();
+  const auto ids = [](int64_t n) { return at::arange(n, at::kLong).remainder(19); };
+  const at::Tensor positions = test::packed_positions(lengths);
+  decoder.forward(weights, ids(positions.numel()), positions, cache);
+  for (int64_t step = 0; step < steps; ++step) {
+    cache.begin_step();
+    decoder.forward(weights, ids(rows), at::full({rows}, longest + step, at::kLong), cache);
+  }
+  return cache.bytes();
+}
+
+TEST_CASE("windows: the cache of a layer with a window does not grow with the sequence") {
+  ModelConfig config = windowed_config();
+  const Decoder mixed = test::random_decoder(config, at::kFloat, 9);
+  config.blocks.assign(3, {});
+  const Decoder full = test::random_decoder(config, at::kFloat, 9);
+  config.blocks.assign(3, {.window = 5});
+  const Decoder windowed = test::random_decoder(config, at::kFloat, 9);
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{120, 3}, {60, 1}}) {
+    CAPTURE(lengths);
+    CHECK(cache_bytes(windowed, lengths, 130) == cache_bytes(windowed, lengths, 110));
+    CHECK(3 * cache_bytes(windowed, lengths, 130) < cache_bytes(full, lengths, 130));
+    CHECK(2 * cache_bytes(mixed, lengths, 130) < cache_bytes(full, lengths, 130) * 5 / 4);
   }
 }
 

@@ -3,6 +3,8 @@
 Guards the sequence-parallel and data-parallel gradient: a factor that depends on how the mesh
 folds, a token counted twice or dropped at a shard's edge, or state that a checkpoint forgets, moves
 a step's loss, KL, entropy or gradient norm.
+
+The ranks of fp64 runs that nothing stops are processes, those of the others threads of one process.
 """
 
 import math
@@ -32,12 +34,12 @@ CLOCK = re.compile(r"time|second|_s$|_ms$|per_s|timestamp|eta|memory|rss")
 
 
 def train(
-    folder: pathlib.Path, run: str, dtype: str, layout: list[str], steps: int = STEPS
+    folder: pathlib.Path, name: str, dtype: str, layout: list[str], run, steps: int = STEPS
 ) -> list[dict]:
-    """The metrics of each step of `run`, continued if it stopped; a step's last line counts."""
+    """The metrics of each step of run `name`, continued if it stopped; a step's last line counts."""
     recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 200)
-    run_dir = folder / f"{run}-{dtype}".replace(" ", "-")
-    ringside_cli.run(
+    run_dir = folder / f"{name}-{dtype}".replace(" ", "-")
+    run(
         "train",
         recipe,
         "--rollouts",
@@ -80,14 +82,16 @@ def without_clocks(value):
 
 
 def check_dtype(folder: pathlib.Path, dtype: str) -> int:
-    single = train(folder, "single", dtype, ringside_cli.layout())
+    in_memory = ringside_cli.run_in_memory
+    run = ringside_cli.run if dtype == "float64" else in_memory
+    single = train(folder, "single", dtype, ringside_cli.layout(), run)
     failures = 0
     for name, layout in LAYOUTS.items():
-        failures += compare(name, dtype, train(folder, name, dtype, layout), single)
+        failures += compare(name, dtype, train(folder, name, dtype, layout, run), single)
     for name, layout in {"1": ringside_cli.layout(), "ring 2": LAYOUTS["ring 2"]}.items():
         first, second = (
-            without_clocks(train(folder, f"{run}-{name}", dtype, layout))
-            for run in ("first", "second")
+            without_clocks(train(folder, f"{turn}-{name}", dtype, layout, run))
+            for turn in ("first", "second")
         )
         failures += first != second
         print(
@@ -95,10 +99,10 @@ def check_dtype(folder: pathlib.Path, dtype: str) -> int:
             f"{'bit-equal' if first == second else 'DIFFERENT  FAIL'}"
         )
     for before, after in [("ulysses 2", "ring 2"), ("ring 2 x ulysses 2", "dp 2")]:
-        run = f"{before} then {after}"
-        train(folder, run, dtype, LAYOUTS[before], steps=STOP_AFTER)
-        resumed = train(folder, run, dtype, LAYOUTS[after])
-        failures += compare(run, dtype, resumed[STOP_AFTER:], single[STOP_AFTER:])
+        name = f"{before} then {after}"
+        train(folder, name, dtype, LAYOUTS[before], in_memory, steps=STOP_AFTER)
+        resumed = train(folder, name, dtype, LAYOUTS[after], in_memory)
+        failures += compare(name, dtype, resumed[STOP_AFTER:], single[STOP_AFTER:])
     return failures
 
 

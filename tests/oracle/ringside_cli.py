@@ -1,9 +1,18 @@
-"""Runs the ringside executable and reads what it leaves behind."""
+"""Runs ringside's commands and reads what they leave behind.
 
+run() starts the processes that a user's command starts. run_in_memory() runs `logprobs` and `train` with the ranks as
+threads of one process, which lives as long as the script: for grids of runs that compare numbers. A script runs each kind
+of layout at least once as processes.
+"""
+
+import atexit
+import functools
 import json
 import os
 import pathlib
+import select
 import subprocess
+import tempfile
 
 import safetensors.torch
 import torch
@@ -36,6 +45,45 @@ def run(*arguments, timeout: float = 300) -> str:
     if done.returncode != 0:
         raise RuntimeError(f"exit status {done.returncode} of {' '.join(command)}\n{done.stdout}")
     return done.stdout
+
+
+class _RanksInMemory:
+    """The process that run_in_memory() sends its commands to."""
+
+    def __init__(self):
+        program = os.environ.get("RANKS_IN_MEMORY", executable().parent / "tests" / "oracle" / "ranks_in_memory")
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=_ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        atexit.register(self._process.kill)
+
+    def run(self, words: list[str], timeout: float) -> str:
+        self._log.seek(0)  # the process writes at the same offset
+        self._log.truncate()
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout)
+        status = self._process.stdout.readline().strip() if ready else f"none within {timeout} s"
+        self._log.seek(0)
+        output = self._log.read()
+        if status != "0":
+            raise RuntimeError(f"exit status {status or self._process.wait()} of {' '.join(words)}\n{output}")
+        return output
+
+
+_ranks_in_memory = functools.cache(_RanksInMemory)
+
+
+def run_in_memory(*arguments, timeout: float = 300) -> str:
+    """As run(), with the ranks as threads of one process; `logprobs` and `train` only."""
+    return _ranks_in_memory().run([*map(str, arguments)], timeout)
 
 
 def read_lines(path: pathlib.Path) -> list[dict]:

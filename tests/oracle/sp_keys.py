@@ -3,7 +3,8 @@
 Guards what the keys select: ring form, head chunks, placement, factoring, virtual ranks, asynchronous Ulysses,
 shared prefixes, on 2 to 5 ranks and head counts that no degree divides. Log-probs are compared with
 transformers', training with one process that shares nothing. Every layout runs with and without shared prefixes under
---full, with one of them otherwise.
+--full, with one of them otherwise. The ranks are threads of one process, but for the first model's layouts in
+AS_PROCESSES.
 """
 
 import json
@@ -54,6 +55,10 @@ LAYOUTS = {
     "5 factored as ring": factored(5, method="ring"),
 }
 
+# Each way in which the keys make ranks meet.
+AS_PROCESSES = ("2 ulysses async", "2 all_gather, stride 1", "3 p2p zigzag", "4 all_gather 2 x async ulysses 2",
+                "4 virtual ranks on 2", "5 factored as ring")
+
 
 def make_documents() -> list[list[int]]:
     """Documents of their own, two groups that share a prompt, and one conversation of several turns."""
@@ -72,12 +77,10 @@ def make_documents() -> list[list[int]]:
     return documents
 
 
-def train(folder: pathlib.Path, run: str, layout: list[str]) -> list[dict]:
+def train(folder: pathlib.Path, name: str, layout: list[str], run=ringside_cli.run_in_memory) -> list[dict]:
     recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 200)
-    run_dir = folder / "runs" / run
-    ringside_cli.run(
-        "train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", STEPS, "--run-dir", run_dir, *layout
-    )
+    run_dir = folder / "runs" / name
+    run("train", recipe, "--rollouts", folder / "rollouts.jsonl", "--steps", STEPS, "--run-dir", run_dir, *layout)
     return ringside_cli.read_steps(run_dir)
 
 
@@ -97,15 +100,12 @@ def check_model(folder: pathlib.Path, name: str, model, full: bool, seed: int) -
     single = train(folder, "single", [*ringside_cli.layout(), "sp.shared_prefix=false"])
     failures = 0
     for index, (layout_name, layout) in enumerate(LAYOUTS.items()):
+        run = ringside_cli.run if seed == 0 and layout_name in AS_PROCESSES else ringside_cli.run_in_memory
         for shared in ("true", "false") if full else [("true", "false")[(index + seed) % 2]]:
             keys = [*layout, f"sp.shared_prefix={shared}"]
-            ringside_cli.run(
-                "logprobs", "--model", folder / "model", "--input", folder / "in.jsonl", "--output",
-                folder / "out.jsonl", *keys, "model.dtype=float32",
-            )  # fmt: skip
-            found = hf_logprobs.read_logprobs(folder / "out.jsonl", expected)
+            found = hf_logprobs.our_logprobs(folder, folder / "model", expected, [*keys, "model.dtype=float32"], run)
             logprobs, _ = hf_logprobs.distances(found, expected)
-            steps = train(folder, f"{index}-{shared}", keys)
+            steps = train(folder, f"{index}-{shared}", keys, run)
             share = training_difference(steps, single)
             passed = logprobs <= LOGPROB_BOUND and share <= 1  # false for NaN too
             failures += not passed

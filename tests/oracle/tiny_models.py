@@ -139,7 +139,7 @@ def make_family(family: str):
     if family == "gpt_oss":
         rope = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
                 "truncate": False, "original_max_position_embeddings": 64}
-        return transformers.GptOssConfig(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=4,
+        return transformers.GptOssConfig(head_dim=16, num_local_experts=5, num_experts_per_tok=2, sliding_window=4,
                                          rope_parameters=rope, **common | {"intermediate_size": 24})
     if family in ("qwen3_next", "qwen3_5"):
         hybrid = _common(4, 2, 16, False, 4) | dict(
@@ -148,7 +148,7 @@ def make_family(family: str):
             rope_parameters=plain_rope | {"partial_rotary_factor": 0.5})
         if family == "qwen3_5":
             return transformers.Qwen3_5TextConfig(**hybrid)
-        return transformers.Qwen3NextConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        return transformers.Qwen3NextConfig(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
                                             shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")

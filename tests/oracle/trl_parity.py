@@ -79,7 +79,7 @@ def train_with_ringside(folder: pathlib.Path, kl_coef: float, num_iterations: in
             }
         )
     )
-    ringside_cli.run(
+    ringside_cli.run_in_memory(
         "train",
         recipe,
         "--rollouts",

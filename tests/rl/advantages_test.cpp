@@ -134,3 +134,13 @@ TEST_CASE("reward statistics and groups without variance are per group") {
   CHECK_THROWS_WITH(groups_without_variance(std::vector<double>{1, 2, 3}, 2),
                     Catch::Contains("3 rewards"));
 }
+
+TEST_CASE("equal rewards have a standard deviation of exactly 0") {
+  for (const double reward : {0.1, 0.3, 0.7}) {
+    for (int64_t n = 2; n <= 16; ++n) {
+      CAPTURE(reward, n);
+      const std::vector<double> equal(static_cast<std::size_t>(n), reward);
+      CHECK(reward_statistics(equal, n).reward_std == 0.0);
+    }
+  }
+}

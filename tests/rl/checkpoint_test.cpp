@@ -271,8 +271,30 @@ TEST_CASE("the newest complete checkpoints are kept and, if asked for, the best"
   rl::prune_checkpoints(dir.path(), 1, "");
   CHECK_FALSE(has(2));
   CHECK(has(4));
-  rl::remove_unfinished_checkpoints(dir.path());
+  rl::recover_checkpoints(dir.path());
   CHECK_FALSE(fs::exists(dir.path() / "checkpoints/step-000008.tmp-1"));
+}
+
+// What is left where a filesystem cannot exchange two directories in one step.
+TEST_CASE("a replacement that was interrupted is undone, and what it left is removed") {
+  const test::TemporaryDirectory dir;
+  const auto policy = make_runner(1);
+  for (const int64_t step : {2, 3}) {
+    test::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, manifest_of(step));
+  }
+  const fs::path checkpoints = dir.path() / "checkpoints";
+  fs::copy(checkpoints / "step-000002", checkpoints / "step-000002.old-7");  // complete: of no use
+  fs::rename(checkpoints / "step-000003", checkpoints / "step-000003.old-7");
+  fs::create_directories(dir.path() / "checkpoint-final.old-7");
+  fs::create_directories(dir.path() / "checkpoint-final.tmp-7");
+  rl::write_final_state(dir.path() / "checkpoint-final.old-7", {3, 3, 3, 7, "run"});
+  rl::recover_checkpoints(dir.path());
+  CHECK(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 3));
+  CHECK(rl::final_step(dir.path()) == 3);
+  CHECK_FALSE(fs::exists(dir.path() / "checkpoint-final.tmp-7"));
+  std::size_t left = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) left += entry.exists() ? 1 : 0;
+  CHECK(left == 2);
 }
 
 TEST_CASE("steps go on while a rank writes slowly, and the checkpoint appears when all are done") {

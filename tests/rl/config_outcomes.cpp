@@ -56,6 +56,7 @@ class Files {
     write("model/tokenizer_config.json",
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     write_model_with_experts();
+    write_model_with_corrections();
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     fs::create_directories(path("adapter"));
@@ -98,6 +99,31 @@ class Files {
                    {"norm_topk_prob", true}});
     write("experts/config.json", config.dump());
     fs::remove(path("experts") + "/model.safetensors");
+  }
+  // Of the same size, with latent attention and routers whose choice has a correction.
+  void write_model_with_corrections() {
+    fs::copy(path("experts"), path("corrections"), fs::copy_options::recursive);
+    auto config = nlohmann::json::parse(bytes_of(kGoldens / "policy/config.json"));
+    for (const char* key :
+         {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}) {
+      config.erase(key);
+    }
+    config.update({{"model_type", "deepseek_v3"},
+                   {"num_key_value_heads", config["num_attention_heads"]},
+                   {"kv_lora_rank", 10},
+                   {"q_lora_rank", 12},
+                   {"qk_nope_head_dim", 8},
+                   {"qk_rope_head_dim", 4},
+                   {"v_head_dim", 6},
+                   {"n_routed_experts", 3},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"n_group", 1},
+                   {"topk_group", 1},
+                   {"routed_scaling_factor", 1.5},
+                   {"first_k_dense_replace", 1}});
+    write("corrections/config.json", config.dump());
   }
   static std::string lines(const Words& texts, const std::string& from, const std::string& to) {
     std::string all;
@@ -151,13 +177,13 @@ std::string trained(const rl::Config& config, const fs::path& run_dir,
                     const std::function<void(rl::TrainingRun&)>& loop) {
   rl::Config factored = config;
   rl::factor_context_parallel(factored);
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(factored.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         rl::TrainingRun run({factored, run_dir, factored.train.steps}, mesh, comms);
         loop(run);
       },
-      std::chrono::seconds(30), rl::sharding_axes(factored.parallel));
+      rl::sharding_axes(factored.parallel));
   return outcome_of(run_dir);
 }
 

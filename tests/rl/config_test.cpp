@@ -164,6 +164,13 @@ TEST_CASE("values are checked at their type's edges") {
   CHECK(fails("rollout.top_p=0"));
   CHECK_FALSE(fails("rollout.top_p=1"));
   CHECK(fails("data.shuffle=yes"));
+  CHECK_THAT(joined(load_config({}, {"bridge.assignment_timeout_s=0"}).errors),
+             Contains("expected at least 0.001 and at most 1000000000"));
+  CHECK(
+      load_config({}, {"rollout.reward=length, python(~/my.py:score) * 2"}).config.rollout.reward ==
+      "length, python(" + std::string(std::getenv("HOME")) + "/my.py:score) * 2");
+  CHECK_THAT(joined(load_config({}, {"rollout.reward=python(~other/my.py:score)"}).errors),
+             Contains("rollout.reward") && Contains("home directory is not known"));
   CHECK(load_config({}, {"rollout.stop=a=b: c"}).config.rollout.stop == "a=b: c");
 }
 
@@ -251,6 +258,16 @@ TEST_CASE("router replay is refused where no routes could come from") {
   }
   CHECK_THAT(error({"algorithm.router_replay=r3"}),
              Contains("none, rollout, recompute") || Contains("algorithm.router_replay"));
+}
+
+TEST_CASE("an update of routers is refused where adapters freeze them") {
+  const std::vector<std::string> moving{"model.router_bias_update_rate=0.001"};
+  CHECK(load_config({}, moving).ok());
+  CHECK_THAT(joined(load_config({}, {moving[0], "lora.rank=4"}).errors),
+             Contains("model.router_bias_update_rate") && Contains("with lora.rank 4") &&
+                 Contains("expected 0"));
+  CHECK(load_config({}, {"model.router_aux_loss_coef=0.001", "lora.rank=4"}).ok());
+  CHECK_FALSE(load_config({}, {"model.router_aux_loss_coef=-1"}).ok());
 }
 
 TEST_CASE("half a set of the bridge's keys is refused") {

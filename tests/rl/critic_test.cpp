@@ -191,7 +191,7 @@ TEST_CASE(
     auto config = directory.config();
     config.model.recompute = i % 2 == 1 ? rl::Recompute::kFull : rl::Recompute::kNone;
     std::vector<Training> results(shape.world_size());
-    test::run_ranks(
+    test::run_ranks_in_memory(
         shape, [&, &sequence = sequence](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
           results[mesh.rank()] = train(config, documents, mesh, sequence, comms);
         });

@@ -72,5 +72,22 @@ TEST_CASE("figures are means over prompts, with the standard error of prompts") 
   CHECK(named[2].second == metrics[2].second);
 }
 
+TEST_CASE("pass@k is absent when no prompt has k scored completions") {
+  const std::vector<PromptResult> results{{.rewards = {1, 1}, .lengths = {2, 4}, .unscored = 2},
+                                          {.rewards = {1}, .lengths = {1}, .unscored = 3}};
+  std::vector<std::string> names;
+  for (const EvalFigure& figure : eval_figures(results, 4)) names.push_back(figure.name);
+  CHECK(names == std::vector<std::string>{"reward", "pass@1", "pass@2", "length", "truncated"});
+}
+
+TEST_CASE("the interval of equal values is exactly 0 wide") {
+  // The mean of 7 times 0.1 is not 0.1.
+  const std::vector<PromptResult> results(7, {.rewards = {0.1}, .lengths = {3}});
+  for (const EvalFigure& figure : eval_figures(results, 1)) {
+    CAPTURE(figure.name);
+    CHECK(figure.half_width == 0.0);
+  }
+}
+
 }  // namespace
 }  // namespace ringside::rl

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rl/report/metrics_writer.h"
+#include "rl/report/openmetrics.h"
 #include "rl/report/tensorboard_writer.h"
 #include "tests/support/temporary_directory.h"
 
@@ -88,6 +89,14 @@ TEST_CASE("bad names, foreign files and places that cannot be written are errors
                     Contains("foreign.jsonl:2: not a JSON"));
   CHECK(read_file(dir / "foreign.jsonl") == "{\"step\":1}\nhello\n");
   CHECK_THROWS_WITH(MetricsWriter(dir / "absent/m.jsonl", -1), Contains("cannot be opened"));
+}
+
+TEST_CASE("an address that cannot be bound is named, whatever follows its colon") {
+  for (const char* address : {"127.0.0.1", "127.0.0.1:", "127.0.0.1:9x", "127.0.0.1:-1",
+                              "127.0.0.1:99999999999", "no-such-host.invalid:9400"}) {
+    CHECK_THROWS_WITH(OpenMetricsServer(address),
+                      Contains("log.openmetrics " + std::string(address) + ": cannot be bound"));
+  }
 }
 
 TEST_CASE("CRC-32C is the one of RFC 3720, appendix B.4") {

@@ -62,6 +62,11 @@ void PolicyServer::fail_samples(int count) {
   failures_ = count;
 }
 
+void PolicyServer::abort_samples(int count) {
+  const std::lock_guard lock(mutex_);
+  own_aborts_ = count;
+}
+
 void PolicyServer::ignore_loads(int count) {
   const std::lock_guard lock(mutex_);
   ignored_loads_ = count;
@@ -126,6 +131,10 @@ void PolicyServer::generate(const httplib::Request& request, httplib::Response& 
     --held_;
     if (aborts_ != aborts) {
       found = answer({}, {}, "abort");
+    } else if (own_aborts_ > 0) {
+      --own_aborts_;
+      log_.push_back("abort");
+      found = answer({}, {}, "abort");
     } else if (failures_ > 0) {
       --failures_;
       log_.push_back("fail");
@@ -162,7 +171,8 @@ json PolicyServer::sample(const json& body) {
     state /= 7;
   }
   const auto scores = policy_.score(ids, sampling.at("temperature"));
-  log_.push_back("sample " + label_);
+  const bool greedy = sampling.at("top_k") == 1 && sampling.at("temperature") == 1.0;
+  log_.push_back((greedy ? "greedy " : "sample ") + label_);
   return answer({ids.begin() + static_cast<std::ptrdiff_t>(prompt), ids.end()},
                 {scores.end() - static_cast<std::ptrdiff_t>(count), scores.end()}, "length");
 }

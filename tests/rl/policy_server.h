@@ -31,6 +31,8 @@ class PolicyServer {
   void let_go();
   // The next requests to sample are answered with status 500.
   void fail_samples(int count);
+  // The next requests to sample are answered as aborted, without anybody's asking.
+  void abort_samples(int count);
   // The next loads are answered with success and change nothing but the label.
   void ignore_loads(int count);
   // Other weights without anybody's asking: the same server started anew, or somebody else's
@@ -38,8 +40,8 @@ class PolicyServer {
   void replace(const bridge::WeightSnapshot& weights, const std::string& label);
 
   std::size_t held() const;
-  // What was asked, in order: "pause MODE", "load LABEL", "resume", "score", "sample LABEL" and
-  // "fail" when a request to sample is answered.
+  // What was asked, in order: "pause MODE", "load LABEL", "resume", "score", "sample LABEL",
+  // "abort" (of its own) and "fail" when a request to sample is answered.
   std::vector<std::string> log() const;
 
  private:
@@ -56,7 +58,7 @@ class PolicyServer {
   rl::ShadowModel policy_;
   std::string label_ = "default";
   bool holding_ = false;
-  int aborts_ = 0, failures_ = 0, ignored_loads_ = 0;
+  int aborts_ = 0, own_aborts_ = 0, failures_ = 0, ignored_loads_ = 0;
   std::size_t held_ = 0;
   std::vector<std::string> log_;
   httplib::Server server_;

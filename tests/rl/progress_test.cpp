@@ -165,7 +165,7 @@ TEST_CASE("without a terminal each step is one plain line") {
   progress.finish();
   CHECK(screen ==
         "step 40/100  reward 0.5322  loss 0.0125  12345 tok/s  1.50 s  eta 1:30\n"
-        "step 41/100  reward 0.5322  loss 0.0125  7407 tok/s  2.50 s  eta 1:34\n");
+        "step 41/100  reward 0.5322  loss 0.0125  7407 tok/s  2.50 s  eta 2:28\n");
 }
 
 TEST_CASE("the environment decides about width and colour") {

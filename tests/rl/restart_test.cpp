@@ -172,8 +172,8 @@ TEST_CASE(
   REQUIRE(third.has_value());
   for (const auto& r : *third) CHECK(r.trainer_term == 2);
   const auto messages = intake.drain_messages();
-  CHECK(std::count_if(messages.begin(), messages.end(), [](const std::string& message) {
-          return message.find("1 rollouts of the journal not taken") != std::string::npos;
+  CHECK(std::count_if(messages.begin(), messages.end(), [](const rl::IntakeMessage& message) {
+          return message.text.find("1 rollouts of the journal not taken") != std::string::npos;
         }) == 1);
   publish(intake, 2, 3);
   CHECK(worker.take_grants(4) == samples_of(6, 8));  // sample 0 of group 6 as well
@@ -277,9 +277,10 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   for (const auto& r : *step) CHECK(r.trainer_term == 2);
   CHECK(intake.counters().dropped_stale == 3);
   const auto messages = intake.drain_messages();
-  CHECK(std::count_if(messages.begin(), messages.end(), [](const std::string& message) {
-          return message.find("journal: 3 rollouts dropped (invalid_field)") != std::string::npos &&
-                 message.find("group_size 2, group 0 has 3") != std::string::npos;
+  CHECK(std::count_if(messages.begin(), messages.end(), [](const rl::IntakeMessage& message) {
+          return message.text.find("journal: 3 rollouts dropped (invalid_field)") !=
+                     std::string::npos &&
+                 message.text.find("group_size 2, group 0 has 3") != std::string::npos;
         }) == 1);
 }
 

@@ -59,7 +59,7 @@ rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t s
   };
   std::vector<sp::Axes> axes = rl::sharding_axes(config.parallel);
   std::ranges::copy(test::fully_sharded_axes(), std::back_inserter(axes));
-  test::run_ranks(shape, body, std::chrono::seconds(30), axes);
+  test::run_ranks_in_memory(shape, body, axes);
   return state;
 }
 
@@ -185,53 +185,151 @@ TEST_CASE("a sharded run goes on at any layout of shards, and from host memory")
   }
 }
 
+// A recipe of 4 steps for a model with random weights: the golden policy's shape and `changes`.
+rl::Config with_model(const test::TemporaryDirectory& model, const nlohmann::json& changes,
+                      const std::vector<std::string>& more = {}) {
+  auto shape_json = nlohmann::json::parse(std::ifstream(kGoldens / "policy/config.json"));
+  for (const char* key :
+       {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}) {
+    shape_json.erase(key);
+  }
+  shape_json.update(changes);
+  std::ofstream(model.path() / "config.json") << shape_json;
+  std::vector<std::string> words{"model.path=" + model.path().string(), "model.init=random",
+                                 "model.reference_path=", "train.steps=4",
+                                 // One micro-batch at every layout: the auxiliary loss is over one.
+                                 "train.tokens_per_micro_batch=4096"};
+  words.insert(words.end(), more.begin(), more.end());
+  return make_config(words);
+}
+
+// Two steps at one layout and the rest at another, one of which is a single rank. `expected` is the
+// checkpoint of a run without the stop. The final directory holds the last checkpoint's weights.
+void check_goes_on(const rl::Config& config, const rl::CheckpointReader& expected,
+                   const sp::MeshShape& shape, bool saves_spread) {
+  const test::TemporaryDirectory run;
+  const sp::MeshShape alone{};
+  const sp::MeshShape &before = saves_spread ? shape : alone, &after = saves_spread ? alone : shape;
+  train(laid_out(config, before), run.path(), 2, before);
+  train(laid_out(config, after), run.path(), config.train.steps, after);
+  const rl::CheckpointReader found(rl::checkpoint_path(run.path(), config.train.steps));
+  REQUIRE(found.tensors().size() == expected.tensors().size());
+  for (const auto& [tensor, stored] : expected.tensors()) {
+    CAPTURE(tensor);
+    const at::Tensor difference = (found.tensor(tensor) - expected.tensor(tensor)).abs();
+    CHECK(difference.max().item<double>() <= 1e-10);
+  }
+  const engine::Decoder last = engine::load_decoder(rl::final_directory(run.path()), at::kDouble);
+  for (const engine::ParamUnit* unit : last.units()) {
+    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+      const at::Tensor stored = found.tensor("policy/" + unit->specs()[i].name);
+      CHECK((unit->view(i) - stored).abs().max().item<double>() < 1e-6);
+    }
+  }
+}
+
+// What a model with experts changes, a parameter of the last expert and its shape.
+struct ExpertModel {
+  nlohmann::json changes;
+  std::string parameter;
+  std::vector<int64_t> shape;
+  std::vector<std::string> words = {};  // of its training
+};
+
+// Five experts under the family's key.
+nlohmann::json five_experts(const char* key) {
+  return {{key, 5},
+          {"num_experts_per_tok", 2},
+          {"moe_intermediate_size", 12},
+          {"norm_topk_prob", true}};
+}
+
+// Experts with tensors of their own, stacked ones, and a router with a correction that moves.
+ExpertModel expert_model(const std::string& type) {
+  const auto golden = nlohmann::json::parse(std::ifstream(kGoldens / "policy/config.json"));
+  const int64_t hidden = golden["hidden_size"];
+  if (type == "gpt_oss") {
+    return {{{"model_type", type},
+             {"num_experts_per_tok", 2},
+             {"num_local_experts", 5},
+             {"intermediate_size", 12},
+             {"sliding_window", 8},
+             {"layer_types", {"sliding_attention", "full_attention"}}},
+            "model.layers.0.mlp.experts.gate_up_proj",
+            {5, hidden, 24}};
+  }
+  nlohmann::json changes = five_experts(type == "qwen3_moe" ? "num_experts" : "n_routed_experts");
+  changes["model_type"] = type;
+  if (type == "qwen3_moe") {
+    return {changes, "model.layers.0.mlp.experts.4.gate_proj.weight", {12, hidden}};
+  }
+  changes.update({{"num_key_value_heads", golden["num_attention_heads"]},
+                  {"kv_lora_rank", 10},
+                  {"q_lora_rank", 12},
+                  {"qk_nope_head_dim", 8},
+                  {"qk_rope_head_dim", 4},
+                  {"v_head_dim", 6},
+                  {"n_shared_experts", 1},
+                  {"n_group", 1},
+                  {"topk_group", 1},
+                  {"routed_scaling_factor", 1.5},
+                  {"first_k_dense_replace", 1}});
+  return {changes,
+          "model.layers.1.mlp.experts.4.gate_proj.weight",
+          {12, hidden},
+          {"model.router_bias_update_rate=0.001", "model.router_aux_loss_coef=0.1"}};
+}
+
 // Guards: experts of one rank that a checkpoint, an export or another layout takes for those of
 // another; names that depend on the layout. Oracle: the run without the stop.
 TEST_CASE("a run with experts goes on with any number of ranks that hold them") {
+  const std::string type = GENERATE("qwen3_moe", "gpt_oss", "deepseek_v3");
+  CAPTURE(type);
+  const ExpertModel expert = expert_model(type);
   const test::TemporaryDirectory model, whole;
-  auto shape_json = nlohmann::json::parse(std::ifstream(kGoldens / "policy/config.json"));
-  shape_json.update({{"model_type", "qwen3_moe"},
-                     {"num_experts", 5},
-                     {"num_experts_per_tok", 2},
-                     {"moe_intermediate_size", 12},
-                     {"norm_topk_prob", true}});
-  std::ofstream(model.path() / "config.json") << shape_json;
-  rl::Config config = make_config({"model.path=" + model.path().string(), "model.init=random",
-                                   "model.reference_path=", "train.steps=4"});
+  const rl::Config config = with_model(model, expert.changes, expert.words);
   train(config, whole.path(), 4);
   const rl::CheckpointReader expected(rl::checkpoint_path(whole.path(), 4));
-  const std::string name = "model.layers.0.mlp.experts.4.gate_proj.weight";
-  CHECK(expected.tensor("policy/" + name).sizes() ==
-        at::IntArrayRef{12, shape_json["hidden_size"]});
+  CHECK(expected.tensor("policy/" + expert.parameter).sizes() == at::IntArrayRef(expert.shape));
+  if (type == "deepseek_v3") {  // moved by each of four steps, from 0
+    const at::Tensor moved =
+        expected.tensor("policy/model.layers.1.mlp.gate.e_score_correction_bias").abs();
+    CHECK(moved.max().item<double>() > 0.0015);
+    CHECK(moved.max().item<double>() < 0.00401);
+  }
   const std::vector<sp::MeshShape> shapes{{.ulysses = 2, .expert = 2},
                                           {.ulysses = 2, .dp_shard = 2, .expert = 4},
                                           {.dp_replicate = 2, .dp_shard = 2, .expert = 2}};
   for (const sp::MeshShape& shape : shapes) {
     CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ulysses, shape.expert);
-    for (const bool saves_spread : {true, false}) {
-      const test::TemporaryDirectory run;
-      const sp::MeshShape alone{};
-      const sp::MeshShape &before = saves_spread ? shape : alone,
-                          &after = saves_spread ? alone : shape;
-      train(laid_out(config, before), run.path(), 2, before);
-      train(laid_out(config, after), run.path(), 4, after);
-      const rl::CheckpointReader found(rl::checkpoint_path(run.path(), 4));
-      REQUIRE(found.tensors().size() == expected.tensors().size());
-      for (const auto& [tensor, stored] : expected.tensors()) {
-        CAPTURE(tensor);
-        const at::Tensor difference = (found.tensor(tensor) - expected.tensor(tensor)).abs();
-        CHECK(difference.max().item<double>() <= 1e-10);
-      }
-      const engine::Decoder last =
-          engine::load_decoder(rl::final_directory(run.path()), at::kDouble);
-      for (const engine::ParamUnit* unit : last.units()) {
-        for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-          const at::Tensor stored = found.tensor("policy/" + unit->specs()[i].name);
-          CHECK((unit->view(i) - stored).abs().max().item<double>() < 1e-6);
-        }
-      }
-    }
+    check_goes_on(config, expected, shape, /*saves_spread=*/true);
+    check_goes_on(config, expected, shape, /*saves_spread=*/false);
   }
+}
+
+// Guards: parameters of a delta net that another layout reads in another order; states that depend
+// on where a run was stopped. Oracle: the run without the stop.
+TEST_CASE("a run of a hybrid model goes on at another layout") {
+  const test::TemporaryDirectory model, whole;
+  nlohmann::json changes = five_experts("num_experts");
+  changes.update({{"model_type", "qwen3_next"},
+                  {"head_dim", 8},
+                  {"layer_types", {"linear_attention", "full_attention"}},
+                  {"linear_num_key_heads", 2},
+                  {"linear_num_value_heads", 4},
+                  {"linear_key_head_dim", 6},
+                  {"linear_value_head_dim", 5},
+                  {"linear_conv_kernel_dim", 4},
+                  {"shared_expert_intermediate_size", 16}});
+  rl::Config config = with_model(model, changes);
+  config.sp.placement = sp::Placement::kZigzag;
+  config.train.steps = 5;
+  train(config, whole.path(), 5);
+  const rl::CheckpointReader expected(rl::checkpoint_path(whole.path(), 5));
+  CHECK(expected.tensor("policy/model.layers.0.linear_attn.A_log").sizes() == at::IntArrayRef{4});
+  check_goes_on(config, expected, {.ring = 2, .ulysses = 2, .expert = 4}, /*saves_spread=*/true);
+  check_goes_on(config, expected, {.ring = 2, .expert = 2}, /*saves_spread=*/false);
+  check_goes_on(config, expected, {.ulysses = 2, .dp_shard = 2}, /*saves_spread=*/true);
 }
 
 // Guards: advantages that are not those of the step or stand in another rollout's line. Oracle: the

@@ -1,6 +1,9 @@
 // A reward server that is slow, broken or gone must cost a sample, not a run, and never a wrong
 // reward.
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -125,6 +128,55 @@ TEST_CASE("http waits no longer than its timeout, however the server dawdles") {
   CHECK_THROWS_AS(hasty(server.options("/slow", 0.1))({"", "x", "a"}), RewardUnavailable);
   CHECK_THROWS_AS(hasty(server.options("/drip", 0.3))({"", "x", "a"}), RewardUnavailable);
   CHECK(server.calls >= 3);
+}
+
+// Accepts connections and reads 5 MB/s of what they send, and never answers.
+class SlowReader {
+ public:
+  SlowReader() {
+    struct sockaddr_in address {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* where = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener_, where, length) == 0);
+    REQUIRE(::listen(listener_, 8) == 0);
+    REQUIRE(::getsockname(listener_, where, &length) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] {
+      std::vector<char> block(std::size_t{512} << 10);
+      for (int client = accept(); client >= 0; client = accept()) {
+        while (::recv(client, block.data(), block.size(), 0) > 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
+        ::close(client);
+      }
+    });
+  }
+  ~SlowReader() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  int port() const { return port_; }
+
+ private:
+  int accept() const { return ::accept(listener_, nullptr, nullptr); }
+
+  int listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST_CASE("http's timeout covers connecting, sending and reading together") {
+  const SlowReader server;
+  RewardOptions options;
+  options.http_url = "http://127.0.0.1:" + std::to_string(server.port());
+  options.http_timeout_s = 0.5;
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_AS(hasty(options)({"", std::string(std::size_t{24} << 20, 'x'), "a"}),
+                  RewardUnavailable);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(6));
 }
 
 TEST_CASE("a set without an answer from its server has no rewards, and says why") {

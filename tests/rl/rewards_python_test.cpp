@@ -152,6 +152,26 @@ TEST_CASE("what a function prints is no answer") {
   CHECK(score.value == 0.5);
 }
 
+TEST_CASE("a function that answers in the helper's place has no score and works again") {
+  Function function(
+      "import os, time\n"
+      "def score(completions):\n"
+      "    if completions[0] != 'x':\n"
+      "        os.write(3, completions[0].encode() + b'\\n')\n"
+      "        time.sleep(1)\n"
+      "    return [2.0] * len(completions)\n",
+      20.0, 2);
+  for (const char* line : {R"({"value": [null]})", R"({"value": 1})",
+                           R"({"value": [1.0, 2.0, 3.0]})", R"({"value": {"a": 1.0}})"}) {
+    INFO(line);
+    const Scores scores = function.score({line, line});
+    REQUIRE(scores.size() == 2);
+    CHECK_THAT(scores[0].failure, Contains("expected a list of 1 numbers"));
+    CHECK_THAT(scores[1].failure, Contains("expected a list of 1 numbers"));
+    CHECK(function.score({"x", "x"})[1].value == 2.0);  // not the answer to the call before
+  }
+}
+
 TEST_CASE("files and functions that cannot be used are named before a run starts") {
   const auto problem = [](const std::string& text) {
     Function function(text);
@@ -214,12 +234,15 @@ TEST_CASE("a Python function stands beside other rewards, with a weight and unde
   test::write_file(directory.path() / "my, rewards.py",
                    "def brevity(completions):\n    return [-len(c) if c else None for c in "
                    "completions]\n");
+  const auto in_directory = [&](const std::string& file) {
+    return std::filesystem::path(directory.path() / file).string();
+  };
   const std::string text =
-      absolute_reward_files("exact_match, python(my, rewards.py:brevity) * 0.5", directory.path());
+      with_reward_files("exact_match, python(my, rewards.py:brevity) * 0.5", in_directory);
   CHECK(text == "exact_match, python(" + (directory.path() / "my, rewards.py:brevity").string() +
                     ") * 0.5");
-  CHECK(absolute_reward_files(text, "/elsewhere") == text);
-  CHECK(absolute_reward_files("regex*2,length", "/") == "regex*2,length");
+  CHECK(with_reward_files(text, in_directory) == text);  // an absolute path stays
+  CHECK(with_reward_files("regex*2,length", in_directory) == "regex*2,length");
   CHECK(reads_columns(text));
   CHECK_FALSE(reads_columns("exact_match, length"));
   const RewardSet set(text, {});

@@ -320,6 +320,35 @@ TEST_CASE("recorded rollouts are held to the model, not to the settings of worke
   CHECK(rl::check_recorded(rollout, config, kModel).error().reason == Reason::kVocabulary);
 }
 
+TEST_CASE("a rollout of a held-out prompt keeps the evaluation's rules", "[admission]") {
+  rl::Config config = make_config();
+  config.eval.temperature = 0.0;
+  rl::LiveAdmission admission(config, kModel, nullptr, {{4, 5}, {1, 2, 47}});
+  bridge::Rollout good = make_rollout();
+  good.group_id = bridge::kFirstHeldOutGroup + 1;
+  good.temperature = 1.0F;
+  good.top_k = 1;
+  CHECK(admission.admit_held_out(good, 1).ok());
+  const auto refused = [&](Reason reason, const std::string& sentence, const Change& change) {
+    INFO(sentence);
+    bridge::Rollout rollout = good;
+    change(rollout);
+    const auto status = admission.admit_held_out(rollout, 1);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().reason == reason);
+    CHECK_THAT(status.error().detail, Catch::Contains(sentence));
+  };
+  refused(Reason::kSampling, "evaluation expects 1, 1, 1", [](auto& r) { r.top_k = 0; });
+  refused(Reason::kSampling, "temperature 0.7", [](auto& r) { r.temperature = 0.7F; });
+  refused(Reason::kPrompt, "not held-out prompt 1", [](auto& r) { r.prompt_ids = {4, 5}; });
+  refused(Reason::kVocabulary, "completion_ids[0]", [](auto& r) { r.completion_ids[0] = 48; });
+  refused(Reason::kRewards, "no reward by name", [](auto& r) { r.rewards.clear(); });
+  refused(Reason::kRewards, "reward 'mine'", [](auto& r) { r.rewards.emplace_back("mine", 1.0); });
+  refused(Reason::kRewards, "expected -1e6 to 1e6", [](auto& r) { r.rewards[0].second = 2e6; });
+  refused(Reason::kTooLong, "rollout.max_prompt_tokens",
+          [](auto& r) { r.prompt_ids.assign(1000, 1); });
+}
+
 TEST_CASE("fingerprints tell prompts, answers, their order and tokenizers apart", "[admission]") {
   const test::TemporaryDirectory directory;
   rl::Config config = make_config();
@@ -331,7 +360,7 @@ TEST_CASE("fingerprints tell prompts, answers, their order and tokenizers apart"
   const auto of = [&](const std::vector<rl::Prompt>& list) {
     rl::PromptSet set;
     set.prompts = list;
-    return rl::shared_settings(config, model, set, {});
+    return rl::shared_settings(config, model, set, {}, {});
   };
   const auto base = of(prompts);
   CHECK(base.vocab_size == 48);

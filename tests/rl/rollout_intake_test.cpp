@@ -154,8 +154,8 @@ TEST_CASE("refill that gives up says so", "[intake]") {
   REQUIRE(intake.poll(1, kPatience).has_value());
   const auto messages = intake.drain_messages();
   REQUIRE_FALSE(messages.empty());
-  CHECK_THAT(messages[0], Catch::Contains("refill gave up on 1 of 1 prompts of step 1") &&
-                              Catch::Contains("algorithm.dynamic_sampling_rounds"));
+  CHECK_THAT(messages[0].text, Catch::Contains("refill gave up on 1 of 1 prompts of step 1") &&
+                                   Catch::Contains("algorithm.dynamic_sampling_rounds"));
 }
 
 // A prompt that is replaced while work of later steps waits: with room for one group the refill

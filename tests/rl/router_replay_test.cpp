@@ -10,7 +10,6 @@
 #include "engine/io/hf_directory.h"
 #include "engine/io/safetensors.h"
 #include "rl/data/rollout_file.h"
-#include "rl/rollouts/live_source.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/setup/sharding.h"
 #include "rl/worker/decoder_sampler.h"
@@ -112,12 +111,12 @@ Trained trained_with(const ModelDirectory& files, const fs::path& rollouts, Word
   rl::Config config = rl::load_config_or_throw({}, words);
   rl::factor_context_parallel(config);
   const TemporaryDirectory run_dir;
-  run_ranks(
+  run_ranks_in_memory(
       rl::mesh_shape(config.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         train(config, rollouts, run_dir.path(), mesh, comms);
       },
-      std::chrono::seconds(60), rl::sharding_axes(config.parallel));
+      rl::sharding_axes(config.parallel));
   Trained trained{metrics_of(run_dir.path()), {}};
   for (const std::string& name : tensor_files(run_dir.path())) {
     if (name.starts_with("checkpoint-final")) {
@@ -171,6 +170,25 @@ TEST_CASE("replayed routes train to the same weights at every layout", "[routes]
     const bool shared = std::ranges::find(words, "sp.shared_prefix=false") == words.end();
     const double here = other.metrics.front().at("router/changed_routes").get<double>();
     CHECK((std::abs(here - changed) < 1e-12) == shared);
+  }
+}
+
+TEST_CASE("ranks without tokens take part in the exchange of the experts' rows", "[routes]") {
+  const ModelDirectory files;
+  const TemporaryDirectory directory;
+  const fs::path with = directory.path() / "with.jsonl";
+  const auto rollouts = rollouts_with_routes();
+  rl::RolloutLog(with, 0).write(1, rollouts, std::vector<int64_t>(rollouts.size() + 1, 0), {});
+  for (const char* replay : {"none", "rollout", "recompute"}) {
+    INFO(replay);
+    // One rollout an optimizer step, and one sample a step that is scored for the log: one of two
+    // data-parallel ranks has none.
+    Words words{std::string("algorithm.router_replay=") + replay, "rollout.prompts_per_step=1",
+                "train.num_mini_batches=4", "log.samples=1"};
+    const Trained one = trained_with(files, with, words);
+    words.insert(words.end(),
+                 {"parallel.data_parallel_shard_size=2", "parallel.expert_parallel_size=2"});
+    CHECK(difference(one, trained_with(files, with, words)) < 1e-10);
   }
 }
 
@@ -241,10 +259,7 @@ nlohmann::json live_step(const ModelDirectory& files, const std::string& replay)
     run_ranks(
         rl::mesh_shape(config.parallel),
         [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-          rl::TrainingRun run({config, run_dir.path(), config.train.steps}, mesh, comms);
-          const auto source = rl::make_live_source(config, run.state().run_id, run_dir.path(), 0,
-                                                   config.train.steps);
-          rl::train_rl(run, source.get());
+          train_live(config, run_dir.path(), mesh, comms);
         },
         std::chrono::seconds(60), rl::sharding_axes(config.parallel));
   }

@@ -6,6 +6,7 @@
 #include "engine/io/hf_directory.h"
 #include "rl/report/log.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/shared_settings.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::test {
@@ -29,6 +30,17 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
+// That of a worker which evaluates by this configuration.
+std::optional<std::string> held_out_fingerprint(rl::Config config) {
+  config.eval.by = rl::EvalBy::kWorkers;
+  config.eval.every = 1;
+  const std::filesystem::path model = config.model.path;
+  const auto tokenizer = engine::Tokenizer::load(model / "tokenizer.json");
+  return rl::shared_settings(config, rl::load_model_config(config, model), {},
+                             rl::held_out_of_workers(config, tokenizer), {})
+      .held_out;
+}
+
 }  // namespace
 
 ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
@@ -42,10 +54,11 @@ ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
   }
   write_text(dir_.path() / "train.jsonl", lines);
 
-  auto options = trainer_options(dir_);
-  trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
   config_.model.path = model.string();
-  config_.data.train = (dir_.path() / "train.jsonl").string();
+  config_.data.train = config_.data.eval = (dir_.path() / "train.jsonl").string();
+  auto options = trainer_options(dir_);
+  options.settings.held_out = held_out_fingerprint(config_);
+  trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
   config_.bridge.rollout_address = trainer_->rollout_address();
   config_.bridge.weights_address = trainer_->weights_address();
   rl::RolloutConfig& rollout = config_.rollout;

@@ -218,3 +218,43 @@ TEST_CASE(
   CHECK(run.take(6).size() == 6);
   CHECK(run.worker_error().empty());
 }
+
+TEST_CASE("server worker: a sample that the server keeps aborting goes back to the trainer") {
+  ServedRun run([](Config& config) { config.rollout.server_options.concurrency = 1; });
+  run.publish(1);
+  REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
+  run.server().abort_samples(1 << 20);
+  run.grant(0, 1);
+  CHECK(eventually([&] { return run.trainer().counters().requeued > 0; }));
+  const auto log = run.server().log();
+  CHECK(std::count(log.begin(), log.end(), "abort") >= 3);  // not given up at once
+  run.server().abort_samples(0);
+  CHECK(versions_of(run.take(2)) == std::vector<int64_t>(2, 1));
+  CHECK(run.worker_error().empty());
+}
+
+TEST_CASE("server worker: held-out prompts are completed greedily and scored, beside training") {
+  ServedRun run([](Config& config) {
+    config.rollout.reward = "length";
+    config.eval.by = rl::EvalBy::kWorkers;
+    config.eval.every = 1;
+  });
+  run.publish(1);
+  REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));
+  run.grant(0, 2);
+  run.trainer().open_evaluation(4, 1);
+  const auto samples = run.trainer().take_evaluation(kPatience);
+  REQUIRE(samples.has_value());
+  REQUIRE(samples->size() == 4);
+  for (const bridge::HeldOutSample& sample : *samples) {
+    CHECK(sample.tokens == 6);
+    CHECK(sample.finish_reason == bridge::FinishReason::kLength);
+    CHECK(sample.rewards == rl::NamedRewards{{"length", -1.0}});
+  }
+  CHECK(run.take(4).size() == 4);
+  const auto log = run.server().log();
+  INFO(text_of(log));
+  CHECK(std::count(log.begin(), log.end(), "greedy 1") == 4);
+  CHECK(std::count(log.begin(), log.end(), "sample 1") == 4);
+  CHECK(run.worker_error().empty());
+}

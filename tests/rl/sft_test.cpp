@@ -69,7 +69,7 @@ class Files {
 
 void train(const rl::Config& config, const fs::path& run_dir, int64_t steps,
            sp::MeshShape shape = {1, 1, 1}) {
-  test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, run_dir, steps, {}}, mesh, comms);
     rl::train_sft(run);
   });

@@ -177,6 +177,26 @@ TEST_CASE("experts of several ranks train as in one process") {
   }
 }
 
+TEST_CASE("stacked experts of several ranks train as in one process") {
+  using Mode = rl::CpFsdpMode;
+  using engine::Recompute;
+  const engine::ModelConfig model = test::stacked_config();
+  const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+  CHECK(whole.norms[0] > 0.01);
+  const std::vector<Layout> layouts{
+      {.shard = 2},
+      {.ulysses = 2, .expert = 2},
+      {.ring = 2, .mode = Mode::kNone, .expert = 2},
+      {.ring = 2, .ulysses = 2, .activations = {Recompute::kFull}, .expert = 4},
+      {.ring = 2, .ulysses = 2, .activations = {Recompute::kSelective, true}, .expert = 2},
+      {.shard = 2, .ulysses = 2, .stage = 2, .expert = 2, .shared_prefix = false},
+      {.replicate = 2, .shard = 2, .offload = rl::OptimizerOffload::kFull, .expert = 2}};
+  for (const Layout& layout : layouts) {
+    CAPTURE(layout.name());
+    require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+  }
+}
+
 TEST_CASE("a model with latent attention trains as in one process on every mesh") {
   const engine::ModelConfig model = test::latent_config();
   const Outcome whole = train({}, model, at::kDouble, at::kDouble);
@@ -203,6 +223,46 @@ TEST_CASE("a model with latent attention trains as in one process on every mesh"
   }
 }
 
+// One micro-batch a step at every layout, so that the loss is over the same tokens. Documents share
+// a prefix within a data-parallel rank.
+TEST_CASE("experts are balanced alike on every mesh") {
+  using engine::Recompute;
+  const std::vector<Layout> layouts{
+      {.ulysses = 2, .expert = 2},
+      {.ring = 2, .ulysses = 2, .activations = {Recompute::kFull}, .expert = 4},
+      {.shard = 2, .ulysses = 2, .activations = {Recompute::kSelective, true}, .expert = 2},
+      {.replicate = 2}};
+  for (const auto& model : {with_experts(), test::stacked_config(), test::latent_config()}) {
+    const bool corrected = model.experts.router == engine::RouterKind::kSigmoid;
+    const auto balanced = [&](Layout layout) {
+      layout.micro_batch_tokens = 400;
+      layout.balance = {0.3, corrected ? 0.02 : 0.0};
+      return train(layout, model, at::kDouble, at::kDouble);
+    };
+    const Outcome whole = balanced({});
+    const Outcome plain = train({.micro_batch_tokens = 400}, model, at::kDouble, at::kDouble);
+    CHECK(plain.balance_losses.empty());
+    REQUIRE(whole.balance_losses.size() == kSteps);
+    CHECK(whole.norms[0] != Approx(plain.norms[0]).epsilon(1e-4));
+    for (const Layout& layout : layouts) {
+      CAPTURE(model.model_type, layout.name());
+      const Outcome found = balanced(layout);
+      REQUIRE(found.micro_batches == 1);
+      require_equal(found, whole, 1e-10);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        CHECK(found.balance_losses[step] == Approx(whole.balance_losses[step]).epsilon(1e-10));
+      }
+      if (corrected) {
+        CHECK(found.weights.back().equal(whole.weights.back()));
+      }
+    }
+    if (corrected) {
+      const at::Tensor start = test::router_correction(model.experts.count);
+      CHECK((whole.weights.back() - start).abs().max().item<double>() > 0.019);
+    }
+  }
+}
+
 TEST_CASE("a model with gated delta nets trains as in one process on every mesh") {
   constexpr auto kZigzag = sp::Placement::kZigzag;
   const std::vector<Layout> layouts{
@@ -223,6 +283,30 @@ TEST_CASE("a model with gated delta nets trains as in one process on every mesh"
     CHECK(whole.norms[0] > 0.01);
     for (const Layout& layout : layouts) {
       CAPTURE(experts, layout.name());
+      require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
+    }
+  }
+}
+
+TEST_CASE("experts of several ranks beside gated delta nets train as in one process") {
+  const engine::ModelConfig model = test::hybrid_config(/*experts=*/true);
+  const Outcome whole = train({}, model, at::kDouble, at::kDouble);
+  const sp::RingImpl gathered = sp::RingImpl::kAllGather;
+  for (const bool shared : {true, false}) {
+    const std::vector<Layout> layouts{
+        {.ring = 2,
+         .ulysses = 2,
+         .expert = 4,
+         .shared_prefix = shared,
+         .placement = sp::Placement::kZigzag},
+        {.shard = 2,
+         .ulysses = 2,
+         .activations = {engine::Recompute::kFull},
+         .expert = 2,
+         .shared_prefix = shared},
+        {.ring = 2, .expert = 2, .ring_impl = gathered, .shared_prefix = shared}};
+    for (const Layout& layout : layouts) {
+      CAPTURE(layout.name());
       require_equal(train(layout, model, at::kDouble, at::kDouble), whole, 1e-10);
     }
   }

@@ -1,11 +1,13 @@
 // Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer
 // state or precision; documents whose scores come back in another order.
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "engine/io/hf_directory.h"
+#include "engine/io/weight_files.h"
 #include "engine/optim/adamw.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/checkpoint_reader.h"
@@ -185,6 +187,28 @@ TEST_CASE("a version's directory made of a copy is the decoder's own") {
   CHECK(files == 3);  // config, generation config, weights
 }
 
+TEST_CASE("a hybrid model is published under the names and with the bytes of its saved files") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const bool experts = GENERATE(false, true);
+  const auto trainer = test::random_decoder(test::hybrid_config(experts), at::kFloat, 1);
+  const test::TemporaryDirectory dir;
+  engine::save_decoder(trainer, dir.path(), dtype);
+  const engine::WeightFiles files(dir.path());
+  const auto published = rl::copy_weights(trainer, dtype);
+  CHECK(published.size() == files.names().size());
+  for (const bridge::NamedBuffer& tensor : published) {
+    CAPTURE(tensor.name);
+    REQUIRE(files.contains(tensor.name));
+    const at::Tensor stored = files.read(tensor.name);
+    REQUIRE(stored.nbytes() == tensor.data.bytes.size());
+    CHECK(std::memcmp(stored.const_data_ptr(), tensor.data.bytes.data(), stored.nbytes()) == 0);
+  }
+  auto worker = test::random_decoder(test::hybrid_config(experts), dtype, 2);
+  const auto snapshot = rl::snapshot_weights(trainer, dtype, "run", 1, 0);
+  rl::install_weights(worker, *snapshot);
+  CHECK(same_parameters(worker, engine::load_decoder(dir.path(), dtype)));
+}
+
 TEST_CASE("weights of another model are refused and change nothing") {
   auto config = tiny_config();
   config.num_hidden_layers = 1;
@@ -312,7 +336,7 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
   }
   const auto update = [&](sp::MeshShape shape, bool recompute) {
     std::vector<rl::UpdateResult> results(shape.world_size());
-    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       auto policy = make_runner(3, at::kDouble, comms);
       policy.decoder().set_activation_options(
           {recompute ? engine::Recompute::kFull : engine::Recompute::kNone});
@@ -368,7 +392,7 @@ TEST_CASE("documents are scored to the same figures at every layout, in their ow
     sequence.plan.ring_impl = variant % 4 < 3 ? sp::RingImpl::kP2p : sp::RingImpl::kAllGather;
     ++variant;
     std::vector<std::vector<std::vector<double>>> results(shape.world_size());
-    test::run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    test::run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
       const auto model = make_runner(3, at::kDouble, comms);
       results[mesh.rank()] = rl::score_documents(model, documents, mesh, comms, {20, sequence});
     });

@@ -23,6 +23,9 @@ class SmallVocabulary final : public AdmissionPolicy {
     }
     return Success{};
   }
+  Status admit_held_out(const Rollout& rollout, int64_t /*held_out*/) override {
+    return admit(rollout);
+  }
 };
 
 TrainerOptions with_policy(const TempDir& dir) {

@@ -268,5 +268,16 @@ TEST_CASE("manifests round-trip and survive mutation", "[codec]") {
   }
 }
 
+TEST_CASE("a batch is packed under the limits that it is given", "[codec]") {
+  Limits wide;
+  wide.max_header_bytes = 256 * 1024;
+  Rollout r = make_rollout(1, 0, 2, 1);
+  for (char c = 'a'; c < 'u'; ++c) r.rewards.emplace_back(std::string(4096, c), 1.0);
+  const std::vector<Rollout> batch{r};
+  const auto back = decode_rollouts(encode_rollouts(batch, wide), wide);
+  REQUIRE(back.ok());
+  CHECK(back.value() == batch);
+}
+
 }  // namespace
 }  // namespace ringside::bridge

@@ -281,5 +281,28 @@ TEST_CASE("endpoints keep to the windows they are told", "[flow][endpoint]") {
   CHECK(counters.accepted == 160);
 }
 
+TEST_CASE("a rollout counts with the bytes of all its frames", "[flow]") {
+  bool routed = false;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const Rollout r = make_rollout(seed, 1, 2, seed);
+    uint64_t bytes = 0;
+    const Payload payload = encode_rollout(r);
+    for (const FrameSpec& spec : payload.specs) bytes += spec.bytes;
+    INFO(seed);
+    CHECK(wire_bytes(r) == bytes);
+    routed = routed || !r.routed_experts.empty();
+  }
+  CHECK(routed);
+}
+
+TEST_CASE("a rollout that no message holds is refused", "[flow]") {
+  const Rollout r = make_rollout(1, 0, 2, 1);
+  Limits limits;
+  limits.max_message_bytes = limits.max_header_bytes + wire_bytes(r);
+  CHECK(validate(r, limits).ok());
+  --limits.max_message_bytes;
+  CHECK_FALSE(validate(r, limits).ok());
+}
+
 }  // namespace
 }  // namespace ringside::bridge

@@ -218,5 +218,16 @@ TEST_CASE("the root hash follows content, names and order, not the version", "[s
   CHECK_THROWS_AS(make_snapshot("run", 1, 1, wrong), std::invalid_argument);
 }
 
+TEST_CASE("names that do not fit a message's header are refused", "[schema]") {
+  Rollout r = make_rollout(1, 0, 2, 1);
+  r.rewards.clear();
+  for (char c = 'a'; c < 'l'; ++c) r.rewards.emplace_back(std::string(4096, c), 1.0);
+  CHECK(validate(r).ok());
+  r.rewards.emplace_back(std::string(4096, 'l'), 1.0);
+  const Status long_names = validate(r);
+  REQUIRE_FALSE(long_names.ok());
+  CHECK(long_names.error().detail.find("names of rewards and ids take") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace ringside::bridge

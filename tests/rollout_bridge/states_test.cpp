@@ -43,8 +43,10 @@ TEST_CASE("a worker walks from JOIN to BYE", "[states]") {
   CHECK(trainer.state_of("a") == "sync");
   trainer.ready("a", 1);
   CHECK(trainer.state_of("a") == "ready");
+  CHECK(trainer.state().committed_workers(1) == 1);
   trainer.say("a", make_payload(MessageType::kBye, EndBody{"done"}));
   CHECK(trainer.state_of("a") == "bye");
+  CHECK(trainer.state().committed_workers(1) == 0);
   CHECK(trainer.bodies<EndBody>("a", MessageType::kBye).size() == 1);
   trainer.state().sweep();
   CHECK(trainer.state_of("a").empty());

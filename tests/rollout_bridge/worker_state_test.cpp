@@ -114,3 +114,17 @@ TEST_CASE("a sample granted after its rollout was answered is sampled again", "[
     CHECK(worker.granted() == Samples{{7, 0}});
   }
 }
+
+TEST_CASE("a rollout whose names do not fit a message is refused and the worker goes on",
+          "[worker]") {
+  DirectWorker worker;
+  worker.join();
+  worker.grant(7, {0, 1});
+  Rollout rollout = rollout_under(0, 7, 0, 4);
+  for (char c = 'a'; c < 'm'; ++c) rollout.rewards.emplace_back(std::string(4096, c), 1.0);
+  Status sent = Success{};
+  REQUIRE_NOTHROW(sent = worker.state().send_rollout(rollout));
+  REQUIRE_FALSE(sent.ok());
+  CHECK(sent.error().reason == Reason::kInvalidField);
+  CHECK(worker.state().rollouts().size() == 0);
+}

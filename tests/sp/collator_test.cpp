@@ -146,6 +146,25 @@ TEST_CASE("a prefix tree shares tokens as far as ids and rows agree") {
   }
 }
 
+TEST_CASE("a rank without tokens knows whether the documents have rows") {
+  std::vector<sp::Document> documents(1);
+  documents[0].ids = {3, 4, 5};
+  const sp::CollatorOptions options{{4, 2, 8}, 1000, {}};
+  const sp::MeshShape two_replicas{2, 1, 1};
+  for (const std::size_t bytes : {0, 2}) {
+    documents[0].token_rows.assign(3 * bytes, 7);
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const auto batches = sp::collate(documents, sp::Mesh(two_replicas, rank), options);
+      REQUIRE(batches.size() == 1);
+      CAPTURE(bytes, rank);
+      REQUIRE(batches[0].rows_sb.defined() == (bytes > 0));
+      if (bytes > 0) {
+        CHECK(batches[0].rows_sb.sizes() == at::IntArrayRef({rank == 0 ? 3 : 0, 2}));
+      }
+    }
+  }
+}
+
 TEST_CASE("every token's row is on the rank that has the token") {
   const std::vector<int64_t> prompt(20, 1);
   std::vector<sp::Document> documents(3);
@@ -262,6 +281,13 @@ TEST_CASE("no documents at all still make one micro-batch on every rank") {
   const auto batches = sp::collate({}, sp::Mesh({2, 2, 1}, 3), {{1, 1, 4}, 8, {}});
   REQUIRE(batches.size() == 1);
   CHECK(batches[0].ids_s.numel() == 0);
+}
+
+TEST_CASE("a plan for another number of data-parallel ranks is refused") {
+  const std::vector<sp::Document> documents{{{5, 6}, {}}};
+  const auto packing = sp::plan_micro_batches(documents, /*dp_size=*/1, 8, false);
+  CHECK_THROWS_WITH(sp::collate(documents, packing, sp::Mesh({2, 1, 1}, 1), {{1, 1, 4}, 8, {}}),
+                    Catch::Contains("a plan for 1 data-parallel ranks, the mesh has 2"));
 }
 
 TEST_CASE("entries that do not fit their document are refused") {

@@ -57,7 +57,7 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
 inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::MeshShape shape,
                                    const Target& target) {
   std::vector<RankSolution> ranks(shape.world_size());
-  run_ranks(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(comms), target);
   });
   return join(p, ranks);

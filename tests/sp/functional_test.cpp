@@ -51,7 +51,8 @@ TEST_CASE("head exchanges bring every token of a rank's heads, go back, and are 
     const at::Tensor q = random(c.query_heads), k = random(c.kv_heads), v = random(c.kv_heads);
     const at::Tensor yq = random(c.query_heads), yk = random(c.query_heads),
                      yv = random(c.query_heads);
-    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    test::run_ranks_in_memory({1, 1, c.ranks()}, [&](const sp::Mesh& mesh,
+                                                     const sp::ProcessGroups& comms) {
       const auto& comm = comms.tensors(sp::axes::kUlysses);
       const auto share = sp::head_share(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
       const auto mine = [&](const at::Tensor& x) {
@@ -163,7 +164,8 @@ TEST_CASE(
   for (const Case& c : test::all_cases()) {
     const test::Layer layer = test::random_layer(c, kHidden, kDim);
     const auto expected = test::dense_step(layer, c);
-    test::run_ranks({1, 1, c.ranks()}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    test::run_ranks_in_memory({1, 1, c.ranks()}, [&](const sp::Mesh& mesh,
+                                                     const sp::ProcessGroups& comms) {
       const auto& comm = comms.tensors(sp::axes::kUlysses);
       const test::Layer mine = layer.shard(c, mesh.rank());
       const auto [q, k, v] = sp::async_ulysses_qkv_projection(

@@ -73,6 +73,14 @@ TEST_CASE("documents that fit on a rank each cost a ring nothing") {
   CHECK(costs.front().bytes == 0);
 }
 
+TEST_CASE("other layers of a model may allow fewer Ulysses ranks than its query heads") {
+  MethodQuery few_heads = query({8, 8, 64}, {4096}, 8);
+  few_heads.most_ulysses = 3;
+  const auto costs = rank_methods(few_heads);
+  REQUIRE(costs.size() == 2);
+  CHECK(std::max(costs[0].ulysses, costs[1].ulysses) == 2);
+}
+
 TEST_CASE("impossible queries are refused") {
   CHECK_THROWS_WITH(rank_methods(query({8, 8, 64}, {128}, 0)), Catch::Contains("0 ranks"));
   CHECK_THROWS_WITH(rank_methods(query({6, 4, 64}, {128}, 2)), Catch::Contains("6 and 4"));

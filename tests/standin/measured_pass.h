@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/runner/collator_options.h"
 #include "engine/runner/memory_estimate.h"
 #include "engine/runner/model_runner.h"
 #include "rl/setup/sharding.h"
@@ -25,6 +26,7 @@ struct PassLayout {
   int64_t stage = 0;               // of sharding over all ranks but the replicas; 0: not sharded
   bool optimizer_on_host = false;  // masters, gradients and moments; needs a stage
   std::optional<engine::AdapterShape> adapters{};
+  sp::Placement placement = sp::Placement::kDocumentAware;
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -62,6 +64,9 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
   shape.logit_bytes = engine::bytes_per_logit(options);
   shape.ring_ranks = batch.any_plan().ring_size();
   shape.gathers_kv = batch.any_plan().options.ring_impl == sp::RingImpl::kAllGather;
+  if (batch.state_plan != nullptr) {
+    shape.delta = engine::delta_shape(*batch.state_plan);
+  }
   shape.activations = layout.activations;
   if (layout.stage > 0) {
     shape.state.shard_ranks = mesh.size(sp::axes::fsdp(sp::CpFsdpMode::kAll));
@@ -107,9 +112,9 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
                                engine::AdamWOptions{});
     sp::SequenceOptions options;
     options.plan.ring_impl = layout.ring_impl;
-    const sp::HeadShape heads{config.num_attention_heads, config.num_key_value_heads,
-                              config.head_dim};
-    const auto batches = sp::collate(documents, mesh, {heads, tokens, options});
+    options.placement = layout.placement;
+    const auto batches =
+        sp::collate(documents, mesh, engine::collator_options(config, tokens, options));
     TORCH_CHECK(batches.size() == 1, batches.size(), " micro-batches");
     const std::vector<engine::ModelInput> inputs{
         {&batches[0], at::ones({batches[0].num_entries()})}};

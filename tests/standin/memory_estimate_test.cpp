@@ -159,6 +159,53 @@ TEST_CASE("the peak of a model with latent attention is predicted") {
   }
 }
 
+// Heads of a delta net. With many narrow ones the convolution's backward needs most, with wide ones
+// the rule's.
+engine::ModelConfig hybrid_model(sp::StateShape heads, bool grouped) {
+  engine::ModelConfig config = model_config(4);
+  config.norms_plus_one = config.attention.gated = true;
+  config.attention.rotary_dim = 6;
+  config.delta_net = {heads, grouped};
+  config.blocks.assign(4, {engine::TokenMixer::kGatedDelta});
+  config.blocks[3].token_mixer = engine::TokenMixer::kSoftmaxAttention;
+  return config;
+}
+
+TEST_CASE("the peak of a model with gated delta nets is predicted") {
+  using engine::Recompute;
+  const auto p2p = sp::RingImpl::kP2p;
+  const auto zigzag = [](standin::PassLayout layout) {
+    layout.placement = sp::Placement::kZigzag;
+    return layout;
+  };
+  const sp::StateShape wide{2, 4, 32, 48, 4}, narrow{24, 24, 8, 8, 4};
+  for (const auto& [name, heads, grouped, dtype, layout] : std::vector<
+           std::tuple<const char*, sp::StateShape, bool, at::ScalarType, standin::PassLayout>>{
+           {"1", wide, true, at::kFloat, {{1, 1, 1}, {}}},
+           {"1, flat projections", wide, false, at::kFloat, {{1, 1, 1}, {}}},
+           {"1, bf16", wide, true, at::kBFloat16, {{1, 1, 1}, {}}},
+           {"1, narrow heads", narrow, true, at::kFloat, {{1, 1, 1}, {}}},
+           {"1, narrow heads, bf16", narrow, false, at::kBFloat16, {{1, 1, 1}, {}}},
+           {"1, recomputed", wide, true, at::kFloat, {{1, 1, 1}, {Recompute::kFull}}},
+           {"ulysses 2", wide, true, at::kFloat, {{1, 1, 2}, {}}},
+           {"ulysses 2, selective", narrow, true, at::kFloat, {{1, 1, 2}, {Recompute::kSelective}}},
+           {"ring 2", wide, true, at::kFloat, zigzag({{1, 2, 1}, {}})},
+           {"ring 2, narrow heads", narrow, true, at::kFloat, zigzag({{1, 2, 1}, {}})},
+           {"shard 2, stage 3", wide, true, at::kFloat, {{1, 1, 1, 2}, {}, p2p, 3}},
+           {"1, offloaded", wide, true, at::kFloat, {{1, 1, 1}, {Recompute::kFull, true}}}}) {
+    CAPTURE(name);
+    const standin::MeasuredPass pass =
+        standin::measure_pass(hybrid_model(heads, grouped), dtype, documents(), layout);
+    CHECK(pass.reports == "");
+    const double ratio =
+        static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak);
+    std::cout << "delta nets, " << name << ": peak " << pass.peak << " bytes, predicted / measured "
+              << ratio << "\n";
+    CHECK(ratio > 0.95);
+    CHECK(ratio < 1.05);
+  }
+}
+
 TEST_CASE("the peak is predicted where other ranks' keys and values are most of a layer") {
   engine::ModelConfig config = model_config(3);
   config.num_key_value_heads = config.num_attention_heads = 8;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rl/data/rollout_file.h"
+#include "rl/setup/sharding.h"
 #include "rl/trainer/learner.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
@@ -40,14 +41,20 @@ void train(const rl::Config& config, const fs::path& run_dir, const sp::Mesh& me
 
 void check_same_bits(const rl::Config& config) {
   const test::TemporaryDirectory cpu, device;
-  test::run_ranks(rl::mesh_shape(config.parallel),
-                  [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-                    train(config, cpu.path(), mesh, comms);
-                  });
+  const auto axes = rl::sharding_axes(config.parallel);
+  test::run_ranks(
+      rl::mesh_shape(config.parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+        train(config, cpu.path(), mesh, comms);
+      },
+      std::chrono::seconds(30), axes);
   const standin::Scope scope;
-  standin::run_standin_ranks(rl::mesh_shape(config.parallel),
-                             [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms,
-                                 c10::Device) { train(config, device.path(), mesh, comms); });
+  standin::run_standin_ranks(
+      rl::mesh_shape(config.parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
+        train(config, device.path(), mesh, comms);
+      },
+      std::chrono::seconds(20), axes);
   CHECK(scope.text() == "");
   const auto expected = metrics_of(cpu.path());
   REQUIRE(expected.size() == 3);
@@ -85,6 +92,18 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
                    kDtypes[0],
                    kRecomputations[0],
                    {"offloaded", {"optimizer.offload=full"}}});
+  // Delta nets whose states travel, whose heads are exchanged, and whose experts are divided.
+  const Part hybrid = models.part("qwen3_next");
+  const Part zigzag{"zigzag", {"sp.placement=zigzag"}};
+  cases.push_back({hybrid, kLayouts[0], kAlgorithms[0], kDtypes[1], kRecomputations[1]});
+  cases.push_back({hybrid, kLayouts[1], kAlgorithms[0], kDtypes[0], kRecomputations[4]});
+  cases.push_back({hybrid, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[2], zigzag});
+  cases.push_back({hybrid, kLayouts[4], kAlgorithms[0], kDtypes[0], kRecomputations[0], zigzag});
+  cases.push_back({hybrid,
+                   kLayouts[1],
+                   kAlgorithms[0],
+                   kDtypes[0],
+                   {"experts of 2 ranks", {"parallel.expert_parallel_size=2"}}});
   cases.push_back({qwen3, kLayouts[0], kAlgorithms[1], kDtypes[0], kRecomputations[0]});
   cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[2], kDtypes[1], kRecomputations[0]});
@@ -132,6 +151,16 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
   return scope.counts(0);
 }
 
+void check_waits(const rl::Config& config) {
+  int64_t optimizer_steps = 0;
+  const auto counts = step_counts(config, optimizer_steps);
+  CAPTURE(counts.host_syncs, counts.blocking_uploads);
+  REQUIRE(optimizer_steps >= 2);
+  CHECK(standin::Counts::sum(counts.host_syncs) == optimizer_steps + 1);
+  CHECK(counts.blocking_uploads.empty());
+  CHECK(counts.uploads > 0);
+}
+
 TEST_CASE("a step waits for the device once an optimizer step and once for its scores") {
   const test::Models models = golden_models();
   std::vector<std::vector<Part>> cases;
@@ -149,14 +178,19 @@ TEST_CASE("a step waits for the device once an optimizer step and once for its s
       all.push_back(part);
       name += part.name + ", ";
     }
-    DYNAMIC_SECTION(name) {
-      int64_t optimizer_steps = 0;
-      const auto counts = step_counts(config_of(all), optimizer_steps);
-      CAPTURE(counts.host_syncs, counts.blocking_uploads);
-      REQUIRE(optimizer_steps >= 2);
-      CHECK(standin::Counts::sum(counts.host_syncs) == optimizer_steps + 1);
-      CHECK(counts.blocking_uploads.empty());
-      CHECK(counts.uploads > 0);
+    DYNAMIC_SECTION(name) { check_waits(config_of(all)); }
+  }
+}
+
+TEST_CASE("states that pass between ranks cost no wait and no blocking upload") {
+  const test::Models models = golden_models();
+  const Part zigzag{"zigzag", {"sp.placement=zigzag"}};  // for rings alone
+  const std::vector<std::vector<Part>> layouts{{kLayouts[0]}, {kLayouts[1]}, {kLayouts[2], zigzag}};
+  for (std::vector<Part> parts : layouts) {
+    DYNAMIC_SECTION(parts[0].name) {
+      parts.insert(parts.end(),
+                   {models.part("qwen3_5"), kAlgorithms[0], kDtypes[1], kRecomputations[1]});
+      check_waits(config_of(parts));
     }
   }
 }

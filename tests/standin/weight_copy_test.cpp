@@ -60,6 +60,19 @@ TEST_CASE("weights are copied from the device while the next step is under way")
   CHECK(scope.text() == "");
 }
 
+TEST_CASE("a block of another size than the weights is refused before anything is copied") {
+  standin::Scope scope;
+  const auto decoder = decoder_on(standin::device());
+  const auto stream = engine::make_side_stream(standin::device());
+  const std::size_t bytes = rl::PublishedParameters(decoder).bytes(at::kBFloat16);
+  bridge::SharedBlocks blocks;
+  for (const std::size_t size : {bytes - 2, bytes + 2}) {
+    CAPTURE(size);
+    CHECK_THROWS_WITH(rl::WeightCopy(decoder, at::kBFloat16, blocks.take(size), stream),
+                      Catch::Contains("for a block of " + std::to_string(size)));
+  }
+}
+
 TEST_CASE("planted: an optimizer step that does not wait for the copy of its weights is reported") {
   standin::Scope scope;
   auto decoder = decoder_on(standin::device());

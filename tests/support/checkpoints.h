@@ -23,7 +23,9 @@ inline std::vector<engine::NamedSlice> named_slices(const std::string& model,
   return slices;
 }
 
-// Writes the policy as `writers` ranks that all hold it would.
+// Writes the policy into `dir` as `writers` ranks that all hold it would, and returns the manifest
+// that was written: `manifest` with its parts and the policy's optimizer steps.
+// Throws: what rl::write_part and rl::write_manifest throw.
 inline rl::Manifest save_checkpoint(const std::filesystem::path& dir,
                                     const engine::ModelRunner& policy, rl::Manifest manifest,
                                     int64_t writers = 1) {

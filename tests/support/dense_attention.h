@@ -47,6 +47,7 @@ inline DenseResult dense_document(const at::Tensor& q_nHD, const at::Tensor& k_n
 
 // Attention of every packed token of a forest. A document is the path from a root to a segment
 // without children; a token's result is taken from the first document that holds it.
+// Shapes: q_THD [T, H, D], k_TKD and v_TKD [T, K, D], out_THD [T, H, D], lse_TH [T, H].
 inline DenseResult dense_attention(const at::Tensor& q_THD, const at::Tensor& k_TKD,
                                    const at::Tensor& v_TKD, const sp::SegmentForest& forest,
                                    const DenseOptions& options) {

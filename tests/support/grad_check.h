@@ -9,7 +9,8 @@
 
 namespace ringside::test {
 
-// d f / d x[i] of a scalar function, by central differences. Leaves x as it was.
+// d f / d x[i] of a scalar function, by central differences. `x` is contiguous and fp64, and
+// afterwards as it was.
 inline double finite_difference(const std::function<double()>& f, at::Tensor x, int64_t i,
                                 double step = 1e-5) {
   const at::NoGradGuard no_grad;

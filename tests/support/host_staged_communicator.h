@@ -15,6 +15,7 @@ namespace ringside::test {
 
 class HostStagedCommunicator final : public sp::Communicator {
  public:
+  // host: the communicator of the same ranks for CPU tensors.
   explicit HostStagedCommunicator(std::shared_ptr<sp::Communicator> host)
       : host_(std::move(host)) {}
 

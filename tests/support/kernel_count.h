@@ -18,6 +18,7 @@ namespace ringside::test {
 // Thread safety: none; one object a thread at a time.
 class KernelCount {
  public:
+  // Counts from now on.
   KernelCount() {
     current() = this;
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
@@ -31,6 +32,7 @@ class KernelCount {
   KernelCount(const KernelCount&) = delete;
   KernelCount& operator=(const KernelCount&) = delete;
 
+  // Kernels of all operators so far.
   int64_t total() const {
     int64_t sum = 0;
     for (const auto& [name, n] : kernels_) {

@@ -6,6 +6,7 @@
 
 namespace ringside::test {
 
+// The text of the file.
 inline std::string letter_tokenizer() {
   std::string vocabulary = R"("<unk>": 0, ";": 1)";
   for (int id = 2; id < 32; ++id) {

@@ -16,6 +16,8 @@ class LocalAttention final : public engine::AttentionBackend {
   // lengths: tokens of each document, in packed order.
   explicit LocalAttention(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
 
+  // Shapes: q_sHD [s, H, D], k_sKD and v_sKD [s, K, D], s = sum of the lengths; returns [s, H, D].
+  // Throws: c10::Error for a layer with a window or sinks, and for another number of tokens.
   at::Tensor attend(const engine::AttentionSpec& spec, const at::Tensor& q_sHD,
                     const at::Tensor& k_sKD, const at::Tensor& v_sKD) override {
     TORCH_CHECK(spec.window == 0 && !spec.sinks_H.defined(),
@@ -45,7 +47,7 @@ class LocalAttention final : public engine::AttentionBackend {
   std::vector<int64_t> layers_;
 };
 
-// Positions 0..n-1 of each document.
+// Positions 0..n-1 of each document, int64 [sum of lengths].
 inline at::Tensor packed_positions(const std::vector<int64_t>& lengths) {
   std::vector<at::Tensor> parts{at::empty({0}, at::kLong)};
   for (const int64_t n : lengths) {

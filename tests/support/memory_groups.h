@@ -31,6 +31,7 @@ class MemoryHub {
     std::vector<int64_t> counts = {};  // elements for each rank; empty: all for everyone
   };
 
+  // timeout: of take().
   explicit MemoryHub(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
   // readers: how many ranks will take the message.
@@ -77,6 +78,7 @@ class MemoryHub {
 // Runs the receiving half of a call, once.
 class MemoryTransfer final : public sp::Transfer {
  public:
+  // receive: waits for the data and stores it.
   explicit MemoryTransfer(std::function<void()> receive) : receive_(std::move(receive)) {}
   MemoryTransfer(const MemoryTransfer&) = delete;
   MemoryTransfer& operator=(const MemoryTransfer&) = delete;
@@ -98,8 +100,12 @@ class MemoryTransfer final : public sp::Transfer {
   std::function<void()> receive_;
 };
 
+// Communicator of one rank of `group`. A transfer waits for its data in wait(), not when it is
+// started.
+// Throws: as MemoryHub::take, from wait() and from broadcast().
 class MemoryCommunicator final : public sp::Communicator {
  public:
+  // group: equal on its ranks, and no other group's.
   MemoryCommunicator(std::shared_ptr<MemoryHub> hub, std::string group, int64_t rank, int64_t size)
       : hub_(std::move(hub)), group_(std::move(group)), rank_(rank), size_(size) {}
 
@@ -193,6 +199,8 @@ class MemoryCommunicator final : public sp::Communicator {
   int64_t transfers_ = 0;
 };
 
+// The groups of one rank over a hub that all ranks share. more: axes of further groups.
+// Blocks: never; a rank that calls late is waited for by the first collective.
 inline sp::ProcessGroups memory_groups(const sp::Mesh& mesh, const std::shared_ptr<MemoryHub>& hub,
                                        const std::vector<sp::Axes>& more) {
   const auto connect = [&](sp::Axes axes) -> std::shared_ptr<sp::Communicator> {

@@ -32,7 +32,10 @@ inline std::vector<sp::Axes> fully_sharded_axes() {
 
 using RankBody = std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>;
 
-// Runs rank(r) once for each rank, in threads. on_error: called when a rank has failed.
+// Runs rank(r) once for each rank, in threads of one CPU thread each. on_error: called when a rank
+// has failed.
+// Blocks: until all have ended.
+// Throws: the first exception of a rank.
 inline void run_threads(int64_t world_size, const std::function<void(int64_t)>& rank_body,
                         const std::function<void()>& on_error) {
   std::mutex mutex;
@@ -58,6 +61,9 @@ inline void run_threads(int64_t world_size, const std::function<void(int64_t)>& 
   }
 }
 
+// Runs `body` once for each rank of the mesh, connected by Gloo on loopback.
+// Blocks: until all have ended; a collective at most `collective_timeout`.
+// Throws: the first exception of a rank.
 inline void run_ranks(sp::MeshShape shape, const RankBody& body,
                       std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
                       const std::vector<sp::Axes>& more = fully_sharded_axes()) {
@@ -72,7 +78,8 @@ inline void run_ranks(sp::MeshShape shape, const RankBody& body,
       [] {});
 }
 
-// run_ranks() over shared memory in place of Gloo: for grids of many small steps.
+// run_ranks() over shared memory in place of Gloo: for grids of many small steps. A collective
+// waits at most 60 s.
 inline void run_ranks_in_memory(sp::MeshShape shape, const RankBody& body,
                                 const std::vector<sp::Axes>& more = fully_sharded_axes()) {
   const auto hub = std::make_shared<MemoryHub>(std::chrono::seconds(60));

@@ -35,7 +35,9 @@ struct ShardLayout {
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
   int64_t micro_batch_tokens = 24;
+  engine::BalanceOptions balance = {};
 
+  // The keys parallel.* of this layout.
   rl::ParallelConfig config() const {
     rl::ParallelConfig parallel;
     parallel.data_parallel_replicate_size = replicate;
@@ -47,6 +49,7 @@ struct ShardLayout {
     parallel.zero_stage = stage;
     return parallel;
   }
+  // What differs between layouts, for a test's output.
   std::string name() const {
     return "replicate " + std::to_string(replicate) + " shard " + std::to_string(shard) + " ring " +
            std::to_string(ring) + " ulysses " + std::to_string(ulysses) + " mode " +
@@ -62,8 +65,9 @@ struct ShardLayout {
 struct ShardOutcome {
   std::vector<at::Tensor> weights;  // of every unit, whole
   std::vector<double> losses, norms;
-  int64_t micro_batches = 0;        // a step
-  int64_t empty_micro_batches = 0;  // of all ranks together
+  std::vector<double> balance_losses;  // with layout.balance
+  int64_t micro_batches = 0;           // a step
+  int64_t empty_micro_batches = 0;     // of all ranks together
   // Bytes that rank 0 sent in the group of the shard, and of its experts' shard, by tag.
   std::map<std::string, int64_t> sent;
 };
@@ -81,16 +85,19 @@ inline std::vector<sp::Document> uneven_documents(int64_t count = 9) {
   return all;
 }
 
+// The loss that is trained: a scalar, differentiable.
 inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const at::Tensor>) {
   // Entropies take part, so that both outputs of the head have a gradient.
   return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
 }
 
-// Wide enough to change the choice of experts.
+// Fixed corrections of a router's scores, fp64 [experts]. Wide enough to change the choice of
+// experts.
 inline at::Tensor router_correction(int64_t experts) {
   return at::arange(experts, at::kDouble).mul(1.7).sin().mul(0.3);
 }
 
+// Writes router_correction() into every layer of the decoder that has one.
 inline void draw_corrections(engine::Decoder& decoder) {
   const at::NoGradGuard no_grad;
   for (engine::ParamUnit* unit : decoder.units()) {
@@ -103,7 +110,8 @@ inline void draw_corrections(engine::Decoder& decoder) {
 }
 
 // `steps` optimizer steps of the model on this rank. wire: dtype in which gradients are sent.
-// Groups need those of rl::sharding_axes(). Collective over: the world.
+// Groups need those of rl::sharding_axes().
+// Collective over: the world.
 inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::ModelConfig& model,
                                   at::ScalarType dtype, at::ScalarType wire, int64_t steps,
                                   const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
@@ -122,6 +130,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   decoder->set_activation_options(layout.activations);
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
                              engine::AdamWOptions{.weight_decay = 0.1});
+  runner.balance_experts(layout.balance);
   sp::SequenceOptions sequence;
   sequence.plan.ring_impl = layout.ring_impl;
   sequence.shared_prefix = layout.shared_prefix;
@@ -150,7 +159,11 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     at::Tensor total = loss.cpu();
     groups.control(sp::axes::kLoss)->all_reduce_sum(total, "test");
     outcome.losses.push_back(total.item<double>());
-    outcome.norms.push_back(runner.step(1e-2, 0.5).grad_norm);
+    const engine::StepResult result = runner.step(1e-2, 0.5);
+    outcome.norms.push_back(result.grad_norm);
+    if (result.balance_loss) {
+      outcome.balance_losses.push_back(*result.balance_loss);
+    }
   }
   outcome.sent = context.sharding->shard->sent_bytes();
   if (context.experts) {

@@ -13,6 +13,8 @@ namespace ringside::test {
 
 class TemporaryDirectory {
  public:
+  // An empty directory in the system's temporary folder.
+  // Throws: std::runtime_error when it cannot be made.
   TemporaryDirectory() {
     std::string pattern = (std::filesystem::temp_directory_path() / "ringside-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) {
@@ -33,10 +35,12 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
+// Writes the file anew. A failure is not reported.
 inline void write_file(const std::filesystem::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
+// The bytes of a file; "" when there is none.
 inline std::string read_file(const std::filesystem::path& path) {
   std::ostringstream content;
   content << std::ifstream(path, std::ios::binary).rdbuf();

@@ -6,6 +6,7 @@
 
 namespace ringside::test {
 
+// Two layers of softmax attention and MLP.
 inline engine::ModelConfig tiny_config(int64_t vocab_size = 19) {
   engine::ModelConfig config;
   config.vocab_size = vocab_size;
@@ -44,10 +45,24 @@ inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
   return config;
 }
 
+// As GPT-OSS: windows in turns, sinks, biases, and experts whose weights are stacked.
+inline engine::ModelConfig stacked_config(int64_t vocab_size = 19) {
+  engine::ModelConfig config = tiny_config(vocab_size);
+  config.model_type = "gpt_oss";
+  config.attention.qk_norm = false;
+  config.attention.qkv_bias = config.attention.o_bias = config.attention.sinks = true;
+  config.experts = {
+      .kind = engine::ExpertKind::kClamped, .count = 5, .per_token = 2, .intermediate_size = 12};
+  config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts, .window = 6},
+                   {.channel_mixer = engine::ChannelMixer::kExperts}};
+  return config;
+}
+
 // Gated delta nets and, in the last layer, gated attention with RoPE of half of each head. With
 // experts: in the second layer, beside a shared MLP with a gate.
 inline engine::ModelConfig hybrid_config(bool experts, int64_t vocab_size = 19) {
   engine::ModelConfig config = tiny_config(vocab_size);
+  config.model_type = experts ? "qwen3_next" : "qwen3_5_text";
   config.num_hidden_layers = 3;
   config.norms_plus_one = config.attention.gated = true;
   config.attention.rotary_dim = 4;
@@ -67,6 +82,7 @@ inline engine::ModelConfig hybrid_config(bool experts, int64_t vocab_size = 19) 
   return config;
 }
 
+// A whole decoder on the CPU whose weights follow from the seed. std: of the weights.
 inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::ScalarType dtype,
                                       uint64_t seed, double std = 0.2) {
   engine::Decoder decoder(config, dtype);

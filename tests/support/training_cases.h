@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rl/config/load.h"
+#include "rl/rollouts/live_source.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/trainer.h"
@@ -21,6 +22,7 @@ namespace ringside::test {
 
 using Words = std::vector<std::string>;
 
+// A choice of one setting, with its words of the command line.
 struct Part {
   std::string name;
   Words words;
@@ -29,6 +31,7 @@ struct Part {
 // Model directories of random weights, of one shape: config.json alone. config: a Qwen3's.
 class Models {
  public:
+  // Writes the directories, which are removed with this object.
   explicit Models(nlohmann::json config) {
     config["tie_word_embeddings"] = true;
     write("qwen3_tied", config);
@@ -46,7 +49,17 @@ class Models {
     }
     write("llama", config);
     write("deepseek_v3", with_latent_attention(config));
+    nlohmann::json hybrid = with_delta_nets(config);
+    write("qwen3_next", hybrid);
+    for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                            "shared_expert_intermediate_size", "norm_topk_prob"}) {
+      hybrid.erase(key);
+    }
+    hybrid["model_type"] = "qwen3_5_text";
+    hybrid["architectures"] = {"Qwen3_5ForCausalLM"};
+    write("qwen3_5", hybrid);
   }
+  // The model of that name: qwen3_tied, qwen3_moe, qwen2, llama or deepseek_v3.
   Part part(const std::string& name) const {
     return {name, {"model.path=" + (directory_.path() / name).string(), "model.init=random"}};
   }
@@ -78,6 +91,24 @@ class Models {
                    {"topk_group", 2},
                    {"routed_scaling_factor", 1.5},
                    {"first_k_dense_replace", 1}});
+    return config;
+  }
+  // The first layer is a delta net, the second gated attention. Both have experts.
+  static nlohmann::json with_delta_nets(nlohmann::json config) {
+    config.update({{"model_type", "qwen3_next"},
+                   {"architectures", {"Qwen3NextForCausalLM"}},
+                   {"head_dim", 8},
+                   {"layer_types", {"linear_attention", "full_attention"}},
+                   {"linear_num_key_heads", 2},
+                   {"linear_num_value_heads", 4},
+                   {"linear_key_head_dim", 6},
+                   {"linear_value_head_dim", 5},
+                   {"linear_conv_kernel_dim", 4},
+                   {"num_experts", 5},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 24},
+                   {"shared_expert_intermediate_size", 16},
+                   {"norm_topk_prob", true}});
     return config;
   }
   void write(const std::string& name, const nlohmann::json& config) {
@@ -112,6 +143,8 @@ inline const std::vector<Part> kRecomputations{
     {"recomputes without attention in tiles, offloaded",
      {"model.recompute=selective", "model.mlp_tile_tokens=64", "model.offload_activations=true"}}};
 
+// The configuration of these choices together, with three steps of 16 short rollouts.
+// Throws: as rl::load_config_or_throw.
 inline rl::Config config_of(const std::vector<Part>& parts) {
   Words words;
   for (const Part& part : parts) {
@@ -127,6 +160,8 @@ inline rl::Config config_of(const std::vector<Part>& parts) {
   return config;
 }
 
+// Trains on the recorded rollouts into `run_dir`.
+// Collective over: the world.
 inline void train(const rl::Config& config, const std::filesystem::path& rollouts,
                   const std::filesystem::path& run_dir, const sp::Mesh& mesh,
                   const sp::ProcessGroups& comms) {
@@ -135,22 +170,28 @@ inline void train(const rl::Config& config, const std::filesystem::path& rollout
   rl::train_rl(run, source.get());
 }
 
+// The same with rollouts of live workers, which find the run by its directory. One rank.
+inline void train_live(const rl::Config& config, const std::filesystem::path& run_dir,
+                       const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+  rl::TrainingRun run({config, run_dir, config.train.steps}, mesh, comms);
+  const auto source =
+      rl::make_live_source(config, run.state().run_id, run_dir, 0, config.train.steps);
+  rl::train_rl(run, source.get());
+}
+
+// The bytes of a file. Fails the test when it cannot be read.
 inline std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   REQUIRE(in);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// Whether a metric is a time, which differs between equal runs.
 inline bool is_clock(const std::string& name) {
-  for (const char* part : {"time", "seconds", "tokens_per", "wall", "_s"}) {
-    if (name.find(part) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
+  return name == "step_time" || name.starts_with("time/");
 }
 
-// The lines of metrics.jsonl without clocks.
+// The lines of metrics.jsonl, each without what is_clock() names.
 inline std::vector<nlohmann::json> metrics_of(const std::filesystem::path& run_dir) {
   std::vector<nlohmann::json> steps;
   std::ifstream in(run_dir / "metrics.jsonl");
@@ -164,8 +205,8 @@ inline std::vector<nlohmann::json> metrics_of(const std::filesystem::path& run_d
   return steps;
 }
 
-// The final weights, and checkpoints with masters and moments of the policy, and of the critic and
-// the reference where there are.
+// The names below `run_dir` of all safetensors files, sorted: the final weights, and checkpoints
+// with masters and moments of the policy, and of the critic and the reference where there are.
 inline std::vector<std::string> tensor_files(const std::filesystem::path& run_dir) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(run_dir)) {

@@ -4,21 +4,56 @@ Guards: a command without an example, or whose example names an option that does
 builds apart; a manual page that man complains about; completion that does not offer what the program takes; an installation
 that lacks a file or does not find its own.
 
-Usage: command_line_test.py RINGSIDE CMAKE. Standard library, bash; man where it is installed.
+Usage: command_line_test.py RINGSIDE CMAKE. Standard library, bash, zsh; man where it is installed.
 """
 
 import os
 import pathlib
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CMAKE = sys.argv.pop(2)
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
+
+
+def zsh_completions(script: str, lines: list[str]) -> list[str]:
+    """What an interactive zsh makes of each line when TAB is pressed at its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "_ringside").write_text(script)
+        found = pathlib.Path(folder) / "found"
+        found.touch()
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(folder)
+            os.execvpe("zsh", ["zsh", "-f", "-i"], os.environ | {"TERM": "dumb", "PS1": ""})
+
+        def type_and_wait(text: str) -> None:  # every text ends by one line more in `found`
+            before, deadline = len(found.read_text().splitlines()), time.monotonic() + 30
+            os.write(terminal, text.encode())
+            while len(found.read_text().splitlines()) == before:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"zsh does not answer {text!r}")
+                if select.select([terminal], [], [], 0.02)[0]:
+                    os.read(terminal, 65536)
+
+        try:
+            type_and_wait(f"fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; setopt no_beep; print ready >> {found}\n")
+            type_and_wait(f"ended() {{ print -r -- \"$BUFFER\" >> {found}; BUFFER= }}; zle -N ended; bindkey '^X' ended; "
+                          f"bindkey '^I' complete-word; print ready >> {found}\n")
+            for line in lines:
+                type_and_wait(line + "\t\x18")
+        finally:
+            os.close(terminal)  # a hangup ends the shell
+            os.waitpid(pid, 0)
+        return found.read_text().splitlines()[2:]
 
 
 def run(*words, cwd=None, check: bool = True, **options) -> str:
@@ -88,8 +123,13 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(text.startswith("#compdef ringside\n"))
         for part in ("'--dry-run[", "check)", "rollout.group_size="):
             self.assertIn(part, text)
-        if shutil.which("zsh"):
-            run("zsh", "-n", "-c", text)
+
+    def test_zsh_completes_commands_options_and_keys(self):
+        self.assertIsNotNone(shutil.which("zsh"), "zsh is missing; tools/setup.sh installs it")
+        lines = {"ringside ro": "ringside rollout ", "ringside run --dry": "ringside run --dry-run ",
+                 "ringside check r.yaml rollout.group": "ringside check r.yaml rollout.group_size=",
+                 "ringside keygen rollout.group": "ringside keygen rollout.group", "ringside eval --outp": "ringside eval --output "}
+        self.assertEqual(zsh_completions(run(RINGSIDE, "completion", "zsh"), list(lines)), list(lines.values()))
 
     def test_an_installation_is_whole_and_finds_its_files(self):
         with tempfile.TemporaryDirectory() as folder:

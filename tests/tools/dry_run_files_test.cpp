@@ -1,5 +1,7 @@
 // Guards what a dry run makes of a model's shape and of a mesh: ratios and options that decide
 // which code runs must stay, sizes must not.
+#include <algorithm>
+
 #include "engine/io/model_config_json.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -69,6 +71,20 @@ TEST_CASE("a mesh that is too large gets two ranks on each axis that has several
   CHECK(small.ulysses_parallel_size == 1);
   CHECK(small_config(config, 3 * 16 * 8).parallel.world_size() == 3 * 16 * 8);
   CHECK(small_config(config, 100).parallel.world_size() == 3 * 2 * 8);  // the largest first
+}
+
+TEST_CASE("rewards with commas in file names stay whole, and what a dry run leaves out is said") {
+  const test::TemporaryDirectory files;
+  DryRunRequest request;
+  request.config.rollout.reward =
+      "exact_match * 2, python(/nowhere/my, rewards.py:score) * 0.5, length";
+  request.dir = files.path();
+  const PreparedDryRun prepared = prepare_dry_run(request);
+  CHECK(prepared.config.rollout.reward == "exact_match * 2, length");
+  const auto says = [&](const std::string& line) {
+    return line.find("python(/nowhere/my, rewards.py:score) * 0.5 is left out") != line.npos;
+  };
+  CHECK(std::count_if(prepared.lines.begin(), prepared.lines.end(), says) == 1);
 }
 
 TEST_CASE("a model that is not there gets the shape of its name, whatever the case") {

@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "tools/launch/signal_queue.h"
+
 namespace ringside::tools {
 namespace {
 
@@ -323,6 +325,26 @@ TEST_CASE("after an interrupt trainers have time to save, workers only their gra
   CHECK(stage.text("saved") == "saved\n");
   CHECK_THAT(stage.text("reports"),
              Contains("worker 0 (pid ") && Contains("did not stop; killing it"));
+  check_all_gone(pids);
+}
+
+TEST_CASE("a signal that arrives twice at once is one request; a later one stops at once") {
+  const bool later = GENERATE(false, true);
+  Stage stage;
+  LaunchOptions options;
+  options.trainer_args = stage.script(
+      "trap 'sleep 1; echo saved > saved; exit 130' TERM; while :; do sleep 0.1; done");
+  stage.launch_in_parent(options);
+  const auto pids = stage.pids(1);
+  REQUIRE(pids.size() == 1);
+  kill(stage.parent(), SIGTERM);
+  REQUIRE_FALSE(stage.words("reports", 1).empty());
+  if (later) {
+    std::this_thread::sleep_for(kOneRequest);
+  }
+  kill(stage.parent(), SIGTERM);
+  CHECK(stage.wait_parent() == 128 + SIGTERM);
+  CHECK(stage.text("saved") == (later ? "" : "saved\n"));
   check_all_gone(pids);
 }
 

@@ -90,17 +90,24 @@ class Preflight(unittest.TestCase):
         self.assertEqual(self.ringside("run", self.recipe, "--run-dir", self.folder / "run")[0], 0)
 
     def test_the_memory_of_a_rank_follows_the_recipe(self):
-        def gib(*words):
-            found = re.search(r"memory of a rank: about ([0-9.]+) GiB", self.accepted(*words))
+        def size(*words):
+            found = re.search(r"memory of a rank: about ([0-9.]+) (KiB|MiB|GiB) at", self.accepted(*words))
             self.assertIsNotNone(found, words)
-            return float(found.group(1))
+            return float(found.group(1)) * {"KiB": 1, "MiB": 1024, "GiB": 1024**2}[found.group(2)]
 
-        whole = gib("train.tokens_per_micro_batch=1000000")
-        self.assertGreater(whole, 0.1)
-        halved = gib("train.tokens_per_micro_batch=1000000", "parallel.ringattn_parallel_size=2")
+        whole = size("train.tokens_per_micro_batch=1000000")
+        self.assertGreater(whole, 100 * 1024)
+        halved = size("train.tokens_per_micro_batch=1000000", "parallel.ringattn_parallel_size=2")
         self.assertAlmostEqual(halved / whole, 0.5, delta=0.05)
-        doubled = gib("train.tokens_per_micro_batch=1000000", "model.dtype=float64")
+        doubled = size("train.tokens_per_micro_batch=1000000", "model.dtype=float64")
         self.assertAlmostEqual(doubled / whole, 2, delta=0.1)
+
+    def test_sizes_of_a_small_model_are_printed_in_units_that_show_them(self):
+        text = self.accepted()
+        sizes = re.findall(r"[0-9.]+ (?:B|KiB|MiB|GiB)\b", text)
+        self.assertGreater(len(sizes), 6, text)
+        self.assertEqual([size for size in sizes if float(size.split()[0]) == 0 and not size.endswith(" B")], [], text)
+        self.assertRegex(text, r"weights [1-9][0-9.]* KiB")
 
     def test_every_mistake_is_printed_at_once(self):
         self.lines("train.jsonl", [PROMPTS[0], {"question": "1"}, "{", {"prompt": "1" * 30, "answer": "1"}])
@@ -113,6 +120,15 @@ class Preflight(unittest.TestCase):
 
     def test_routes_of_a_model_without_experts(self):
         self.refused("algorithm.router_replay=rollout", expect=("algorithm.router_replay: is rollout", "has no experts"))
+
+    def test_ranks_for_experts_that_the_model_does_not_have(self):
+        self.refused("parallel.data_parallel_shard_size=2", "parallel.expert_parallel_size=2",
+                     expect=("parallel.expert_parallel_size: is 2", "has no experts", "expected 1"))
+
+    def test_balance_of_a_model_without_experts(self):
+        self.refused("model.router_aux_loss_coef=0.01", "model.router_bias_update_rate=0.01",
+                     expect=("model.router_aux_loss_coef: is 0.01", "has no experts; expected 0",
+                             "model.router_bias_update_rate: is 0.01", "e_score_correction_bias"))
 
     def test_a_model_that_is_not_a_directory_here(self):
         for path, parts in {"": ["model.path is not set"],
@@ -193,6 +209,22 @@ class Preflight(unittest.TestCase):
         self.refused(*random, "lora.rank=2", "lora.target_modules=k_proj", expect=("lora.target_modules", "q_a_proj"))
         self.refused(*random, "sp.async_ulysses=true", "parallel.ulysses_parallel_size=2",
                      expect=("sp.async_ulysses", "latent attention", "deepseek_v3"))
+
+    def test_ulysses_ranks_that_a_hybrid_model_has_no_heads_for(self):
+        shared = {key: value for key, value in self.config.items() if "window" not in key}
+        hybrid = {**shared, "model_type": "qwen3_5_text", "num_key_value_heads": 1, "layer_types": ["linear_attention"],
+                  "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4,
+                  "linear_value_head_dim": 4, "linear_conv_kernel_dim": 4}
+        self.write(self.model / "config.json", hybrid)
+        random = ("model.init=random",)
+        text = self.accepted(*random, "parallel.ulysses_parallel_size=2")  # more than key/value heads
+        self.assertIn("memory of a rank", text)
+        self.refused(*random, "parallel.ulysses_parallel_size=4",
+                     expect=("parallel.ulysses_parallel_size", "2 key heads in its delta nets", "linear_num_key_heads"))
+        self.refused(*random, "parallel.context_parallel_size=4", "sp.method=ulysses", expect=("2 key heads",))
+        text = self.accepted(*random, "parallel.context_parallel_size=4")
+        self.assertIn("ulysses 2 x ring 2", text)
+        self.assertNotIn("ulysses 4", text)
 
     # --- data ---
 

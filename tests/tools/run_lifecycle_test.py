@@ -74,6 +74,8 @@ class Lifecycle(unittest.TestCase):
                 run = self.start("train.steps=100000", *layout)
                 self.wait_for_steps(5)
                 run.send_signal(sent)
+                time.sleep(0.01)  # and again, as timeout(1) does: to the process and to its group
+                run.send_signal(sent)
                 self.assertEqual(run.wait(DEADLINE_S), 128 + sent, self.text())
                 done = self.steps()[-1]
                 self.assertEqual(self.checkpoints(), [done], self.text())

@@ -283,6 +283,11 @@ class Watch(unittest.TestCase):
         self.assertTrue({"pass@1", "pass@2", "pass@4", "length", "truncated"} <= set(summary))
         self.assertRegex(done.stderr, r"95 % interval over 10 prompts")
         self.assertEqual(self.ringside(*words).stdout, done.stdout)
+        # Without a length of its own a completion is as long as the model's positions allow.
+        unset = self.ringside("eval", model, self.data / "held_out.jsonl", "rollout.reward=length", "eval.max_prompts=2")
+        positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+        found = re.search(r"rollout.max_completion_tokens: (\d+), what the model's positions leave", unset.stderr)
+        self.assertTrue(0 < int(found.group(1)) < positions, unset.stderr)
         greedy = self.ringside(*words[:3], "eval.samples=2", "rollout.reward=length", code=2)
         self.assertIn("eval.samples: is 2, but eval.temperature 0 samples greedily", greedy.stderr)
 

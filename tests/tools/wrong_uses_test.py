@@ -83,6 +83,10 @@ VALUES = [
     ("bridge.rollout_address=localhost:7001", "expected tcp://HOST:PORT or ipc://PATH"),
     ("bridge.rollout_address=tcp://127.0.0.1:99999", "expected a port of 0 to 65535"),
     ("eval.every=5", "but data.eval is empty"),
+    ("eval.by=servers", "expected one of embedded, workers"),
+    ("eval.by=workers rollout.reward=worker", "eval.by: is workers, but rollout.reward is worker"),
+    ("eval.by=workers rollout.server=llama_cpp", "llama_cpp samples at temperature 1 only"),
+    ("eval.by=workers algorithm.name=sft", "eval.by: is workers, but algorithm.name sft has none"),
     ("checkpoint.keep_best=true", "but nothing is evaluated"),
     ("train.epochs=2", "but only algorithm.name sft reads it"),
     ("algorithm.name=sft algorithm.preset=grpo", "but algorithm.name is sft"),
@@ -99,6 +103,7 @@ VALUES = [
     ("model.path=Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B"),
     ("model.path=~/models/x", "/models/x, which does not exist"),
     ("model.path=good.jsonl", "expected a directory"),
+    ("model.path=run", "/run/checkpoint-final"),
     ("model.path=gpt2", "gpt2/config.json: 'model_type' is 'gpt2'"),
     ("model.path=broken", "broken/config.json"),
     ("model.path=bare", "bare/tokenizer.json"),
@@ -158,6 +163,10 @@ COMMANDS = [
     (("keygen", "--out", "keys", "--name", "../x"), 2, "expected a plain file name"),
     (("logprobs", "--model", "model"), 2, "--input is required"),
     (("generate", "--input", "good.jsonl"), 2, "--model is required"),
+    (("generate", "--model", "run", "--prompt", "x"), 2, "the directory of a run; its model is run/checkpoint-final"),
+    (("eval", "run", "good.jsonl"), 2, "the model is run, the directory of a run"),
+    (("eval", "run/checkpoints/step-000001", "good.jsonl"), 2, "a checkpoint; `ringside export` makes"),
+    (("logprobs", "--model", "nowhere", "--input", "good.jsonl", "--output", "o"), 2, "nowhere, which does not exist"),
     (("export", "nowhere"), 2, "is required"),
     (("completion", "fish"), 2, "fish"),
     (("completion",), 2, "shell is required"),
@@ -182,6 +191,9 @@ class WrongUses(unittest.TestCase):
             write_weights(cls.folder / name / "model.safetensors", shapes_of(config))
             if name != "bare":
                 (cls.folder / name / "tokenizer.json").write_text(tokenizer)
+        for name in ("run/checkpoint-final/config.json", "run/checkpoints/step-000001/manifest.json"):
+            (cls.folder / name).parent.mkdir(parents=True)
+            (cls.folder / name).write_text("{}")
         good = '{"prompt": "312>", "answer": "123"}\n'
         for name, text in (("good", good), ("broken", good + "{\n"), ("noprompt", '{"text": "x"}\n'),
                            ("messages", '{"prompt": [{"role": "user", "content": "1"}], "answer": "1"}\n')):

@@ -42,6 +42,7 @@ class RankBench {
   }
 
   // Seconds until the slowest rank is done.
+  // Blocks: until every rank has set up and done it.
   double run() {
     const auto begin = Clock::now();
     start_.arrive_and_wait();
@@ -91,6 +92,7 @@ class RankBench {
   std::vector<std::jthread> threads_;
 };
 
+// The middle value; of an even number the upper one. At least one value.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

@@ -1,8 +1,9 @@
 """Registers every case of a Catch2 executable with ctest, one test each.
 
-Usage: discover_tests.py EXECUTABLE NAME TIMEOUT LABELS OUT. Writes OUT, a script that ctest reads:
-the test "NAME: case" runs that case alone, ends after TIMEOUT seconds and carries LABELS. Run after
-each link of the executable. Catch2's own script splits a case's name at a semicolon.
+Usage: discover_tests.py EXECUTABLE NAME TIMEOUT SERIAL LABELS OUT. Writes OUT, a script that ctest
+reads: the test "NAME: case" runs that case in a process of its own, ends after TIMEOUT seconds and
+carries LABELS; SERIAL (0 or 1): beside no other test. Run after each link of the executable.
+Catch2's own script splits a case's name at a semicolon.
 """
 
 import pathlib
@@ -24,10 +25,10 @@ def test_spec(case: str) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 6:
+    if len(sys.argv) != 7:
         print(__doc__, file=sys.stderr)
         return 2
-    executable, name, timeout, labels, out = sys.argv[1:]
+    executable, name, timeout, serial, labels, out = sys.argv[1:]
     # Catch2 2 answers with the number of cases as its exit status.
     listing = subprocess.run([executable, "--list-test-names-only"], capture_output=True, text=True, timeout=120)
     cases = [line for line in listing.stdout.splitlines() if line]
@@ -38,7 +39,8 @@ def main() -> int:
     for case in cases:
         test = bracket(f"{name}: {case}")
         script.append(f"add_test({test} {bracket(executable)} {bracket(test_spec(case))})")
-        script.append(f"set_tests_properties({test} PROPERTIES TIMEOUT {timeout} LABELS {bracket(labels)})")
+        script.append(f"set_tests_properties({test} PROPERTIES TIMEOUT {timeout} COST {timeout} "
+                      f"RUN_SERIAL {serial} LABELS {bracket(labels)})")
     pathlib.Path(out).write_text("\n".join(script) + "\n")
     return 0
 

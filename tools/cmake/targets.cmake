@@ -4,8 +4,10 @@
 # ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
 #   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
 #   devices: the whole torch wheel, the CUDA backend and the operators for CUDA (only where RINGSIDE_HAVE_CUDA is set).
-# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds])
+# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
 #   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
+#   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
+#   uses both cores runs alone.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
 #   A test that a program other than Catch2 decides by its exit status. PYTHON puts an interpreter before COMMAND: oracle,
 #   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.
@@ -76,7 +78,7 @@ function(ringside_executable)
 endfunction()
 
 function(ringside_test)
-  cmake_parse_arguments(A "TORCH;CUDA" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;CUDA;SERIAL" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   set(options)
   foreach(option TORCH CUDA)
     if(A_${option})
@@ -93,7 +95,7 @@ function(ringside_test)
   set(cases "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_cases.cmake")
   add_custom_command(TARGET ${A_NAME} POST_BUILD VERBATIM
     COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/tools/cmake/discover_tests.py"
-      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} "${A_LABELS}" "${cases}")
+      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} $<BOOL:${A_SERIAL}> "${A_LABELS}" "${cases}")
   set(list "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_list.cmake")
   file(CONFIGURE OUTPUT "${list}" @ONLY CONTENT
 "if(EXISTS \"@cases@\")
@@ -117,7 +119,8 @@ function(ringside_script_test)
     set(python "${Python3_EXECUTABLE}")
   endif()
   add_test(NAME ${A_NAME} COMMAND ${python} ${A_COMMAND})
-  set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${A_ENVIRONMENT}")
+  set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} COST ${A_TIMEOUT}
+    ENVIRONMENT "${A_ENVIRONMENT}")
   if(A_SERIAL)
     set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
   endif()

@@ -14,6 +14,8 @@
 #include <system_error>
 #include <thread>
 
+#include "rl/report/byte_text.h"
+
 namespace ringside::tools {
 namespace {
 
@@ -24,17 +26,11 @@ constexpr double kLeastSharedGiB = 1.0;
 constexpr double kLeastFreeGiB = 1.0;
 constexpr int kEarliestYear = 2026;
 
-std::string gib(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f GiB", bytes / kGiB);
-  return text;
-}
-
 std::string limit_text(rlim_t limit, bool bytes) {
   if (limit == RLIM_INFINITY) {
     return "unlimited";
   }
-  return bytes ? gib(static_cast<double>(limit)) : std::to_string(limit);
+  return bytes ? rl::byte_text(static_cast<double>(limit)) : std::to_string(limit);
 }
 
 Finding limit_finding(const std::string& name, int resource, rlim_t least, bool bytes,
@@ -61,8 +57,9 @@ double memory_line(const std::string& name) {
 Finding memory_finding() {
   const double total = memory_line("MemTotal"), available = memory_line("MemAvailable");
   Finding finding{Health::kGood,
-                  "memory: " + gib(available) + " of " + gib(total) + " available, " +
-                      std::to_string(std::thread::hardware_concurrency()) + " cores",
+                  "memory: " + rl::byte_text(available) + " of " + rl::byte_text(total) +
+                      " available, " + std::to_string(std::thread::hardware_concurrency()) +
+                      " cores",
                   ""};
   if (available < kGiB) {
     finding.health = Health::kWarning;
@@ -79,9 +76,9 @@ Finding shared_memory_finding(std::int64_t needed) {
   }
   const double free = static_cast<double>(stat.f_bavail) * static_cast<double>(stat.f_frsize);
   const double least = std::max(kLeastSharedGiB * kGiB, static_cast<double>(needed));
-  Finding finding{Health::kGood, "shared memory: " + gib(free) + " free in /dev/shm", ""};
+  Finding finding{Health::kGood, "shared memory: " + rl::byte_text(free) + " free in /dev/shm", ""};
   if (needed > 0) {
-    finding.what += ", the recipe's weights take " + gib(static_cast<double>(needed));
+    finding.what += ", the recipe's weights take " + rl::byte_text(static_cast<double>(needed));
   }
   if (free < least) {
     finding.health = Health::kWarning;
@@ -121,7 +118,7 @@ Finding disk_finding(const std::string& name, const std::filesystem::path& folde
             "make it, or name another folder"};
   }
   const double free = static_cast<double>(stat.f_bavail) * static_cast<double>(stat.f_frsize);
-  Finding finding{Health::kGood, what + ", " + gib(free) + " free", ""};
+  Finding finding{Health::kGood, what + ", " + rl::byte_text(free) + " free", ""};
   if (free < kLeastFreeGiB * kGiB) {
     finding.health = Health::kWarning;
     finding.advice = "checkpoints and journals need more; free some space";

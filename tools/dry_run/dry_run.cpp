@@ -161,6 +161,9 @@ PreparedDryRun prepare_dry_run(const DryRunRequest& request) {
   use_small_files(config, request.dir);
   use_small_data(config, request.dir);
   if (config.algorithm.name != rl::AlgorithmName::kSft) {
+    for (std::string& line : left_out_rewards(config)) {
+      prepared.lines.push_back(std::move(line));
+    }
     config.rollout.reward = small_rewards(config);
   }
   if (request.recorded_rollouts) {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "rl/config/enums.h"
@@ -46,27 +46,41 @@ std::vector<std::string> first_lines(const fs::path& file) {
 struct RewardPart {
   std::string text;
   std::string name;
+  std::string problem;  // why a dry run leaves it out; "" when it does not
 };
 
-// The rewards of rollout.reward that can be made here. A server is not called, and "worker" stands
-// for rewards that come from elsewhere.
-std::vector<RewardPart> usable_rewards(const rl::Config& config) {
-  std::vector<RewardPart> usable;
-  std::istringstream parts(config.rollout.reward);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const auto parsed = rl::parse_rewards(part);  // empty for "worker"
-    if (parsed.empty() || parsed.front().name == "http") {
-      continue;
-    }
-    const std::string name = parsed.front().name;
-    try {
-      rl::make_reward(name, rl::reward_options(config.rollout, ""));
-      usable.push_back({part, name});
-    } catch (const std::exception&) {
-      // `ringside check` says what it lacks.
+// Why a reward cannot be computed here: a server or a user's function is not called.
+std::string problem_of(const rl::WeightedReward& reward, const rl::Config& config) {
+  if (reward.is_python()) {
+    return "a dry run calls no functions";
+  }
+  if (reward.name == "http") {
+    return "a dry run calls no servers";
+  }
+  try {
+    rl::make_reward(reward.name, rl::reward_options(config.rollout, ""));
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The rewards of rollout.reward; none for "worker", which stands for rewards from elsewhere.
+std::vector<RewardPart> rewards_of(const rl::Config& config) {
+  std::vector<RewardPart> rewards;
+  for (const std::string_view part : rl::reward_parts(config.rollout.reward)) {
+    for (const rl::WeightedReward& reward : rl::parse_rewards(part)) {
+      rewards.push_back({std::string(part), reward.name, problem_of(reward, config)});
     }
   }
-  return usable;
+  return rewards;
+}
+
+// Those that can be computed here.
+std::vector<RewardPart> usable_rewards(const rl::Config& config) {
+  std::vector<RewardPart> rewards = rewards_of(config);
+  std::erase_if(rewards, [](const RewardPart& reward) { return !reward.problem.empty(); });
+  return rewards;
 }
 
 // An answer that every reward of the configuration accepts; "4" if there is none.
@@ -138,10 +152,20 @@ std::string small_rewards(const rl::Config& config) {
   std::string text;
   bool by_length = false;
   for (const RewardPart& reward : usable_rewards(config)) {
-    text += (text.empty() ? "" : ",") + reward.text;
+    text += (text.empty() ? "" : ", ") + reward.text;
     by_length = by_length || reward.name == "length";
   }
   return by_length ? text : text + (text.empty() ? "length" : ", length");
+}
+
+std::vector<std::string> left_out_rewards(const rl::Config& config) {
+  std::vector<std::string> lines;
+  for (const RewardPart& reward : rewards_of(config)) {
+    if (!reward.problem.empty()) {
+      lines.push_back("rollout.reward: " + reward.text + " is left out: " + reward.problem);
+    }
+  }
+  return lines;
 }
 
 namespace {

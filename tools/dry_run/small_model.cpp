@@ -74,6 +74,7 @@ std::string change(const std::string& name, int64_t from, int64_t to) {
 engine::ModelConfig small_model(const engine::ModelConfig& model,
                                 const std::optional<MadeUpIds>& ids) {
   engine::ModelConfig small = model;
+  small.on_disk = {};
   const int64_t queries_per_key = model.num_attention_heads / model.num_key_value_heads;
   const bool square = model.hidden_size == model.num_attention_heads * model.head_dim;
   small.blocks = small_blocks(model);

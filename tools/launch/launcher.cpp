@@ -209,10 +209,14 @@ class Supervisor {
   }
 
   void on_signal(int signal) {
+    if (interrupt_ != 0 && Clock::now() - interrupted_at_ < kOneRequest) {
+      return;
+    }
     if (phase_ == Phase::kStopping && interrupt_ != 0) {
       kill_all();
     } else if (phase_ != Phase::kKilling) {
       interrupt_ = signal;
+      interrupted_at_ = Clock::now();
       if (result_.ok()) {
         result_ = {128 + signal, "interrupted by signal " + std::to_string(signal) + " (SIG" +
                                      sigabbrev_np(signal) + ")"};
@@ -369,7 +373,8 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> leave_deadline_;
   std::optional<Clock::time_point> run_deadline_;
-  int interrupt_ = 0;  // the first signal to this process
+  int interrupt_ = 0;  // the last signal to this process
+  Clock::time_point interrupted_at_;
   LaunchResult result_;
   bool reason_told_ = false;  // a child's last output is part of the result
 };

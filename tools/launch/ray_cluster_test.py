@@ -1,4 +1,5 @@
-"""Two Ray nodes on this machine, ray_driver.py on them, a worker killed and a worker added. Used by test_ray.sh.
+"""Two Ray nodes on this machine and ray_driver.py on them. A worker is killed and one is added; then the driver gets
+SIGTERM, and the same command is started again. Used by test_ray.sh.
 
 Usage: ray_cluster_test.py RUN_DIR RECIPE ...
 """
@@ -14,6 +15,7 @@ from ray.cluster_utils import Cluster
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEADLINE_S = 300
+STOPPED = 128 + signal.SIGTERM
 
 
 def wait_for(what: str, log: pathlib.Path, driver: subprocess.Popen, found):
@@ -40,8 +42,8 @@ def main() -> int:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     with log.open("w") as out:
-        driver = subprocess.Popen([sys.executable, HERE / "ray_driver.py", *recipe, "--run-dir", run_dir, "--address",
-                                   cluster.address], stdout=out, stderr=out)
+        command = [sys.executable, HERE / "ray_driver.py", *recipe, "--run-dir", run_dir, "--address", cluster.address]
+        driver = subprocess.Popen(command, stdout=out, stderr=out)
         try:
             wait_for("five steps", log, driver, lambda: steps() >= 5)
             os.kill(int(lines(r"worker0 runs on \S+, pid (\d+)")[0]), signal.SIGKILL)
@@ -52,6 +54,13 @@ def main() -> int:
             wait_for("it has joined the run", log, driver, lambda: lines("worker1 joined"))
             before = steps()
             wait_for("the run goes on", log, driver, lambda: steps() > before)
+            driver.send_signal(signal.SIGTERM)
+            stopped = driver.wait(DEADLINE_S)
+            saved = sorted((run_dir / "checkpoints").glob("step-*/manifest.json"))
+            if stopped != STOPPED or not saved:
+                sys.exit(f"launch test: after SIGTERM: exit code {stopped}, expected {STOPPED}; saved: {saved}\n{log.read_text()}")
+            print(f"launch test: SIGTERM: exit code {stopped} after step {steps()}, {saved[-1].parent.name} saved", flush=True)
+            driver = subprocess.Popen(command, stdout=out, stderr=out)
             code = driver.wait(DEADLINE_S)
         finally:
             driver.kill()

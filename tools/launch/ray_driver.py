@@ -5,7 +5,8 @@ Usage: ray_driver.py RECIPE ... [key=value ...] --run-dir DIR [--address ADDRESS
 
 Ranks are placed as one group, on as few nodes as hold them; every worker is a group of its own. Addresses, ports and keys
 are derived. A worker that dies is started again, on another node if its own is gone. To change how many there are while it
-runs, write the number to DIR/launch/workers. A rank that dies ends the run with its exit code; the same command resumes.
+runs, write the number to DIR/launch/workers. A rank that dies ends the run with its exit code. SIGTERM and SIGINT make the
+trainer save and stop: exit code 143. The same command resumes.
 Checkout, model and data must be at the same paths on all nodes; DIR on the nodes of the trainer's ranks.
 """
 import argparse

@@ -9,6 +9,10 @@
 
 namespace ringside::tools {
 
+// `timeout` and job schedulers send a signal to a process and to its group, so that it arrives
+// twice; others send two kinds at once. Signals that arrive within this time are one request.
+inline constexpr std::chrono::milliseconds kOneRequest{200};
+
 // While it exists, SIGCHLD, SIGINT, SIGTERM and SIGHUP to the calling thread are queued instead of
 // being delivered. SIGHUP is queued only if it is not ignored, as under nohup. Construct and
 // destroy it on one thread.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the quickstart's GRPO on a local Ray cluster of two nodes, and compares it with `ringside run`. While it runs, one
-# worker is killed and one is added.
+# worker is killed and one is added; then it is stopped by SIGTERM and resumed.
 #
 # Usage: tools/launch/test_ray.sh [STEPS]    default 60 steps; $PYTHON: a Python with ray (pip install ray)
 set -euo pipefail

@@ -282,9 +282,11 @@ __global__ void score_kernel(ScoreArgs args, Acc* logprobs, Acc* entropy, Acc* l
                                            Acc(1) / static_cast<const Acc*>(args.temperature)[row]};
   const rows::ScoreSums<Acc> sums = block_merge(one.scan(lane_of_block()));
   if (threadIdx.x == 0) {
+    const int64_t target = args.targets[row];
+    CUDA_KERNEL_ASSERT(target >= 0 && target < args.vocab && "a target outside the vocabulary");
     lse[row] = sums.lse();
     entropy[row] = sums.entropy();
-    logprobs[row] = one.tempered(args.targets[row]) - sums.lse();
+    logprobs[row] = one.tempered(target) - sums.lse();
   }
 }
 
@@ -310,6 +312,8 @@ cudaError_t with_types(const Types& types, F f) {
   switch (types.element) {
     case Element::kBFloat16:
       return f(c10::BFloat16(), float());
+    case Element::kHalf:
+      return f(c10::Half(), float());
     case Element::kFloat:
       return f(float(), float());
     case Element::kDouble:

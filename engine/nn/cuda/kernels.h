@@ -1,6 +1,7 @@
 // CUDA kernels of the decoder's operators, without tensors: raw device pointers, sizes and strides
 // in elements, and a stream. Every function accepts zero rows, indexes in 64 bits and returns the
-// launch's error. No atomics, and a number of blocks that depends on the sizes alone: results are
+// launch's error, or cudaErrorInvalidValue for a size over its limit. Pointers, shapes and targets
+// are not checked. No atomics, and a number of blocks that depends on the sizes alone: results are
 // the same on every run and on every GPU.
 //
 // Shapes: as in engine/nn/operators.h. acc = the dtype of sums (Types::acc).
@@ -13,7 +14,8 @@
 
 namespace ringside::engine {
 
-enum class Element { kBFloat16, kFloat, kDouble };
+// Dtypes of the tensors.
+enum class Element { kBFloat16, kHalf, kFloat, kDouble };
 
 // Dtype of the tensors, and whether sums of doubles are in fp32 (a norm with in_fp32).
 struct Types {
@@ -42,6 +44,7 @@ cudaError_t rms_norm_cuda(const Types& types, const NormArgs& args, cudaStream_t
 // threads. norm_grad_blocks() says how many rows.
 int64_t norm_grad_blocks(int64_t items);
 
+// As NormArgs, for the gradients.
 struct NormGradArgs {
   const void* dy = nullptr;
   const void* x = nullptr;
@@ -55,8 +58,8 @@ struct NormGradArgs {
   int64_t size = 0;
   bool plus_one = false;
 };
-// Two kernels. The size is limited by a block's shared memory: 12288 in fp32 sums, half of that in
-// fp64.
+// operators::rms_norm_backward, in two kernels. The size is limited by a block's shared memory:
+// 12288 in fp32 sums, half of that in fp64.
 cudaError_t rms_norm_backward_cuda(const Types& types, const NormGradArgs& args,
                                    cudaStream_t stream);
 
@@ -68,6 +71,7 @@ struct HeadTensor {
   int64_t heads = 0;
 };
 
+// Sizes of a call of qk_norm_rope.
 struct HeadShape {
   int64_t tokens = 0;
   int64_t head_dim = 0;
@@ -91,6 +95,7 @@ struct RotationArgs {
 cudaError_t qk_norm_rope_cuda(const Types& types, const RotationArgs& args, const HeadTensor& heads,
                               const HeadTensor& qk, cudaStream_t stream);
 
+// Gradients from outside, the heads, and the gradients of heads and norms.
 struct HeadGradArgs {
   HeadTensor dq, dk, dv;
   HeadTensor heads;
@@ -98,7 +103,8 @@ struct HeadGradArgs {
   void* partial = nullptr;  // [norm_grad_blocks(tokens * heads), 2 * head_dim] in acc
   void* d_norms = nullptr;  // [2, head_dim], in the wider of the two types
 };
-// Two kernels, or one without norms.
+// operators::qk_norm_rope_backward, in two kernels, or one without norms. With norms head_dim is
+// limited by a block's shared memory: 768 in fp32 sums, half of that in fp64.
 cudaError_t qk_norm_rope_backward_cuda(const Types& types, const RotationArgs& args,
                                        const HeadGradArgs& grads, cudaStream_t stream);
 
@@ -120,13 +126,14 @@ struct ScoreArgs {
 cudaError_t token_scores_cuda(const Types& types, const ScoreArgs& args, void* logprobs,
                               void* entropy, void* lse, cudaStream_t stream);
 
+// Results of token_scores and their gradients, one element a row, in acc.
 struct ScoreGrads {
   const void* lse = nullptr;
   const void* entropy = nullptr;
   const void* g_logprobs = nullptr;
   const void* g_entropy = nullptr;  // nullptr: zero
 };
-// Writes the gradient in place of the logits.
+// operators::token_scores_backward. Writes the gradient in place of the logits.
 cudaError_t token_scores_backward_cuda(const Types& types, const ScoreArgs& args,
                                        const ScoreGrads& grads, cudaStream_t stream);
 

@@ -20,12 +20,14 @@ Types types_of(const at::Tensor& tensor, bool sums_in_fp32 = false) {
   switch (tensor.scalar_type()) {
     case at::kBFloat16:
       return {Element::kBFloat16, true};
+    case at::kHalf:
+      return {Element::kHalf, true};
     case at::kFloat:
       return {Element::kFloat, true};
     case at::kDouble:
       return {Element::kDouble, sums_in_fp32};
     default:
-      TORCH_CHECK(false, "CUDA kernels of the decoder take bf16, fp32 and fp64, got ",
+      TORCH_CHECK(false, "CUDA kernels of the decoder take bf16, fp16, fp32 and fp64, got ",
                   tensor.scalar_type());
   }
 }

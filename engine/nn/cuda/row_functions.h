@@ -11,6 +11,7 @@
 
 #include <c10/macros/Macros.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cmath>
 #include <cstdint>
@@ -18,21 +19,25 @@
 
 namespace ringside::engine::rows {
 
+// One of `count` lanes that share a row.
 struct Lane {
   int64_t index;
   int64_t count;
 };
 
+// The elements of one load.
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Pack {
   T x[kWidth];
 };
 
+// The kWidth elements from `from` on, in one load.
 template <int kWidth, class T>
 C10_HOST_DEVICE inline Pack<T, kWidth> load(const T* from) {
   return *reinterpret_cast<const Pack<T, kWidth>*>(from);
 }
 
+// Writes a pack to `to` in one store.
 template <int kWidth, class T>
 C10_HOST_DEVICE inline void store(T* to, const Pack<T, kWidth>& pack) {
   *reinterpret_cast<Pack<T, kWidth>*>(to) = pack;
@@ -50,6 +55,7 @@ C10_HOST_DEVICE inline void for_each_pack(int64_t size, Lane lane, F f) {
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// 1 / sqrt(mean_square + eps), with the sum in Acc.
 template <class Acc>
 C10_HOST_DEVICE inline Acc reciprocal_root(Acc mean_square, double eps) {
   return Acc(1) / std::sqrt(mean_square + static_cast<Acc>(eps));
@@ -83,6 +89,7 @@ struct NormRow {
   int64_t size;
   bool plus_one = false;
 
+  // First phase: this lane's sum of the row's squares. Writes its part of `sum`.
   C10_HOST_DEVICE Acc squares(Lane lane) const {
     Acc total = 0;
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
@@ -103,6 +110,7 @@ struct NormRow {
     return total;
   }
 
+  // Second phase: this lane's part of y.
   C10_HOST_DEVICE void write(Lane lane, Acc rstd) const {
     const T* from = branch != nullptr ? sum : x;
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
@@ -129,6 +137,7 @@ struct NormGradRow {
   int64_t size;
   bool plus_one = false;
 
+  // First phase: this lane's sum of g * n; adds to d_weight.
   C10_HOST_DEVICE Acc products(Lane lane, Acc rstd) const {
     Acc total = 0;
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
@@ -143,6 +152,7 @@ struct NormGradRow {
     return total;
   }
 
+  // Second phase: this lane's part of dx. mean: of g * n over the row.
   C10_HOST_DEVICE void write(Lane lane, Acc rstd, Acc mean) const {
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
       const Pack<T, kWidth> g = load<kWidth>(dy + i), row = load<kWidth>(x + i);
@@ -168,6 +178,7 @@ struct HeadRows {
   int64_t token_stride = 0;
   int64_t head_stride = 0;
 
+  // The first element of that head; the others follow densely.
   C10_HOST_DEVICE T* at(int64_t token, int64_t head) const {
     return data + token * token_stride + head * head_stride;
   }
@@ -179,6 +190,7 @@ struct TokenHead {
   int64_t head;
 };
 
+// The token and head of work item `item`.
 C10_HOST_DEVICE inline TokenHead token_head(int64_t item, int64_t heads) {
   return {item / heads, item % heads};
 }
@@ -194,6 +206,7 @@ struct RotatedRow {
   int64_t half;
   bool plus_one = false;
 
+  // First phase, for heads with a norm: this lane's sum of the head's squares.
   C10_HOST_DEVICE Acc squares(Lane lane) const {
     Acc total = 0;
     for_each_pack<kWidth>(half, lane, [&](int64_t i) {
@@ -206,6 +219,7 @@ struct RotatedRow {
     return total;
   }
 
+  // Second phase: this lane's part of y. rstd is not read without a norm.
   C10_HOST_DEVICE void write(Lane lane, Acc rstd) const {
     for_each_pack<kWidth>(half, lane, [&](int64_t i) {
       Pack<T, kWidth> x1 = load<kWidth>(x + i), x2 = load<kWidth>(x + half + i);
@@ -255,6 +269,7 @@ struct RotatedGradRow {
     });
   }
 
+  // First phase, for heads with a norm: as NormGradRow::products().
   C10_HOST_DEVICE Acc products(Lane lane, Acc rstd) const {
     Acc total = 0;
     const auto one = [&](int64_t i, Acc g) {
@@ -269,6 +284,7 @@ struct RotatedGradRow {
     return total;
   }
 
+  // Second phase: this lane's part of dx.
   C10_HOST_DEVICE void write(Lane lane, Acc rstd, Acc mean) const {
     const auto one = [&](int64_t i, Acc g) {
       if (weight == nullptr) {
@@ -291,16 +307,19 @@ struct SwigluPlace {
   int64_t out;   // element of the [s, F] tensor
 };
 
+// The place of pack `item` of `width` elements, a divisor of F (f).
 C10_HOST_DEVICE inline SwigluPlace swiglu_place(int64_t item, int64_t f, int width) {
   const int64_t packs = f / width, row = item / packs, column = item % packs * width;
   return {row * 2 * f + column, row * f + column};
 }
 
+// 1 / (1 + e^-x).
 template <class Real>
 C10_HOST_DEVICE inline Real sigmoid(Real x) {
   return Real(1) / (Real(1) + std::exp(-x));
 }
 
+// silu(gate) * up of one pack.
 template <class T, int kWidth>
 C10_HOST_DEVICE inline void swiglu_pack(const T* gate_up, T* out, int64_t f, int64_t item) {
   const SwigluPlace place = swiglu_place(item, f, kWidth);
@@ -313,6 +332,7 @@ C10_HOST_DEVICE inline void swiglu_pack(const T* gate_up, T* out, int64_t f, int
   store<kWidth>(out + place.out, up);
 }
 
+// Its gradient: d gate = dy up s (1 + gate (1 - s)), d up = dy gate s, with s = sigmoid(gate).
 template <class T, int kWidth>
 C10_HOST_DEVICE inline void swiglu_grad_pack(const T* dy, const T* gate_up, T* d_gate_up, int64_t f,
                                              int64_t item) {
@@ -338,8 +358,10 @@ struct ScoreSums {
   Acc sum = 0;
   Acc weighted = 0;
 
+  // Adds one element.
   C10_HOST_DEVICE void add(Acc x) { merge({x, Acc(1), Acc(0)}); }
 
+  // Adds the sums of another part of the row.
   C10_HOST_DEVICE void merge(const ScoreSums& other) {
     const Acc none = static_cast<Acc>(-INFINITY);
     if (other.max == none) {
@@ -359,16 +381,19 @@ struct ScoreSums {
     weighted += factor * (low.weighted + low.sum * shift);
   }
 
+  // Of the whole row: log of the sum of e^x, and the entropy of softmax(x) in nats.
   C10_HOST_DEVICE Acc lse() const { return max + std::log(sum); }
   C10_HOST_DEVICE Acc entropy() const { return std::log(sum) - weighted / sum; }
 };
 
+// A row of logits, divided by its temperature.
 template <class T, class Acc, int kWidth>
 struct ScoreRow {
   const T* logits;
   int64_t size;
   Acc inverse_temperature;
 
+  // This lane's sums.
   C10_HOST_DEVICE ScoreSums<Acc> scan(Lane lane) const {
     ScoreSums<Acc> sums;
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
@@ -380,6 +405,7 @@ struct ScoreRow {
     return sums;
   }
 
+  // Logit i divided by the temperature.
   C10_HOST_DEVICE Acc tempered(int64_t i) const {
     return static_cast<Acc>(logits[i]) * inverse_temperature;
   }
@@ -397,6 +423,7 @@ struct ScoreGradRow {
   Acc g_logprob;
   Acc g_entropy;
 
+  // This lane's elements.
   C10_HOST_DEVICE void write(Lane lane) const {
     for_each_pack<kWidth>(size, lane, [&](int64_t i) {
       Pack<T, kWidth> pack = load<kWidth>(logits + i);

@@ -5,6 +5,7 @@
 //
 // Shapes: n/m = packed query/key rows of the call, h = query heads, K = KV heads (h a multiple of
 // K), D = head dim.
+// Throws: c10::Error on another dtype, and on shapes that do not fit each other or the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,7 @@ namespace ringside::sp {
 inline constexpr int64_t kMaxExactScores = int64_t{1} << 24;
 
 // As VarlenGroupOps::attend; a row without keys gets output 0 and LSE -inf.
+// Shapes: returns out_nhD and lse_hn in q's dtype.
 std::tuple<at::Tensor, at::Tensor> exact_attention(const at::Tensor& q_nhD, const at::Tensor& k_mKD,
                                                    const at::Tensor& v_mKD,
                                                    const VarlenGroupCall& call,
@@ -28,6 +30,7 @@ std::tuple<at::Tensor, at::Tensor> exact_attention(const at::Tensor& q_nhD, cons
                                                    int64_t max_scores = kMaxExactScores);
 
 // As VarlenGroupOps::attend_backward.
+// Shapes: returns dq_nhD, dk_mKD, dv_mKD in q's dtype.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> exact_attention_backward(
     const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,
     const at::Tensor& v_mKD, const at::Tensor& out_nhD, const at::Tensor& lse_hn,

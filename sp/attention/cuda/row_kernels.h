@@ -15,12 +15,14 @@
 
 namespace ringside::sp {
 
+// Row moves on the device, ordered by `first`.
 struct MoveTable {
   const RowMove* moves = nullptr;
   int64_t num_moves = 0;
   int64_t rows = 0;
 };
 
+// Row sums on the device, ordered by `first`.
 struct SumTable {
   const RowSum* sums = nullptr;
   int64_t num_sums = 0;
@@ -28,6 +30,7 @@ struct SumTable {
   int64_t rows = 0;
 };
 
+// Dtypes of a part.
 enum class ElementType { kBFloat16, kFloat16, kFloat32, kFloat64 };
 
 // Part results or gradients, [rows, heads, head_dim] with a dense last dim.

@@ -6,6 +6,7 @@
 
 namespace ringside::sp {
 
+// Row from + i of the source goes to row to + i of the destination.
 struct RowMove {
   int64_t first = 0;  // rows moved by all earlier moves: the index at which this move's work begins
   int64_t from = 0;   // first row in the source

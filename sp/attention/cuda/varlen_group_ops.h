@@ -45,11 +45,15 @@ struct VarlenGroupCall {
 
 // A call of its own, outside any plan, for tests and benchmarks. Block b has the rows queries[b]
 // and keys[b].
+// Blocks: until the tables are on the device.
+// Throws: std::invalid_argument as cumulative_rows().
 VarlenGroupCall make_varlen_call(const std::vector<Range>& queries, const std::vector<Range>& keys,
                                  VarlenGroupMask mask, at::Device device);
 
 // All calls are asynchronous on the device's current stream and leave their inputs unchanged,
 // unless said otherwise. Tables are not checked: the caller must pass ranges inside the tensors.
+// Throws: c10::Error on tensors of another device, dtype or shape.
+// Thread safety: any thread.
 class VarlenGroupOps {
  public:
   virtual ~VarlenGroupOps() = default;
@@ -61,6 +65,7 @@ class VarlenGroupOps {
   // Throws: c10::Error when there are none for it.
   virtual at::ScalarType compute_dtype(at::ScalarType wire_dtype) const = 0;
 
+  // Attention of the call's entries, each to its own keys.
   // Shapes: returns out_nhD in q's dtype and lse_hn in the accumulation dtype.
   // Throws: c10::Error on an unsupported head dim.
   virtual std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& q_nhD,
@@ -69,7 +74,7 @@ class VarlenGroupOps {
                                                     const VarlenGroupCall& call,
                                                     double softmax_scale) const = 0;
 
-  // out and lse are those of all keys; dout is the gradient of that output.
+  // Its gradients. out and lse are those of all keys; dout is the gradient of that output.
   // Shapes: returns dq_nhD, dk_mKD, dv_mKD in q's dtype.
   virtual std::tuple<at::Tensor, at::Tensor, at::Tensor> attend_backward(
       const at::Tensor& dout_nhD, const at::Tensor& q_nhD, const at::Tensor& k_mKD,

@@ -22,8 +22,10 @@ namespace ringside::standin {
 
 class AccessLog {
  public:
+  // reports: receives the faults; must outlive this.
   explicit AccessLog(ReportLog& reports) : reports_(reports) {}
 
+  // The name of a stream in reports.
   void name_stream(StreamKey stream, std::string name);
 
   // Device memory, allocated on `owner`; nothing has written it.
@@ -33,6 +35,7 @@ class AccessLog {
   // Reports an access that the owner is not ordered after and that record_use did not name: the
   // allocator may hand the memory to the owner's next kernel.
   void remove_block(uintptr_t begin);
+  // A stream whose accesses remove_block() then does not report. Ignores memory that is no block.
   void record_use(uintptr_t begin, StreamKey stream);
   // The written bytes of `from` count as written in the block at `to`.
   void copy_written(Bytes from, uintptr_t to);
@@ -40,8 +43,11 @@ class AccessLog {
   // The state of a stream, as an event records it.
   Clock snapshot(StreamKey stream) const;
   Clock device_snapshot(int device) const;  // of all streams of a device
+  // Orders what the stream launches next after what the clock covers.
   void join(StreamKey stream, const Clock& clock);
+  // Orders what is launched on the device next after what the clock covers.
   void host_learns(int device, const Clock& clock);
+  // Whether the host has learnt of this launch.
   bool host_knows(Moment moment) const;
 
   // Checks and records one launch. An argument that is read and written counts as written.

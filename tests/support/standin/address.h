@@ -20,10 +20,13 @@ struct Bytes {
 
   bool empty() const { return begin >= end; }
   size_t size() const { return empty() ? 0 : end - begin; }
+  // Whether a byte is in both.
   bool overlaps(Bytes other) const { return begin < other.end && other.begin < end; }
+  // Whether all bytes of the other are in this.
   bool contains(Bytes other) const { return begin <= other.begin && other.end <= end; }
 };
 
+// `size` bytes from p on.
 inline Bytes bytes_at(const void* p, size_t size) {
   const auto begin = reinterpret_cast<uintptr_t>(p);
   return {begin, begin + size};
@@ -44,6 +47,7 @@ struct StreamKey {
   auto operator<=>(const StreamKey&) const = default;
 };
 
+// "standin:0 default stream", "standin:0 stream 3".
 inline std::string to_string(StreamKey stream) {
   return "standin:" + std::to_string(stream.device) +
          (stream.id == 0 ? " default stream" : " stream " + std::to_string(stream.id));

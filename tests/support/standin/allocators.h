@@ -5,6 +5,9 @@
 
 namespace ringside::standin {
 
+// Tensors' memory on the current device, filled with NaN, and on the host. They live as long as the
+// process.
+// Throws: std::runtime_error from allocate() when the address space is used up.
 c10::Allocator& device_allocator();
 c10::Allocator& pinned_allocator();
 

@@ -19,15 +19,18 @@ struct Moment {
 
 class Clock {
  public:
+  // Covers this launch and the earlier ones of its stream from now on.
   void advance_to(Moment moment) {
     uint64_t& seq = seen_[moment.stream];
     seq = std::max(seq, moment.seq);
   }
+  // Covers all that the other covers.
   void join(const Clock& other) {
     for (const auto& [stream, seq] : other.seen_) {
       advance_to({stream, seq});
     }
   }
+  // Whether the launch is among what this is ordered after.
   bool covers(Moment moment) const {
     const auto found = seen_.find(moment.stream);
     return found != seen_.end() && moment.seq <= found->second;

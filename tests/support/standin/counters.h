@@ -24,6 +24,7 @@ struct Counts {
   int64_t uploaded_bytes = 0;
   int64_t downloaded_bytes = 0;
 
+  // The counts of all names together.
   static int64_t sum(const ByName& counts) {
     int64_t total = 0;
     for (const auto& [name, count] : counts) {
@@ -35,8 +36,10 @@ struct Counts {
 
 class Counters {
  public:
+  // reports: receives forbidden waits; must outlive this.
   explicit Counters(ReportLog& reports) : reports_(reports) {}
 
+  // Counts a kernel, and copies with their bytes.
   void kernel(int device, const std::string& op);
   void upload(int device, size_t bytes);
   void download(int device, size_t bytes);
@@ -48,7 +51,9 @@ class Counters {
   void enter_region(int device, std::string name);
   void leave_region(int device);
 
+  // Counts since the last reset().
   Counts of(int device) const;
+  // Sets all counts of all devices to 0; regions stay.
   void reset();
 
  private:

@@ -53,6 +53,7 @@ class Fabric {
   // Throws: std::runtime_error with what every device waits for, after the deadline or after ranks
   // launched different collectives; on all waiting ranks.
   void wait(const Launch& launch);
+  // Whether every part of the launch is matched and started.
   bool complete(const Launch& launch) const;
 
  private:

@@ -13,6 +13,7 @@
 
 namespace ringside::standin {
 
+// The arguments on `stack` are replaced by the results.
 void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace ringside::standin

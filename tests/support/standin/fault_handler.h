@@ -12,6 +12,7 @@ constexpr int kHostAccessStatus = 97;
 // case, so it is made inside a case.
 class FaultHandler {
  public:
+  // Installs the handler of the whole process.
   FaultHandler();
   ~FaultHandler();
   FaultHandler(const FaultHandler&) = delete;

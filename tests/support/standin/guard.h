@@ -3,6 +3,7 @@
 
 namespace ringside::standin {
 
+// Makes it torch's guard of PrivateUse1. Call it once.
 void register_guard();
 
 }  // namespace ringside::standin

@@ -4,6 +4,7 @@
 
 namespace ringside::standin {
 
+// Makes them torch's hooks of PrivateUse1. Call it once.
 void register_hooks();
 
 }  // namespace ringside::standin

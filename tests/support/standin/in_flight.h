@@ -16,8 +16,11 @@
 
 namespace ringside::standin {
 
+// One collective or transfer, as its launching rank sees it.
 class Transfer {
  public:
+  // reads, writes: memory of its arguments. complete: blocks until the data is there. done: whether
+  // it is, without blocking.
   Transfer(std::string name, std::vector<Use> reads, std::vector<Use> writes, Moment moment,
            std::function<void()> complete, std::function<bool()> done)
       : name_(std::move(name)),
@@ -29,6 +32,7 @@ class Transfer {
 
   const std::string& name() const { return name_; }
   Moment moment() const { return moment_; }
+  // Whether a kernel with these arguments must be ordered with this transfer.
   bool conflicts(const std::vector<Use>& reads, const std::vector<Use>& writes) const;
   // Blocks: until the data is there.
   // Throws: when the transfer failed or its deadline passed.
@@ -47,6 +51,7 @@ class Transfer {
 
 class InFlight {
  public:
+  // Lists a launched transfer until it is completed or dropped.
   void add(std::shared_ptr<Transfer> transfer);
   // Complete the transfers that a kernel with these arguments must come before or after.
   void complete_conflicts(const std::vector<Use>& reads, const std::vector<Use>& writes);

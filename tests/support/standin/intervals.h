@@ -11,6 +11,7 @@ namespace ringside::standin {
 
 class Intervals {
  public:
+  // Adds the range; an empty one changes nothing.
   void add(Bytes bytes) {
     if (bytes.empty()) {
       return;
@@ -26,6 +27,7 @@ class Intervals {
     ends_[bytes.begin] = bytes.end;
   }
 
+  // Whether every byte is in the set.
   bool covers(Bytes bytes) const {
     if (bytes.empty()) {
       return true;

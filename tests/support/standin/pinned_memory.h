@@ -31,13 +31,19 @@ class PinnedMemory {
   bool allocated(const void* p) const;        // inside a block that is not freed
   void* kernel_address(const void* p) const;  // the same byte in the mapping of the copies
 
+  // Whole pages, filled with 0xFF.
+  // Throws: std::runtime_error when the address space is used up.
   void* allocate(size_t size);
+  // Frees a block and its guards. The system gets the pages back.
+  // Throws: std::runtime_error unless p is a block that is not freed yet.
   void free(void* p);
 
   enum class Copy { kReads, kWrites };
   // Guards `bytes` until release() finds that the host knows `moment`.
   void guard(Bytes bytes, Moment moment, Copy copy, std::string what);
+  // Ends the guards of copies that the host knows to be done.
   void release(const std::function<bool(Moment)>& host_knows);
+  // Ends all guards.
   void release_all();
 
   // Opens the page of a faulting address, and reports when a guarded copy uses the address. False

@@ -8,10 +8,13 @@
 
 namespace ringside::standin {
 
+// Thread safety: none.
 class RangeHeap {
  public:
+  // Offsets in [0, capacity), multiples of `alignment`.
   RangeHeap(size_t capacity, size_t alignment) : alignment_(alignment) { free_[0] = capacity; }
 
+  // `size` rounded up to a multiple of the alignment.
   size_t rounded(size_t size) const { return (size + alignment_ - 1) / alignment_ * alignment_; }
 
   // size: of rounded(). Nothing when no free range is large enough.
@@ -29,6 +32,7 @@ class RangeHeap {
     return std::nullopt;
   }
 
+  // `offset` of allocate() with the same size.
   void free(size_t offset, size_t size) {
     auto range = free_.emplace(offset, size).first;
     if (const auto next = std::next(range);

@@ -23,6 +23,7 @@ enum class Fault {
   kUnfinishedCollective,  // a launched collective that no one waited for, at the end of a Scope
 };
 
+// "unordered read", "freed in use", ...
 const char* to_string(Fault fault);
 
 struct Report {

@@ -26,6 +26,7 @@ c10::Device device(int index = 0);
 // thread, before the ranks start.
 class Scope {
  public:
+  // Throws: c10::Error when another is open.
   Scope();
   ~Scope();
   Scope(const Scope&) = delete;
@@ -37,10 +38,14 @@ class Scope {
   // All reports, one a line; empty when there are none.
   std::string text() const;
 
+  // Counts of a device since the Scope began or reset_counts().
   Counts counts(int device_index = 0) const;
+  // Bytes that a device's allocations take.
   int64_t current_bytes(int device_index = 0) const;
   int64_t peak_bytes(int device_index = 0) const;  // since the Scope began or reset_peak()
+  // The peak becomes the bytes in use.
   void reset_peak(int device_index = 0);
+  // Counts of all devices begin at 0 again.
   void reset_counts();
 
  private:
@@ -51,6 +56,7 @@ class Scope {
 // upload is reported with the region's name. Applies to all threads that use the device.
 class NoHostWaits {
  public:
+  // region: its name in reports.
   NoHostWaits(int device_index, std::string region);
   ~NoHostWaits();
   NoHostWaits(const NoHostWaits&) = delete;

@@ -7,6 +7,7 @@
 
 namespace ringside::standin {
 
+// The calling thread's; 0 until another is set.
 int current_device();
 void set_current_device(int device);
 

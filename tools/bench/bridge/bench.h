@@ -34,6 +34,8 @@ struct Keys {
 // A folder for a journal, removed with its content.
 class ScratchFolder {
  public:
+  // An empty folder in the system's temporary folder.
+  // Throws: std::filesystem::filesystem_error.
   ScratchFolder()
       : path_(std::filesystem::temp_directory_path() /
               ("ringside-bench-" + std::to_string(::getpid()) + "-" + std::to_string(count()++))) {
@@ -56,6 +58,7 @@ class ScratchFolder {
 };
 
 using Clock = std::chrono::steady_clock;
+// Seconds from `start` to now.
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }

@@ -1,17 +1,22 @@
 """Whether sequence parallelism and asynchrony change what is learnt, drawn as curves.
 
   recorded   500 steps of GRPO over one recorded order of rollouts, on one rank and on two: the losses side by side.
+             A third run, on one rank with micro-batches of 48 tokens, sums the same terms in another order and shares
+             nothing with sequence parallelism: how far it parts from the first is the rounding of the dtype alone.
+  sft        the same three runs of supervised fine-tuning on arithmetic. Its loss has the size of the log-probs and
+             does not cross zero, as GRPO's does, so that a relative difference says something at every step.
   live       the quickstart task for three seeds: one rank, two ranks, and asynchronously with rollouts up to four
              versions old (one rank, truncated importance sampling): training reward and exact match on the test set.
 
-Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|live [--out DIRECTORY] [--seeds 1,2,3] [--steps N]
-       [--dtype float32|bfloat16|float64]
-Writes curves-WHAT[-DTYPE]-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part: losses by more
-than 1 %, final rewards by more than two standard errors.
+Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|sft|live [--out DIRECTORY] [--seeds 1,2,3]
+       [--steps N] [--dtype float32|bfloat16|float64]
+Writes curves-WHAT[-DTYPE]-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part:
+losses by more than 1 % in an optimizer step, final rewards by more than two standard errors.
 """
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import pathlib
@@ -31,6 +36,7 @@ import tiny_models
 
 FINAL_STEPS = 20  # the last steps' mean training reward is the final reward
 RECORDED_GROUPS, PROMPTS_PER_STEP, GROUP_SIZE = 48, 4, 4
+TOKENS_PER_MICRO_BATCH, SMALL_MICRO_BATCH = 4096, 48
 TWO_RANKS = ringside_cli.layout(ulysses=2)
 LIVE_RUNS = {
     "1 rank": ringside_cli.layout(),
@@ -44,28 +50,69 @@ LIVE_RUNS = {
 }
 
 
+def make_model(folder: pathlib.Path):
+    model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True, layers=2), 3)
+    tiny_models.save(model, folder / "model")
+    return model
+
+
 def recorded(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
-    """Every step's losses on one and on two ranks; the file is repeated until there are `steps`."""
+    """GRPO's losses; the file of rollouts is repeated until there are `steps`."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True, layers=2), 3)
-        tiny_models.save(model, folder / "model")
+        model = make_model(folder)
         tiny_models.record_rollouts(model, folder / "rollouts.jsonl", RECORDED_GROUPS, GROUP_SIZE, 3)
-        recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, 4096, learning_rate=1e-5)
-        curves = {}
-        for ranks, layout in {"1": ringside_cli.layout(), "2": TWO_RANKS}.items():
-            run_dir = folder / f"run{ranks}"
-            words = ["--rollouts", folder / "rollouts.jsonl", "--steps", steps, "--run-dir", run_dir]
-            words += [*layout, f"model.dtype={dtype}"]
-            ringside_cli.run("train", recipe, *words, timeout=3600)
-            updates = [u for step in ringside_cli.read_steps(run_dir) for u in step["updates"]]
-            curves[ranks] = {key: [u[key] for u in updates] for key in ("loss", "kl", "entropy", "grad_norm")}
-    worst = {
-        key: max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(curves["1"][key], curves["2"][key], strict=True))
-        for key in curves["1"]
-    }
-    print("largest relative difference of any optimizer step:", {k: f"{v:.2e}" for k, v in worst.items()})
-    return {"steps": steps, "dtype": dtype, "worst_relative_difference": worst, "curves": curves}, worst["loss"] <= 0.01
+        recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, TOKENS_PER_MICRO_BATCH,
+                                                learning_rate=1e-5)
+        return side_by_side(folder, [recipe, "--rollouts", folder / "rollouts.jsonl"], steps, dtype)
+
+
+def sft(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
+    """The losses of fine-tuning on products of two numbers."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_model(folder)
+        pairs = itertools.product(range(2, 60), repeat=2)
+        products = [{"prompt": f"{a} times {b} is ", "completion": str(a * b)} for a, b in pairs]
+        (folder / "sft.jsonl").write_text("".join(json.dumps(product) + "\n" for product in products))
+        words = ["algorithm.name=sft", f"model.path={folder / 'model'}", f"data.sft={folder / 'sft.jsonl'}",
+                 "train.batch_size=16", f"train.tokens_per_micro_batch={TOKENS_PER_MICRO_BATCH}",
+                 "optimizer.learning_rate=1e-4"]
+        return side_by_side(folder, words, steps, dtype)
+
+
+def side_by_side(folder: pathlib.Path, words: list, steps: int, dtype: str) -> tuple[dict, bool]:
+    """The curves of one training run on one rank, on two, and on one in small micro-batches."""
+    shorter = [*ringside_cli.layout(), f"train.tokens_per_micro_batch={SMALL_MICRO_BATCH}"]
+    layouts = {"1": ringside_cli.layout(), "2": TWO_RANKS, f"1, micro-batches of {SMALL_MICRO_BATCH} tokens": shorter}
+    curves = {}
+    for ranks, layout in layouts.items():
+        run_dir = folder / f"run{len(curves)}"
+        ringside_cli.run("train", *words, "--steps", steps, "--run-dir", run_dir, *layout, f"model.dtype={dtype}",
+                         timeout=3600)
+        updates = [u for step in ringside_cli.read_steps(run_dir) for u in step.get("updates", [step])]
+        keys = [key for key in ("loss", "kl", "entropy", "grad_norm") if any(u.get(key) for u in updates)]
+        curves[ranks] = {key: [u[key] for u in updates] for key in keys}
+    differences = {name: compare(curves["1"], curves[name]) for name in list(curves)[1:]}
+    for name, found in differences.items():
+        for key, parts in found.items():
+            print(f"{name} beside 1, {key}:", {what: f"{x:.2e}" for what, x in parts.items()})
+    passed = differences["2"]["loss"]["largest_relative"] <= 0.01
+    return {"steps": steps, "dtype": dtype, "differences": differences, "curves": curves}, passed
+
+
+def compare(one: dict, other: dict) -> dict:
+    """Of every curve: the largest relative difference of an optimizer step, the share of steps above 1 %, and the mean
+    difference over the curve's root mean square, which a loss that crosses zero does not inflate."""
+    found = {}
+    for key in one:
+        pairs = list(zip(one[key], other[key], strict=True))
+        relative = [abs(a - b) / max(abs(a), 1e-12) for a, b in pairs]
+        size = math.sqrt(sum(a * a for a, _ in pairs) / len(pairs))
+        found[key] = {"largest_relative": max(relative),
+                      "share_above_1_percent": sum(r > 0.01 for r in relative) / len(pairs),
+                      "mean_of_size": sum(abs(a - b) for a, b in pairs) / len(pairs) / max(size, 1e-12)}
+    return found
 
 
 def warm_start(folder: pathlib.Path, seed: int) -> pathlib.Path:
@@ -133,12 +180,15 @@ def live(steps: int, seeds: list[int], dtype: str) -> tuple[dict, bool]:
 
 def draw(what: str, result: dict, path: pathlib.Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.5))
-    if what == "recorded":
+    if what != "live":
         one, two = result["curves"]["1"], result["curves"]["2"]
         axes[0].plot(one["loss"], label="1 rank")
         axes[0].plot(two["loss"], "--", label="2 ranks, Ulysses")
-        axes[0].set(title="loss over one recorded order", xlabel="optimizer step")
-        axes[1].semilogy([abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one["loss"], two["loss"], strict=True)])
+        axes[0].set(title="loss over one order of the data", xlabel="optimizer step")
+        for name, other in list(result["curves"].items())[1:]:
+            differences = [abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one["loss"], other["loss"], strict=True)]
+            axes[1].semilogy(differences, label=name, alpha=0.7)
+        axes[1].legend()
         axes[1].set(title="relative difference of the losses", xlabel="optimizer step")
     else:
         for name, colour in zip(LIVE_RUNS, ("C0", "C1", "C2"), strict=True):
@@ -157,14 +207,14 @@ def draw(what: str, result: dict, path: pathlib.Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["recorded", "live"])
+    parser.add_argument("what", choices=["recorded", "sft", "live"])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tools/bench/results")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=0, help="default: 500 recorded, 100 live")
+    parser.add_argument("--steps", type=int, default=0, help="default: 100 live, else 500")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"], help="model.dtype")
     options = parser.parse_args()
-    steps = options.steps or (500 if options.what == "recorded" else 100)
-    measure = recorded if options.what == "recorded" else live
+    steps = options.steps or (100 if options.what == "live" else 500)
+    measure = {"recorded": recorded, "sft": sft, "live": live}[options.what]
     result, passed = measure(steps, [int(seed) for seed in options.seeds.split(",")], options.dtype)
     options.out.mkdir(parents=True, exist_ok=True)
     what = options.what if options.dtype == "float32" else f"{options.what}-{options.dtype}"

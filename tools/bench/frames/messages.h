@@ -30,6 +30,7 @@ enum class Damage {
   kNoise,    // frame 0 is noise, or a map that claims sizes it does not have
 };
 inline constexpr int kDamages = 6;
+// "none", "node", "bytes", "cut", "buffers", "noise".
 const char* damage_name(Damage damage);
 
 // Result of the trainer's own parser for a message.
@@ -38,10 +39,12 @@ struct Verdict {
   bool whole = false;   // every check of the outer form passes
   uint64_t seq = 0;     // of a whole message
 };
+// Parses the message as the trainer does, with the default limits.
 Verdict judge(const Frames& frames);
 
 class MessageMaker {
  public:
+  // The messages follow from the seed.
   MessageMaker(Target target, uint32_t seed);
 
   // The HELLO of a session, valid.
