@@ -366,7 +366,9 @@ TEST_CASE("a rank that cannot write its part ends the run on all ranks at the ne
       errors[mesh.rank()] = error.what();
     }
   });
-  CHECK(errors ==
-        std::vector<std::string>{"rank 1 has failed", "disk of step 1", "rank 1 has failed"});
+  // On a busy machine the failure of rank 2 can be known a step before that of rank 1.
+  const std::vector<std::string> rank_1{"rank 1 has failed", "disk of step 1", "rank 1 has failed"};
+  const std::vector<std::string> rank_2{"rank 2 has failed", "rank 2 has failed", "disk of step 1"};
+  CHECK((errors == rank_1 || (!waits && errors == rank_2)));
   CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
 }

@@ -220,8 +220,9 @@ TEST_CASE("two ranks on one device are refused") {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  CHECK(errors[0].find("twice: two ranks share a device") != std::string::npos);
-  CHECK(errors[1] != "");
+  for (const std::string& error : errors) {
+    CHECK(error.find("twice: two ranks share a device") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -29,7 +29,10 @@ add_library(ringside_torch INTERFACE)
 target_include_directories(ringside_torch SYSTEM INTERFACE
   "${RINGSIDE_TORCH_DIR}/include" "${RINGSIDE_TORCH_DIR}/include/torch/csrc/api/include")
 target_compile_definitions(ringside_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-target_link_libraries(ringside_torch INTERFACE
+# at::parallel_for is a template of LibTorch's headers: without OpenMP it runs on one thread, and says nothing. The run-time
+# library is the one that LibTorch itself uses.
+target_compile_options(ringside_torch INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fopenmp>)
+target_link_libraries(ringside_torch INTERFACE "${RINGSIDE_TORCH_DIR}/lib/libgomp.so.1"
   $<IF:$<BOOL:$<TARGET_PROPERTY:RINGSIDE_CUDA>>,ringside_torch_full,ringside_torch_cpu>)
 
 # One precompiled header for every target that sees torch: ATen and autograd cost seconds a file otherwise.

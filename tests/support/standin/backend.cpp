@@ -291,13 +291,17 @@ std::shared_ptr<Fabric> make_fabric(std::chrono::milliseconds deadline) {
   return std::make_shared<Fabric>(machine().reports, deadline);
 }
 
+void check_own_devices(const std::string& group, const std::vector<int>& devices) {
+  TORCH_CHECK(std::set<int>(devices.begin(), devices.end()).size() == devices.size(), group,
+              ": two ranks share a device; a communicator needs one for each");
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Fabric> fabric, std::string group,
                                                std::vector<int> devices,
                                                c10::intrusive_ptr<c10d::Backend> gloo) {
   TORCH_CHECK(static_cast<int>(devices.size()) == gloo->getSize(), group, ": ", devices.size(),
               " devices for ", gloo->getSize(), " ranks");
-  TORCH_CHECK(std::set<int>(devices.begin(), devices.end()).size() == devices.size(), group,
-              ": two ranks share a device; a communicator needs one for each");
+  check_own_devices(group, devices);
   return c10::make_intrusive<StandinBackend>(std::move(fabric), std::move(group),
                                              std::move(devices), std::move(gloo));
 }

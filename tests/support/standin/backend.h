@@ -21,8 +21,11 @@ namespace ringside::standin {
 // A Fabric that reports to the stand-in's log.
 std::shared_ptr<Fabric> make_fabric(std::chrono::milliseconds deadline);
 
+// Throws: c10::Error when two ranks of the group share a device, as NCCL does.
+void check_own_devices(const std::string& group, const std::vector<int>& devices);
+
 // group: the communicator's name, equal on its ranks. devices: the device index of each rank.
-// Throws: c10::Error when two ranks share a device, as NCCL does.
+// Throws: as check_own_devices().
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Fabric> fabric, std::string group,
                                                std::vector<int> devices,
                                                c10::intrusive_ptr<c10d::Backend> gloo);

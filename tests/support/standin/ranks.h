@@ -24,9 +24,11 @@ namespace ringside::standin {
 
 // Joins a group of `size` ranks whose i-th rank has device devices[i].
 // Blocks: until all ranks have called with the same store and name.
+// Throws: as check_own_devices(), at once.
 inline c10::intrusive_ptr<c10d::Backend> connect_backend(
     const std::shared_ptr<Fabric>& fabric, const c10::intrusive_ptr<c10d::Store>& store,
     const std::string& name, int rank, std::vector<int> devices) {
+  check_own_devices(name, devices);  // before a rank can lose the connection of one that throws
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(30));
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
