@@ -7,31 +7,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "sp/attention/block_mask.h"
 #include "sp/attention/lse_merge.h"
+#include "sp/attention/tiled_attention.h"
 
 namespace ringside::sp {
 
-// Mask of a block. `causal`: query i attends to keys 0..i; requires n == m. `additive_nm`, of q's
-// dtype: additive[i][j] is added to the score of key j; every query must have a finite entry.
-// Neither: every query attends to every key.
-struct BlockMask {
-  bool causal = false;
-  at::Tensor additive_nm;
-};
-
-// Gradients of a block's operands, in their dtype.
-struct BlockGradients {
-  at::Tensor dq_BnHD;
-  at::Tensor dk_BmKD;
-  at::Tensor dv_BmKD;
-};
-
 // softmax(softmax_scale q k^T + mask) v of each block, and the log-sum-exp of its rows.
 // Shapes: q_BnHD, k_BmKD, v_BmKD in fp32 or fp64; returns out_BnHD and lse_BnH in the same dtype.
-// (The CPU kernel returns its input's dtype, so the caller upcasts lower precision.)
-// Throws: c10::Error on another dtype, on shapes that do not fit, on a causal block that is not
-// square, and when H is not a multiple of K, where the kernel would read out of bounds.
-// Source: ATen's CPU flash attention.
+// (The caller upcasts lower precision.) In fp64 every query must see a key.
+// Throws: c10::Error on another dtype, on shapes that do not fit, when H is not a multiple of K,
+// where the kernel would read out of bounds, and in fp64 without the additive mask that
+// block_mask() makes. Source: tiled_attention() in fp32, ATen's CPU flash attention in fp64.
 PartialAttention block_attention(const at::Tensor& q_BnHD, const at::Tensor& k_BmKD,
                                  const at::Tensor& v_BmKD, const BlockMask& mask,
                                  double softmax_scale);

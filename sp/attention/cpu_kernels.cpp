@@ -1,6 +1,5 @@
 #include <ATen/ATen.h>
 
-#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -26,30 +25,37 @@ std::pair<at::Tensor, at::Tensor> split_kv(const at::Tensor& kv_Bm2cD, const Hea
           kv_Bm2cD.narrow(2, c + begin, kv_heads.size())};
 }
 
-// Masks of the plan's windowed blocks, one for each shape.
-class WindowMasks {
+// Masks of the plan's blocks, one for each kind and shape.
+class BlockMasks {
  public:
-  WindowMasks(int64_t window, at::ScalarType dtype) : window_(window), dtype_(dtype) {}
+  BlockMasks(int64_t window, at::ScalarType dtype) : window_(window), dtype_(dtype) {}
 
   BlockMask of(const BlockBatch& batch) {
-    if (batch.kind != BlockKind::kWindowed) {
-      return {batch.kind == BlockKind::kCausal, {}};
+    const auto key = std::tuple(batch.kind, batch.query_rows, batch.key_rows, batch.offset);
+    const auto found = masks_.find(key);
+    if (found != masks_.end()) {
+      return found->second;
     }
-    at::Tensor& mask = masks_[{batch.query_rows, batch.key_rows, batch.offset}];
-    if (!mask.defined()) {
-      const at::Tensor distance = at::arange(batch.query_rows, at::kLong).unsqueeze(1) +
-                                  batch.offset - at::arange(batch.key_rows, at::kLong).unsqueeze(0);
-      const at::Tensor hidden = (distance < 0).logical_or_(distance >= window_);
-      mask = at::zeros({batch.query_rows, batch.key_rows}, dtype_);
-      mask.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-    }
-    return {false, mask};
+    const BlockMask mask = block_mask(visible(batch), batch.query_rows, batch.key_rows, dtype_);
+    return masks_.emplace(key, mask).first->second;
   }
 
  private:
+  VisibleKeys visible(const BlockBatch& batch) const {
+    switch (batch.kind) {
+      case BlockKind::kFull:
+        return {};
+      case BlockKind::kCausal:
+        return kEarlierKeys;
+      case BlockKind::kWindowed:
+        return {-batch.offset, window_ - batch.offset};
+    }
+    TORCH_INTERNAL_ASSERT(false, "unknown kind of block");
+  }
+
   int64_t window_;
   at::ScalarType dtype_;
-  std::map<std::tuple<int64_t, int64_t, int64_t>, at::Tensor> masks_;
+  std::map<std::tuple<BlockKind, int64_t, int64_t, int64_t>, BlockMask> masks_;
 };
 
 struct PreparedBatch {
@@ -64,7 +70,7 @@ class CpuPreparedPlan final : public PreparedPlan {
  public:
   CpuPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire)
       : PreparedPlan(std::move(plan), wire) {
-    WindowMasks masks(this->plan().options.window, compute_dtype());
+    BlockMasks masks(this->plan().options.window, compute_dtype());
     for (const RingStep& step : this->plan().steps) {
       std::vector<PreparedBatch>& prepared = steps_.emplace_back();
       for (const BlockBatch& batch : step.batches) {

@@ -108,8 +108,8 @@ class RingStepKernels {
                                                       const at::TensorOptions& wire) const = 0;
 };
 
-// Kernels over ATen's CPU flash attention, for fp64, fp32 and bf16 tensors. They compute in the
-// accumulation dtype.
+// Kernels over block_attention(), for fp64, fp32 and bf16 tensors. They compute in the accumulation
+// dtype.
 std::shared_ptr<const RingStepKernels> cpu_kernels();
 
 }  // namespace ringside::sp

@@ -76,7 +76,7 @@ TEST_CASE("exact attention equals the block kernel in fp64 and fp32") {
           sp::make_varlen_call(packed({n}), packed({m}), {-1, causal ? 0 : -1}, at::kCPU);
       const auto [out, lse] = sp::exact_attention(q, k, v, call, kScale, 500);
       const auto batch = [](const at::Tensor& x) { return x.unsqueeze(0); };
-      const sp::BlockMask mask{causal, {}};
+      const auto mask = sp::block_mask(causal ? sp::kEarlierKeys : sp::VisibleKeys{}, n, m, dtype);
       const auto expected = sp::block_attention(batch(q), batch(k), batch(v), mask, kScale);
       CHECK(test::max_abs_diff(out, expected.out[0]) < bound);
       CHECK(test::max_abs_diff(lse.t(), expected.lse[0]) < bound);

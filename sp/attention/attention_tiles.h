@@ -1,0 +1,73 @@
+// Tiles of one head of one block: how rows are cut into them, which tiles and which pairs of a tile
+// are visible, and the layouts in which matrix products want them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "sp/attention/block_mask.h"
+
+namespace ringside::sp {
+
+// At most 64 rows of a block.
+struct Tile {
+  static constexpr int64_t kRows = 64;
+
+  int64_t begin;
+  int64_t count;
+
+  int64_t end() const { return begin + count; }
+  // Columns of a tile of scores: the count rounded up to whole vector registers.
+  int64_t width() const { return (count + 15) / 16 * 16; }
+};
+
+int64_t tile_count(int64_t rows);
+Tile tile_at(int64_t index, int64_t rows);
+
+// The numbers of the key tiles of which a query of `queries` sees a key.
+struct TileRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+TileRange visible_tiles(const VisibleKeys& visible, const Tile& queries, int64_t keys);
+
+// Sets the scores of hidden pairs to -inf. scores: [keys.count, queries.width()].
+void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, float* scores);
+
+// Rows of one head of one block, as they lie in a tensor.
+struct HeadRows {
+  const float* data;
+  int64_t stride;
+  int64_t count;
+  int64_t head_dim;
+
+  const float* row(int64_t index) const { return data + index * stride; }
+};
+
+// x_BnHD: fp32, with a last dimension of stride 1.
+HeadRows head_rows(const at::Tensor& x_BnHD, int64_t block, int64_t head);
+
+// Elements of the memory that pack_columns() fills.
+int64_t columns_size(int64_t rows, int64_t head_dim);
+
+// to: the rows without gaps, [count, D], times scale.
+void pack_rows(const HeadRows& x, float scale, float* to);
+// to: each tile transposed and times scale, [D, width] from row tile.begin of [., D] on; columns
+// beyond the tile's count are 0.
+void pack_columns(const HeadRows& x, float scale, float* to);
+// to: one tile of that.
+void pack_columns(const HeadRows& x, const Tile& tile, float scale, float* to);
+
+// c = a b, or c += a b. a_MK and b_KN lie without gaps but for rows of a that are a_stride apart.
+// Source: oneDNN's BRGEMM through LibTorch, which falls back to its BLAS on older processors.
+struct ProductShape {
+  int64_t M;
+  int64_t N;
+  int64_t K;
+  int64_t a_stride;
+};
+void product(const ProductShape& shape, bool add, const float* a_MK, const float* b_KN,
+             float* c_MN);
+
+}  // namespace ringside::sp
