@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "rl/rewards/edit_distance.h"
+#include "sp/functional/vector_math.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_eval.h"
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   using namespace ringside::tools;
   std::signal(SIGXFSZ,
               SIG_IGN);  // write() then fails at the file size limit instead of killing the process
+  ringside::sp::prepare_vector_math();  // before threads begin
   CLI::App app("Ringside: reinforcement-learning post-training of language models", "ringside");
   app.require_subcommand(1);
   app.footer(
