@@ -36,14 +36,30 @@ inline Figures golden_figures(const nlohmann::json& golden) {
 struct Tolerance {
   double absolute;
   double relative;
-  bool of_column;  // relative to the largest number of the column, for numbers that are differences
-                   // of larger ones
+  bool of_terms;  // relative to the terms of sums that nearly cancel: the largest number of the
+                  // column, and for a policy's loss the advantages
 };
 
+// The mean size of the advantages where the figure is a loss that sums them with both signs; else
+// 0.
+inline double size_of_terms(const std::string& figure, const Figures& figures) {
+  const bool is_policy_loss = figure == "metric loss" || figure.ends_with("policy_loss") ||
+                              (figure.starts_with("updates") && figure.ends_with(".loss"));
+  const auto advantages = figures.find("advantages");
+  if (!is_policy_loss || advantages == figures.end() || advantages->second.empty()) {
+    return 0.0;
+  }
+  double sum = 0.0;
+  for (const double advantage : advantages->second) {
+    sum += std::abs(advantage);
+  }
+  return sum / static_cast<double>(advantages->second.size());
+}
+
 inline bool close(const std::vector<double>& got, const std::vector<double>& want, std::size_t i,
-                  Tolerance tolerance) {
-  double scale = std::abs(want[i]);
-  for (std::size_t k = 0; tolerance.of_column && k < want.size(); ++k) {
+                  double terms, Tolerance tolerance) {
+  double scale = std::max(std::abs(want[i]), tolerance.of_terms ? terms : 0.0);
+  for (std::size_t k = 0; tolerance.of_terms && k < want.size(); ++k) {
     scale = std::max(scale, std::abs(want[k]));
   }
   return std::abs(got[i] - want[i]) <= tolerance.absolute + tolerance.relative * scale;
@@ -64,8 +80,9 @@ inline std::string differences(const std::string& name, const std::vector<Figure
                         std::to_string(want.size()));
         continue;
       }
+      const double terms = size_of_terms(figure, expected);
       for (std::size_t i = 0; i < want.size(); ++i) {
-        if (!close(got, want, i, tolerance)) {
+        if (!close(got, want, i, terms, tolerance)) {
           char text[120];
           std::snprintf(text, sizeof text, "[%zu] is %.15g, expected %.15g", i, got[i], want[i]);
           lines.push_back(who + figure + text);
