@@ -27,7 +27,7 @@ TileRange visible_tiles(const VisibleKeys& visible, const Tile& queries, int64_t
   return {std::max<int64_t>(first, 0) / Tile::kRows, std::min(last, keys - 1) / Tile::kRows + 1};
 }
 
-void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, float* scores) {
+void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, float* products) {
   const int64_t nearest = queries.begin - (keys.end() - 1);
   const int64_t farthest = queries.end() - 1 - keys.begin;
   if (nearest >= visible.low && farthest < visible.high) {
@@ -36,7 +36,7 @@ void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, flo
   constexpr float kHidden = -std::numeric_limits<float>::infinity();
   const int64_t width = queries.width();
   for (int64_t key = 0; key < keys.count; ++key) {
-    float* const row = scores + key * width;
+    float* const row = products + key * width;
     const int64_t same_row = keys.begin + key - queries.begin;  // column at distance 0
     const int64_t begin = std::clamp<int64_t>(same_row + visible.low, 0, width);
     const int64_t end = std::clamp<int64_t>(same_row + visible.high, begin, width);
@@ -55,16 +55,15 @@ int64_t columns_size(int64_t rows, int64_t head_dim) {
   return (rest.begin + rest.width()) * head_dim;
 }
 
-void pack_rows(const HeadRows& x, float scale, float* to) {
+void pack_rows(const HeadRows& x, float* to) {
   for (int64_t row = 0; row < x.count; ++row) {
-    std::transform(x.row(row), x.row(row) + x.head_dim, to + row * x.head_dim,
-                   [scale](float value) { return scale * value; });
+    std::copy_n(x.row(row), x.head_dim, to + row * x.head_dim);
   }
 }
 
-void pack_columns(const HeadRows& x, const Tile& tile, float scale, float* to) {
+void pack_columns(const HeadRows& x, const Tile& tile, float* to) {
   const int64_t width = tile.width();
-  transpose(x.row(tile.begin), x.stride, tile.count, x.head_dim, scale, to, width);
+  transpose(x.row(tile.begin), x.stride, tile.count, x.head_dim, 1.0f, to, width);
   if (tile.count < width) {
     for (int64_t d = 0; d < x.head_dim; ++d) {
       std::fill(to + d * width + tile.count, to + (d + 1) * width, 0.0f);
@@ -72,10 +71,10 @@ void pack_columns(const HeadRows& x, const Tile& tile, float scale, float* to) {
   }
 }
 
-void pack_columns(const HeadRows& x, float scale, float* to) {
+void pack_columns(const HeadRows& x, float* to) {
   for (int64_t t = 0; t < tile_count(x.count); ++t) {
     const Tile tile = tile_at(t, x.count);
-    pack_columns(x, tile, scale, to + tile.begin * x.head_dim);
+    pack_columns(x, tile, to + tile.begin * x.head_dim);
   }
 }
 

@@ -22,18 +22,21 @@ struct Tile {
   int64_t width() const { return (count + 15) / 16 * 16; }
 };
 
+// Tiles that `rows` rows are cut into, and the one with that number; the last may be short.
 int64_t tile_count(int64_t rows);
 Tile tile_at(int64_t index, int64_t rows);
 
-// The numbers of the key tiles of which a query of `queries` sees a key.
+// Numbers of tiles that follow each other.
 struct TileRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
+
+// The key tiles of which a query of `queries` sees a key. keys: rows.
 TileRange visible_tiles(const VisibleKeys& visible, const Tile& queries, int64_t keys);
 
-// Sets the scores of hidden pairs to -inf. scores: [keys.count, queries.width()].
-void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, float* scores);
+// Sets the products of hidden pairs to -inf. products: [keys.count, queries.width()].
+void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, float* products);
 
 // Rows of one head of one block, as they lie in a tensor.
 struct HeadRows {
@@ -42,6 +45,7 @@ struct HeadRows {
   int64_t count;
   int64_t head_dim;
 
+  // The first element of a row.
   const float* row(int64_t index) const { return data + index * stride; }
 };
 
@@ -51,22 +55,24 @@ HeadRows head_rows(const at::Tensor& x_BnHD, int64_t block, int64_t head);
 // Elements of the memory that pack_columns() fills.
 int64_t columns_size(int64_t rows, int64_t head_dim);
 
-// to: the rows without gaps, [count, D], times scale.
-void pack_rows(const HeadRows& x, float scale, float* to);
-// to: each tile transposed and times scale, [D, width] from row tile.begin of [., D] on; columns
+// to: the rows without gaps, [count, D].
+void pack_rows(const HeadRows& x, float* to);
+// to: each tile transposed, [D, width] from row tile.begin of [., D] on; columns
 // beyond the tile's count are 0.
-void pack_columns(const HeadRows& x, float scale, float* to);
+void pack_columns(const HeadRows& x, float* to);
 // to: one tile of that.
-void pack_columns(const HeadRows& x, const Tile& tile, float scale, float* to);
+void pack_columns(const HeadRows& x, const Tile& tile, float* to);
 
-// c = a b, or c += a b. a_MK and b_KN lie without gaps but for rows of a that are a_stride apart.
-// Source: oneDNN's BRGEMM through LibTorch, which falls back to its BLAS on older processors.
+// Sizes of c_MN = a_MK b_KN. Rows of a are a_stride elements apart, those of b and c have no gaps.
 struct ProductShape {
   int64_t M;
   int64_t N;
   int64_t K;
   int64_t a_stride;
 };
+
+// c = a b, or with `add` c += a b.
+// Source: oneDNN's BRGEMM through LibTorch, which takes its BLAS on older processors.
 void product(const ProductShape& shape, bool add, const float* a_MK, const float* b_KN,
              float* c_MN);
 

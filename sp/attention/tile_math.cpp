@@ -85,43 +85,43 @@ template <int kDistance, int... kLane>
 }  // namespace
 
 RINGSIDE_FOR_EACH_PROCESSOR
-void softmax_step(float* __restrict scores_Kw, int64_t keys, int64_t width,
+void softmax_step(float* __restrict products_Kw, int64_t keys, int64_t width, float scale,
                   const OnlineSoftmax& state) {
   float* __restrict highest = state.highest_w;
   float* __restrict correction = state.correction_w;
   std::copy_n(highest, width, correction);
   for (int64_t k = 0; k < keys; ++k) {
-    const float* __restrict scores = scores_Kw + k * width;
+    const float* __restrict products = products_Kw + k * width;
     for (int64_t c = 0; c < width; ++c) {
-      highest[c] = std::max(highest[c], scores[c]);
+      highest[c] = std::max(highest[c], products[c]);
     }
   }
   // A sum of its own for the tile: over thousands of keys, one would lose digits.
   float sum[kMaxWidth] = {};
   for (int64_t k = 0; k < keys; ++k) {
-    float* __restrict scores = scores_Kw + k * width;
+    float* __restrict products = products_Kw + k * width;
     for (int64_t c = 0; c < width; ++c) {
-      const float p = exp_of(scores[c] - finite_or_zero(highest[c]));
-      scores[c] = p;
+      const float p = exp_of(scale * (products[c] - finite_or_zero(highest[c])));
+      products[c] = p;
       sum[c] += p;
     }
   }
   for (int64_t c = 0; c < width; ++c) {
-    correction[c] = exp_of(correction[c] - finite_or_zero(highest[c]));
+    correction[c] = exp_of(scale * (correction[c] - finite_or_zero(highest[c])));
     state.sum_w[c] = state.sum_w[c] * correction[c] + sum[c];
   }
 }
 
 RINGSIDE_FOR_EACH_PROCESSOR
-void softmax_backward(float* __restrict scores_Kw, float* __restrict dp_Kw, int64_t keys,
-                      int64_t width, const float* __restrict lse_w,
+void softmax_backward(float* __restrict products_Kw, float* __restrict dp_Kw, int64_t keys,
+                      int64_t width, float scale, const float* __restrict lse_w,
                       const float* __restrict delta_w) {
   for (int64_t k = 0; k < keys; ++k) {
-    float* __restrict scores = scores_Kw + k * width;
+    float* __restrict products = products_Kw + k * width;
     float* __restrict dp = dp_Kw + k * width;
     for (int64_t c = 0; c < width; ++c) {
-      const float p = exp_of(scores[c] - lse_w[c]);
-      scores[c] = p;
+      const float p = exp_of(scale * products[c] - lse_w[c]);
+      products[c] = p;
       dp[c] = p * (dp[c] - delta_w[c]);
     }
   }

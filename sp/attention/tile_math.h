@@ -14,22 +14,24 @@ namespace ringside::sp {
 
 inline constexpr int64_t kMaxWidth = 64;
 
-// Softmax of a row of queries over the key tiles seen so far.
+// Softmax of a row of queries over the key tiles seen so far. Products q k become scores when they
+// are multiplied by the scale, which is positive.
 struct OnlineSoftmax {
-  float* highest_w;     // highest score of each query, -inf before the first
-  float* sum_w;         // sum of exp(score - highest)
+  float* highest_w;     // highest product of each query, -inf before the first
+  float* sum_w;         // sum of exp(scale (product - highest))
   float* correction_w;  // out: what results so far are to be multiplied by
 };
 
-// Turns scores into exp(score - new highest), and brings highest and sum up to date. -inf: hidden;
-// a query without a visible key keeps highest -inf and sum 0. Source: FlashAttention-2 (Dao 2023),
-// algorithm 1.
-void softmax_step(float* scores_Kw, int64_t keys, int64_t width, const OnlineSoftmax& state);
+// Turns products into exp(scale (product - new highest)), and brings highest and sum up to date.
+// -inf: hidden; a query without a visible key keeps highest -inf and sum 0. Source:
+// FlashAttention-2 (Dao 2023), algorithm 1.
+void softmax_step(float* products_Kw, int64_t keys, int64_t width, float scale,
+                  const OnlineSoftmax& state);
 
-// scores_Kw: in: scores, -inf where hidden; out: p = exp(score - lse). dp_Kw: in: gradient of p;
-// out: that of the scores, p (dp - delta). A query with lse +inf takes no part.
-// Source: FlashAttention-2, algorithm 2.
-void softmax_backward(float* scores_Kw, float* dp_Kw, int64_t keys, int64_t width,
+// products_Kw: in: q k, -inf where hidden; out: p = exp(scale product - lse). dp_Kw: in: gradient
+// of p; out: that of the scores, p (dp - delta). A query with lse +inf takes no part. Source:
+// FlashAttention-2, algorithm 2.
+void softmax_backward(float* products_Kw, float* dp_Kw, int64_t keys, int64_t width, float scale,
                       const float* lse_w, const float* delta_w);
 
 // Multiplies column c by factor_w[c].

@@ -74,9 +74,8 @@ class PackedKeyHeads {
     float* const columns = columns_.mutable_data_ptr<float>();
     at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        pack_rows(head_rows(k_BmKD, i / heads_, i % heads_), 1.0f, rows + i * rows_.size(1));
-        pack_columns(head_rows(v_BmKD, i / heads_, i % heads_), 1.0f,
-                     columns + i * columns_.size(1));
+        pack_rows(head_rows(k_BmKD, i / heads_, i % heads_), rows + i * rows_.size(1));
+        pack_columns(head_rows(v_BmKD, i / heads_, i % heads_), columns + i * columns_.size(1));
       }
     });
   }
@@ -112,7 +111,7 @@ class ForwardTile {
   void run(const HeadRows& q, const Tile& queries, const PackedKeys& keys, const OutputRows& out,
            const RowFigures<float>& lse) const {
     const int64_t width = queries.width();
-    pack_columns(q, queries, scale_, query_columns_);
+    pack_columns(q, queries, query_columns_);
     std::fill_n(state_.highest_w, width, -kInfinity);
     std::fill_n(state_.sum_w, width, 0.0f);
     std::fill_n(out_columns_, head_dim_ * width, 0.0f);
@@ -123,13 +122,13 @@ class ForwardTile {
       product({tile.count, width, head_dim_, head_dim_}, false, keys.key_rows + at, query_columns_,
               scores_);
       hide(visible_, tile, queries, scores_);
-      softmax_step(scores_, tile.count, width, state_);
+      softmax_step(scores_, tile.count, width, scale_, state_);
       scale_columns(out_columns_, head_dim_, width, state_.correction_w);
       product({head_dim_, width, tile.count, tile.width()}, true, keys.value_columns + at, scores_,
               out_columns_);
     }
     for (int64_t i = 0; i < queries.count; ++i) {
-      lse[queries.begin + i] = state_.highest_w[i] + std::log(state_.sum_w[i]);
+      lse[queries.begin + i] = scale_ * state_.highest_w[i] + std::log(state_.sum_w[i]);
     }
     float* const divisor = state_.correction_w;
     for (int64_t i = 0; i < width; ++i) {
@@ -194,19 +193,19 @@ class BackwardHead {
   }
 
   void begin(const HeadRows& k, const HeadRows& v) const {
-    pack_rows(k, 1.0f, k_rows_);
-    pack_columns(k, 1.0f, k_columns_);
-    pack_rows(v, 1.0f, v_rows_);
+    pack_rows(k, k_rows_);
+    pack_columns(k, k_columns_);
+    pack_rows(v, v_rows_);
     std::fill_n(dk_rows_, keys_ * head_dim_, 0.0f);
     std::fill_n(dv_rows_, keys_ * head_dim_, 0.0f);
   }
 
   // Adds a query head's share to the gradients of the keys and values, and writes its own.
   void add(const QueryHead& head) const {
-    pack_rows(head.q, scale_, q_rows_);
-    pack_columns(head.q, scale_, q_columns_);
-    pack_rows(head.dout, 1.0f, dout_rows_);
-    pack_columns(head.dout, 1.0f, dout_columns_);
+    pack_rows(head.q, q_rows_);
+    pack_columns(head.q, q_columns_);
+    pack_rows(head.dout, dout_rows_);
+    pack_columns(head.dout, dout_columns_);
     set_row_figures(head);
     for (int64_t t = 0; t < tile_count(queries_); ++t) {
       const Tile queries = tile_at(t, queries_);
@@ -222,7 +221,9 @@ class BackwardHead {
 
   void end(const OutputRows& dk, const OutputRows& dv) const {
     for (int64_t row = 0; row < keys_; ++row) {
-      std::copy_n(dk_rows_ + row * head_dim_, head_dim_, dk.data + row * dk.stride);
+      const float* const dk_row = dk_rows_ + row * head_dim_;
+      std::transform(dk_row, dk_row + head_dim_, dk.data + row * dk.stride,
+                     [this](float value) { return scale_ * value; });
       std::copy_n(dv_rows_ + row * head_dim_, head_dim_, dv.data + row * dv.stride);
     }
   }
@@ -250,7 +251,7 @@ class BackwardHead {
     product(into_scores, false, k_rows_ + k_at, q_columns_ + q_at, scores_);
     product(into_scores, false, v_rows_ + k_at, dout_columns_ + q_at, dscores_);
     hide(visible_, keys, queries, scores_);
-    softmax_backward(scores_, dscores_, keys.count, width, lse_ + queries.begin,
+    softmax_backward(scores_, dscores_, keys.count, width, scale_, lse_ + queries.begin,
                      delta_ + queries.begin);
     const ProductShape into_keys{keys.count, head_dim_, queries.count, width};
     product(into_keys, true, scores_, dout_rows_ + q_at, dv_rows_ + k_at);

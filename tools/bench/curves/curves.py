@@ -1,17 +1,22 @@
 """Whether sequence parallelism and asynchrony change what is learnt, drawn as curves.
 
-  recorded   500 steps of GRPO over one recorded order of rollouts, on one rank and on two: the losses side by side.
-             A third run, on one rank with micro-batches of 48 tokens, sums the same terms in another order and shares
-             nothing with sequence parallelism: how far it parts from the first is the rounding of the dtype alone.
-  sft        the same three runs of supervised fine-tuning on arithmetic. Its loss has the size of the log-probs and
-             does not cross zero, as GRPO's does, so that a relative difference says something at every step.
-  live       the quickstart task for three seeds: one rank, two ranks, and asynchronously with rollouts up to four
-             versions old (one rank, truncated importance sampling): training reward and exact match on the test set.
+  recorded      500 steps of GRPO over one recorded order of rollouts, on one rank and on two: the losses side by side.
+                A third run, on one rank with micro-batches of 48 tokens, sums the same terms in another order and
+                shares nothing with sequence parallelism: how far it parts from the first is the dtype's rounding alone.
+  reproducible  the same with `sp.reproducible: 2`: two virtual ranks in one process, and in two. Every figure of every
+                update is to be equal to the bit, in any dtype.
+  sft           the three runs of `recorded`, of supervised fine-tuning on arithmetic. Its loss has the size of the
+                log-probs and does not cross zero, as GRPO's does, so that a relative difference says something at
+                every step.
+  live          the quickstart task for three seeds: one rank, two ranks, and asynchronously with rollouts up to four
+                versions old (one rank, truncated importance sampling): training reward and exact match on the test
+                set.
 
-Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|sft|live [--out DIRECTORY] [--seeds 1,2,3]
-       [--steps N] [--dtype float32|bfloat16|float64]
+Usage: .env/oracle/bin/python tools/bench/curves/curves.py recorded|reproducible|sft|live [--out DIRECTORY]
+       [--seeds 1,2,3] [--steps N] [--dtype float32|bfloat16|float64]
 Writes curves-WHAT[-DTYPE]-DATE.json and .png there (default: tools/bench/results) and exits 1 when the curves part:
-losses by more than 1 % in an optimizer step, final rewards by more than two standard errors.
+losses by more than 1 % in an optimizer step (reproducible: any figure by a bit), final rewards by more than two
+standard errors.
 """
 
 import argparse
@@ -50,6 +55,10 @@ LIVE_RUNS = {
 }
 
 
+VIRTUAL_RANKS = [*TWO_RANKS[2:], "sp.reproducible=2"]
+REPRODUCIBLE_RUNS = {"1": ["--nproc", "1", *VIRTUAL_RANKS], "2": ["--nproc", "2", *VIRTUAL_RANKS]}
+
+
 def make_model(folder: pathlib.Path):
     model = tiny_models.make_model(tiny_models.make_config("qwen3", heads=4, kv_heads=2, tied=True, layers=2), 3)
     tiny_models.save(model, folder / "model")
@@ -60,11 +69,23 @@ def recorded(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
     """GRPO's losses; the file of rollouts is repeated until there are `steps`."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        model = make_model(folder)
-        tiny_models.record_rollouts(model, folder / "rollouts.jsonl", RECORDED_GROUPS, GROUP_SIZE, 3)
-        recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, TOKENS_PER_MICRO_BATCH,
-                                                learning_rate=1e-5)
-        return side_by_side(folder, [recipe, "--rollouts", folder / "rollouts.jsonl"], steps, dtype)
+        return side_by_side(folder, recorded_grpo(folder), three_runs(), steps, dtype)
+
+
+def reproducible(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
+    """The same on two virtual ranks in one process and in two."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        result, _ = side_by_side(folder, recorded_grpo(folder), REPRODUCIBLE_RUNS, steps, dtype)
+        return result, result["curves"]["1"] == result["curves"]["2"]
+
+
+def recorded_grpo(folder: pathlib.Path) -> list:
+    model = make_model(folder)
+    tiny_models.record_rollouts(model, folder / "rollouts.jsonl", RECORDED_GROUPS, GROUP_SIZE, 3)
+    recipe = ringside_cli.write_grpo_recipe(folder, PROMPTS_PER_STEP, GROUP_SIZE, TOKENS_PER_MICRO_BATCH,
+                                            learning_rate=1e-5)
+    return [recipe, "--rollouts", folder / "rollouts.jsonl"]
 
 
 def sft(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
@@ -78,13 +99,16 @@ def sft(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
         words = ["algorithm.name=sft", f"model.path={folder / 'model'}", f"data.sft={folder / 'sft.jsonl'}",
                  "train.batch_size=16", f"train.tokens_per_micro_batch={TOKENS_PER_MICRO_BATCH}",
                  "optimizer.learning_rate=1e-4"]
-        return side_by_side(folder, words, steps, dtype)
+        return side_by_side(folder, words, three_runs(), steps, dtype)
 
 
-def side_by_side(folder: pathlib.Path, words: list, steps: int, dtype: str) -> tuple[dict, bool]:
-    """The curves of one training run on one rank, on two, and on one in small micro-batches."""
+def three_runs() -> dict[str, list[str]]:
     shorter = [*ringside_cli.layout(), f"train.tokens_per_micro_batch={SMALL_MICRO_BATCH}"]
-    layouts = {"1": ringside_cli.layout(), "2": TWO_RANKS, f"1, micro-batches of {SMALL_MICRO_BATCH} tokens": shorter}
+    return {"1": ringside_cli.layout(), "2": TWO_RANKS, f"1, micro-batches of {SMALL_MICRO_BATCH} tokens": shorter}
+
+
+def side_by_side(folder: pathlib.Path, words: list, layouts: dict, steps: int, dtype: str) -> tuple[dict, bool]:
+    """The curves of one training run on each of the layouts, and how far they part from that of the first."""
     curves = {}
     for ranks, layout in layouts.items():
         run_dir = folder / f"run{len(curves)}"
@@ -187,7 +211,9 @@ def draw(what: str, result: dict, path: pathlib.Path) -> None:
         axes[0].set(title="loss over one order of the data", xlabel="optimizer step")
         for name, other in list(result["curves"].items())[1:]:
             differences = [abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one["loss"], other["loss"], strict=True)]
-            axes[1].semilogy(differences, label=name, alpha=0.7)
+            axes[1].plot(differences, label=name, alpha=0.7)
+            if any(differences):
+                axes[1].set_yscale("log")
         axes[1].legend()
         axes[1].set(title="relative difference of the losses", xlabel="optimizer step")
     else:
@@ -207,14 +233,14 @@ def draw(what: str, result: dict, path: pathlib.Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["recorded", "sft", "live"])
+    parser.add_argument("what", choices=["recorded", "reproducible", "sft", "live"])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tools/bench/results")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--steps", type=int, default=0, help="default: 100 live, else 500")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"], help="model.dtype")
     options = parser.parse_args()
     steps = options.steps or (100 if options.what == "live" else 500)
-    measure = {"recorded": recorded, "sft": sft, "live": live}[options.what]
+    measure = {"recorded": recorded, "reproducible": reproducible, "sft": sft, "live": live}[options.what]
     result, passed = measure(steps, [int(seed) for seed in options.seeds.split(",")], options.dtype)
     options.out.mkdir(parents=True, exist_ok=True)
     what = options.what if options.dtype == "float32" else f"{options.what}-{options.dtype}"
