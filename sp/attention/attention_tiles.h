@@ -57,8 +57,8 @@ int64_t columns_size(int64_t rows, int64_t head_dim);
 
 // to: the rows without gaps, [count, D].
 void pack_rows(const HeadRows& x, float* to);
-// to: each tile transposed, [D, width] from row tile.begin of [., D] on; columns
-// beyond the tile's count are 0.
+// to: each tile transposed, [D, width], from row tile.begin of [., D] on. Columns beyond the tile's
+// count are 0, so that no product has to do with what was in memory before.
 void pack_columns(const HeadRows& x, float* to);
 // to: one tile of that.
 void pack_columns(const HeadRows& x, const Tile& tile, float* to);

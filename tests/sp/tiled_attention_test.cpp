@@ -94,6 +94,7 @@ TEST_CASE("windows that begin, end and lie between tiles equal fp64") {
        std::vector<std::pair<int64_t, int64_t>>{{-110, -100},
                                                 {-110, 0},
                                                 {0, 1},
+                                                {0, 66},
                                                 {-64, 0},
                                                 {-63, 1},
                                                 {-65, 65},
