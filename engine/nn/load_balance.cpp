@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <utility>
+#include "sp/functional/saved_context.h"
 
 namespace ringside::engine {
 namespace {
@@ -12,11 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Holder of the state, because an IValue stores intrusive pointers only.
-struct BalanceHolder : torch::CustomClassHolder {
-  explicit BalanceHolder(std::shared_ptr<LoadBalance::State> s) : state(std::move(s)) {}
-  std::shared_ptr<LoadBalance::State> state;
-};
+using StatePointer = std::shared_ptr<LoadBalance::State>;
 
 at::Tensor in_sum_dtype(const at::Tensor& scores) {
   return scores.to(scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
@@ -30,24 +26,23 @@ at::Tensor probabilities(const at::Tensor& scores_sX, ScoreKind kind) {
 // Identity, whose backward adds the gradient of the loss.
 struct WatchScores : torch::autograd::Function<WatchScores> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& scores_sX,
-                            const c10::intrusive_ptr<BalanceHolder>& holder, int64_t kind) {
+                            const StatePointer& state, int64_t kind) {
     ctx->save_for_backward({scores_sX});
-    ctx->saved_data["state"] = c10::IValue::make_capsule(holder);
+    sp::hold(ctx, state);
     ctx->saved_data["kind"] = kind;
     return scores_sX.view_as(scores_sX);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto capsule = ctx->saved_data["state"].toCapsule();
-    const LoadBalance::State& state = *static_cast<const BalanceHolder&>(*capsule).state;
-    TORCH_CHECK(state.gradient_X.defined(),
+    const auto state = sp::held<StatePointer>(ctx);
+    TORCH_CHECK(state->gradient_X.defined(),
                 "load balance: finish() was not called before the backward");
     const auto kind = static_cast<ScoreKind>(ctx->saved_data["kind"].toInt());
     const at::Tensor scores = in_sum_dtype(ctx->get_saved_variables()[0]);
     const at::Tensor p = probabilities(scores, kind);
-    const at::Tensor g = state.gradient_X.to(scores.scalar_type());
+    const at::Tensor g = state->gradient_X.to(scores.scalar_type());
     const at::Tensor centred =
-        (g - (p * g).sum(1, /*keepdim=*/true)) * state.copies_s1.to(scores.scalar_type());
+        (g - (p * g).sum(1, /*keepdim=*/true)) * state->copies_s1.to(scores.scalar_type());
     const at::Tensor added =
         kind == ScoreKind::kLogits ? p * centred : centred / scores.sum(1, /*keepdim=*/true);
     return {grads[0] + added.to(grads[0].scalar_type()), at::Tensor(), at::Tensor()};
@@ -72,8 +67,7 @@ at::Tensor LoadBalance::watch(const at::Tensor& scores_sX, int64_t layer, ScoreK
         at::sum(weighted, at::IntArrayRef{0}, /*keepdim=*/false, at::kDouble));
     return sp::KeptResults::Tensors{};
   });
-  return WatchScores::apply(scores_sX, c10::make_intrusive<BalanceHolder>(state_),
-                            static_cast<int64_t>(kind));
+  return WatchScores::apply(scores_sX, state_, static_cast<int64_t>(kind));
 }
 
 void LoadBalance::count(const at::Tensor& expert_sK, int64_t layer, sp::KeptResults* kept) const {

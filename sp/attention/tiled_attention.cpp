@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "sp/attention/attention_tiles.h"
 #include "sp/attention/tile_math.h"
@@ -31,7 +30,7 @@ OutputRows output_rows(at::Tensor& x_BnHD, int64_t block, int64_t head) {
           heads * head_dim};
 }
 
-// lse_BnH of one head of one block; no gaps between its elements where it is written.
+// A number of each row of one head of one block, as they lie in a tensor.
 template <class T>
 struct RowFigures {
   T* data;

@@ -1,5 +1,4 @@
-// Non-tensor state of an autograd function, kept in its context for the backward. Used by the .cpp
-// files of this folder.
+// Non-tensor state of an autograd function, kept in its context for the backward.
 #pragma once
 
 #include <ATen/core/ivalue.h>

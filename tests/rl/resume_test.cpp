@@ -17,6 +17,7 @@
 #include "rl/trainer/checkpoint.h"
 #include "rl/trainer/trainer.h"
 #include "tests/support/catch.h"
+#include "tests/support/hybrid_fields.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
 
@@ -312,15 +313,7 @@ TEST_CASE("a run with experts goes on with any number of ranks that hold them") 
 TEST_CASE("a run of a hybrid model goes on at another layout") {
   const test::TemporaryDirectory model, whole;
   nlohmann::json changes = five_experts("num_experts");
-  changes.update({{"model_type", "qwen3_next"},
-                  {"head_dim", 8},
-                  {"layer_types", {"linear_attention", "full_attention"}},
-                  {"linear_num_key_heads", 2},
-                  {"linear_num_value_heads", 4},
-                  {"linear_key_head_dim", 6},
-                  {"linear_value_head_dim", 5},
-                  {"linear_conv_kernel_dim", 4},
-                  {"shared_expert_intermediate_size", 16}});
+  changes.update(test::hybrid_fields());
   rl::Config config = with_model(model, changes);
   config.sp.placement = sp::Placement::kZigzag;
   config.train.steps = 5;

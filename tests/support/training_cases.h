@@ -16,6 +16,7 @@
 #include "rl/trainer/trainer.h"
 #include "rl/trainer/training_run.h"
 #include "tests/support/catch.h"
+#include "tests/support/hybrid_fields.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::test {
@@ -95,19 +96,11 @@ class Models {
   }
   // The first layer is a delta net, the second gated attention. Both have experts.
   static nlohmann::json with_delta_nets(nlohmann::json config) {
-    config.update({{"model_type", "qwen3_next"},
-                   {"architectures", {"Qwen3NextForCausalLM"}},
-                   {"head_dim", 8},
-                   {"layer_types", {"linear_attention", "full_attention"}},
-                   {"linear_num_key_heads", 2},
-                   {"linear_num_value_heads", 4},
-                   {"linear_key_head_dim", 6},
-                   {"linear_value_head_dim", 5},
-                   {"linear_conv_kernel_dim", 4},
+    config.update(hybrid_fields());
+    config.update({{"architectures", {"Qwen3NextForCausalLM"}},
                    {"num_experts", 5},
                    {"num_experts_per_tok", 2},
                    {"moe_intermediate_size", 24},
-                   {"shared_expert_intermediate_size", 16},
                    {"norm_topk_prob", true}});
     return config;
   }
