@@ -1,8 +1,9 @@
 """Opens a page of `ringside report` in headless Chromium, at desktop and phone widths, light and dark.
 
-Fails on a script error, on a request for anything but the page, on a page wider than the screen, and when the worst sample of a
-step is not found by three clicks. With --screenshots writes two pictures: a desktop in light, a phone in dark. Run by hand;
-needs Debian's chromium and the standard library.
+Fails on a script error, on a request for anything but the page, on a page wider than the screen, on a curve that the buttons above
+the curves break, and when the worst sample of a step is not found by three clicks. The step is that of --step, or else one three
+quarters into the first run; a page without samples has no such step. With --screenshots writes two pictures: a desktop in light,
+a phone in dark. Run by hand; needs Debian's chromium and the standard library.
 
 Usage: check_report.py PAGE.html [--step N] [--screenshots FOLDER] [--chromium PROGRAM]
 """
@@ -129,25 +130,51 @@ def open_page(browser: Browser, page: pathlib.Path, view: str) -> list[str]:
     return wrong
 
 
+def step_to_find(sampled: list[int], asked: int | None) -> int | None:
+    """The step whose worst sample is looked for, among those with samples: the nearest to the one that was asked for, or one three quarters into the run."""
+    if not sampled:
+        return None
+    return min(sampled, key=lambda step: abs(step - asked)) if asked is not None else sorted(sampled)[len(sampled) * 3 // 4]
+
+
+def share_of_width(step: int, first: int, last: int) -> float:
+    """Where a step is on a curve, as a share of the picture's width. A run of one step has an axis of one step."""
+    return (46 + (step - first) / max(1, last - first) * (320 - 46 - 14)) / 320
+
+
+def steps_a_click(first: int, last: int, width: float) -> float:
+    """Steps that two pixels of a curve stand for: a click cannot be more exact."""
+    return 2 * (last - first) / (width * (320 - 46 - 14) / 320)
+
+
 def clicks_to_worst(browser: Browser, step: int) -> int:
-    """Clicks on the first curve at the step, then on "earlier" or "later" until the step's worst sample is shown."""
+    """Clicks on the first curve at the step, then on "earlier" or "later" until the step's worst sample is shown, or that of a step that a
+    click cannot tell from it."""
     first, last = browser.value("(() => { const s = JSON.parse(document.getElementById('data').textContent).runs[0].steps; return [s[0], s[s.length - 1]]; })()")
     box = browser.value("(() => { const r = document.querySelector('#main-charts svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()")
-    share = (46 + (step - first) / (last - first) * (320 - 46 - 14)) / 320
-    browser.click(box[0] + share * box[2], box[1] + box[3] / 2)
+    browser.click(box[0] + share_of_width(step, first, last) * box[2], box[1] + box[3] / 2)
     for clicks in range(1, 4):
         shown = browser.value("document.querySelector('#sample-cards h3').textContent")
-        if shown.startswith(f"worst of step {step}:"):
-            return clicks
         at = int(browser.value("document.getElementById('step').value"))
+        if shown.startswith(f"worst of step {at}:") and (at == step or abs(at - step) <= steps_a_click(first, last, box[2])):
+            return clicks
         browser.click_on("#later" if at < step else "#earlier")
     raise SystemExit(f"check_report: three clicks did not lead to the worst sample of step {step}, but to: {shown}")
+
+
+def wrong_after(browser: Browser, selector: str) -> list[str]:
+    """Clicks on a button of the curves twice; returns what is wrong while it is pressed."""
+    browser.click_on(selector)
+    pressed = browser.value(f"document.querySelector({json.dumps(selector)}).getAttribute('aria-pressed')")
+    broken = browser.value("[...document.querySelectorAll('#main-charts svg path')].filter(path => /NaN|Infinity/.test(path.getAttribute('d'))).length")
+    browser.click_on(selector)
+    return ([f"{selector} is not pressed by a click"] if pressed != "true" else []) + ([f"{selector} breaks {broken} curves"] if broken else [])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=pathlib.Path)
-    parser.add_argument("--step", type=int, default=150, help="whose worst sample is looked for")
+    parser.add_argument("--step", type=int, help="whose worst sample is looked for (default: a step three quarters into the run)")
     parser.add_argument("--screenshots", type=pathlib.Path)
     parser.add_argument("--chromium", default="chromium")
     options = parser.parse_args()
@@ -157,8 +184,12 @@ def main() -> None:
         try:
             for view in VIEWS:
                 wrong = open_page(browser, options.page, view)
-                clicks = clicks_to_worst(browser, options.step)
-                print(f"{view}: {'; '.join(wrong) or 'good'}; the worst sample of step {options.step} is {clicks} clicks away")
+                for button in ("#log", "#outliers"):
+                    wrong += wrong_after(browser, button)
+                sampled = browser.value("Object.keys(JSON.parse(document.getElementById('data').textContent).runs[0].samples).map(Number)")
+                step = step_to_find(sampled, options.step)
+                found = "the run has no samples" if step is None else f"the worst sample of step {step} is {clicks_to_worst(browser, step)} clicks away"
+                print(f"{view}: {'; '.join(wrong) or 'good'}; {found}")
                 failed |= bool(wrong)
                 if options.screenshots and view in ("desktop light", "phone dark"):
                     options.screenshots.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "rl/report/html_report.h"
+#include "rl/trainer/run_directory.h"
 
 namespace ringside::tools {
 namespace {
@@ -25,7 +26,8 @@ int report(const ReportCommand& options) {
   const std::filesystem::path output =
       options.output.empty() ? options.run_dirs.front() / "report.html" : options.output;
   if (!check_writable("--output", output)) return kExitUsage;
-  const std::string page = rl::html_report(options.run_dirs);
+  const std::string page =
+      rl::html_report(options.run_dirs, {.trainer_at_work = rl::trainer_at_work});
   std::ofstream file(output, std::ios::binary | std::ios::trunc);
   if (!(file << page).flush()) {
     throw std::runtime_error("cannot write " + output.string());

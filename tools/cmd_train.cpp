@@ -1,6 +1,7 @@
 #include "tools/cmd_train.h"
 
 #include <ATen/ATen.h>
+#include <string.h>
 
 #include <atomic>
 #include <iostream>
@@ -10,6 +11,7 @@
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/report/log.h"
+#include "rl/report/start_record.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
 #include "rl/trainer/rank_work.h"
@@ -125,9 +127,17 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
     }
   } catch (const std::exception& error) {
     rl::log::copy_error(error_text(error));  // warnings.log; it is printed where it is caught
+    if (run->is_main_rank()) {
+      rl::append_end(options.run_dir, "failed", error_text(error));
+    }
     throw;
   }
-  return run->stop_signal();
+  const int signal = run->stop_signal();
+  if (run->is_main_rank()) {
+    rl::append_end(options.run_dir, signal == 0 ? "finished" : "stopped",
+                   signal == 0 ? "" : std::string("SIG") + sigabbrev_np(signal));
+  }
+  return signal;
 }
 
 int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {

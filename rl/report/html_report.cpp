@@ -15,6 +15,8 @@
 #include "rl/config/load.h"
 #include "rl/config/yaml_source.h"
 #include "rl/report/metrics_reader.h"
+#include "rl/report/report_curves.h"
+#include "rl/report/run_state.h"
 #include "rl/report/run_summary.h"
 
 namespace ringside::rl {
@@ -23,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using PageJson = nlohmann::ordered_json;
 
-constexpr std::size_t kMostPoints = 1000;   // of a curve
 constexpr std::size_t kMostWarnings = 200;  // of a run, the last ones
 constexpr std::string_view kDataMarker = "@REPORT_DATA@";
 
@@ -40,19 +41,8 @@ struct ReportRun {
   std::map<std::string, std::string> config;
   PageJson starts = PageJson::array();
   std::vector<std::string> warnings;
+  RunState state;
 };
-
-// Five digits: the page stays small, and a curve shows no more.
-PageJson rounded(double value) {
-  if (!std::isfinite(value)) {
-    return nullptr;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.5g", value);
-  const double shortened = std::strtod(text, nullptr);
-  const bool whole = std::abs(shortened) < 1e15 && shortened == std::floor(shortened);
-  return whole ? PageJson(static_cast<int64_t>(shortened)) : PageJson(shortened);
-}
 
 // Calls use(object, where) with each complete line of a file of JSON objects, if it exists.
 template <class Use>
@@ -117,7 +107,7 @@ std::string file_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-ReportRun read_run(const fs::path& dir) {
+ReportRun read_run(const fs::path& dir, const ReportOptions& options) {
   ReportRun run;
   run.name = fs::weakly_canonical(dir).filename().string();
   run.lines = read_metrics(dir / "metrics.jsonl");
@@ -130,6 +120,8 @@ ReportRun read_run(const fs::path& dir) {
   for_each_object(dir / "starts.jsonl",
                   [&](PageJson line) { run.starts.push_back(std::move(line)); });
   run.warnings = read_warnings(dir / "warnings.log");
+  run.state =
+      read_run_state(dir, run.lines, options.trainer_at_work && options.trainer_at_work(dir));
   return run;
 }
 
@@ -144,58 +136,6 @@ void name_apart(std::vector<ReportRun>& runs, const std::vector<fs::path>& dirs)
       const fs::path whole = fs::weakly_canonical(dirs[i]);
       runs[i].name = whole.parent_path().filename().string() + "/" + runs[i].name;
     }
-  }
-}
-
-// Mean of the values of `size` neighbouring lines; null without one.
-PageJson series_of(const std::vector<MetricsLine>& lines, const std::string& name,
-                   std::size_t size) {
-  PageJson values = PageJson::array();
-  for (std::size_t begin = 0; begin < lines.size(); begin += size) {
-    double sum = 0.0;
-    int64_t count = 0;
-    for (std::size_t i = begin; i < std::min(lines.size(), begin + size); ++i) {
-      if (const auto value = find_metric(lines[i].metrics, name)) {
-        sum += *value;
-        ++count;
-      }
-    }
-    values.push_back(count > 0 ? rounded(sum / static_cast<double>(count)) : PageJson());
-  }
-  const bool constant = std::all_of(values.begin(), values.end(),
-                                    [&](const PageJson& v) { return v == values.front(); });
-  return constant && !values.front().is_null() ? PageJson(values.front()) : values;
-}
-
-// tokens/s of each step, which metrics.jsonl does not hold.
-std::vector<MetricsLine> with_speed(std::vector<MetricsLine> lines) {
-  for (MetricsLine& line : lines) {
-    const auto tokens = find_metric(line.metrics, "num_tokens");
-    const auto seconds = find_metric(line.metrics, "step_time");
-    if (tokens && seconds && *seconds > 0.0) {
-      line.metrics.emplace_back("tokens_per_s", *tokens / *seconds);
-    }
-  }
-  return lines;
-}
-
-void add_curves(PageJson& page, const ReportRun& run) {
-  const auto lines = with_speed(run.lines);
-  const std::size_t size = (lines.size() + kMostPoints - 1) / kMostPoints;
-  PageJson steps = PageJson::array();
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i % size == 0) {
-      steps.push_back(lines[i].step);
-    }
-    for (const auto& [name, value] : lines[i].metrics) {
-      names.insert(name);
-    }
-  }
-  page["steps"] = std::move(steps);
-  page["series"] = PageJson::object();
-  for (const std::string& name : names) {
-    page["series"][name] = series_of(lines, name, size);
   }
 }
 
@@ -244,6 +184,7 @@ PageJson page_sample(const PageJson& sample, double scale, std::size_t most_toke
                 {"version", sample.at("version")},
                 {"group", sample.at("group_id")},
                 {"prompt", sample.at("prompt")},
+                {"answer", sample.contains("answer") ? sample["answer"] : PageJson()},
                 {"length", sample.at("length")},
                 {"scale", rounded(scale)}};
   if (page["prompt"].is_string()) {
@@ -272,33 +213,14 @@ void add_samples(PageJson& page, const ReportRun& run, const SampleDetail& detai
   }
 }
 
-// Steps in which an alarm metric was raised, as sentences.
-std::vector<std::string> alarm_sentences(const std::vector<MetricsLine>& lines) {
-  struct Raised {
-    int64_t count = 0, first = 0, last = 0;
-  };
-  std::map<std::string, Raised> alarms;
-  for (const MetricsLine& line : lines) {
-    for (const auto& [name, value] : line.metrics) {
-      if (name.starts_with("alarm/") && value > 0.0) {
-        Raised& raised = alarms[name];
-        raised.first = raised.count == 0 ? line.step : raised.first;
-        raised.last = line.step;
-        ++raised.count;
-      }
-    }
-  }
-  std::vector<std::string> sentences;
-  for (const auto& [name, raised] : alarms) {
-    sentences.push_back(name + " was raised in " + std::to_string(raised.count) +
-                        " steps, first in " + std::to_string(raised.first) + ", last in " +
-                        std::to_string(raised.last));
-  }
-  return sentences;
-}
-
 PageJson page_run(const ReportRun& run, const SampleDetail& detail) {
-  PageJson page{{"name", run.name}, {"summary", summarize_run(run.lines)}, {"starts", run.starts}};
+  PageJson page{
+      {"name", run.name},
+      {"state", describe_status(run.state)},
+      {"times", describe_times(run.state)},
+      {"failed", run.state.status == RunStatus::kFailed || run.state.status == RunStatus::kLost},
+      {"summary", summarize_run(run.lines)},
+      {"starts", run.starts}};
   page["stages"] = PageJson::array();
   for (const StageShare& share : stage_shares(run.lines)) {
     page["stages"].push_back({{"stage", share.stage},
@@ -306,11 +228,11 @@ PageJson page_run(const ReportRun& run, const SampleDetail& detail) {
                               {"seconds", rounded(share.seconds)},
                               {"share", rounded(share.share)}});
   }
-  page["warnings"] = alarm_sentences(run.lines);
+  page["warnings"] = report_alarms(run.lines);
   for (const std::string& warning : run.warnings) {
     page["warnings"].push_back(warning);
   }
-  add_curves(page, run);
+  page.update(report_curves(run.lines));
   add_samples(page, run, detail);
   return page;
 }
@@ -385,7 +307,7 @@ std::vector<SampleDetail> detail_levels() {
 std::string html_report(const std::vector<fs::path>& run_dirs, const ReportOptions& options) {
   std::vector<ReportRun> runs;
   for (const fs::path& dir : run_dirs) {
-    runs.push_back(read_run(dir));
+    runs.push_back(read_run(dir, options));
   }
   name_apart(runs, run_dirs);
   const std::string_view page = report_page();

@@ -34,6 +34,14 @@ std::string utc_time() {
   return text;
 }
 
+void append_line(const std::filesystem::path& path, const nlohmann::ordered_json& line) {
+  std::ofstream file(path, std::ios::app);
+  file << line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+  if (!file) {
+    throw std::runtime_error(path.string() + ": cannot be written");
+  }
+}
+
 }  // namespace
 
 Facts machine_facts() {
@@ -63,11 +71,7 @@ void append_start(const std::filesystem::path& path, std::int64_t step, std::int
   for (const auto& [name, value] : facts) {
     line[name] = value;
   }
-  std::ofstream file(path, std::ios::app);
-  file << line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-  if (!file) {
-    throw std::runtime_error(path.string() + ": cannot be written");
-  }
+  append_line(path, line);
 }
 
 std::optional<std::int64_t> steps_of_start(const std::string& line) {
@@ -75,6 +79,21 @@ std::optional<std::int64_t> steps_of_start(const std::string& line) {
   const bool known =
       json.is_object() && json.contains("steps") && json["steps"].is_number_integer();
   return known ? std::optional(json["steps"].get<std::int64_t>()) : std::nullopt;
+}
+
+void append_end(const std::filesystem::path& run_dir, const std::string& how,
+                const std::string& reason) {
+  std::ifstream starts(run_dir / "starts.jsonl");
+  std::int64_t start = 0;
+  for (std::string line; std::getline(starts, line);) {
+    ++start;
+  }
+  try {
+    append_line(run_dir / "ends.jsonl",
+                {{"time", utc_time()}, {"start", start}, {"how", how}, {"reason", reason}});
+  } catch (const std::runtime_error&) {
+    // A full disk is often why the run ends; that error must not be replaced by this one.
+  }
 }
 
 }  // namespace ringside::rl

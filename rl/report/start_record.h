@@ -1,5 +1,5 @@
-// Record of a start of a run: when, from which step, on what machine, with which versions. One JSON
-// object per line in RUN_DIR/starts.jsonl.
+// Records of a run's starts and of their ends: when, from which step, on what machine, with which
+// versions; how it ended. One JSON object per line in RUN_DIR/starts.jsonl and RUN_DIR/ends.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,12 @@ void append_start(const std::filesystem::path& path, std::int64_t step, std::int
 
 // The "steps" of one line of that file; nullopt if it is no such line.
 std::optional<std::int64_t> steps_of_start(const std::string& line);
+
+// Appends {"time", "start", "how", "reason"} to RUN_DIR/ends.jsonl; start: the newest line of
+// RUN_DIR/starts.jsonl, counted from 1. how: "finished", "stopped" (reason: by which signal) or
+// "failed" (reason: the error). A process that is killed leaves no end,
+// and so does a file that cannot be written.
+void append_end(const std::filesystem::path& run_dir, const std::string& how,
+                const std::string& reason);
 
 }  // namespace ringside::rl

@@ -31,4 +31,11 @@ const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
   return found->second.empty() ? nullptr : &found->second;
 }
 
+GrantedAnswers::GrantedAnswers(const Config& config, const PromptSet& prompts)
+    : order_(prompts.parts, static_cast<uint64_t>(config.seed), config.data.shuffle) {
+  for (const Prompt& prompt : prompts.prompts) {
+    answers_.push_back(prompt.answer);
+  }
+}
+
 }  // namespace ringside::rl

@@ -1,4 +1,4 @@
-// Token ids of the prompt of a granted group.
+// Token ids of the prompt, and the reference answer, of a granted group.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,21 @@ class GrantedPrompts {
   PromptLimit limit_;
   // Token ids of recently requested prompts; empty: cannot be encoded.
   std::map<int64_t, std::vector<int64_t>> ids_;
+};
+
+// The reference answers of the same groups.
+// Thread safety: none.
+class GrantedAnswers {
+ public:
+  // Throws: std::invalid_argument without a prompt.
+  GrantedAnswers(const Config& config, const PromptSet& prompts);
+
+  // Empty if the record has none. group_id: at least 0.
+  const std::string& of(int64_t group_id) { return answers_[order_.at(group_id)]; }
+
+ private:
+  std::vector<std::string> answers_;  // by prompt
+  DataOrder order_;
 };
 
 }  // namespace ringside::rl

@@ -101,8 +101,10 @@ std::optional<std::vector<int64_t>> known_stop_ids(
   return from_model ? model.eos_token_ids : stop_ids(config, model, *tokenizer);
 }
 
-// Sets the admission rules of rollouts and workers.
-void set_admission(bridge::TrainerOptions& options, const Config& config) {
+// Sets the admission rules of rollouts and workers. Returns the answers of the prompts, if they are
+// known here.
+std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
+                                              const Config& config) {
   const engine::ModelConfig model = load_model_config(config, config.model.path);
   auto tokenizer = known_tokenizer(config);
   auto prompts = known_prompts(config, tokenizer);
@@ -117,11 +119,14 @@ void set_admission(bridge::TrainerOptions& options, const Config& config) {
     }
   }
   std::unique_ptr<GrantedPrompts> granted;
+  std::unique_ptr<GrantedAnswers> answers;
   if (!prompts.prompts.empty() && tokenizer) {
+    answers = std::make_unique<GrantedAnswers>(config, prompts);
     granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
   }
   options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
                                                       std::move(granted), std::move(held_out_ids));
+  return answers;
 }
 
 // Durations of one kind of work over a run.
@@ -224,8 +229,10 @@ class LiveSource final : public RolloutSource {
 
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
-             const std::filesystem::path& directory, int64_t last_step)
-      : eval_(config.eval),
+             const std::filesystem::path& directory, int64_t last_step,
+             std::unique_ptr<GrantedAnswers> answers)
+      : answers_(std::move(answers)),
+        eval_(config.eval),
         dtype_(scalar_type(published_dtype(config))),
         adapters_alone_(config.lora.publish == LoraPublish::kAdapter),
         shares_memory_(config.weights.shared_memory),
@@ -265,6 +272,10 @@ class LiveSource final : public RolloutSource {
   // After the last step nothing is sampled, unless the workers evaluate its weights.
   bool reads_weights(int64_t next_step) const override {
     return next_step <= last_step_ || (has_evaluation() && evaluation_is_due(eval_, next_step - 1));
+  }
+
+  std::string reference_answer(int64_t group_id) override {
+    return answers_ && group_id >= 0 ? answers_->of(group_id) : "";
   }
 
   bool has_evaluation() const override { return eval_.by == EvalBy::kWorkers; }
@@ -377,6 +388,7 @@ class LiveSource final : public RolloutSource {
     intake_.publish(std::move(snapshot), next_step);
   }
 
+  std::unique_ptr<GrantedAnswers> answers_;  // null: not known here
   EvalConfig eval_;
   at::ScalarType dtype_;
   bool adapters_alone_;  // a version is the adapters, not the whole model
@@ -422,11 +434,11 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   std::filesystem::create_directories(directory);
   bridge::TrainerOptions options = trainer_options(
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
-  set_admission(options, config);
+  auto answers = set_admission(options, config);
   options.newest_of_term = record_start(directory, options.trainer_term, restored_version);
   try {
     return std::make_unique<LiveSource>(config, options, step_rules(config, restored_version),
-                                        directory, last_step);
+                                        directory, last_step, std::move(answers));
   } catch (const bridge::BindError& error) {
     throw std::runtime_error(
         std::string(error.address == options.rollout_address ? "bridge.rollout_address"

@@ -115,6 +115,7 @@ Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
                {"version", rollout.versions.empty() ? -1 : rollout.versions.front().version},
                {"prompt", text_of(tokenizer, rollout.prompt_ids)},
+               {"answer", sample.answer.empty() ? Json() : Json(sample.answer)},
                {"completion", text_of(tokenizer, rollout.completion_ids)},
                {"length", length}};
   Json tokens = Json::array();

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
@@ -49,6 +50,7 @@ class RolloutLog {
 // A rollout of the step with its figures per loss token.
 struct LoggedSample {
   const bridge::Rollout* rollout = nullptr;
+  std::string answer{};                   // the prompt's reference answer; empty without one
   double reward = 0.0;                    // the total that advantages are computed from
   std::span<const double> advantage{};    // [n] n = its loss tokens
   std::span<const double> old_logprob{};  // [n] trainer's, before the step
@@ -67,8 +69,9 @@ class SampleLog {
             std::optional<engine::Tokenizer> tokenizer);
 
   // Appends {step, logged_in_term, group_id, sample_index, reward, rewards [[name, value]],
-  // finish_reason, version, prompt, completion, length, tokens [text], logprobs, old_logprobs,
-  // new_logprobs, advantages} for each sample. The last five have one value for each of the first
+  // finish_reason, version, prompt, answer, completion, length, tokens [text], logprobs,
+  // old_logprobs, new_logprobs, advantages} for each sample; answer is null if it is empty. The
+  // last five have one value for each of the first
   // kMaxTokens completion tokens; the last three are null for a token without loss, and absent
   // where the sample has none. Without a tokenizer prompt and completion are null, and tokens are
   // ids as text. version: of the first token.

@@ -54,6 +54,9 @@ class RolloutSource {
   virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                            std::chrono::milliseconds timeout) = 0;
 
+  // The reference answer of the group's prompt; empty if the source knows none.
+  virtual std::string reference_answer(int64_t group_id) { return {}; }
+
   // Whether evaluate() works: the source has workers that make samples of held-out prompts.
   virtual bool has_evaluation() const { return false; }
   // Completions of held-out prompts by the workers, under the weights published last.

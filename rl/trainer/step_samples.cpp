@@ -45,7 +45,7 @@ std::vector<double> StepSamples::logprobs() const {
 }
 
 void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-                        const StepAdvantages& advantages) {
+                        const StepAdvantages& advantages, RolloutSource* source) {
   picked_.clear();
   documents_.clear();
   temperature_.clear();
@@ -55,7 +55,10 @@ void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBat
   const auto count = static_cast<std::size_t>(run_.config().log.samples);
   for (const std::size_t i : lowest_and_highest(reward, count)) {
     const sp::Range tokens{begin[i], begin[i + 1]};
-    LoggedSample sample{&rollouts[i], reward[i]};
+    LoggedSample sample{&rollouts[i], {}, reward[i]};
+    if (source != nullptr) {
+      sample.answer = source->reference_answer(rollouts[i].group_id);
+    }
     sample.advantage =
         std::span(advantages.advantage).subspan(tokens.begin, tokens.end - tokens.begin);
     picked_.push_back({sample, tokens});

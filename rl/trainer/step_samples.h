@@ -8,6 +8,7 @@
 
 #include "rl/data/training_batch.h"
 #include "rl/rollouts/rollout_log.h"
+#include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/training_run.h"
 
 namespace ringside::rl {
@@ -20,9 +21,9 @@ class StepSamples {
   explicit StepSamples(TrainingRun& run);
 
   // Picks samples of the step and computes their log-probs. The arguments must live until
-  // write().
+  // write(). source: rank 0's, which knows the reference answers; else null.
   void score(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-             const StepAdvantages& advantages);
+             const StepAdvantages& advantages, RolloutSource* source);
   // Computes their log-probs again, after the step's updates, and writes them on rank 0.
   void write();
 

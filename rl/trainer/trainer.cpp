@@ -75,12 +75,12 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, St
 
 // Collective, with log.samples.
 void log_rollouts(Parts& parts, int64_t step, std::span<const bridge::Rollout> rollouts,
-                  const StepBatch& batch, const StepAdvantages& advantages) {
+                  const StepBatch& batch, const StepAdvantages& advantages, RolloutSource* source) {
   if (parts.rollout_log) {
     parts.rollout_log->write(step, rollouts, batch.columns.begin, advantages.advantage);
   }
   if (parts.samples) {
-    parts.samples->score(rollouts, batch, advantages);
+    parts.samples->score(rollouts, batch, advantages, source);
   }
 }
 
@@ -125,8 +125,9 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       learner.score(mini_batches, batch);
       return learner.compute_advantages(batch);
     });
-    times.time("samples",
-               [&] { log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages); });
+    times.time("samples", [&] {
+      log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages, source);
+    });
     const StepUpdates updates =
         times.time("train", [&] { return learner.update(mini_batches, batch); });
     learner.adapt(updates, advantages);

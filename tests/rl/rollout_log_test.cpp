@@ -194,14 +194,16 @@ TEST_CASE("a sample's figures stand at its loss tokens, and long completions are
   const std::vector<double> advantage{1.0, 2.0}, old_logprob{-0.5, -1.0}, next{-0.25, -2.0};
   longer.completion_ids.assign(SampleLog::kMaxTokens + 5, 9);
   longer.logprobs.assign(SampleLog::kMaxTokens + 5, -1.0F);
-  const std::vector<LoggedSample> samples{{&masked, 0.75, advantage, old_logprob, next},
-                                          {&longer, 0.0}};
+  const std::vector<LoggedSample> samples{{&masked, "72", 0.75, advantage, old_logprob, next},
+                                          {&longer, "", 0.0}};
   log.write(4, samples);
   const auto lines = lines_of(folder.path() / "samples.jsonl");
   REQUIRE(lines.size() == 2);
   CHECK(lines[0].at("step") == 4);
   CHECK(lines[0].at("reward") == 0.75);
   CHECK(lines[0].at("rewards").size() == 2);
+  CHECK(lines[0].at("answer") == "72");
+  CHECK(lines[1].at("answer").is_null());
   CHECK(lines[0].at("tokens") == nlohmann::json::parse(R"(["5", "6", "7"])"));
   CHECK(lines[0].at("advantages") == nlohmann::json::parse("[1.0, null, 2.0]"));
   CHECK(lines[0].at("old_logprobs") == nlohmann::json::parse("[-0.5, null, -1.0]"));

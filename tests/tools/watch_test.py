@@ -218,6 +218,12 @@ class Watch(unittest.TestCase):
         steps = self.steps(self.run_dir)
         self.assertEqual(run["steps"], list(range(61)))
         self.assertEqual(len(run["samples"]), 60)
+        self.assertEqual(run["state"], "finished: 60 of 60 steps done")
+        self.assertEqual(sorted(name for name in run["series"] if name not in run["meanings"]), [])
+        answers = {row["prompt"]: row["answer"] for row in map(json.loads, (self.data / "train.jsonl").read_text().splitlines())}
+        for samples in run["samples"].values():
+            for sample in samples:
+                self.assertEqual(sample["answer"], answers[sample["prompt"]])
         for name in ("reward", "loss", "learning_rate", "eval_reward", "tokens_per_s"):
             self.assertEqual(len(run["series"][name]), 61)
         self.assertAlmostEqual(run["series"]["reward"][60], steps[60]["reward"], delta=1e-3)
