@@ -141,7 +141,7 @@ void add_logprobs_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "processes to start (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_option("overrides", options->overrides, "key.sub=value");
   command->callback([options, &context] { context.exit_code = logprobs(*options, context); });

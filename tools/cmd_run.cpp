@@ -86,7 +86,7 @@ void add_run_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "trainer processes (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "

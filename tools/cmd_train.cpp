@@ -49,10 +49,9 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
     return true;
   }
   const bool recorded = !options.rollouts.empty();
-  if (loaded.config.algorithm.name == rl::AlgorithmName::kSft &&
-      (recorded || !options.prime_rl.empty())) {
+  if (loaded.config.algorithm.task == rl::Task::kSft && (recorded || !options.prime_rl.empty())) {
     std::cerr << (recorded ? "--rollouts" : "--prime-rl")
-              << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
+              << ": algorithm.task sft trains on data.sft and takes no rollouts\n";
     return false;
   }
   if (options.checked) {
@@ -114,13 +113,13 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
       return;
     }
     begin(options, config, plan);
-    if (config.algorithm.name != rl::AlgorithmName::kSft) {
+    if (config.algorithm.task != rl::Task::kSft) {
       source = make_source(options, config, *run);
     }
   });
   finish_on_stop_signals();
   try {
-    if (config.algorithm.name == rl::AlgorithmName::kSft) {
+    if (config.algorithm.task == rl::Task::kSft) {
       rl::train_sft(*run);
     } else {
       rl::train_rl(*run, source.get());
@@ -143,7 +142,7 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
 int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   const bool given = loaded.config.algorithm.advantage.estimator == rl::AdvantageEstimator::kGiven;
   const bool recorded = given || !options.rollouts.empty() || !options.prime_rl.empty();
-  const bool fine_tuning = loaded.config.algorithm.name == rl::AlgorithmName::kSft;
+  const bool fine_tuning = loaded.config.algorithm.task == rl::Task::kSft;
   return dry_run(loaded, recorded && !fine_tuning, options.nproc);
 }
 
@@ -195,7 +194,7 @@ void add_train_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "processes to start (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "

@@ -24,7 +24,7 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
   LaunchOptions options;
   options.num_trainers = run.num_trainers;
   options.trainer_args = arguments("train", run, run.trainer_options);
-  const bool samples = run.with_workers && config.algorithm.name != rl::AlgorithmName::kSft;
+  const bool samples = run.with_workers && config.algorithm.task != rl::Task::kSft;
   for (int64_t worker = 0; samples && worker < config.rollout.num_workers; ++worker) {
     options.worker_args.push_back(
         arguments("rollout", run, {"--worker-id", "worker" + std::to_string(worker)}));
@@ -40,16 +40,16 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
 
 int trainer_processes(const rl::Config& config, int nproc) {
   rl::ParallelConfig parallel = config.parallel;
-  rl::fix_replicas(parallel, config.sp.reproducible > 0 ? 0 : nproc);
+  rl::fix_replicas(parallel, config.sp.virtual_ranks > 0 ? 0 : nproc);
   const auto ranks = static_cast<int>(parallel.world_size());
   const int processes = nproc == 0 ? ranks : nproc;
   const bool virtual_ranks =
-      config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
+      config.sp.virtual_ranks > 0 && processes < ranks && ranks % processes == 0;
   if (processes != ranks && !virtual_ranks) {
     throw std::invalid_argument(
         std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
         std::to_string(ranks) + " ranks" +
-        (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
+        (config.sp.virtual_ranks > 0 ? ", of which each process must carry equally many" : ""));
   }
   return processes;
 }

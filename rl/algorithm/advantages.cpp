@@ -80,7 +80,7 @@ Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
   const double mean = group.mean();
   const auto others = static_cast<double>(group.size() - 1);
   switch (config.estimator) {
-    case AdvantageEstimator::kGrpo:
+    case AdvantageEstimator::kGroupMean:
       return (group - mean) / divisors(group, batch_std, config);
     case AdvantageEstimator::kRloo:
       return (group - (group.sum() - group) / others) / divisors(group, batch_std, config);
@@ -116,7 +116,7 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
     throw std::invalid_argument("group_advantages: estimator " + word(of) +
                                 " is not made of one reward a sample");
   }
-  check_std(config, of == AdvantageEstimator::kGrpo || of == AdvantageEstimator::kRloo);
+  check_std(config, of == AdvantageEstimator::kGroupMean || of == AdvantageEstimator::kRloo);
   const Groups groups = as_groups(rewards, group_size);
   const double batch_std = standard_deviation(groups.reshaped<Eigen::RowMajor>(), config.unbiased);
   std::vector<double> advantages(rewards.size(), 0.0);
@@ -139,7 +139,7 @@ std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards
                                 " weights; expected at least one, and as many weights");
   }
   AdvantageConfig each = config;
-  each.estimator = AdvantageEstimator::kGrpo;
+  each.estimator = AdvantageEstimator::kGroupMean;
   check_std(config, /*any=*/false);
   const auto samples = static_cast<Eigen::Index>(rewards[0].size());
   Eigen::ArrayXd sum = Eigen::ArrayXd::Zero(samples);

@@ -17,12 +17,13 @@ at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
 at::Tensor ppo_clip(const at::Tensor& advantage, const at::Tensor& ratio,
                     const AlgorithmConfig& config) {
   const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
-  const at::Tensor bounded = config.delta > 0 ? ratio.clamp_max(config.delta) : ratio;
+  const at::Tensor bounded =
+      config.ppo_clip.delta > 0 ? ratio.clamp_max(config.ppo_clip.delta) : ratio;
   const at::Tensor loss = at::maximum(-advantage * bounded, -advantage * clipped);
-  if (config.dual_clip == 0) {
+  if (config.ppo_clip.dual_clip == 0) {
     return loss;
   }
-  return at::where(advantage < 0, at::minimum(loss, -advantage * config.dual_clip), loss);
+  return at::where(advantage < 0, at::minimum(loss, -advantage * config.ppo_clip.dual_clip), loss);
 }
 
 at::Tensor cispo(const PolicyTerms& terms, const at::Tensor& ratio, const AlgorithmConfig& config) {
@@ -33,8 +34,8 @@ at::Tensor cispo(const PolicyTerms& terms, const at::Tensor& ratio, const Algori
 at::Tensor sapo(const at::Tensor& advantage, const at::Tensor& ratio,
                 const AlgorithmConfig& config) {
   const at::Tensor tau =
-      at::where(advantage > 0, at::full_like(ratio, config.sapo_tau_positive).detach(),
-                at::full_like(ratio, config.sapo_tau_negative).detach());
+      at::where(advantage > 0, at::full_like(ratio, config.sapo.tau_positive).detach(),
+                at::full_like(ratio, config.sapo.tau_negative).detach());
   return -advantage * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
 }
 
@@ -83,7 +84,7 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
 }
 
 std::pair<double, double> ratio_bounds(const AlgorithmConfig& config) {
-  if (config.loss == PolicyLossName::kCispo && config.cispo_bounds == CispoBounds::kAbsolute) {
+  if (config.loss == PolicyLossName::kCispo && config.cispo.bounds == CispoBounds::kAbsolute) {
     return {config.clip_low, config.clip_high};
   }
   return {1.0 - config.clip_low, 1.0 + config.clip_high};

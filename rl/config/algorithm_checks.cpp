@@ -32,13 +32,14 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
                             word(estimator) + " has none; expected none"});
   }
   const bool divided =
-      estimator == AdvantageEstimator::kGrpo || estimator == AdvantageEstimator::kRloo;
+      estimator == AdvantageEstimator::kGroupMean || estimator == AdvantageEstimator::kRloo;
   const bool plain =
       a.advantage.std == AdvantageStd::kGroup || a.advantage.std == AdvantageStd::kNone;
   if (!divided && !plain) {
-    mistakes.push_back({"algorithm.advantage.std",
-                        "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
-                            " does not use it; expected estimator grpo or rloo, or std group"});
+    mistakes.push_back(
+        {"algorithm.advantage.std",
+         "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
+             " does not use it; expected estimator group_mean or rloo, or std group"});
   }
   if (estimator == AdvantageEstimator::kGdpo && a.reward.clip > 0) {
     mistakes.push_back({"algorithm.reward.clip",
@@ -129,8 +130,8 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
   const auto refuse = [&](const std::string& why) {
     mistakes.push_back({"algorithm.router_replay", "is " + word(replay) + ", but " + why});
   };
-  if (c.algorithm.name == AlgorithmName::kSft) {
-    refuse("algorithm.name sft has neither rollouts nor an old policy; expected none");
+  if (c.algorithm.task == Task::kSft) {
+    refuse("algorithm.task sft has neither rollouts nor an old policy; expected none");
     return;
   }
   const RolloutServer server = c.rollout.server;
@@ -161,17 +162,17 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
                             word(a.loss_aggregation) +
                             " does not use it; expected 0, or loss_aggregation constant"});
   }
-  for (const auto& [key, value] :
-       {std::pair{"algorithm.dual_clip", a.dual_clip}, std::pair{"algorithm.delta", a.delta}}) {
+  for (const auto& [key, value] : {std::pair{"algorithm.ppo_clip.dual_clip", a.ppo_clip.dual_clip},
+                                   std::pair{"algorithm.ppo_clip.delta", a.ppo_clip.delta}}) {
     if (value != 0 && a.loss != PolicyLossName::kPpoClip) {
       mistakes.push_back({key, "is " + text_of(value) + ", but algorithm.loss " + word(a.loss) +
                                    " does not use it; expected 0, or loss ppo_clip"});
     }
   }
-  if (a.dual_clip != 0 && a.dual_clip <= 1) {
-    mistakes.push_back(
-        {"algorithm.dual_clip",
-         "is " + text_of(a.dual_clip) + ", which would clip every loss; expected above 1, or 0"});
+  if (a.ppo_clip.dual_clip != 0 && a.ppo_clip.dual_clip <= 1) {
+    mistakes.push_back({"algorithm.ppo_clip.dual_clip",
+                        "is " + text_of(a.ppo_clip.dual_clip) +
+                            ", which would clip every loss; expected above 1, or 0"});
   }
   const bool per_token = a.loss == PolicyLossName::kDppoTv || a.loss == PolicyLossName::kGmpo ||
                          a.loss == PolicyLossName::kReinforce;
@@ -199,14 +200,14 @@ std::string text_of(double value) {
 }
 
 void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
-  const bool grpo = c.algorithm.name == AlgorithmName::kGrpo;
-  if (grpo) {
+  const bool rl = c.algorithm.task == Task::kRl;
+  if (rl) {
     check_estimator(c.algorithm, c.rollout.group_size, mistakes);
     check_given(c.algorithm, mistakes);
   }
-  if (!grpo && c.algorithm.preset != "none") {
+  if (!rl && c.algorithm.preset != "none") {
     mistakes.push_back({"algorithm.preset",
-                        "is " + c.algorithm.preset + ", but algorithm.name is sft; expected none"});
+                        "is " + c.algorithm.preset + ", but algorithm.task is sft; expected none"});
   }
   check_reward(c, mistakes);
   check_loss(c, mistakes);
@@ -220,8 +221,7 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
                             std::to_string(c.rollout.max_completion_tokens) +
                             "; expected at most that"});
   }
-  const auto samples =
-      grpo ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;
+  const auto samples = rl ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;
   if (c.train.num_mini_batches > samples) {
     mistakes.push_back({"train.num_mini_batches",
                         "is " + std::to_string(c.train.num_mini_batches) + ", but a step has " +

@@ -110,12 +110,13 @@ void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
                           ", which factors parallel.context_parallel_size, but that is 0; expected "
                           "context_parallel_size above 0, or method auto"});
   }
-  if (c.sp.reproducible > 0 && c.sp.reproducible != parallel.sequence_parallel_size()) {
-    mistakes.push_back({"sp.reproducible", "is " + std::to_string(c.sp.reproducible) +
-                                               " virtual ranks, but parallel.* asks for " +
-                                               std::to_string(parallel.sequence_parallel_size()) +
-                                               " sequence-parallel ranks; expected the same number "
-                                               "(fewer processes carry them: --nproc)"});
+  if (c.sp.virtual_ranks > 0 && c.sp.virtual_ranks != parallel.sequence_parallel_size()) {
+    mistakes.push_back(
+        {"sp.virtual_ranks", "is " + std::to_string(c.sp.virtual_ranks) +
+                                 " virtual ranks, but parallel.* asks for " +
+                                 std::to_string(parallel.sequence_parallel_size()) +
+                                 " sequence-parallel ranks; expected the same number "
+                                 "(fewer processes carry them: --nproc)"});
   }
   if (c.sp.ring_backward != RingBackward::kP2p && c.sp.ring_impl != sp::RingImpl::kP2p) {
     mistakes.push_back({"sp.ring_backward",
@@ -251,7 +252,7 @@ void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
   if (!c.data.eval.empty()) {
     mistakes.push_back(
         {"data.eval", "is " + c.data.eval +
-                          ", but algorithm.name sft computes no rewards; expected \"\", and "
+                          ", but algorithm.task sft computes no rewards; expected \"\", and "
                           "held-out documents in data.sft_eval"});
   }
   if (c.eval.every > 0 && eval_sets(c).empty()) {
@@ -271,7 +272,7 @@ void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
 
 // Reinforcement learning, and keys of supervised fine-tuning, which it does not read.
 void check_no_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
-  const std::string why = ", but only algorithm.name sft reads it; expected ";
+  const std::string why = ", but only algorithm.task sft reads it; expected ";
   if (c.train.epochs > 0) {
     mistakes.push_back(
         {"train.epochs", "is " + std::to_string(c.train.epochs) + why + "0, and train.steps"});
@@ -300,9 +301,9 @@ void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
                                             "completion of a prompt would be the same; expected "
                                             "eval.temperature above 0, or eval.samples 1"});
   }
-  if (c.eval.samples > 1 && c.algorithm.name == AlgorithmName::kSft) {
+  if (c.eval.samples > 1 && c.algorithm.task == Task::kSft) {
     mistakes.push_back({"eval.samples", "is " + std::to_string(c.eval.samples) +
-                                            ", but algorithm.name sft samples nothing: it computes "
+                                            ", but algorithm.task sft samples nothing: it computes "
                                             "the loss on data.sft_eval; expected eval.samples 1"});
   }
 }
@@ -312,9 +313,9 @@ void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes
   if (c.eval.by != EvalBy::kWorkers) {
     return;
   }
-  if (c.algorithm.name == AlgorithmName::kSft) {
+  if (c.algorithm.task == Task::kSft) {
     mistakes.push_back({"eval.by",
-                        "is workers, but algorithm.name sft has none: it computes the loss on "
+                        "is workers, but algorithm.task sft has none: it computes the loss on "
                         "data.sft_eval; expected eval.by embedded"});
   } else if (c.rollout.reward == "worker") {
     mistakes.push_back({"eval.by",
@@ -386,7 +387,7 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_activations(c, mistakes);
   check_curve(c.bridge.curve, mistakes);
   check_lora(c, mistakes);
-  if (c.algorithm.name == AlgorithmName::kSft) {
+  if (c.algorithm.task == Task::kSft) {
     check_fine_tuning(c, mistakes);
   } else {
     check_no_fine_tuning(c, mistakes);

@@ -99,7 +99,7 @@ struct RolloutConfig {
 };
 
 struct AdvantageConfig {
-  AdvantageEstimator estimator = AdvantageEstimator::kGrpo;
+  AdvantageEstimator estimator = AdvantageEstimator::kGroupMean;
   AdvantageStd std = AdvantageStd::kGroup;
   double eps = 1e-4;
   bool unbiased = true;
@@ -133,8 +133,21 @@ struct CriticConfig {
   double max_grad_norm = 1.0;
 };
 
+// Keys of one loss each, in a block of its name.
+struct PpoClipConfig {
+  double dual_clip = 0.0;
+  double delta = 0.0;
+};
+struct CispoConfig {
+  CispoBounds bounds = CispoBounds::kRelative;
+};
+struct SapoConfig {
+  double tau_positive = 1.0;
+  double tau_negative = 1.05;
+};
+
 struct AlgorithmConfig {
-  AlgorithmName name = AlgorithmName::kGrpo;
+  Task task = Task::kRl;
   std::string preset = "none";
   double kl_coef = 0.0;
   KlEstimator kl_estimator = KlEstimator::kK3;
@@ -151,11 +164,9 @@ struct AlgorithmConfig {
   ImportanceLevel importance_level = ImportanceLevel::kToken;
   double clip_low = 0.2;
   double clip_high = 0.2;
-  double dual_clip = 0.0;
-  double delta = 0.0;
-  CispoBounds cispo_bounds = CispoBounds::kRelative;
-  double sapo_tau_positive = 1.0;
-  double sapo_tau_negative = 1.05;
+  PpoClipConfig ppo_clip;
+  CispoConfig cispo;
+  SapoConfig sapo;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;
@@ -238,7 +249,7 @@ struct SpConfig {
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
   std::int64_t heads_k_stride = 0;
-  std::int64_t reproducible = 0;
+  std::int64_t virtual_ranks = 0;
   std::string device_speeds;
 };
 

@@ -24,7 +24,7 @@ enum class ReduceDType { kFloat32, kBFloat16 };
 enum class RingBackward { kP2p, kAllGather };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
-enum class AlgorithmName { kGrpo, kSft };
+enum class Task { kRl, kSft };
 enum class KlEstimator {
   kK1,
   kAbs,
@@ -49,7 +49,16 @@ enum class LossAggregation {
   kConstant,
   kMicroBatchTokenMean
 };
-enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae, kGiven };
+enum class AdvantageEstimator {
+  kGroupMean,
+  kRloo,
+  kReinforce,
+  kGdpo,
+  kPassAtK,
+  kMaxRl,
+  kGae,
+  kGiven
+};
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
 enum class Whiten { kNone, kTokens, kSequences };
 enum class OldLogprobs { kRecompute, kRollout };
@@ -120,8 +129,8 @@ struct EnumNames<ModelInit> {
   static constexpr std::array<std::string_view, 2> kNames = {"pretrained", "random"};
 };
 template <>
-struct EnumNames<AlgorithmName> {
-  static constexpr std::array<std::string_view, 2> kNames = {"grpo", "sft"};
+struct EnumNames<Task> {
+  static constexpr std::array<std::string_view, 2> kNames = {"rl", "sft"};
 };
 template <>
 struct EnumNames<KlEstimator> {
@@ -159,7 +168,7 @@ struct EnumNames<LossAggregation> {
 template <>
 struct EnumNames<AdvantageEstimator> {
   static constexpr std::array<std::string_view, 8> kNames = {
-      "grpo", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
+      "group_mean", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {

@@ -11,6 +11,7 @@
 
 #include "rl/config/checks.h"
 #include "rl/config/presets.h"
+#include "rl/config/renamed.h"
 #include "rl/config/schema.h"
 #include "rl/config/yaml_source.h"
 
@@ -47,7 +48,8 @@ class Setter {
     }
     std::string list;
     for (const auto name : slot.names) list.append(list.empty() ? "" : ", ").append(name);
-    return wrong((slot.names.size() > 1 ? "one of " : "") + list);
+    return wrong((slot.names.size() > 1 ? "one of " : "") + list) +
+           value_suggestion(source_.key, source_.text, slot.names);
   }
 
  private:

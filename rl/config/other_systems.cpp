@@ -82,7 +82,7 @@ constexpr std::array kTranslations = {
     Translation{"adv_estimator", "algorithm.advantage.estimator"},
     Translation{"advantage_estimator", "algorithm.advantage.estimator"},
     Translation{"importance_sampling_level", "algorithm.importance_level"},
-    Translation{"clip_ratio_c", "algorithm.dual_clip"},
+    Translation{"clip_ratio_c", "algorithm.ppo_clip.dual_clip"},
     Translation{"use_kl_in_reward", "algorithm.kl_in: reward"},
     Translation{"entropy_coeff", "algorithm.entropy_coef"},
     Translation{"reward_weights", "rollout.reward (\"name * weight, name * weight\")"},

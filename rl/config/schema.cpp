@@ -164,11 +164,11 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.importance_level", algorithm.importance_level);
   fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1));
   fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0));
-  fields.real("algorithm.dual_clip", algorithm.dual_clip, at_least(0));
-  fields.real("algorithm.delta", algorithm.delta, at_least(0));
-  fields.choice("algorithm.cispo_bounds", algorithm.cispo_bounds);
-  fields.real("algorithm.sapo_tau_positive", algorithm.sapo_tau_positive, above(0));
-  fields.real("algorithm.sapo_tau_negative", algorithm.sapo_tau_negative, above(0));
+  fields.real("algorithm.ppo_clip.dual_clip", algorithm.ppo_clip.dual_clip, at_least(0));
+  fields.real("algorithm.ppo_clip.delta", algorithm.ppo_clip.delta, at_least(0));
+  fields.choice("algorithm.cispo.bounds", algorithm.cispo.bounds);
+  fields.real("algorithm.sapo.tau_positive", algorithm.sapo.tau_positive, above(0));
+  fields.real("algorithm.sapo.tau_negative", algorithm.sapo.tau_negative, above(0));
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
 }
@@ -196,7 +196,7 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
 }
 
 void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
-  fields.choice("algorithm.name", algorithm.name);
+  fields.choice("algorithm.task", algorithm.task);
   fields.choice("algorithm.preset", algorithm.preset, preset_names());
   add_policy_terms(fields, algorithm);
   add_advantage(fields, algorithm.reward, algorithm.advantage, algorithm.critic);
@@ -269,7 +269,7 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.flag("sp.shared_prefix", sp.shared_prefix);
   fields.choice("sp.placement", sp.placement);
   fields.integer("sp.heads_k_stride", sp.heads_k_stride, at_least(0));
-  fields.integer("sp.reproducible", sp.reproducible, between(0, 1024));
+  fields.integer("sp.virtual_ranks", sp.virtual_ranks, between(0, 1024));
   fields.path("sp.device_speeds", sp.device_speeds);
 }
 

@@ -251,7 +251,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     }
   }
   check_adapters(config, files.model ? &*files.model : nullptr, report);
-  if (config.algorithm.name == AlgorithmName::kSft) {
+  if (config.algorithm.task == Task::kSft) {
     return files;
   }
   check_reference(config, files, report);

@@ -30,7 +30,7 @@ void note_memory(const Config& config, const ModelFiles& files, PreflightReport&
 
 bool uses_own_workers(const Config& config) {
   try {
-    return config.algorithm.name != AlgorithmName::kSft && config.data.train.empty() &&
+    return config.algorithm.task != Task::kSft && config.data.train.empty() &&
            parse_rewards(config.rollout.reward).empty();
   } catch (const std::invalid_argument&) {
     return false;  // check_combinations() reports it
@@ -41,7 +41,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
   check_device(config, report);
   check_device_speeds(config, report);
-  if (config.algorithm.name == AlgorithmName::kSft) {
+  if (config.algorithm.task == Task::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_files(config, files, report);
     note_memory(config, files, report);

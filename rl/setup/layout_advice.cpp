@@ -48,7 +48,7 @@ std::string in_seconds(double seconds) {
 // A micro-batch of the longest samples.
 std::vector<int64_t> longest_documents(const Config& config) {
   const int64_t budget = config.train.tokens_per_micro_batch;
-  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const bool sft = config.algorithm.task == Task::kSft;
   const int64_t limit =
       sft ? config.data.max_length
           : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;

@@ -35,7 +35,7 @@ engine::StateShape state_shape(const Config& config) {
 // Lengths of the documents of a full micro-batch: as long as they may be.
 std::vector<int64_t> full_micro_batch(const Config& config) {
   const int64_t limit =
-      config.algorithm.name == AlgorithmName::kSft
+      config.algorithm.task == Task::kSft
           ? config.data.max_length
           : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
   std::vector<int64_t> lengths;

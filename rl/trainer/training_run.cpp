@@ -33,7 +33,7 @@ namespace {
 // Number of optimizer steps in one step of the algorithm.
 int64_t updates_per_step(const Config& config) {
   const int64_t iterations =
-      config.algorithm.name == AlgorithmName::kGrpo ? config.algorithm.num_iterations : 1;
+      config.algorithm.task == Task::kRl ? config.algorithm.num_iterations : 1;
   return iterations * config.train.num_mini_batches;
 }
 

@@ -14,7 +14,7 @@ import torch
 
 F64 = torch.float64
 STDS = {
-    "grpo": ["group", "batch", "leave_one_out", "none"],
+    "group_mean": ["group", "batch", "leave_one_out", "none"],
     "rloo": ["group", "batch", "leave_one_out", "none"],
     "pass_at_k": ["group", "none"],
     "gdpo": ["group", "none"],
@@ -41,7 +41,7 @@ def normalised(x, eps, unbiased):
 
 
 def of_groups(scores, g, c):
-    """One advantage a sample of grpo, rloo, pass_at_k and max_rl."""
+    """One advantage a sample of group_mean, rloo, pass_at_k and max_rl."""
     out = []
     for group in scores.split(g):
         for i in range(g):
@@ -53,7 +53,7 @@ def of_groups(scores, g, c):
                 divisor = std_of(scores, c["unbiased"]) + c["eps"]
             elif c["std"] == "leave_one_out" and std_of(others, c["unbiased"]) > 0:
                 divisor = std_of(others, c["unbiased"]) + c["eps"]
-            if c["estimator"] == "grpo":
+            if c["estimator"] == "group_mean":
                 out.append((group[i] - group.mean()) / divisor)
             elif c["estimator"] == "rloo":
                 out.append((group[i] - others.mean()) / divisor)

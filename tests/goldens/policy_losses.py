@@ -88,16 +88,16 @@ def kl(name, lp, ref, old):
 LOSSES = {
     "ppo": ({}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2)),
     "clip-higher": ({"clip_high": 0.28}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.28)),
-    "dual clip": ({"dual_clip": 1.5}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, dual=1.5)),
-    "two-sided": ({"delta": 1.4}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, delta=1.4)),
+    "dual clip": ({"ppo_clip.dual_clip": 1.5}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, dual=1.5)),
+    "two-sided": ({"ppo_clip.delta": 1.4}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, delta=1.4)),
     "cispo relative": ({"loss": "cispo"}, lambda lp, old, a: cispo(lp, old, a, 0.8, 1.2)),
     "cispo absolute": (
-        {"loss": "cispo", "cispo_bounds": "absolute", "clip_low": 0.0, "clip_high": 1.3},
+        {"loss": "cispo", "cispo.bounds": "absolute", "clip_low": 0.0, "clip_high": 1.3},
         lambda lp, old, a: cispo(lp, old, a, 0.0, 1.3),
     ),
     "sapo": ({"loss": "sapo"}, lambda lp, old, a: sapo(lp, old, a, 1.0, 1.05)),
     "sapo, other gates": (
-        {"loss": "sapo", "sapo_tau_positive": 2.0, "sapo_tau_negative": 0.5},
+        {"loss": "sapo", "sapo.tau_positive": 2.0, "sapo.tau_negative": 0.5},
         lambda lp, old, a: sapo(lp, old, a, 2.0, 0.5),
     ),
     "dppo": ({"loss": "dppo_tv", "clip_low": 0.05, "clip_high": 0.1}, lambda lp, old, a: dppo_tv(lp, old, a, 0.05, 0.1)),

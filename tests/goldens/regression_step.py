@@ -59,20 +59,20 @@ def ratios(c, lp, old, advantage):
 
 
 def bounds(c):
-    absolute = c["loss"] == "cispo" and c["cispo_bounds"] == "absolute"
+    absolute = c["loss"] == "cispo" and c["cispo.bounds"] == "absolute"
     return (c["clip_low"], c["clip_high"]) if absolute else (1 - c["clip_low"], 1 + c["clip_high"])
 
 
 def objective(c, lp, old, r, a):
     low, high = bounds(c)
     if c["loss"] == "ppo_clip":
-        free = r.clamp(max=c["delta"]) if c["delta"] else r
+        free = r.clamp(max=c["ppo_clip.delta"]) if c["ppo_clip.delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
-        return torch.where(a < 0, torch.minimum(loss, -a * c["dual_clip"]), loss) if c["dual_clip"] else loss
+        return torch.where(a < 0, torch.minimum(loss, -a * c["ppo_clip.dual_clip"]), loss) if c["ppo_clip.dual_clip"] else loss
     if c["loss"] == "cispo":
         return -r.detach().clamp(low, high) * a * lp
     if c["loss"] == "sapo":
-        tau = torch.full_like(a, c["sapo_tau_negative"]).masked_fill(a > 0, c["sapo_tau_positive"])
+        tau = torch.full_like(a, c["sapo.tau_negative"]).masked_fill(a > 0, c["sapo.tau_positive"])
         return -a * 4 / (tau * (1 + torch.exp(-tau * (r - 1))))
     if c["loss"] == "dppo_tv":
         moved = (lp.exp() - old.exp()).detach()

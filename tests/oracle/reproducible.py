@@ -1,4 +1,4 @@
-"""`sp.reproducible: 8`: eight virtual ranks give the same bits on 1, 2, 4 and 8 processes.
+"""`sp.virtual_ranks: 8`: eight virtual ranks give the same bits on 1, 2, 4 and 8 processes.
 
 Guards every kernel and reduction being run at the virtual ranks' shapes, in one order, however many processes carry
 them. Compared byte by byte: log-probs, metrics (loss, gradient norm, ...), the trained weights, and the optimizer's first
@@ -72,7 +72,7 @@ def main() -> int:
         first_of = {}
         for method, layout in METHODS.items():
             for processes in (1, 2, 4, 8):
-                words = ["--nproc", str(processes), *layout, f"sp.reproducible={VIRTUAL}"]
+                words = ["--nproc", str(processes), *layout, f"sp.virtual_ranks={VIRTUAL}"]
                 found, seconds = everything(folder, recipe, f"{method}-{processes}", words)
                 reference = first_of.setdefault(method, found)
                 names = differing(found, reference)

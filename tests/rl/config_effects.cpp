@@ -47,7 +47,7 @@ std::vector<Effect> algorithm_effects() {
   const Words rewards{"algorithm.advantage.estimator=reinforce"};
   const Words adaptive = with(kKl, {"algorithm.kl_target=0.05", "algorithm.kl_horizon=20"});
   return {
-      {"algorithm.name", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
+      {"algorithm.task", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
       {"algorithm.preset", "dr_grpo", recorded, {}},
       {"algorithm.kl_coef", "0.5", recorded, {}},
       {"algorithm.kl_in", "advantage", recorded, kKl},
@@ -72,11 +72,12 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.importance_level", "sequence", recorded, kTwice},
       {"algorithm.clip_low", "0.0001", recorded, kTwice},
       {"algorithm.clip_high", "0.0001", recorded, kTwice},
-      {"algorithm.dual_clip", "1.0001", recorded, with(kTwice, {"algorithm.clip_high=10"})},
-      {"algorithm.delta", "0.9", recorded, with(kTwice, {"algorithm.clip_high=10"})},
-      {"algorithm.cispo_bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
-      {"algorithm.sapo_tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
-      {"algorithm.sapo_tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.ppo_clip.dual_clip", "1.0001", recorded,
+       with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.ppo_clip.delta", "0.9", recorded, with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.cispo.bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
+      {"algorithm.sapo.tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.sapo.tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
       {"algorithm.reward.scale", "3", recorded, rewards},
@@ -117,7 +118,7 @@ std::vector<Effect> algorithm_effects() {
 
 std::vector<Effect> training_effects() {
   const Words cosine{"optimizer.lr_schedule=cosine"};
-  const Words sft{"algorithm.name=sft", "data.sft=" + input_file("sft.jsonl"),
+  const Words sft{"algorithm.task=sft", "data.sft=" + input_file("sft.jsonl"),
                   "train.batch_size=2"};
   // Sampled completions of different lengths, so that their mean tells which were looked at.
   const Words evaluated{"data.eval=" + input_file("train.jsonl"),
@@ -361,7 +362,7 @@ const std::vector<Elsewhere>& elsewhere() {
       {"parallel.group_scope", "tools/distributed.cpp", "group_scope(config.parallel.group_scope)"},
       {"parallel.collective_timeout_s", "tools/distributed.cpp",
        "config.parallel.collective_timeout_s * 1000"},
-      {"sp.reproducible", "tests/oracle/reproducible.py", "sp.reproducible={VIRTUAL}"},
+      {"sp.virtual_ranks", "tests/oracle/reproducible.py", "sp.virtual_ranks={VIRTUAL}"},
       {"bridge.curve.allowed_workers", "rl/rollouts/trainer_options.cpp",
        "bridge::read_allowed_keys(curve.allowed_workers)"},
       {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",

@@ -184,7 +184,7 @@ TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all
   config.parallel.context_parallel_size = 8;
   CHECK(describe_batch(config).back() == "ranks: 3 replicas x 8 context parallel = 24 ranks");
 
-  config.algorithm.name = AlgorithmName::kSft;
+  config.algorithm.task = Task::kSft;
   CHECK(batch_arithmetic(config).samples_per_step == 32);
   CHECK(batch_arithmetic(config).optimizer_steps_per_step == 3);
   CHECK(describe_batch(config)[0] == "a step: 32 documents");

@@ -179,21 +179,22 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
              Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
   CHECK_THAT(
       joined(load_config({}, {"rollout.group_size=1"}).errors),
-      Contains("command line: rollout.group_size: is 1, but algorithm.advantage.estimator grpo"));
-  CHECK(load_config({}, {"rollout.group_size=1", "algorithm.name=sft"}).ok());
+      Contains(
+          "command line: rollout.group_size: is 1, but algorithm.advantage.estimator group_mean"));
+  CHECK(load_config({}, {"rollout.group_size=1", "algorithm.task=sft"}).ok());
   CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
   CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.name=sft", "algorithm.preset=trl"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.task=sft", "algorithm.preset=trl"}).ok());
   CHECK_FALSE(load_config({}, {"eval.every=5"}).ok());
   CHECK(load_config({}, {"eval.every=5", "data.eval=x.jsonl"}).ok());
   CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
 }
 
 TEST_CASE("keys of one policy loss are refused under another") {
-  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.dual_clip=3"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.delta=4"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.dual_clip=0.5"}).ok());
-  CHECK(load_config({}, {"algorithm.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.ppo_clip.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.ppo_clip.delta=4"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.ppo_clip.dual_clip=0.5"}).ok());
+  CHECK(load_config({}, {"algorithm.ppo_clip.dual_clip=3"}).ok());
 }
 
 TEST_CASE("parts of an algorithm that do not go together are refused") {
@@ -250,7 +251,7 @@ TEST_CASE("router replay is refused where no routes could come from") {
                                      Contains("a step has one optimizer step"));
   CHECK_THAT(error({recompute, "algorithm.num_iterations=2", "algorithm.old_logprobs=rollout"}),
              Contains("has no pass of the old policy"));
-  CHECK_THAT(error({rollout, "algorithm.name=sft"}),
+  CHECK_THAT(error({rollout, "algorithm.task=sft"}),
              Contains("neither rollouts nor an old policy"));
   for (const char* server : {"llama_cpp", "python"}) {
     CHECK_THAT(error({rollout, std::string("rollout.server=") + server}),
@@ -307,9 +308,9 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6"}),
              Contains("parallel.expert_parallel_size") && Contains("has 6 ranks") &&
                  Contains("expected a divisor"));
-  CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}),
+  CHECK_THAT(error({"sp.virtual_ranks=8", "parallel.ulysses_parallel_size=4"}),
              Contains("asks for 4"));
-  CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());
+  CHECK(load_config({}, {"sp.virtual_ranks=8", "parallel.ringattn_parallel_size=8"}).ok());
   const std::string ring = "parallel.ringattn_parallel_size=2";
   CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
   CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
@@ -394,26 +395,26 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
   };
-  CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}),
+  CHECK_THAT(error({"algorithm.task=sft", "eval.every=5"}),
              Contains("eval.every: is 5, but data.sft_eval is empty"));
-  CHECK(load_config({}, {"algorithm.name=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
-  CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}),
+  CHECK(load_config({}, {"algorithm.task=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
+  CHECK_THAT(error({"algorithm.task=sft", "data.eval=x.jsonl"}),
              Contains("data.eval: is") && Contains("data.sft_eval"));
-  CHECK_THAT(error({"algorithm.name=sft", "data.max_length=20000"}),
+  CHECK_THAT(error({"algorithm.task=sft", "data.max_length=20000"}),
              Contains("data.max_length: is 20000") && Contains("16384"));
   CHECK_THAT(error({"data.max_length=20"}),
-             Contains("data.max_length: is 20") && Contains("algorithm.name sft"));
+             Contains("data.max_length: is 20") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"train.epochs=2"}),
-             Contains("train.epochs: is 2") && Contains("algorithm.name sft"));
+             Contains("train.epochs: is 2") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"data.sft_eval=x.jsonl"}),
-             Contains("data.sft_eval: is") && Contains("algorithm.name sft"));
+             Contains("data.sft_eval: is") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"checkpoint.keep_best=true"}),
              Contains("checkpoint.keep_best: is true") && Contains("eval.every is 0"));
   CHECK_THAT(error({"eval.samples=4"}),
              Contains("eval.samples: is 4, but eval.temperature 0 samples greedily"));
   CHECK(load_config({}, {"eval.samples=4", "eval.temperature=0.7"}).ok());
-  CHECK_THAT(error({"algorithm.name=sft", "eval.samples=4", "eval.temperature=0.7"}),
-             Contains("eval.samples: is 4, but algorithm.name sft samples nothing"));
+  CHECK_THAT(error({"algorithm.task=sft", "eval.samples=4", "eval.temperature=0.7"}),
+             Contains("eval.samples: is 4, but algorithm.task sft samples nothing"));
   for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
                           "localhost:65536", "localhost:94x0", "localhost:999999"}) {
     CHECK_THAT(error({std::string("log.openmetrics=") + bad}),

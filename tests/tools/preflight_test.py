@@ -51,7 +51,7 @@ class Preflight(unittest.TestCase):
         self.recipe.write_text("model: {path: model}\ndata: {train: train.jsonl}\n"
                                "rollout: {prompts_per_step: 2, group_size: 2, max_prompt_tokens: 16,\n"
                                "          max_completion_tokens: 4}\ntrain: {steps: 1, threads: 1}\n")
-        self.sft = ("algorithm.name=sft", f"data.sft={self.folder}/sft.jsonl", "train.batch_size=2")
+        self.sft = ("algorithm.task=sft", f"data.sft={self.folder}/sft.jsonl", "train.batch_size=2")
 
     def write(self, path: pathlib.Path, value) -> pathlib.Path:
         path.write_text(value if isinstance(value, str) else json.dumps(value))
@@ -318,7 +318,7 @@ class Preflight(unittest.TestCase):
         self.refused(f"eval.sets={{hard: {self.folder}/eval.jsonl}}", "eval.every=1",
                      expect=("eval.sets.hard", "eval.jsonl:1", "answer"))
         self.accepted(*self.sft)
-        self.refused("algorithm.name=sft", expect=("data.sft is not set",))
+        self.refused("algorithm.task=sft", expect=("data.sft is not set",))
         self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])
         self.refused(*self.sft, expect=("data.sft", "sft.jsonl:1", '"completion"', "sft.jsonl:3"))
 
