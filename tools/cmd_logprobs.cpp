@@ -117,7 +117,8 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
       return kExitUsage;
     }
   }
-  auto loaded = load_or_print_errors({{}, overrides, {}});
+  auto loaded = load_or_print_errors(
+      {.recipes = {}, .overrides = overrides, .mistakes = {}, .use = rl::ConfigUse::kSampleModel});
   if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!check_writable("--output", options.output)) return kExitUsage;
   return run_on_ranks(loaded->config, options.nproc, context.arguments,

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
-#include "rl/config/checks.h"
+#include "rl/config/sections.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -46,12 +48,6 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
                         "is " + text_of(a.reward.clip) +
                             ", but estimator gdpo adds up the rewards one by one, so there is no "
                             "total to clip; expected 0"});
-  }
-  if (a.critic.warmup_steps > 0 && estimator != AdvantageEstimator::kGae) {
-    mistakes.push_back({"algorithm.critic.warmup_steps",
-                        "is " + std::to_string(a.critic.warmup_steps) +
-                            ", but algorithm.advantage.estimator " + word(estimator) +
-                            " has no critic; expected 0, or estimator gae"});
   }
 }
 
@@ -156,19 +152,6 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
 
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
-  if (a.loss_divisor != 0 && a.loss_aggregation != LossAggregation::kConstant) {
-    mistakes.push_back({"algorithm.loss_divisor",
-                        "is " + text_of(a.loss_divisor) + ", but algorithm.loss_aggregation " +
-                            word(a.loss_aggregation) +
-                            " does not use it; expected 0, or loss_aggregation constant"});
-  }
-  for (const auto& [key, value] : {std::pair{"algorithm.ppo_clip.dual_clip", a.ppo_clip.dual_clip},
-                                   std::pair{"algorithm.ppo_clip.delta", a.ppo_clip.delta}}) {
-    if (value != 0 && a.loss != PolicyLossName::kPpoClip) {
-      mistakes.push_back({key, "is " + text_of(value) + ", but algorithm.loss " + word(a.loss) +
-                                   " does not use it; expected 0, or loss ppo_clip"});
-    }
-  }
   if (a.ppo_clip.dual_clip != 0 && a.ppo_clip.dual_clip <= 1) {
     mistakes.push_back({"algorithm.ppo_clip.dual_clip",
                         "is " + text_of(a.ppo_clip.dual_clip) +
@@ -186,7 +169,14 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
 
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
-    parse_rewards(c.rollout.reward);
+    const std::vector<WeightedReward> parts = parse_rewards(c.rollout.reward);
+    const bool all_zero = std::all_of(parts.begin(), parts.end(),
+                                      [](const WeightedReward& part) { return part.weight == 0; });
+    if (!parts.empty() && all_zero) {
+      mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +
+                                                ", whose weights are all 0: every total would be "
+                                                "0; expected a weight other than 0"});
+    }
   } catch (const std::invalid_argument& error) {
     mistakes.push_back({"rollout.reward", error.what()});
   }
@@ -199,7 +189,7 @@ std::string text_of(double value) {
   return text.substr(0, text.find_last_not_of('0') + 2);
 }
 
-void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
+void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
   const bool rl = c.algorithm.task == Task::kRl;
   if (rl) {
     check_estimator(c.algorithm, c.rollout.group_size, mistakes);

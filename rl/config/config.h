@@ -1,9 +1,9 @@
 // Configuration of a run: one plain struct per section of the YAML tree.
 //
-// Every member is one key. Its initialiser is its default and equals the value in
-// configs/defaults.yaml, which documents each key's meaning (tests/rl/config_defaults_test.cpp
-// compares the two). schema.cpp defines the values that each key accepts. load.h merges files,
-// presets and the command line into one Config. Torch-free.
+// Every member is one key. Its initialiser is its default. Its row says which values it accepts and
+// what it means (sections.h); configs/defaults.yaml is printed from the rows. load.h merges files,
+// presets and the command line into one Config.
+// Torch-free.
 // Thread safety: plain values; copies are independent and concurrent reads are safe.
 #pragma once
 
@@ -194,7 +194,7 @@ struct LoraConfig {
 
 struct OptimizerConfig {
   double learning_rate = 1e-6;
-  LrSchedule lr_schedule = LrSchedule::kConstant;
+  LrDecay lr_schedule = LrDecay::kConstant;
   std::int64_t warmup_steps = 0;
   double min_lr_ratio = 0.0;
   double beta1 = 0.9;
@@ -244,7 +244,7 @@ struct ParallelConfig {
 struct SpConfig {
   SpMethod method = SpMethod::kAuto;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
-  RingBackward ring_backward = RingBackward::kP2p;
+  sp::RingImpl ring_backward = sp::RingImpl::kP2p;
   bool async_ulysses = false;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;

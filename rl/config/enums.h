@@ -1,11 +1,15 @@
-// Enumerations of the configuration with their values as written in YAML. Torch-free.
+// Enumerations of the configuration with their values as written in YAML. What a lower layer names
+// is its own enumeration. Torch-free.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <string_view>
 
+#include "engine/models/activation_options.h"
+#include "engine/optim/lr_schedule.h"
 #include "sp/layout/placement.h"
+#include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::rl {
@@ -17,11 +21,11 @@ enum class DType { kFloat32, kBFloat16, kFloat64, kFloat16 };
 // kModel: the same as model.dtype.
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
-// What the backward computes again: nothing, each layer whole, or each layer without its attention.
-enum class Recompute { kNone, kFull, kSelective };
+using engine::LrDecay;
+using engine::Recompute;
+using sp::CpFsdpMode;
 enum class OptimizerOffload { kNone, kMoments, kFull };
 enum class ReduceDType { kFloat32, kBFloat16 };
-enum class RingBackward { kP2p, kAllGather };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
 enum class Task { kRl, kSft };
@@ -66,14 +70,12 @@ enum class RouterReplay { kNone, kRollout, kRecompute };
 enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
 enum class CorrectionLevel { kToken, kSequence, kGeometric };
 enum class DynamicSampling { kNone, kDrop, kRefill };
-enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
 enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
-enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
 enum class JournalFsync { kAlways, kBatch, kNever };
 enum class WeightEncoding { kAuto, kDense };
@@ -106,10 +108,6 @@ struct EnumNames<OptimizerOffload> {
 template <>
 struct EnumNames<ReduceDType> {
   static constexpr std::array<std::string_view, 2> kNames = {"float32", "bfloat16"};
-};
-template <>
-struct EnumNames<RingBackward> {
-  static constexpr std::array<std::string_view, 2> kNames = {"p2p", "all_gather"};
 };
 template <>
 struct EnumNames<LoraBase> {
@@ -201,7 +199,7 @@ struct EnumNames<DynamicSampling> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "drop", "refill"};
 };
 template <>
-struct EnumNames<LrSchedule> {
+struct EnumNames<LrDecay> {
   static constexpr std::array<std::string_view, 3> kNames = {"constant", "linear", "cosine"};
 };
 template <>

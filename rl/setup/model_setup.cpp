@@ -5,6 +5,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 
 namespace ringside::rl {
@@ -41,27 +42,23 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
 }
 
 engine::ActivationOptions activation_options(const Config& config) {
-  const auto recompute = [&] {
-    switch (config.model.recompute) {
-      case Recompute::kNone:
-        return engine::Recompute::kNone;
-      case Recompute::kFull:
-        return engine::Recompute::kFull;
-      case Recompute::kSelective:
-        return engine::Recompute::kSelective;
-    }
-    throw std::invalid_argument("unknown recompute");
-  };
-  return {recompute(), config.model.offload_activations, config.model.mlp_tile_tokens,
+  return {config.model.recompute, config.model.offload_activations, config.model.mlp_tile_tokens,
           config.model.logit_chunk_mb << 20};
 }
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
-  if (!config.sp.async_ulysses || !model.has_latent_attention()) {
-    return "";
+  const std::string why = why_not_async_ulysses(model);
+  return !config.sp.async_ulysses || why.empty() ? "" : "is true, but " + why + "; expected false";
+}
+
+std::string why_not_quantised(const engine::ModelConfig& model) {
+  if (model.experts.count > 0) {
+    return "experts";
   }
-  return "is true, but latent attention (model_type " + model.model_type +
-         ") cannot overlap its projections with the exchange of heads; expected false";
+  if (model.has_latent_attention()) {
+    return "latent attention";
+  }
+  return model.has_delta_net() ? "gated delta nets" : "";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {

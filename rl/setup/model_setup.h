@@ -31,6 +31,9 @@ engine::ActivationOptions activation_options(const Config& config);
 // Why sp.async_ulysses does not work with the model; "" where it does.
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model);
 
+// The parts of a model that lora.base cannot quantise; "" where it can.
+std::string why_not_quantised(const engine::ModelConfig& model);
+
 // The model configuration at `path`, extended by the settings of config.model.
 // Throws: as engine::load_model_config(); std::invalid_argument naming the key when
 // sp.async_ulysses or parallel.expert_parallel_size does not suit the model.

@@ -121,10 +121,11 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def words(keys):
-    """As a configuration is overridden."""
+def words(keys, c):
+    """As a configuration is overridden; without a critic its keys would be refused."""
     sections = ("rollout.", "optimizer.", "train.")
-    text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items() if k != "file"}
+    text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items()
+            if k != "file" and (c["advantage.estimator"] == "gae" or not k.startswith("critic."))}  # fmt: skip
     return [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in text.items()]
 
 
@@ -138,7 +139,7 @@ def make_case(name, preset, keys, files):
     per_token = ("kl", "entropy", "clip_low", "clip_high")
     updates = [{k: u[k] for k in ("loss", "policy_loss", "grad_norm")} | {k: u[k] / u["tokens"] for k in per_token}
                for u in done["policy"]]  # fmt: skip
-    case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys), rewards=done["batch"].score.tolist(),
+    case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys, c), rewards=done["batch"].score.tolist(),
                 advantages=columns["advantage"].tolist(), updates=updates, critic=done["critic"],
                 metrics=metrics_of(c, done))  # fmt: skip
     if c["correction.mode"] != "none":

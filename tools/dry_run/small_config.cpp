@@ -5,6 +5,7 @@
 
 #include "rl/config/enums.h"
 #include "rl/config/schema.h"
+#include "rl/config/unread_keys.h"
 
 namespace ringside::tools {
 namespace {
@@ -105,6 +106,7 @@ rl::Config small_config(const rl::Config& config, int64_t max_ranks) {
   shrink_algorithm(small);
   shrink_train(small);
   shrink_outputs(small);
+  rl::reset_unread_keys(small);
   return small;
 }
 

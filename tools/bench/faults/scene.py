@@ -135,7 +135,7 @@ class Scene:
             "bridge.heartbeat_s=0.3", "optimizer.learning_rate=5e-4", "optimizer.lr_schedule=constant",
             "optimizer.warmup_steps=0", "checkpoint.every=3", "log.rollouts=true", "log.progress=lines",
             f"weights.directory={self.weights_dir}", "weights.keep=0", f"weights.encoding={encoding}",
-            "weights.full_every=8", f"algorithm.max_staleness={staleness}",
+            *(["weights.full_every=8"] if encoding == "auto" else []), f"algorithm.max_staleness={staleness}",
             f"parallel.ulysses_parallel_size={ranks}"]
         self.trainer_words: list[str] = []  # of the trainer alone
         self.trainer_env: dict[str, str] = {}
