@@ -1,9 +1,12 @@
 // The `ringside` executable: one subcommand per file, tools/cmd_<name>.cpp.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
 
+#include "rl/config/schema.h"
+#include "rl/config/suggest.h"
 #include "rl/rewards/edit_distance.h"
 #include "sp/functional/vector_math.h"
 #include "tools/cmd_check.h"
@@ -52,6 +55,28 @@ std::string unknown_subcommand(const CLI::App& app, const std::vector<std::strin
          (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "Expected one of " + list;
 }
 
+// The message for a key that is written as an option, as in "--train.steps 5"; "" without one.
+std::string key_as_option(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const std::size_t equals = word.find('=');
+    const std::string key = word.substr(0, equals);
+    if (!key.starts_with("--") || key.find('.') == std::string::npos) {
+      continue;
+    }
+    const bool apart = equals == std::string::npos;
+    const std::string value = !apart                 ? word.substr(equals + 1)
+                              : i + 1 < words.size() ? words[i + 1]
+                                                     : "VALUE";
+    const std::string plain = key.substr(2);
+    const auto& keys = ringside::rl::known_keys();
+    const bool known = std::find(keys.begin(), keys.end(), plain) != keys.end();
+    return word + (apart ? " " + value : "") + ": a key of the configuration is written " + plain +
+           "=" + value + (known ? "" : "; " + plain + ": " + ringside::rl::suggestion(plain));
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,8 +113,9 @@ int main(int argc, char** argv) {
     return context.exit_code;
   } catch (const CLI::ParseError& e) {
     const std::string unknown = unknown_subcommand(app, context.arguments);
-    if (!unknown.empty()) {
-      std::cerr << "ringside: " << unknown << "\n";
+    const std::string mistake = unknown.empty() ? key_as_option(context.arguments) : unknown;
+    if (!mistake.empty()) {
+      std::cerr << "ringside: " << mistake << "\n";
       return kExitUsage;
     }
     return app.exit(e) == 0 ? kExitOk : kExitUsage;

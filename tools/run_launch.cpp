@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "rl/report/log.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/sharding.h"
 
 namespace ringside::tools {
@@ -50,6 +51,13 @@ int trainer_processes(const rl::Config& config, int nproc) {
         std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
         std::to_string(ranks) + " ranks" +
         (config.sp.virtual_ranks > 0 ? ", of which each process must carry equally many" : ""));
+  }
+  const std::string problem =
+      virtual_ranks
+          ? rl::virtual_ranks_problem(rl::model_device(config, /*local_rank=*/0), ranks / processes)
+          : "";
+  if (!problem.empty()) {
+    throw std::invalid_argument(problem);
   }
   return processes;
 }

@@ -209,6 +209,26 @@ class Preflight(unittest.TestCase):
         self.refused(*random, "lora.rank=2", "lora.target_modules=k_proj", expect=("lora.target_modules", "q_a_proj"))
         self.refused(*random, "sp.async_ulysses=true", "parallel.ulysses_parallel_size=2",
                      expect=("sp.async_ulysses", "latent attention", "deepseek_v3"))
+        quantised = ("lora.rank=2", "lora.base=nf4", "lora.target_modules=q_a_proj")
+        self.refused(*random, *quantised, expect=("lora.base: is nf4, but experts cannot be quantised", "expected model"))
+        self.write(self.model / "config.json", {**latent, "first_k_dense_replace": 1})
+        self.refused(*random, *quantised, expect=("lora.base: is nf4, but", "deepseek_v3"))
+        self.write(self.model / "config.json", self.config)
+        self.accepted("lora.rank=2", "lora.base=nf4")
+
+    def test_values_that_are_seldom_meant_are_noted(self):
+        text = self.accepted("train.threads=1000", "rollout.num_workers=1000", "optimizer.warmup_steps=50",
+                             "optimizer.learning_rate=0", "rollout.prompts_per_step=300",
+                             f"data.eval={self.folder}/train.jsonl", "eval.every=1")
+        for note in ("train.threads is 1000, more than this machine's", "rollout.num_workers x rollout.worker_threads is 1000 x 1",
+                     "optimizer.warmup_steps is 50 of 1 optimizer steps", "optimizer.learning_rate is 0: the weights do not change",
+                     "data.train has 4 prompts, fewer than rollout.prompts_per_step 300",
+                     "data.eval names the files of data.train"):
+            self.assertIn("warning: " + note, text)
+        self.lines("train.jsonl", [PROMPTS[0]] * 3)
+        self.assertIn("warning: data.train has 3 prompts of one text", self.accepted())
+        self.lines("train.jsonl", PROMPTS)
+        self.assertNotIn("warning", self.accepted())
 
     def test_ulysses_ranks_that_a_hybrid_model_has_no_heads_for(self):
         shared = {key: value for key, value in self.config.items() if "window" not in key}
@@ -223,6 +243,8 @@ class Preflight(unittest.TestCase):
                      expect=("parallel.ulysses_parallel_size", "2 key heads in its delta nets", "linear_num_key_heads"))
         self.refused(*random, "parallel.context_parallel_size=4", "sp.method=ulysses", expect=("2 key heads",))
         text = self.accepted(*random, "parallel.context_parallel_size=4")
+        self.refused(*random, "parallel.ulysses_parallel_size=2", "sp.async_ulysses=true",
+                     expect=("sp.async_ulysses: is true, but models with gated delta nets", "qwen3_5_text", "expected false"))
         self.assertIn("ulysses 2 x ring 2", text)
         self.assertNotIn("ulysses 4", text)
 
@@ -398,8 +420,8 @@ class Preflight(unittest.TestCase):
 
     def test_the_error_that_ends_a_run_is_in_its_warnings(self):
         run_dir = self.folder / "run"
-        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1e30",
-                                   "train.steps=20", "--run-dir", run_dir)
+        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1",
+                                   "optimizer.weight_decay=1e30", "train.steps=20", "--run-dir", run_dir)
         self.assertEqual(code, 1, text)
         self.assertIn("Training has diverged", text)
         self.assertRegex((run_dir / "warnings.log").read_text(), "error.*Training has diverged")
