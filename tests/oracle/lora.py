@@ -229,7 +229,7 @@ def check_layouts(folder: pathlib.Path, start_dir: pathlib.Path, start: dict[str
 
 
 def main() -> int:
-    # The first cos, exp or log on two threads at once can be a coarse one: sp/functional/vector_math.h.
+    # The first cos, exp or log on two threads at once can be a coarse one: sp/mesh/vector_math.h.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
