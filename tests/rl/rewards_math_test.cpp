@@ -159,7 +159,7 @@ TEST_CASE("the reward reads both sides") {
   CHECK_THROWS_AS(make_reward("math_answer", options), std::invalid_argument);
 }
 
-TEST_CASE("hostile answers are wrong, soon") {
+TEST_CASE("adversarial answers are rejected in bounded time") {
   const Reward reward = make_reward("math_answer", {});
   const std::string braces = "\\boxed{" + std::string(1000000, '{');
   CHECK(reward({"", braces, "1"}) == 0.0);
