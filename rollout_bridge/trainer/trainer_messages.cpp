@@ -1,5 +1,6 @@
 // Message handlers of TrainerState, one for each message of a worker.
 #include <algorithm>
+#include <bit>
 
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/trainer_state.h"
@@ -39,6 +40,9 @@ Status check_hello(const std::string& identity, const Header& header, const Hell
 void TrainerState::on_message(const std::string& identity, const std::string& user,
                               const Result<Message>& received, Clock::time_point now) {
   now_ = std::max(now_, now);
+  if (!received && received.error().reason == Reason::kUnsupported) {
+    return refuse_version(identity, received.error());
+  }
   if (!received) return refuse(identity, received.error(), false, nullptr);
   const Message& message = received.value();
   const Header& header = message.header();
@@ -74,6 +78,18 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
   session.received_seq = header.seq;
   session.last_message = now;
   on_session_message(identity, session, message, now);
+}
+
+// It would come again and again, so it is told to leave. Logged at the 1st, 2nd, 4th, 8th... time.
+void TrainerState::refuse_version(const std::string& identity, const Error& error) {
+  ++other_versions_;
+  if (std::has_single_bit(other_versions_)) {
+    event("", "worker with routing id '" + identity + "' refused: " + error.detail +
+                  (other_versions_ > 1 ? " (message " + std::to_string(other_versions_) +
+                                             " of another protocol version)"
+                                       : ""));
+  }
+  refuse(identity, error, true, nullptr);
 }
 
 void TrainerState::on_session_message(const std::string& identity, Session& session,
@@ -132,7 +148,8 @@ void TrainerState::on_hello(const std::string& identity, const std::string& user
   session.worker_id = header.worker_id;
   session.user = user;
   session.incarnation = header.incarnation;
-  session.capacity_samples = body.capacity_samples;
+  // More than that is never in flight, and would only distort the shares.
+  session.capacity_samples = std::min(body.capacity_samples, options_.max_queued_rollouts);
   session.pending = body.pending;
   session.evaluates =
       options_.settings.held_out && body.settings.held_out == options_.settings.held_out;
@@ -234,6 +251,10 @@ void TrainerState::on_ready(Session& session, const Message& message) {
   if (session.state == SessionState::kSync || session.state == SessionState::kPaused) {
     session.state = SessionState::kReady;
   }
+  if (session.state == SessionState::kReady && version >= session.offered_version) {
+    session.behind_since.reset();
+    session.has_share = true;
+  }
 }
 
 void TrainerState::on_heartbeat(const std::string& identity, Session& session,
@@ -243,6 +264,7 @@ void TrainerState::on_heartbeat(const std::string& identity, Session& session,
   const HeartbeatBody& body = parsed.value();
   session.queue_depth = body.queue_depth;
   session.pending = body.pending;
+  release_unnamed(session);
   if (is_idle(session)) budget_.release(session.worker_id);
   if (body.state == session_state_name(SessionState::kPaused)) {
     if (!session.paused_since) session.paused_since = now;
@@ -298,7 +320,7 @@ void TrainerState::on_committed(Session& session, const Message& message) {
     return sync_failed(
         session, "installed: " + published_.why_not(body.value().version, body.value().root_hash));
   }
-  session.installed_version = body.value().version;
+  note_installed(session, body.value().version);
   session.failed_syncs = 0;
   session.state = SessionState::kSync;
   event(session.worker_id,
@@ -318,7 +340,7 @@ void TrainerState::sync_failed(Session& session, const std::string& why) {
 
 void TrainerState::on_bye(Session& session, const Message& message) {
   const auto body = message.body<EndBody>();
-  const Holding held = ledger_.work().release(session.worker_id);
+  const Holding held = ledger_.work().leave(session.worker_id);
   budget_.leave(session.worker_id);
   ++counters_.left_workers;
   event(session.worker_id,

@@ -1,10 +1,24 @@
 // Grants of work and handling of rollouts in TrainerState.
 #include <algorithm>
 
+#include "rollout_bridge/base/utf8.h"
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/trainer_state.h"
 
 namespace ringside::bridge {
+namespace {
+
+template <class Body>
+std::size_t packed_bytes(const Body& body) {
+  msgpack::sbuffer packed;
+  msgpack::pack(packed, body);
+  return packed.size();
+}
+
+// Leaves room for the other fields of frame 0.
+std::size_t most_in_credit(const Limits& limits) { return limits.max_header_bytes / 4 * 3; }
+
+}  // namespace
 
 void TrainerState::on_rollout(Session& session, const Message& message) {
   uint64_t bytes = 0;
@@ -20,26 +34,45 @@ void TrainerState::on_rollout(Session& session, const Message& message) {
   } else {
     ack = unreadable(session, message, decoded.error());
   }
+  release_unnamed(session);
   ack.window_bytes = budget_.raise(session.worker_id);
   if (is_idle(session)) budget_.release(session.worker_id);
   queue(session, make_payload(MessageType::kAck, ack));
 }
 
 // Answers a rollout that breaks a rule. The fields that can be read let the worker drop the rollout
-// and the trainer grant the sample again. If they name no sample, all samples of the worker are
-// released.
+// and the trainer grant the sample again. One that names no sample is counted: see
+// release_unnamed().
 AckBody TrainerState::unreadable(Session& session, const Message& message, const Error& error) {
   Rollout named;
   named.rollout_id = message.field<std::string>("rollout_id").value_or("");
+  if (first_byte_not_utf8(named.rollout_id)) named.rollout_id.clear();
   const auto group_id = message.field<int64_t>("group_id");
   const auto sample_index = message.field<int32_t>("sample_index");
   if (group_id && sample_index) {
     named.group_id = *group_id;
     named.sample_index = *sample_index;
   } else {
-    ledger_.work().release(session.worker_id);
+    ++session.unnamed;
   }
-  return reject(session, named, error);
+  const int counted = session.refused_in_row;
+  AckBody ack = reject(session, named, error);
+  if (session.refused_in_row == counted) count_refusal(session, error);
+  return ack;
+}
+
+// Releases what a worker holds once each of these samples was answered by an unreadable rollout
+// that named none. So each such rollout asks for one sample again, and until then the worker gets
+// no new ones.
+void TrainerState::release_unnamed(Session& session) {
+  if (session.unnamed == 0 || ledger_.work().in_flight(session.worker_id) > session.unnamed) return;
+  ledger_.work().release(session.worker_id);
+  session.unnamed = 0;
+}
+
+void TrainerState::count_refusal(Session& session, const Error& error) {
+  ++session.refused_in_row;
+  session.last_refusal = error;
 }
 
 AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Error& error) {
@@ -47,10 +80,7 @@ AckBody TrainerState::reject(Session& session, const Rollout& rollout, const Err
   const bool stale = error.reason == Reason::kStale;  // not a fault of the worker
   // The worker drops the rollout. If it held the sample, the sample is granted again.
   const bool was_asked = ledger_.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
-  if (was_asked && !stale) {
-    ++session.refused_in_row;
-    session.last_refusal = error;
-  }
+  if (was_asked && !stale) count_refusal(session, error);
   event(session.worker_id, "rollout of worker " + session.worker_id +
                                (stale ? " not used: " : " rejected: ") + error.detail);
   return {rollout.rollout_id, stale ? "STALE" : "REJECTED", reason_name(error.reason),
@@ -65,7 +95,7 @@ void TrainerState::give_up_if_always_refused(const std::string& identity, const 
   const Error why{
       it->second.last_refusal.reason,
       std::to_string(it->second.refused_in_row) +
-          " samples in a row were refused, the last one: " + it->second.last_refusal.detail};
+          " rollouts in a row were refused, the last one: " + it->second.last_refusal.detail};
   refuse(identity, why, true, &message.header());
   lose(identity, why.detail);
 }
@@ -158,6 +188,7 @@ AckBody TrainerState::receive_held_out(Session& session, const Rollout& rollout)
       return reject(session, rollout, s.error());
     }
   }
+  ledger_.work().answered(rollout.group_id, rollout.sample_index, session.worker_id, now_);
   evaluation_.deliver(rollout);
   ++counters_.evaluated;
   session.refused_in_row = 0;
@@ -184,6 +215,7 @@ AckBody TrainerState::receive(Session& session, const Message& message, Rollout 
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
+  ledger_.work().answered(rollout.group_id, rollout.sample_index, session.worker_id, now_);
   AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
   open_groups(deliver(std::move(rollout), bytes));
   ++counters_.accepted;
@@ -221,18 +253,76 @@ std::vector<WorkerShare> TrainerState::sharing_workers() {
   std::vector<WorkerShare> workers;
   for (auto& [identity, s] : sessions_) {
     if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
-    if (s.overdue && another_is_ready(s)) continue;
+    if (s.unnamed > 0 || (s.overdue && another_is_ready(s))) continue;
     const bool takes_work = s.state == SessionState::kReady &&
                             ledger_.work().has_work_for(s.installed_version, s.evaluates);
     const bool takes_weights =
         s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
     const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
-    if (!takes_work && !takes_weights && !committed) continue;
+    if (!takes_work && !((takes_weights || committed) && keeps_share(s))) continue;
     if (takes_work && !has_window_for_work(s)) continue;
-    workers.push_back(
-        {s.worker_id, s.installed_version, s.capacity_samples, takes_work, s.evaluates});
+    workers.push_back({s.worker_id, s.installed_version, s.capacity_samples, takes_work,
+                       s.evaluates, is_on_trial(s)});
   }
   return workers;
+}
+
+// Whether its part of the work is kept for a worker that is not ready for it. Reports once when it
+// has been behind for too long.
+bool TrainerState::keeps_share(Session& session) {
+  if (!session.behind_since || now_ - *session.behind_since <= install_patience()) return true;
+  if (std::exchange(session.has_share, false)) {
+    const auto span =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now_ - *session.behind_since);
+    event(session.worker_id,
+          "worker " + session.worker_id + " has not installed the weights that it was offered " +
+              seconds(span) + " ago: its share of the work goes to the others until it has");
+  }
+  return false;
+}
+
+// After a refused rollout a worker gets one sample at a time, as long as another could make it.
+bool TrainerState::is_on_trial(const Session& session) const {
+  return session.refused_in_row > 0 &&
+         std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+           const Session& other = item.second;
+           return &other != &session && other.state == SessionState::kReady && !other.overdue &&
+                  other.refused_in_row == 0;
+         });
+}
+
+Session* TrainerState::session_of(const std::string& worker_id) {
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
+    return item.second.worker_id == worker_id && item.second.state != SessionState::kBye;
+  });
+  return it == sessions_.end() ? nullptr : &it->second;
+}
+
+std::vector<WorkerShare> TrainerState::ready_workers() const {
+  std::vector<WorkerShare> workers;
+  for (const auto& [identity, s] : sessions_) {
+    if (s.state != SessionState::kReady || s.overdue || s.unnamed > 0) continue;
+    workers.push_back(
+        {s.worker_id, s.installed_version, s.capacity_samples, true, s.evaluates, is_on_trial(s)});
+  }
+  return workers;
+}
+
+void TrainerState::take_over_late_samples() {
+  if (ended_ || ledger_.work().in_flight() == 0) return;
+  for (const Takeover& takeover : ledger_.work().take_over(ready_workers(), now_)) {
+    int64_t samples = 0;
+    for (const GrantedGroup& group : takeover.groups) {
+      samples += static_cast<int64_t>(group.sample_indices.size());
+    }
+    counters_.taken_over += static_cast<uint64_t>(samples);
+    event(takeover.from,
+          std::to_string(samples) + " late samples of worker " + takeover.from +
+              " are made by worker " + takeover.to + ", which was idle",
+          EventKind::kRoutine);
+    if (Session* late = session_of(takeover.from)) withdraw(*late, takeover.groups);
+    if (Session* idle = session_of(takeover.to)) send_credits(*idle, takeover.groups);
+  }
 }
 
 void TrainerState::hand_out_work() {
@@ -260,23 +350,37 @@ void TrainerState::hand_out_work() {
 
 // Splits the grants into as many CREDITs as the header limit requires.
 void TrainerState::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
-  // Leaves room for the other fields of frame 0.
-  const std::size_t most = options_.limits.max_header_bytes / 4 * 3;
   CreditBody credit;
   credit.window_bytes = budget_.raise(session.worker_id);
   std::size_t bytes = 0;
   for (const GrantedGroup& g : groups) {
     GrantBody body{g.group_id, g.group_size,     g.min_version,
                    g.attempt,  g.sample_indices, g.held_out};
-    msgpack::sbuffer packed;
-    msgpack::pack(packed, body);
-    if (!credit.groups.empty() && bytes + packed.size() > most) {
+    const std::size_t more = packed_bytes(body);
+    if (!credit.groups.empty() && bytes + more > most_in_credit(options_.limits)) {
       queue(session, make_payload(MessageType::kCredit, credit));
       credit.groups.clear();
       bytes = 0;
     }
-    bytes += packed.size();
+    bytes += more;
     credit.groups.push_back(std::move(body));
+  }
+  queue(session, make_payload(MessageType::kCredit, credit));
+}
+
+// Tells a worker that it need not make these samples.
+void TrainerState::withdraw(Session& session, const std::vector<GrantedGroup>& groups) {
+  CreditBody credit;
+  std::size_t bytes = 0;
+  for (const GrantedGroup& g : groups) {
+    WithdrawnBody body{g.group_id, g.sample_indices};
+    const std::size_t more = packed_bytes(body);
+    if (!credit.withdrawn.empty() && bytes + more > most_in_credit(options_.limits)) {
+      queue(session, make_payload(MessageType::kCredit, std::exchange(credit, {})));
+      bytes = 0;
+    }
+    bytes += more;
+    credit.withdrawn.push_back(std::move(body));
   }
   queue(session, make_payload(MessageType::kCredit, credit));
 }

@@ -154,7 +154,7 @@ void TrainerState::lose(const std::string& identity, const std::string& why) {
   if (it == sessions_.end()) return;
   const Session& session = it->second;
   if (session.state != SessionState::kBye) {
-    const Holding held = ledger_.work().release(session.worker_id);
+    const Holding held = ledger_.work().leave(session.worker_id);
     budget_.leave(session.worker_id);
     event(session.worker_id, "worker " + session.worker_id + " lost: " + why + "; " +
                                  std::to_string(held.samples) + " samples of " +
@@ -208,6 +208,7 @@ void TrainerState::tick(Clock::time_point now) {
   for (const auto& [identity, why] : lost) lose(identity, why);
   reassign_overdue();
   hand_out_work();
+  take_over_late_samples();
   journal_.tick(now);
 }
 

@@ -57,11 +57,15 @@ struct Session {
   int64_t queue_depth = 0;
   int64_t pending = -1;  // rollouts it has not had acknowledged, as it reports; -1: not reported
   bool overdue = false;  // samples were reassigned from it and it has sent no rollout since
+  // Since when it lacks weights that it was offered, or READY under them; nullopt: it lacks none.
+  std::optional<Clock::time_point> behind_since;
+  bool has_share = true;  // false: it has been behind for too long
   // Last warning about overdue samples that stay with it.
   std::optional<Clock::time_point> warned_at;
   std::optional<Clock::time_point> paused_since;
   int failed_syncs = 0;    // consecutive
-  int refused_in_row = 0;  // consecutive refused rollouts of samples that it held
+  int refused_in_row = 0;  // consecutive refused rollouts: unreadable, or of samples that it held
+  int64_t unnamed = 0;     // unreadable rollouts since the last release that named no sample
   Error last_refusal{};    // the latest refusal among these
   uint64_t received_seq = 0;
   uint64_t sent_seq = 0;
@@ -145,17 +149,27 @@ class TrainerState {
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
   bool journalled(int64_t group_id, const Message& message);
   AckBody unreadable(Session& session, const Message& message, const Error& error);
+  void release_unnamed(Session& session);
+  void count_refusal(Session& session, const Error& error);
   bool is_idle(const Session& session) const;
   void hand_out_work();
   std::vector<WorkerShare> sharing_workers();
+  std::vector<WorkerShare> ready_workers() const;
+  bool keeps_share(Session& session);
+  bool is_on_trial(const Session& session) const;
+  void take_over_late_samples();
+  Session* session_of(const std::string& worker_id);
   bool has_window_for_work(Session& session);
   void send_credits(Session& session, const std::vector<GrantedGroup>& groups);
+  void withdraw(Session& session, const std::vector<GrantedGroup>& groups);
   void widen_windows();
   void reassign_overdue();
   bool another_is_ready(const Session& session) const;
 
   // trainer_weights.cpp
   void offer(Session& session);
+  void note_installed(Session& session, int64_t version);
+  std::chrono::milliseconds install_patience() const;
 
   // trainer_state.cpp
   void replay_journal();
@@ -166,6 +180,7 @@ class TrainerState {
   void open_groups(const std::vector<GroupGrant>& groups);
   Status admit(const Rollout& rollout) const;
   void queue(Session& session, Payload payload);
+  void refuse_version(const std::string& identity, const Error& error);
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
   void lose(const std::string& identity, const std::string& why);
   void event(const std::string& worker_id, std::string text, EventKind kind = EventKind::kNews);
@@ -183,14 +198,19 @@ class TrainerState {
   std::deque<std::pair<std::string, Outgoing>> strays_;
   std::deque<Arrival> arrivals_;
   ByteBudget budget_;
-  Clock::time_point now_{};      // latest time passed in
-  std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
+  Clock::time_point now_{};            // latest time passed in
+  Clock::duration longest_install_{};  // from an offer to READY, of any worker so far
+  uint64_t other_versions_ = 0;        // messages of other protocol versions
+  std::string journal_trouble_;        // why the journal accepts nothing now; empty: it accepts
   std::deque<BridgeEvent> events_;
   BridgeCounters counters_;
 };
 
 // Consecutive failed weight updates of a worker after which it is offered no more weights.
 inline constexpr int kMaxFailedSyncs = 3;
+
+// A worker that is behind keeps its share of the work at least for this long.
+inline constexpr std::chrono::milliseconds kLeastInstallPatience{10000};
 
 // "join", "sync", "ready", "paused", "quarantined", "bye".
 const char* session_state_name(SessionState state);

@@ -25,8 +25,27 @@ void TrainerState::offer(Session& session) {
   Payload payload = published_.offer(changes);
   if (changes) counters_.weight_bytes += published_.payload_bytes();
   session.offered_version = published_.version();
+  if (!session.behind_since) session.behind_since = now_;
   queue(session, std::move(payload));
   if (session.state == SessionState::kJoin) session.state = SessionState::kSync;
+}
+
+// The worker has installed newer weights. READY is missing now, or still newer weights.
+void TrainerState::note_installed(Session& session, int64_t version) {
+  if (version > session.installed_version) {
+    if (session.behind_since) {
+      longest_install_ = std::max(longest_install_, now_ - *session.behind_since);
+    }
+    session.behind_since = now_;
+    session.has_share = true;
+  }
+  session.installed_version = version;
+}
+
+std::chrono::milliseconds TrainerState::install_patience() const {
+  const auto usual = std::chrono::duration_cast<std::chrono::milliseconds>(3 * longest_install_);
+  return std::clamp(usual, kLeastInstallPatience,
+                    std::max(kLeastInstallPatience, options_.assignment_timeout));
 }
 
 std::size_t TrainerState::committed_workers(int64_t version) const {
