@@ -130,7 +130,8 @@ void MetricsWriter::write(std::int64_t step, const Metrics& metrics,
     add_metrics(object, update, step);
     line["updates"].push_back(std::move(object));
   }
-  write_all(fd_, line.dump() + "\n", path_);
+  // A name that is not UTF-8 gets replacement characters: the metrics end no run.
+  write_all(fd_, line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", path_);
 }
 
 }  // namespace ringside::rl

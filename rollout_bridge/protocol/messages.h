@@ -62,10 +62,18 @@ struct GrantBody {
   MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices, held_out);
 };
 
+// Samples that another worker makes now.
+struct WithdrawnBody {
+  int64_t group_id = -1;
+  std::vector<int32_t> sample_indices;
+  MSGPACK_DEFINE_MAP(group_id, sample_indices);
+};
+
 struct CreditBody {
-  std::vector<GrantBody> groups;  // empty: the message only changes the window
-  int64_t window_bytes = -1;      // new window; -1: unchanged
-  MSGPACK_DEFINE_MAP(groups, window_bytes);
+  std::vector<GrantBody> groups;         // granted samples; may be empty
+  int64_t window_bytes = -1;             // new window; -1: unchanged
+  std::vector<WithdrawnBody> withdrawn;  // granted before, need not be made any more
+  MSGPACK_DEFINE_MAP(groups, window_bytes, withdrawn);
 };
 
 struct RolloutBody {

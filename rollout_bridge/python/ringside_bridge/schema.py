@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_LOGPROB = 1e-3  # rounding; anything above is an error
+MIN_LOGPROB = -1e4
 MAX_TURNS = 16 * 1024
 MAX_BRANCHES = 1024
 MAX_EXPERT_ID = 32767
@@ -96,6 +97,8 @@ class Rollout:
         length = len(self.completion_ids)
         if not self.rollout_id:
             raise ValueError("rollout_id is empty")
+        for text in (self.rollout_id, self.prompt_id, *self.rewards):
+            text.encode()  # UnicodeEncodeError, a ValueError, for what is not UTF-8
         if not 0 <= self.sample_index < self.group_size:
             raise ValueError(f"sample_index {self.sample_index} is outside [0, {self.group_size})")
         if not self.prompt_ids:
@@ -107,8 +110,8 @@ class Rollout:
             if values is not None and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries, completion_ids {length}")
         for value in self.logprobs:
-            if not math.isfinite(value) or value > MAX_LOGPROB:
-                raise ValueError(f"logprobs holds {value}, expected finite and <= {MAX_LOGPROB}")
+            if not MIN_LOGPROB <= value <= MAX_LOGPROB:
+                raise ValueError(f"logprobs holds {value}, expected {MIN_LOGPROB} to {MAX_LOGPROB}")
         for value in self.advantages or []:
             if not math.isfinite(value):
                 raise ValueError(f"advantages holds {value}, expected finite values")
