@@ -1,12 +1,12 @@
-// What a layer that passes a state along each document exchanges with the other sequence-parallel
-// ranks of its ring, by its plan: rows before a piece, maps of the state. What the layer computes,
-// and the exchange of channels for head groups (sp/heads), are the caller's. All functions are
-// differentiable with exact adjoints.
+// Exchange of a layer that passes a state along each document with the other ranks of its ring, by
+// its plan: rows before a piece, maps of the state. What the layer computes, and the exchange of
+// channels for head groups (sp/heads), are the caller's. All functions are differentiable with
+// exact adjoints.
 //
 // Shapes: S = rows of this rank's ring share, c = channels, n = runs that do not continue a run of
-// this rank, m = mapped runs, h = this rank's value heads, K, V = dims of a state. Blocks: until
-// this rank's result is there; on CUDA only the current stream waits. Throws: c10::Error on shapes
-// that do not match the plan, before anything is sent.
+// this rank, m = mapped runs, h = this rank's value heads, K, V = dims of a state.
+// Blocks: until this rank's result is there; on CUDA only the current stream waits.
+// Throws: c10::Error on shapes that do not match the plan, before anything is sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
