@@ -18,9 +18,9 @@
 namespace ringside::sp {
 
 // Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone), and for the
-// additional sets of axes that were requested at construction. Communicators are shared, so work in
-// flight keeps its communicator alive. Thread safety: const functions from any thread; one thread a
-// rank launches collectives.
+// additional sets of axes that were requested at construction. Communicators are shared, so work
+// in flight keeps its communicator alive.
+// Thread safety: const functions from any thread; one thread a rank launches collectives.
 class ProcessGroups {
  public:
   // Connects this rank's group of a set of axes.

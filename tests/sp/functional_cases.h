@@ -1,6 +1,6 @@
 // The cases, the reference layer and the logging communicator of the tests of sp/heads and
-// sp/functional. Shapes: S = all tokens, s = a rank's, E = hidden size, H/K = query/KV heads, D =
-// head dim.
+// sp/functional.
+// Shapes: S = all tokens, s = a rank's, E = hidden size, H/K = query/KV heads, D = head dim.
 #pragma once
 
 #include <ATen/ATen.h>
