@@ -302,6 +302,11 @@ class Preflight(unittest.TestCase):
         self.write(self.folder / "train.json", {"prompt": ["12>"], "answer": ["1"]})
         self.refused(f"data.train={self.folder}/train.json", "data.chat_template=chatml", expect=("in a file of columns",))
 
+    def test_rewards_of_weight_0_and_a_separator_that_none_reads_are_refused(self):
+        self.refused("rollout.reward=math_answer*0", expect=("rollout.reward", "every weight is 0"))
+        self.accepted("rollout.reward=exact_match, length*0")
+        self.refused("rollout.reward=length", "rollout.reward_separator===", expect=("rollout.reward_separator", "read it"))
+
     def test_keys_of_messages_need_a_template(self):
         for word in ("data.text_prompts=user", "data.system_prompt=x"):
             self.refused(word, expect=("but data.chat_template is none",))
