@@ -280,6 +280,15 @@ void TrainingRun::diverged(const engine::Diverged& error) {
                        "optimizer.max_grad_norm");
 }
 
+void TrainingRun::fail(const std::string& reason) {
+  if (is_main_rank()) {
+    report_->finish();
+  }
+  checkpoints_.finish(state_, evaluation_);
+  throw TrainingFailed("step " + std::to_string(state_.step) + ": " + reason +
+                       ". The checkpoint is " + checkpoints_.newest().string());
+}
+
 std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;
