@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "rl/algorithm/kl_estimators.h"
 #include "rl/algorithm/policy_objective.h"
 
 namespace ringside::rl {
@@ -57,14 +58,15 @@ class FigureTable {
 };
 
 // Mismatch of the trainer's log-probs and the rollout's, named as in TRL, verl and NeMo-RL.
-void add_mismatch(FigureTable& table, const at::Tensor& logprob_n, const at::Tensor& rollout_n) {
-  const at::Tensor log_rho = logprob_n - rollout_n;
-  const at::Tensor rho = log_rho.exp();
+void add_mismatch(FigureTable& table, const at::Tensor& trainer_n, const at::Tensor& rollout_n) {
+  const at::Tensor log_rho = trainer_n - rollout_n;
+  const at::Tensor bounded = log_rho.clamp(-kMaxLogRatio, kMaxLogRatio);
+  const at::Tensor rho = bounded.exp();
   const at::Tensor difference = log_rho.abs();
   table.set(&LossSums::sampling_difference, total(difference));
-  table.set(&LossSums::mult_prob_error, total(difference.exp()));
+  table.set(&LossSums::mult_prob_error, total(bounded.abs().exp()));
   table.set(&LossSums::rollout_kl, -total(log_rho));
-  table.set(&LossSums::rollout_k3, total(rho - 1.0 - log_rho));
+  table.set(&LossSums::rollout_k3, total(rho - 1.0 - bounded));
   table.set(&LossSums::rho, total(rho));
   table.set(&LossSums::rho_squared, total(rho.square()));
   if (log_rho.numel() > 0) {
@@ -141,10 +143,14 @@ PolicyLoss policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   }
   if (context.entropy_coef != 0.0) {
     const auto tokens = static_cast<double>(std::max<int64_t>(1, context.loss_tokens));
-    result.loss = result.loss - context.entropy_coef / tokens * entropy_n.sum();
+    result.loss = config.entropy_aggregation == EntropyAggregation::kLoss
+                      ? result.loss - context.entropy_coef * (entries.weight_n * entropy_n).sum()
+                      : result.loss - context.entropy_coef / tokens * entropy_n.sum();
   }
   add_policy_sums(table, log_ratio.detach(), logprob_n.detach(), entries, config);
-  add_mismatch(table, logprob_n.detach(), entries.rollout_logprob_n);
+  const bool old_is_trainer = config.old_logprobs == OldLogprobs::kRecompute;
+  add_mismatch(table, old_is_trainer ? entries.old_logprob_n : logprob_n.detach(),
+               entries.rollout_logprob_n);
   table.set(&LossSums::policy_loss, total(policy_loss));
   table.set(&LossSums::loss, total(result.loss));
   result.figures = table.figures();

@@ -27,10 +27,11 @@ struct LossSums {
   double ratio_clipped_high = 0.0;  // A > 0 and ratio above its upper bound
   double old_kl = 0.0;              // old - current log-prob
   double opsm_masked = 0.0;         // masked out by correction.opsm_delta
-  // of the rollout's log-probs against the current ones, rho = exp(current - rollout)
-  double sampling_difference = 0.0;  // |current - rollout|
-  double mult_prob_error = 0.0;      // exp |current - rollout|
-  double rollout_kl = 0.0;           // rollout - current
+  // of the rollout's log-probs against the trainer's, which are the old policy's, and the current
+  // policy's with old_logprobs rollout; rho = exp(trainer - rollout), its log within -20 .. 20
+  double sampling_difference = 0.0;  // |trainer - rollout|
+  double mult_prob_error = 0.0;      // exp |trainer - rollout|
+  double rollout_kl = 0.0;           // rollout - trainer
   double rollout_k3 = 0.0;           // rho - 1 - log rho
   double rho = 0.0;
   double rho_squared = 0.0;
@@ -67,7 +68,8 @@ struct LossContext {
   sp::Communicator* sequence = nullptr;
 };
 
-// The policy loss: loss = sum of weight * L - entropy_coef * mean entropy of all loss tokens, with
+// The policy loss: loss = sum of weight * L - entropy_coef * entropy, where the entropy is the mean
+// of all loss tokens or, with algorithm.entropy_aggregation loss, the sum of weight * entropy; with
 // L = correction * policy_objective + kl_coef * kl_estimate per token (policy_objective.h). L has
 // the KL term only if algorithm.kl_in is loss. Off-policy sequence masking: a sequence with A < 0
 // whose policy has drifted too far from the sampling policy has no policy term

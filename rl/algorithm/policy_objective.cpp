@@ -4,10 +4,10 @@
 
 #include <stdexcept>
 
+#include "rl/algorithm/kl_estimators.h"
+
 namespace ringside::rl {
 namespace {
-
-constexpr double kMaxLogRatio = 20.0;
 
 // Value of `mean_n`, gradient of `token_n`.
 at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
@@ -43,7 +43,11 @@ at::Tensor dppo_tv(const PolicyTerms& terms, const at::Tensor& ratio,
   const at::Tensor moved = terms.logprob_n.detach().exp() - terms.old_n.exp();
   const at::Tensor too_far =
       at::where(terms.advantage_n > 0, moved > config.clip_high, moved < -config.clip_low);
-  return -terms.advantage_n * ratio * too_far.logical_not().to(ratio.scalar_type());
+  const at::Tensor weight = config.dppo_ratio_bound > 0
+                                ? ratio.detach().clamp_max(config.dppo_ratio_bound)
+                                : ratio.detach();
+  return -terms.advantage_n * weight * terms.logprob_n *
+         too_far.logical_not().to(ratio.scalar_type());
 }
 
 // The log ratio of which gmpo takes the mean: clipped in the direction in which the advantage
@@ -55,7 +59,13 @@ at::Tensor gmpo_log_ratio(const at::Tensor& log_ratio, const at::Tensor& advanta
          at::minimum(sign * log_ratio, sign * log_ratio.clamp(-config.clip_low, config.clip_high));
 }
 
-at::Tensor k3_of(const at::Tensor& difference) { return (-difference).exp() + difference - 1.0; }
+at::Tensor k3_of(const at::Tensor& difference, double bound) {
+  if (bound == 0) {
+    return (-difference).exp() + difference - 1.0;
+  }
+  const at::Tensor d = difference.clamp(-kMaxLogRatio, kMaxLogRatio);
+  return ((-d).exp() + d - 1.0).clamp_max(bound);
+}
 
 at::Tensor k3_unbiased(const at::Tensor& k3, const at::Tensor& ratio, const AlgorithmConfig& config,
                        const SequenceMeans& sequences) {
@@ -113,6 +123,10 @@ at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_
                        const at::Tensor& log_ratio_n, const AlgorithmConfig& config,
                        const SequenceMeans& sequences) {
   const at::Tensor difference = logprob_n - reference_n;
+  const auto bounded = [&](const at::Tensor& estimate) {
+    return config.kl_bound > 0 ? estimate.clamp(-config.kl_bound, config.kl_bound) : estimate;
+  };
+  const auto k3 = [&] { return bounded(k3_of(difference, config.k3_bound)); };
   // k2 minus its own value: adds a gradient and no value.
   const auto straight = [&](const at::Tensor& value) {
     const at::Tensor k2 = 0.5 * difference.square();
@@ -120,23 +134,23 @@ at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_
   };
   switch (config.kl_estimator) {
     case KlEstimator::kK1:
-      return difference;
+      return bounded(difference);
     case KlEstimator::kAbs:
-      return difference.abs();
+      return bounded(difference.abs());
     case KlEstimator::kK2:
-      return 0.5 * difference.square();
+      return bounded(0.5 * difference.square());
     case KlEstimator::kK3:
-      return k3_of(difference);
+      return k3();
     case KlEstimator::kK1Straight:
-      return straight(difference);
+      return straight(bounded(difference));
     case KlEstimator::kAbsStraight:
-      return straight(difference.abs());
+      return straight(bounded(difference.abs()));
     case KlEstimator::kK3Straight:
-      return straight(k3_of(difference));
+      return straight(k3());
     case KlEstimator::kK3Score:
-      return k3_of(difference) * (logprob_n - logprob_n.detach()).exp();
+      return k3() * (logprob_n - logprob_n.detach()).exp();
     case KlEstimator::kK3Unbiased:
-      return k3_unbiased(k3_of(difference), log_ratio_n.exp(), config, sequences);
+      return k3_unbiased(k3(), log_ratio_n.exp(), config, sequences);
   }
   throw std::invalid_argument("unknown algorithm.kl_estimator");
 }

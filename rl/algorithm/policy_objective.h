@@ -42,9 +42,9 @@ std::pair<double, double> ratio_bounds(const AlgorithmConfig& config);
 //              verl and slime) or to clip_low .. clip_high (absolute, as in TRL) (MiniMax-M1 2025)
 //   sapo       -A sigmoid(tau (r - 1)) 4 / tau, tau by the sign of A
 //              (Qwen 2025, soft adaptive policy optimization)
-//   dppo_tv    -A r of tokens whose probability has risen by at most clip_high where A > 0, or
-//              fallen by at most clip_low elsewhere; 0 of the other tokens
-//              (divergence PPO, as in verl and prime-rl)
+//   dppo_tv    -A sg(min(r, dppo_ratio_bound)) logprob of tokens whose probability has risen by at
+//              most clip_high where A > 0, or fallen by at most clip_low elsewhere; 0 of the other
+//              tokens (divergence PPO, as in verl, whose bound is clip_ratio_c, and prime-rl)
 //   gmpo       -A r, with policy_log_ratio's r
 //   reinforce  -A logprob (Williams 1992)
 at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
@@ -57,6 +57,10 @@ at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_rati
 //   k3_unbiased  k3 r, whose gradient is that of the reverse KL (DeepSeek-V3.2; TRL's default).
 //                With a per-sequence ratio the gradient through r is that of the sequence's mean
 //                k3.
+// config.k3_bound clamps k3 wherever it stands above, of d clamped to -20 .. 20 (verl; NeMo-RL).
+// Then config.kl_bound clamps every estimate (OpenRLHF, AReaL). What is clamped has no gradient of
+// its own: X_straight keeps k2's, k3_score and k3_unbiased keep that of their other factor. 0 = no
+// bound.
 // Collective over: the ranks that share the sequences, for k3_unbiased at importance_level
 // sequence.
 at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n,

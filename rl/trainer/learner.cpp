@@ -87,6 +87,7 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
 StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch) {
   StepUpdates updates;
   updates.correction = correction_;
+  updates.kl_coef = run_.state().kl_coef;
   const AlgorithmConfig& algorithm = config_.algorithm;
   const bool policy_learns = !critic_ || run_.state().step >= algorithm.critic.warmup_steps;
   for (int64_t iteration = 0; iteration < algorithm.num_iterations; ++iteration) {

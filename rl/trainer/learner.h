@@ -21,6 +21,7 @@ struct StepUpdates {
   std::vector<CriticUpdate> critic;  // empty without a critic
   // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
   CorrectionResult correction;
+  double kl_coef = 0.0;  // with which the step's KL terms were multiplied
 };
 
 class Learner {

@@ -1,6 +1,7 @@
 #include "rl/trainer/step_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <iterator>
@@ -33,14 +34,15 @@ void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards,
       rewards.turns.empty()) {
     return;  // the rollouts carry advantages and no rewards
   }
-  const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
+  const auto stats =
+      reward_statistics(advantages.sample_score, config.rollout.group_size, rewards.scored);
   metrics.emplace_back("reward", stats.reward);
   metrics.emplace_back("reward_std", stats.reward_std);
   metrics.emplace_back("frac_reward_zero_std", stats.frac_reward_zero_std);
   for (std::size_t k = 0; k < rewards.names.size(); ++k) {
     // One group of all samples: its statistics are the step's.
-    const auto all =
-        reward_statistics(rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()));
+    const auto all = reward_statistics(
+        rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()), rewards.scored);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/mean", all.reward);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/std", all.reward_std);
   }
@@ -57,20 +59,35 @@ void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advan
   metrics.emplace_back("critic/advantages/max", *high);
 }
 
-// Mismatch in the first update, when the current policy is still that of the start of the step.
-void append_mismatch_metrics(Metrics& metrics, const UpdateResult& first) {
-  const LossSums& sums = first.sums;
-  const auto mean = [&](double sum) { return share_of(sum, sums.tokens); };
-  metrics.emplace_back("sampling/sampling_logp_difference/mean", mean(sums.sampling_difference));
-  metrics.emplace_back("sampling/sampling_logp_difference/max", sums.sampling_difference_max);
-  metrics.emplace_back("token_mult_prob_error", mean(sums.mult_prob_error));
-  metrics.emplace_back("rollout_corr/kl", mean(sums.rollout_kl));
-  metrics.emplace_back("rollout_corr/k3_kl", mean(sums.rollout_k3));
-  metrics.emplace_back("rollout_corr/chi2_token", mean(sums.rho_squared) - 1.0);
-  metrics.emplace_back("rollout_corr/rollout_is_mean", mean(sums.rho));
-  // (sum of weights)^2 / (tokens x sum of squares): 1 when all weigh the same.
+// Mismatch over the first pass of the step's samples.
+void append_mismatch_metrics(Metrics& metrics, const std::vector<UpdateResult>& first_pass) {
+  const auto mean = [&](double LossSums::*sum) { return token_mean(first_pass, sum); };
+  double highest = 0.0;
+  for (const UpdateResult& update : first_pass) {
+    highest = std::isnan(update.sums.sampling_difference_max)
+                  ? update.sums.sampling_difference_max
+                  : std::max(highest, update.sums.sampling_difference_max);
+  }
+  metrics.emplace_back("sampling/sampling_logp_difference/mean",
+                       mean(&LossSums::sampling_difference));
+  metrics.emplace_back("sampling/sampling_logp_difference/max", highest);
+  metrics.emplace_back("token_mult_prob_error", mean(&LossSums::mult_prob_error));
+  metrics.emplace_back("rollout_corr/kl", mean(&LossSums::rollout_kl));
+  metrics.emplace_back("rollout_corr/k3_kl", mean(&LossSums::rollout_k3));
+  metrics.emplace_back("rollout_corr/chi2_token", mean(&LossSums::rho_squared) - 1.0);
+}
+
+// Importance weights: those that are applied, or without a correction the raw ratios.
+void append_weight_metrics(Metrics& metrics, const CorrectionResult& correction,
+                           const std::vector<UpdateResult>& first_pass) {
+  const double raw = token_mean(first_pass, &LossSums::rho);
+  const double square = token_mean(first_pass, &LossSums::rho_squared);
+  const bool corrected = !correction.weight.empty();
+  const CorrectionStatistics& s = correction.statistics;
+  metrics.emplace_back("rollout_corr/rollout_is_mean", corrected ? s.rollout_is_mean : raw);
+  // (mean weight)^2 / mean squared weight: 1 when all weigh the same.
   metrics.emplace_back("rollout_corr/rollout_is_eff_sample_size",
-                       share_of(sums.rho * sums.rho, sums.tokens * sums.rho_squared));
+                       corrected ? s.rollout_is_eff_sample_size : share_of(raw * raw, square));
 }
 
 // Metrics that only a correction computes. The token metrics above do not need one.
@@ -218,7 +235,12 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
                          token_mean(updates.policy, &LossSums::ratio_clipped_low) +
                              token_mean(updates.policy, &LossSums::ratio_clipped_high));
     metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
-    append_mismatch_metrics(metrics, updates.policy.front());
+    const auto first_pass = std::min<std::size_t>(
+        updates.policy.size(), static_cast<std::size_t>(config.train.num_mini_batches));
+    const std::vector first(updates.policy.begin(),
+                            updates.policy.begin() + static_cast<std::ptrdiff_t>(first_pass));
+    append_mismatch_metrics(metrics, first);
+    append_weight_metrics(metrics, updates.correction, first);
     std::ranges::copy(route_metrics(updates.policy), std::back_inserter(metrics));
   }
   append_correction_metrics(metrics, updates.correction);
@@ -226,7 +248,7 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
     metrics.emplace_back("opsm_clipfrac", token_mean(updates.policy, &LossSums::opsm_masked));
   }
   if (algorithm.kl_coef > 0) {
-    metrics.emplace_back("actor/kl_coef", state.kl_coef);
+    metrics.emplace_back("actor/kl_coef", updates.kl_coef);
   }
   if (algorithm.kl_coef > 0 && algorithm.kl_in != KlIn::kLoss) {
     metrics.emplace_back("critic/kl", advantages.kl);

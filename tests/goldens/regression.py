@@ -16,16 +16,17 @@ from regression_step import metrics_of, train
 DEFAULTS = {
     "loss": "ppo_clip", "importance_level": "token", "clip_low": 0.2, "clip_high": 0.2, "dual_clip": 0.0, "delta": 0.0,
     "cispo_bounds": "relative", "sapo_tau_positive": 1.0, "sapo_tau_negative": 1.05,
+    "dppo_ratio_bound": 0.0, "k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "entropy_aggregation": "tokens",
     "kl_coef": 0.0, "kl_estimator": "k3", "kl_in": "loss", "kl_to": "reference", "kl_target": 0.0, "kl_horizon": 10000,
     "entropy_coef": 0.0, "entropy_target": 0.0, "entropy_step": 0.0,
     "loss_aggregation": "token_mean", "loss_divisor": 0.0, "num_iterations": 1, "old_logprobs": "recompute",
     "dynamic_sampling": "none", "mask_truncated": False,
     "reward.scale": 1.0, "reward.clip": 0.0, "reward.overlong_buffer_tokens": 0, "reward.overlong_factor": 1.0,
     "advantage.estimator": "grpo", "advantage.std": "group", "advantage.eps": 1e-4, "advantage.unbiased": True,
-    "advantage.whiten": "none", "advantage.whiten_eps": 1e-8, "advantage.gamma": 1.0, "advantage.lambda": 1.0,
+    "advantage.whiten": "none", "advantage.whiten_eps": 1e-8, "advantage.whiten_eps_in": "variance", "advantage.gamma": 1.0, "advantage.lambda": 1.0,
     "critic.value_clip": 0.5, "critic.learning_rate": 1e-5, "critic.max_grad_norm": 1.0,
     "correction.mode": "none", "correction.level": "token", "correction.low": 0.0, "correction.high": 2.0,
-    "correction.opsm_delta": 0.0,
+    "correction.token_high": 0.0, "correction.opsm_delta": 0.0, "optimizer.weight_decay_of": "matrices",
     "optimizer.lr_schedule": "constant", "optimizer.max_grad_norm": 1.0, "train.num_mini_batches": 1, "train.steps": 100,
 }  # fmt: skip
 
@@ -62,14 +63,15 @@ PRESETS = {
     "trl_cispo": TRL | {"loss": "cispo", "cispo_bounds": "absolute", "clip_low": 0.0, "clip_high": 0.2},
     "trl_sapo": TRL | SEQ_MEANS | {"loss": "sapo"},
     "trl_gspo": TRL | SEQ_MEANS | GSPO_CLIP | {"importance_level": "sequence"},
-    "verl": EPS6 | {"dual_clip": 3.0},
-    "openrlhf": {"kl_coef": 0.01, "kl_estimator": "k1", "kl_in": "advantage", "advantage.eps": 1e-9},
+    "verl": EPS6 | {"dual_clip": 3.0, "dppo_ratio_bound": 3.0, "k3_bound": 10.0, "kl_average": "samples",
+                    "entropy_aggregation": "loss", "optimizer.weight_decay_of": "all"},
+    "openrlhf": {"kl_coef": 0.01, "kl_bound": 10.0, "kl_estimator": "k1", "kl_in": "advantage", "advantage.eps": 1e-9},
     "nemo_rl": EPS6 | {"kl_coef": 0.01, "kl_estimator": "k3_score", "advantage.estimator": "rloo",
                        "advantage.std": "leave_one_out"},
     "slime": EPS6 | SEQ_MEANS,
     "skyrl": EPS6 | {"kl_coef": 0.001},
     "areal": {"clip_low": 0.4, "clip_high": 0.4, "reward.clip": 20.0, "advantage.eps": 1e-5, "advantage.whiten": "tokens",
-              "correction.mode": "icepop", "correction.high": 5.0},
+              "advantage.whiten_eps": 1e-5, "advantage.whiten_eps_in": "std", "kl_bound": 10.0, "correction.mode": "icepop", "correction.high": 5.0},
     "roll": EPS6 | SEQ_MEANS,
     "pipeline_rl": {"kl_coef": 0.1, "advantage.estimator": "rloo", "loss_aggregation": "seq_mean_token_sum",
                     "old_logprobs": "rollout"},
@@ -97,6 +99,14 @@ OPTIONS = {
     "kl_in_reward": {"kl_in": "reward", "kl_coef": 0.1},
     "kl_in_advantage": {"kl_in": "advantage", "kl_coef": 0.1, "kl_estimator": "k2", "advantage.gamma": 0.9},
     "kl_abs_straight": {"kl_coef": 0.1, "kl_estimator": "abs_straight"},
+    "k3_bound": {"kl_coef": 0.5, "k3_bound": 0.02},
+    "kl_bound_in_reward": {"kl_coef": 0.5, "kl_bound": 0.02, "kl_in": "reward"},
+    "adaptive_kl_of_samples": {"kl_in": "reward", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 50,
+                               "kl_average": "samples"},
+    "dppo_bounded": {"loss": "dppo_tv", "clip_low": 0.5, "clip_high": 0.5, "dppo_ratio_bound": 1.05},
+    "seq_mask_tis_bounded": CORRECTED | {"correction.mode": "seq_mask_tis", "correction.token_high": 1.1},
+    "entropy_like_the_loss": SEQ_MEANS | HALVES | {"entropy_coef": 0.05, "entropy_aggregation": "loss"},
+    "decay_of_all": HALVES | {"optimizer.weight_decay_of": "all", "optimizer.weight_decay": 0.5},
     "adaptive_kl": {"kl_coef": 0.1, "kl_target": 0.01, "kl_horizon": 50},
     "adaptive_kl_in_reward": {"kl_in": "reward", "kl_coef": 0.1, "kl_target": 5.0, "kl_horizon": 50},
     "entropy_bonus": {"entropy_coef": 0.05} | HALVES,
@@ -140,7 +150,7 @@ def make_case(name, preset, keys, files):
                for u in done["policy"]]  # fmt: skip
     case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys), rewards=done["batch"].score.tolist(),
                 advantages=columns["advantage"].tolist(), updates=updates, critic=done["critic"],
-                metrics=metrics_of(c, done))  # fmt: skip
+                metrics=metrics_of(c, done), next_kl_coef=[done["state"]["kl_coef"]])  # fmt: skip
     if c["correction.mode"] != "none":
         case["correction"] = columns["correction"].tolist()
     if columns["value"] is not None:

@@ -107,6 +107,7 @@ TEST_CASE("the gradient equals finite differences, and is zero where the clip bi
 
 TEST_CASE("sums add up: counts, clip shares, mismatch") {
   rl::AlgorithmConfig config;
+  config.old_logprobs = rl::OldLogprobs::kRollout;  // the mismatch is the current policy's
   const auto entries =
       make_entries({-1.0, -1.0, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({-0.5, -1.5, -1.0}, at::kDouble);

@@ -85,7 +85,7 @@ void check_golden(const at::Tensor& values, const at::Tensor& weights, const Tok
 }  // namespace
 
 TEST_CASE("every policy loss equals its transcription in PyTorch, value and gradient") {
-  CHECK(goldens()["losses"].size() == 10);
+  CHECK(goldens()["losses"].size() == 11);
   for (const auto& golden : goldens()["losses"]) {
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
@@ -118,9 +118,30 @@ TEST_CASE("every KL estimate equals its transcription in PyTorch, value and grad
   }
 }
 
+TEST_CASE("a bounded KL estimate has PyTorch's value and gradient, none of its own beyond") {
+  CHECK(goldens()["bounded_kl"].size() == 27);
+  for (const auto& golden : goldens()["bounded_kl"]) {
+    CAPTURE(golden["keys"].dump());
+    const Tokens tokens;
+    check_golden(kl(tokens, config_of(golden["keys"])), token_weights(), tokens, golden);
+  }
+}
+
+TEST_CASE("a bounded k3 of a log-ratio that would overflow is finite and has no gradient") {
+  const double d = GENERATE(-900.0, -2.7, 30.0);
+  const at::Tensor logprob = at::full({1}, d, at::kDouble).requires_grad_();
+  const at::Tensor reference = at::zeros({1}, at::kDouble);
+  const auto config = config_of({{"k3_bound", 10.0}});
+  const rl::SequenceMeans alone(at::zeros({1}, at::kLong), 1, nullptr);
+  const at::Tensor estimate = rl::kl_estimate(logprob, reference, logprob, config, alone);
+  CHECK(estimate.item<double>() == 10.0);
+  estimate.sum().backward();
+  CHECK(logprob.grad().item<double>() == 0.0);
+}
+
 TEST_CASE(
     "correction, KL, entropy bonus and off-policy sequence mask come together as in PyTorch") {
-  CHECK(goldens()["whole"].size() == 4);
+  CHECK(goldens()["whole"].size() == 5);
   for (const auto& golden : goldens()["whole"]) {
     const Tokens tokens;
     const at::Tensor entropy = column(goldens()["entropy"]).requires_grad_();
@@ -132,7 +153,8 @@ TEST_CASE(
     entries.advantage_n = column(goldens()["sequence_advantage"]);
     entries.correction_n = column(goldens()["correction"]);
     entries.weight_n = column(goldens()["sequence_weight"]);
-    auto config = config_of({{"kl_coef", golden["kl_coef"]}});
+    auto config = config_of(
+        {{"kl_coef", golden["kl_coef"]}, {"entropy_aggregation", golden["entropy_aggregation"]}});
     config.correction.opsm_delta = golden["opsm_delta"];
     rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};

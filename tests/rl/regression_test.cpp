@@ -193,6 +193,7 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   figures["correction"] = updates.correction.weight;
   figures["values"] = batch.columns.value;
   figures["returns"] = advantages.returns;
+  figures["next_kl_coef"] = {run.state().kl_coef};
   add_updates(figures, updates);
   for (const auto& [name, value] :
        rl::rl_step_metrics(one.rollouts, batch, advantages, updates, run.state(), one.config)) {

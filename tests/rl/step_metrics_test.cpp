@@ -97,6 +97,42 @@ TEST_CASE("the mismatch of trainer and rollout engine by its names") {
         Approx((up + down) * (up + down) / (2 * (up * up + down * down))));
 }
 
+TEST_CASE(
+    "mismatch metrics are of every mini-batch of the first pass, and of the applied weights") {
+  rl::Config config;
+  config.rollout.group_size = 2;
+  config.train.num_mini_batches = 2;
+  config.algorithm.kl_coef = 0.1;
+  const std::vector rollouts{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
+  const auto batch = rl::make_step_batch(rollouts, config);
+  const auto advantages =
+      rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
+  rl::StepUpdates updates;
+  for (const double off : {0.1, 0.3, 5.0}) {  // the third is of the second pass
+    rl::LossSums sums;
+    sums.tokens = 1;
+    sums.rollout_kl = sums.sampling_difference = sums.sampling_difference_max = off;
+    sums.rho = off;
+    sums.rho_squared = off * off;
+    updates.policy.push_back({sums, {}, {}, {}, 1.0});
+  }
+  updates.kl_coef = 0.1;
+  rl::TrainingState state;
+  state.kl_coef = 0.2;  // of the next step
+  const auto raw = rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
+  CHECK(value_of(raw, "rollout_corr/kl") == Approx(0.2));
+  CHECK(value_of(raw, "sampling/sampling_logp_difference/max") == Approx(0.3));
+  CHECK(value_of(raw, "rollout_corr/chi2_token") == Approx(0.05 - 1));
+  CHECK(value_of(raw, "rollout_corr/rollout_is_mean") == Approx(0.2));
+  CHECK(value_of(raw, "actor/kl_coef") == 0.1);
+  updates.correction.weight = {1.0, 0.5};
+  updates.correction.statistics.rollout_is_mean = 0.75;
+  updates.correction.statistics.rollout_is_eff_sample_size = 0.9;
+  const auto applied = rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
+  CHECK(value_of(applied, "rollout_corr/rollout_is_mean") == 0.75);
+  CHECK(value_of(applied, "rollout_corr/rollout_is_eff_sample_size") == 0.9);
+}
+
 TEST_CASE("staleness goes by each token's own version") {
   const auto metrics =
       step_metrics(0.0, {make_rollout(1, {{4, 0, 1}, {6, 1, 4}}), make_rollout(0, {{7, 0, 4}})});
