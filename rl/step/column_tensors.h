@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/algorithm/entry_columns.h"
 #include "rl/algorithm/step_columns.h"
+#include "rl/losses/entry_columns.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/communicator.h"
 

@@ -64,7 +64,7 @@ StepAdvantages Learner::compute_advantages(StepBatch& batch) {
 
 void Learner::observe_entropy(const UpdateResult& update) {
   TrainingState& state = run_.adaptive_state();
-  state.entropy = token_mean({update}, &LossSums::entropy);
+  state.entropy = update.figures["entropy"];
   state.entropy_coef = next_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm);
 }
 
@@ -74,13 +74,14 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
       run_.comms().tensors(sp::axes::kSp).get()};
-  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n,
+                         Figures& figures) {
     EntryColumns entries = EntryColumns::from(columns_n);
     if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
     return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,
-                                context);
+                                context, figures);
   };
 }
 
@@ -116,7 +117,7 @@ void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages
   TrainingState& state = run_.adaptive_state();
   const AlgorithmConfig& algorithm = config_.algorithm;
   const double kl =
-      algorithm.kl_in == KlIn::kLoss ? token_mean(updates.policy, &LossSums::kl) : advantages.kl;
+      algorithm.kl_in == KlIn::kLoss ? merged_figures(updates.policy)["kl"] : advantages.kl;
   state.kl_coef = next_kl_coef(
       state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
   if (reference_) {

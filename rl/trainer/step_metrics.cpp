@@ -1,7 +1,6 @@
 #include "rl/trainer/step_metrics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <iterator>
@@ -60,34 +59,27 @@ void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advan
 }
 
 // Mismatch over the first pass of the step's samples.
-void append_mismatch_metrics(Metrics& metrics, const std::vector<UpdateResult>& first_pass) {
-  const auto mean = [&](double LossSums::*sum) { return token_mean(first_pass, sum); };
-  double highest = 0.0;
-  for (const UpdateResult& update : first_pass) {
-    highest = std::isnan(update.sums.sampling_difference_max)
-                  ? update.sums.sampling_difference_max
-                  : std::max(highest, update.sums.sampling_difference_max);
-  }
-  metrics.emplace_back("sampling/sampling_logp_difference/mean",
-                       mean(&LossSums::sampling_difference));
-  metrics.emplace_back("sampling/sampling_logp_difference/max", highest);
-  metrics.emplace_back("token_mult_prob_error", mean(&LossSums::mult_prob_error));
-  metrics.emplace_back("rollout_corr/kl", mean(&LossSums::rollout_kl));
-  metrics.emplace_back("rollout_corr/k3_kl", mean(&LossSums::rollout_k3));
-  metrics.emplace_back("rollout_corr/chi2_token", mean(&LossSums::rho_squared) - 1.0);
+void append_mismatch_metrics(Metrics& metrics, const StepFigures& first_pass) {
+  metrics.emplace_back("sampling/sampling_logp_difference/mean", first_pass["sampling_difference"]);
+  metrics.emplace_back("sampling/sampling_logp_difference/max",
+                       first_pass["sampling_difference_max"]);
+  metrics.emplace_back("token_mult_prob_error", first_pass["mult_prob_error"]);
+  metrics.emplace_back("rollout_corr/kl", first_pass["rollout_kl"]);
+  metrics.emplace_back("rollout_corr/k3_kl", first_pass["rollout_k3"]);
+  metrics.emplace_back("rollout_corr/chi2_token", first_pass["rho_squared"] - 1.0);
 }
 
 // Importance weights: those that are applied, or without a correction the raw ratios.
 void append_weight_metrics(Metrics& metrics, const CorrectionResult& correction,
-                           const std::vector<UpdateResult>& first_pass) {
-  const double raw = token_mean(first_pass, &LossSums::rho);
-  const double square = token_mean(first_pass, &LossSums::rho_squared);
+                           const StepFigures& first_pass) {
+  const double raw = first_pass["rho"];
   const bool corrected = !correction.weight.empty();
   const CorrectionStatistics& s = correction.statistics;
   metrics.emplace_back("rollout_corr/rollout_is_mean", corrected ? s.rollout_is_mean : raw);
   // (mean weight)^2 / mean squared weight: 1 when all weigh the same.
-  metrics.emplace_back("rollout_corr/rollout_is_eff_sample_size",
-                       corrected ? s.rollout_is_eff_sample_size : share_of(raw * raw, square));
+  metrics.emplace_back(
+      "rollout_corr/rollout_is_eff_sample_size",
+      corrected ? s.rollout_is_eff_sample_size : share_of(raw * raw, first_pass["rho_squared"]));
 }
 
 // Metrics that only a correction computes. The token metrics above do not need one.
@@ -201,11 +193,13 @@ std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std:
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
+  const StepFigures figures = merged_figures(updates);
   Metrics metrics{
-      {"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
-      {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
-      {"kl", token_mean(updates, &LossSums::kl)},
-      {"entropy", token_mean(updates, &LossSums::entropy)},
+      {"loss", mean_over(updates, [](const UpdateResult& u) { return u.figures["loss"]; })},
+      {"policy_loss",
+       mean_over(updates, [](const UpdateResult& u) { return u.figures["policy_loss"]; })},
+      {"kl", figures["kl"]},
+      {"entropy", figures["entropy"]},
       {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
   if (!updates.empty()) {
     metrics.emplace_back("learning_rate", updates.back().learning_rate);
@@ -227,25 +221,22 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
   append_reward_metrics(metrics, batch.rewards, advantages, config);
   append_advantage_metrics(metrics, advantages.advantage);
   if (!updates.policy.empty()) {
-    metrics.emplace_back("clip_ratio/low_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_low));
-    metrics.emplace_back("clip_ratio/high_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_high));
-    metrics.emplace_back("clip_ratio/region_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_low) +
-                             token_mean(updates.policy, &LossSums::ratio_clipped_high));
-    metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
-    const auto first_pass = std::min<std::size_t>(
-        updates.policy.size(), static_cast<std::size_t>(config.train.num_mini_batches));
-    const std::vector first(updates.policy.begin(),
-                            updates.policy.begin() + static_cast<std::ptrdiff_t>(first_pass));
-    append_mismatch_metrics(metrics, first);
-    append_weight_metrics(metrics, updates.correction, first);
+    const StepFigures figures = merged_figures(updates.policy);
+    const double low = figures["clipped_low"], high = figures["clipped_high"];
+    metrics.emplace_back("clip_ratio/low_mean", low);
+    metrics.emplace_back("clip_ratio/high_mean", high);
+    metrics.emplace_back("clip_ratio/region_mean", low + high);
+    metrics.emplace_back("actor/ppo_kl", figures["old_kl"]);
+    const auto passes = static_cast<std::size_t>(config.train.num_mini_batches);
+    const StepFigures first_pass =
+        merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), passes)));
+    append_mismatch_metrics(metrics, first_pass);
+    append_weight_metrics(metrics, updates.correction, first_pass);
     std::ranges::copy(route_metrics(updates.policy), std::back_inserter(metrics));
   }
   append_correction_metrics(metrics, updates.correction);
   if (algorithm.correction.opsm_delta > 0) {
-    metrics.emplace_back("opsm_clipfrac", token_mean(updates.policy, &LossSums::opsm_masked));
+    metrics.emplace_back("opsm_clipfrac", merged_figures(updates.policy)["opsm_masked"]);
   }
   if (algorithm.kl_coef > 0) {
     metrics.emplace_back("actor/kl_coef", updates.kl_coef);

@@ -1,13 +1,14 @@
 // Guards: a policy loss or KL estimate that departs from its formula, in value or gradient.
 // Oracles: PyTorch fp64 (tests/goldens/policy_losses.py), finite differences, closed forms.
-#include "rl/algorithm/policy_objective.h"
+#include "rl/losses/policy_objective.h"
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "rl/algorithm/losses.h"
 #include "rl/config/load.h"
+#include "rl/losses/losses.h"
+#include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -158,10 +159,12 @@ TEST_CASE(
     config.correction.opsm_delta = golden["opsm_delta"];
     rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
-    const auto result = rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context);
-    CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
-    CHECK((result.figures.fetch().opsm_masked > 0) == (config.correction.opsm_delta > 0));
-    result.loss.backward();
+    rl::Figures figures;
+    const at::Tensor loss =
+        rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context, figures);
+    CHECK(loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
+    CHECK((test::fetched(figures)["opsm_masked"] > 0) == (config.correction.opsm_delta > 0));
+    loss.backward();
     CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
     const at::Tensor grad =
         entropy.grad().defined() ? entropy.grad() : at::zeros_like(entropy.detach());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -49,13 +50,10 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
   entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
   rl::StepUpdates updates;
-  updates.policy.push_back(
-      {rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {})
-           .figures.fetch(),
-       {},
-       {},
-       {},
-       1.0});
+  rl::Figures figures;
+  rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {},
+                           figures);
+  updates.policy.push_back({test::fetched(figures), {}, {}, {}, 1.0});
   rl::TrainingState state;
   state.weight_version = 7;
   return rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
@@ -109,12 +107,14 @@ TEST_CASE(
       rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
   rl::StepUpdates updates;
   for (const double off : {0.1, 0.3, 5.0}) {  // the third is of the second pass
-    rl::LossSums sums;
-    sums.tokens = 1;
-    sums.rollout_kl = sums.sampling_difference = sums.sampling_difference_max = off;
-    sums.rho = off;
-    sums.rho_squared = off * off;
-    updates.policy.push_back({sums, {}, {}, {}, 1.0});
+    rl::StepFigures figures;
+    figures.set("tokens", rl::FigureRule::kSum, 1);
+    for (const char* name : {"rollout_kl", "rho"}) {
+      figures.set(name, rl::FigureRule::kMean, off);
+    }
+    figures.set("rho_squared", rl::FigureRule::kMean, off * off);
+    figures.set("sampling_difference_max", rl::FigureRule::kMax, off);
+    updates.policy.push_back({figures, {}, {}, {}, 1.0});
   }
   updates.kl_coef = 0.1;
   rl::TrainingState state;
