@@ -210,8 +210,13 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
         {"algorithm.dual_clip",
          "is " + text_of(a.dual_clip) + ", which would clip every loss; expected above 1, or 0"});
   }
-  const bool per_token = a.loss == PolicyLossName::kDppoTv || a.loss == PolicyLossName::kGmpo ||
-                         a.loss == PolicyLossName::kReinforce;
+  if (a.clip_cov_lb >= a.clip_cov_ub) {
+    mistakes.push_back({"algorithm.clip_cov_lb",
+                        "is " + text_of(a.clip_cov_lb) + ", not below algorithm.clip_cov_ub " +
+                            text_of(a.clip_cov_ub) + "; expected a smaller number"});
+  }
+  const bool per_token = a.loss != PolicyLossName::kPpoClip && a.loss != PolicyLossName::kCispo &&
+                         a.loss != PolicyLossName::kSapo;
   if (a.importance_level == ImportanceLevel::kSequence && per_token) {
     mistakes.push_back({"algorithm.importance_level",
                         "is sequence, but algorithm.loss " + word(a.loss) +

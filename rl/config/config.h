@@ -163,6 +163,9 @@ struct AlgorithmConfig {
   double sapo_tau_positive = 1.0;
   double sapo_tau_negative = 1.05;
   double dppo_ratio_bound = 0.0;
+  double clip_cov_ratio = 2e-4;
+  double clip_cov_lb = 1.0;
+  double clip_cov_ub = 5.0;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;

@@ -174,6 +174,9 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.sapo_tau_positive", algorithm.sapo_tau_positive, above(0));
   fields.real("algorithm.sapo_tau_negative", algorithm.sapo_tau_negative, above(0));
   fields.real("algorithm.dppo_ratio_bound", algorithm.dppo_ratio_bound, at_least(0));
+  fields.real("algorithm.clip_cov_ratio", algorithm.clip_cov_ratio, between(0, 1));
+  fields.real("algorithm.clip_cov_lb", algorithm.clip_cov_lb, {});
+  fields.real("algorithm.clip_cov_ub", algorithm.clip_cov_ub, {});
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
 }

@@ -55,7 +55,7 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
                                 const EntryColumns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures) {
   const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
-  const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n};
+  const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n, entries.chosen_n};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
   at::Tensor per_token = entries.correction_n * policy_objective(terms, log_ratio, config);
   if (config.correction.opsm_delta > 0) {
@@ -76,6 +76,9 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
     const auto tokens = static_cast<double>(std::max<int64_t>(1, context.loss_tokens));
     const double divisor = config.entropy_aggregation == EntropyAggregation::kLoss ? 1.0 : tokens;
     loss = loss - context.entropy_coef / divisor * entropy_of(entropy_n, entries, config);
+  }
+  if (entries.chosen_n.defined()) {
+    figures.mean("chosen", entries.chosen_n);
   }
   figures.count(logprob_n);
   figures.mean("entropy", entropy_n);

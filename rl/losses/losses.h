@@ -34,14 +34,14 @@ struct LossContext {
 // Returns: a scalar, this rank's weighted sum, to be summed over ranks; differentiable.
 // Figures: loss, policy_loss (they add up to the step's), tokens; means over tokens: kl, entropy,
 // clipped_low (A < 0 and ratio below its lower bound), clipped_high (A > 0 and ratio above its
-// upper bound), old_kl (old - current log-prob), opsm_masked; and of the rollout's log-probs
-// against the trainer's, which are the old policy's, and the current policy's with old_logprobs
-// rollout, rho = exp(trainer - rollout), its log within -20 .. 20: sampling_difference |trainer -
-// rollout|, mult_prob_error exp |trainer - rollout|, rollout_kl rollout - trainer, rollout_k3 rho -
-// 1 - log rho, rho, rho_squared; maximum over tokens: sampling_difference_max. Collective over:
-// context.sequence, if the configuration needs per-sequence values. Source: off-policy sequence
-// masking, DeepSeek-V3.2 2025, section 3.1. Shapes: logprob_n and entropy_n are [n], in the dtype
-// of the entries.
+// upper bound), old_kl (old - current log-prob), opsm_masked, chosen; and of the rollout's
+// log-probs against the trainer's, which are the old policy's, and the current policy's with
+// old_logprobs rollout, rho = exp(trainer - rollout), its log within -20 .. 20: sampling_difference
+// |trainer - rollout|, mult_prob_error exp |trainer - rollout|, rollout_kl rollout - trainer,
+// rollout_k3 rho - 1 - log rho, rho, rho_squared; maximum over tokens: sampling_difference_max.
+// Collective over: context.sequence, if the configuration needs per-sequence values. Source:
+// off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1. Shapes: logprob_n and entropy_n are
+// [n], in the dtype of the entries.
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const EntryColumns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures);

@@ -8,8 +8,8 @@
 namespace ringside::rl {
 
 const PolicyLoss& policy_loss(PolicyLossName name) {
-  for (const PolicyLoss* loss :
-       {&kPpoClipLoss, &kCispoLoss, &kSapoLoss, &kDppoTvLoss, &kGmpoLoss, &kReinforceLoss}) {
+  for (const PolicyLoss* loss : {&kPpoClipLoss, &kCispoLoss, &kSapoLoss, &kDppoTvLoss, &kGmpoLoss,
+                                 &kReinforceLoss, &kClipCovLoss}) {
     if (loss->name == name) {
       return *loss;
     }

@@ -17,6 +17,7 @@ struct PolicyTerms {
   at::Tensor logprob_n;  // of the current policy; carries the gradient
   at::Tensor old_n;      // of the policy that the ratio is taken against
   at::Tensor advantage_n;
+  at::Tensor chosen_n{};  // 1 for tokens that the loss treats apart, else 0; undefined = none
 };
 
 // A policy loss. Pure functions.
@@ -38,7 +39,8 @@ struct PolicyLoss {
 const PolicyLoss& policy_loss(PolicyLossName name);
 
 // The losses, one file each.
-extern const PolicyLoss kPpoClipLoss, kCispoLoss, kSapoLoss, kDppoTvLoss, kGmpoLoss, kReinforceLoss;
+extern const PolicyLoss kPpoClipLoss, kCispoLoss, kSapoLoss, kDppoTvLoss, kGmpoLoss, kReinforceLoss,
+    kClipCovLoss;
 
 // Value of `mean_n`, gradient of `token_n`: a sequence's mean in token form.
 at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "rl/algorithm/adaptive.h"
+#include "rl/algorithm/covariance_choice.h"
 
 namespace ringside::rl {
 namespace {
@@ -59,7 +60,23 @@ StepAdvantages Learner::compute_advantages(StepBatch& batch) {
   batch.columns.advantage = advantages.advantage;
   batch.columns.returns = advantages.returns;
   batch.columns.correction = correction_.weight;
+  choose_tokens(batch);
   return advantages;
+}
+
+void Learner::choose_tokens(StepBatch& batch) const {
+  if (!chooses_by_covariance(config_.algorithm.loss)) {
+    return;
+  }
+  std::vector<double>& chosen = batch.columns.chosen;
+  for (const MiniBatch& mini_batch : batch.mini_batches) {
+    // Tokens have another place in another step, so the step's number is part of the seed.
+    const ChoicePart part{
+        mini_batch.first_token, mini_batch.loss_tokens,
+        static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + run_.state().step};
+    const auto of_part = choose_by_covariance(batch.columns, part, config_.algorithm);
+    chosen.insert(chosen.end(), of_part.begin(), of_part.end());
+  }
 }
 
 void Learner::observe_entropy(const UpdateResult& update) {

@@ -42,6 +42,20 @@ def dppo_tv(lp, old, adv, low, high, bound=None):
     return torch.where(masked, 0.0, -adv * (r if bound is None else torch.clamp(r, max=bound)) * lp)
 
 
+def covariance(old, adv):
+    return (adv - adv.mean()) * (old - old.mean())
+
+
+def inside(old, adv, low, high):
+    """clip_cov's candidates, which are all chosen where the ratio allows."""
+    cov = covariance(old, adv)
+    return ((cov > low) & (cov < high)).double()
+
+
+def clip_cov(lp, old, adv, chosen, low, high):
+    return torch.where(chosen > 0, 0.0, ppo(lp, old, adv, low, high))
+
+
 def per_sequence(x, reduce):
     """reduce() of each sequence's tokens, repeated for each of them."""
     return torch.cat([reduce(part).expand(len(part)) for part in torch.split(x, LENGTHS)])
@@ -134,6 +148,14 @@ SEQUENCE_LOSSES = {
     ),
 }
 KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
+# keys, the tokens that are chosen of (old, advantage), the loss of (logprob, old, advantage, chosen)
+COVARIANCE_LOSSES = [
+    (
+        {"loss": "clip_cov", "clip_high": 0.28, "clip_cov_ratio": 1.0, "clip_cov_lb": 0.2, "clip_cov_ub": 1.5},
+        lambda old, a: inside(old, a, 0.2, 1.5),
+        lambda lp, old, a, chosen: clip_cov(lp, old, a, chosen, 0.2, 0.28),
+    ),
+]
 # Bounds that many tokens' estimates are beyond.
 KL_BOUNDS = [{"k3_bound": 0.03}, {"kl_bound": 0.25}, {"k3_bound": 0.05, "kl_bound": 0.02}]
 
@@ -223,6 +245,15 @@ def main() -> None:
         "losses": [
             {"name": name, "keys": keys, **evaluate(lambda lp, f=function: f(lp, old, advantage), logprob)}
             for name, (keys, function) in LOSSES.items()
+        ],
+        "covariance": covariance(old, advantage).tolist(),
+        "covariance_losses": [
+            {
+                "keys": keys,
+                "chosen": choose(old, advantage).tolist(),
+                **evaluate(lambda lp, f=function, c=choose(old, advantage): f(lp, old, advantage, c), logprob),
+            }
+            for keys, choose, function in COVARIANCE_LOSSES
         ],
         "kl": [{"name": name, **evaluate(lambda lp, n=name: kl(n, lp, reference, old), logprob)} for name in KLS],
         "bounded_kl": [

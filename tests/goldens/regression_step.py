@@ -63,8 +63,17 @@ def bounds(c):
     return (c["clip_low"], c["clip_high"]) if absolute else (1 - c["clip_low"], 1 + c["clip_high"])
 
 
-def objective(c, lp, old, r, a):
+def covariance_choice(c, old, a):
+    """The tokens of a mini-batch that clip_cov treats apart (Cui et al. 2025), by the old policy's log-probs."""
+    cov = (a - a.mean()) * (old - old.mean())
+    assert c["clip_cov_ratio"] == 1.0  # else they are drawn
+    return (cov > c["clip_cov_lb"]) & (cov < c["clip_cov_ub"])
+
+
+def objective(c, lp, old, r, a, chosen):
     low, high = bounds(c)
+    if c["loss"] == "clip_cov":
+        return torch.where(chosen, 0.0, -torch.minimum(r * a, r.clamp(low, high) * a))
     if c["loss"] == "ppo_clip":
         free = r.clamp(max=c["delta"]) if c["delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
@@ -113,7 +122,7 @@ def branch_loss(c, batch, i, mine, lp, columns, sums):
     """Policy and KL terms of the tokens `mine`, a branch of sample i; adds to the sums of the metrics."""
     old, a, rollout = columns["old"][mine], columns["advantage"][mine], batch.rollout[mine]
     r = ratios(c, lp, old, a)
-    loss = columns["correction"][mine] * objective(c, lp, old, r, a)
+    loss = columns["correction"][mine] * objective(c, lp, old, r, a, columns["chosen"][mine])
     if c["correction.opsm_delta"]:
         masked = (a < 0) & ((rollout - lp.detach()).mean() > c["correction.opsm_delta"])
         loss = torch.where(masked, 0.0, loss)
@@ -163,6 +172,8 @@ def policy_update(c, state, batch, members, columns):
     chosen = [n for i in members for n in batch.of_sample(i)]
     lp, entropy = log_probs(state["policy"], batch, members)
     sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error", "k3", "rho", "squares"], 0)
+    if c["loss"] == "clip_cov":
+        columns["chosen"][chosen] = covariance_choice(c, columns["old"][chosen], columns["advantage"][chosen])
     policy_loss = kl_loss = torch.zeros((), dtype=F64)
     for i in members:
         for b in range(len(batch.samples[i].documents())):
@@ -215,6 +226,7 @@ def prepare(c, batch, state, load):
         columns["reference"] = log_probs(load("reference"), batch, everyone)[0]
     if "critic" in state:
         columns["value"] = values_of(state["critic"], batch, everyone)
+    columns["chosen"] = torch.zeros(len(batch.tokens), dtype=torch.bool)
     own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"])
     return columns | dict(advantage=own, returns=returns, correction=adv.corrections(c, batch, columns["old"])), kl
 
@@ -288,6 +300,8 @@ def metrics_of(c, done):
         del metrics["rollout_corr/rollout_is_mean"], metrics["rollout_corr/rollout_is_eff_sample_size"]
     if c["correction.mode"] != "none":
         metrics["rollout_corr/rollout_rs_masked_fraction"] = float((done["columns"]["correction"] == 0).double().mean())
+    if c["loss"] == "clip_cov":
+        metrics["clip_ratio/covariance"] = float(done["columns"]["chosen"].double().mean())
     if c["correction.opsm_delta"]:
         metrics["opsm_clipfrac"] = per_token("opsm")
     if c["kl_coef"]:

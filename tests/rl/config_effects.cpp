@@ -39,6 +39,9 @@ namespace {
 
 const Words kLora{"lora.rank=2"};
 
+// All tokens of positive covariance are chosen.
+const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov_ratio=1",
+                     "algorithm.clip_cov_lb=0", "algorithm.num_iterations=2"};
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 
 std::vector<Effect> algorithm_effects() {
@@ -85,6 +88,9 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.cispo_bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
       {"algorithm.sapo_tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
       {"algorithm.sapo_tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.clip_cov_ratio", "0.01", recorded, kClipCov},
+      {"algorithm.clip_cov_lb", "4.9", recorded, kClipCov},
+      {"algorithm.clip_cov_ub", "0.001", recorded, kClipCov},
       {"algorithm.dppo_ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},

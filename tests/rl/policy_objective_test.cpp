@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rl/algorithm/covariance_choice.h"
 #include "rl/config/load.h"
 #include "rl/losses/losses.h"
 #include "tests/rl/fetched_figures.h"
@@ -91,6 +92,27 @@ TEST_CASE("every policy loss equals its transcription in PyTorch, value and grad
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
     check_golden(objective(tokens, config_of(golden["keys"])), token_weights(), tokens, golden);
+  }
+}
+
+TEST_CASE("a loss that chooses tokens by covariance chooses and computes what PyTorch does") {
+  CHECK(goldens()["covariance_losses"].size() == 1);
+  for (const auto& golden : goldens()["covariance_losses"]) {
+    CAPTURE(golden["keys"].dump());
+    const Tokens tokens;
+    rl::StepColumns table;
+    table.old = goldens()["old"].get<std::vector<double>>();
+    table.advantage = goldens()["advantage"].get<std::vector<double>>();
+    const rl::ChoicePart all{0, static_cast<int64_t>(table.old.size()), 1};
+    const auto config = config_of(golden["keys"]);
+    CHECK(max_abs_diff(at::tensor(rl::token_covariances(table, all), at::kDouble),
+                       column(goldens()["covariance"])) < 1e-12);
+    const auto chosen = rl::choose_by_covariance(table, all, config);
+    CHECK(chosen == golden["chosen"].get<std::vector<double>>());
+    const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage,
+                                at::tensor(chosen, at::kDouble)};
+    const auto log_ratio = rl::policy_log_ratio(terms, config, sequences());
+    check_golden(rl::policy_objective(terms, log_ratio, config), token_weights(), tokens, golden);
   }
 }
 
@@ -184,8 +206,8 @@ TEST_CASE("a wild ratio neither overflows nor makes the gradient NaN") {
 }
 
 TEST_CASE("gradients that are true derivatives equal finite differences") {
-  // cispo, dppo_tv and the straight-through estimates hold parts of themselves fixed: theirs are
-  // not.
+  // cispo, dppo_tv and the straight-through estimates hold parts of themselves fixed:
+  // theirs are not.
   for (const auto& golden : goldens()["losses"]) {
     const auto config = config_of(golden["keys"]);
     if (config.loss == rl::PolicyLossName::kCispo || config.loss == rl::PolicyLossName::kDppoTv) {
