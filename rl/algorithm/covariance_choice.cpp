@@ -41,18 +41,21 @@ std::vector<double> choose_by_covariance(const StepColumns& table, const ChoiceP
     throw std::invalid_argument("choose_by_covariance: algorithm.loss " +
                                 std::string(to_string(config.loss)) + " chooses no tokens");
   }
+  const bool clips = config.loss == PolicyLossName::kClipCov;
   const auto covariance = token_covariances(table, part);
   std::vector<int64_t> candidates;
   for (int64_t i = 0; i < part.count; ++i) {
-    if (covariance[i] > config.clip_cov_lb && covariance[i] < config.clip_cov_ub) {
+    if (!clips || (covariance[i] > config.clip_cov_lb && covariance[i] < config.clip_cov_ub)) {
       candidates.push_back(i);
     }
   }
-  const double share = config.clip_cov_ratio * static_cast<double>(part.count);
-  const auto wanted = std::max<int64_t>(1, static_cast<int64_t>(share));
+  const double share = clips ? config.clip_cov_ratio : config.kl_cov_ratio;
+  const auto wanted =
+      std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(part.count)));
   std::stable_sort(candidates.begin(), candidates.end(), [&](int64_t a, int64_t b) {
-    return draw(part.seed, static_cast<uint64_t>(part.begin + a)) <
-           draw(part.seed, static_cast<uint64_t>(part.begin + b));
+    return clips ? draw(part.seed, static_cast<uint64_t>(part.begin + a)) <
+                       draw(part.seed, static_cast<uint64_t>(part.begin + b))
+                 : covariance[a] > covariance[b];
   });
   std::vector<double> chosen(static_cast<std::size_t>(part.count), 0.0);
   const auto count = std::min<std::size_t>(candidates.size(), static_cast<std::size_t>(wanted));

@@ -1,4 +1,4 @@
-// Choice of the tokens that the loss clip_cov treats apart: those whose advantage and
+// Choice of the tokens that the losses clip_cov and kl_cov treat apart: those whose advantage and
 // log-prob vary together the most, which drive a policy's entropy down. Torch-free.
 // Thread safety: pure functions.
 // Source: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning, section 4.
@@ -13,7 +13,7 @@
 namespace ringside::rl {
 
 constexpr bool chooses_by_covariance(PolicyLossName loss) {
-  return loss == PolicyLossName::kClipCov;
+  return loss == PolicyLossName::kClipCov || loss == PolicyLossName::kKlCov;
 }
 
 // Loss tokens [begin, begin + count) of a table, and where their random choice starts.
@@ -32,6 +32,7 @@ std::vector<double> token_covariances(const StepColumns& table, const ChoicePart
 // where one can be.
 //   clip_cov  clip_cov_ratio of the part's tokens, rounded down, drawn by the seed from those whose
 //             covariance is between clip_cov_lb and clip_cov_ub; all of these if they are fewer
+//   kl_cov    the kl_cov_ratio of the part's tokens, rounded down, with the largest covariance
 // The part is a mini-batch over all ranks, so the choice depends neither on the ranks nor on the
 // micro-batches. verl chooses anew in each micro-batch, by the current policy's log-probs (equal to
 // the old ones in a step's first optimizer step), and never draws a token that the clip holds,

@@ -166,6 +166,8 @@ struct AlgorithmConfig {
   double clip_cov_ratio = 2e-4;
   double clip_cov_lb = 1.0;
   double clip_cov_ub = 5.0;
+  double kl_cov_ratio = 2e-4;
+  double ppo_kl_coef = 0.1;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;

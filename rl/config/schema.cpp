@@ -177,6 +177,8 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.clip_cov_ratio", algorithm.clip_cov_ratio, between(0, 1));
   fields.real("algorithm.clip_cov_lb", algorithm.clip_cov_lb, {});
   fields.real("algorithm.clip_cov_ub", algorithm.clip_cov_ub, {});
+  fields.real("algorithm.kl_cov_ratio", algorithm.kl_cov_ratio, between(0, 1));
+  fields.real("algorithm.ppo_kl_coef", algorithm.ppo_kl_coef, at_least(0));
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
 }

@@ -52,8 +52,19 @@ def inside(old, adv, low, high):
     return ((cov > low) & (cov < high)).double()
 
 
+def largest(old, adv, count):
+    chosen = torch.zeros_like(old)
+    chosen[torch.topk(covariance(old, adv), count).indices] = 1
+    return chosen
+
+
 def clip_cov(lp, old, adv, chosen, low, high):
     return torch.where(chosen > 0, 0.0, ppo(lp, old, adv, low, high))
+
+
+def kl_cov(lp, old, adv, chosen, coef):
+    loss = -adv * torch.exp(lp - old)
+    return torch.where(chosen > 0, loss + coef * (lp - old).abs(), loss)
 
 
 def per_sequence(x, reduce):
@@ -154,6 +165,11 @@ COVARIANCE_LOSSES = [
         {"loss": "clip_cov", "clip_high": 0.28, "clip_cov_ratio": 1.0, "clip_cov_lb": 0.2, "clip_cov_ub": 1.5},
         lambda old, a: inside(old, a, 0.2, 1.5),
         lambda lp, old, a, chosen: clip_cov(lp, old, a, chosen, 0.2, 0.28),
+    ),
+    (
+        {"loss": "kl_cov", "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.7},
+        lambda old, a: largest(old, a, int(0.25 * TOKENS)),
+        lambda lp, old, a, chosen: kl_cov(lp, old, a, chosen, 0.7),
     ),
 ]
 # Bounds that many tokens' estimates are beyond.

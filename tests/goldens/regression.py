@@ -16,7 +16,7 @@ from regression_step import metrics_of, train
 DEFAULTS = {
     "loss": "ppo_clip", "importance_level": "token", "clip_low": 0.2, "clip_high": 0.2, "dual_clip": 0.0, "delta": 0.0,
     "cispo_bounds": "relative", "sapo_tau_positive": 1.0, "sapo_tau_negative": 1.05,
-    "clip_cov_ratio": 2e-4, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0,
+    "clip_cov_ratio": 2e-4, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 2e-4, "ppo_kl_coef": 0.1,
     "dppo_ratio_bound": 0.0, "k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "entropy_aggregation": "tokens",
     "kl_coef": 0.0, "kl_estimator": "k3", "kl_in": "loss", "kl_to": "reference", "kl_target": 0.0, "kl_horizon": 10000,
     "entropy_coef": 0.0, "entropy_target": 0.0, "entropy_step": 0.0,
@@ -115,6 +115,7 @@ OPTIONS = {
     "two_sided": {"delta": 1.5, "clip_low": 0.1},
     "cispo_relative": {"loss": "cispo"},
     "clip_cov": HALVES | {"loss": "clip_cov", "clip_cov_ratio": 1.0, "clip_cov_lb": 0.5, "clip_cov_ub": 3.0},
+    "kl_cov": HALVES | {"loss": "kl_cov", "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
     "gmpo": {"loss": "gmpo", "clip_low": 0.4, "clip_high": 0.4} | HALVES,
     "token_sum": {"loss_aggregation": "token_sum"},
     "loss_divisor": {"loss_aggregation": "constant", "loss_divisor": 20.0},

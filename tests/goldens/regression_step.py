@@ -64,16 +64,22 @@ def bounds(c):
 
 
 def covariance_choice(c, old, a):
-    """The tokens of a mini-batch that clip_cov treats apart (Cui et al. 2025), by the old policy's log-probs."""
+    """The tokens of a mini-batch that clip_cov and kl_cov treat apart (Cui et al. 2025), by the old policy's log-probs."""
     cov = (a - a.mean()) * (old - old.mean())
-    assert c["clip_cov_ratio"] == 1.0  # else they are drawn
-    return (cov > c["clip_cov_lb"]) & (cov < c["clip_cov_ub"])
+    if c["loss"] == "clip_cov":
+        assert c["clip_cov_ratio"] == 1.0  # else they are drawn
+        return (cov > c["clip_cov_lb"]) & (cov < c["clip_cov_ub"])
+    chosen = torch.zeros_like(cov, dtype=torch.bool)
+    chosen[torch.topk(cov, max(1, int(c["kl_cov_ratio"] * len(cov)))).indices] = True
+    return chosen
 
 
 def objective(c, lp, old, r, a, chosen):
     low, high = bounds(c)
     if c["loss"] == "clip_cov":
         return torch.where(chosen, 0.0, -torch.minimum(r * a, r.clamp(low, high) * a))
+    if c["loss"] == "kl_cov":
+        return torch.where(chosen, -a * r + c["ppo_kl_coef"] * (lp - old).abs(), -a * r)
     if c["loss"] == "ppo_clip":
         free = r.clamp(max=c["delta"]) if c["delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
@@ -172,7 +178,7 @@ def policy_update(c, state, batch, members, columns):
     chosen = [n for i in members for n in batch.of_sample(i)]
     lp, entropy = log_probs(state["policy"], batch, members)
     sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error", "k3", "rho", "squares"], 0)
-    if c["loss"] == "clip_cov":
+    if c["loss"] in ("clip_cov", "kl_cov"):
         columns["chosen"][chosen] = covariance_choice(c, columns["old"][chosen], columns["advantage"][chosen])
     policy_loss = kl_loss = torch.zeros((), dtype=F64)
     for i in members:
@@ -300,7 +306,7 @@ def metrics_of(c, done):
         del metrics["rollout_corr/rollout_is_mean"], metrics["rollout_corr/rollout_is_eff_sample_size"]
     if c["correction.mode"] != "none":
         metrics["rollout_corr/rollout_rs_masked_fraction"] = float((done["columns"]["correction"] == 0).double().mean())
-    if c["loss"] == "clip_cov":
+    if c["loss"] in ("clip_cov", "kl_cov"):
         metrics["clip_ratio/covariance"] = float(done["columns"]["chosen"].double().mean())
     if c["correction.opsm_delta"]:
         metrics["opsm_clipfrac"] = per_token("opsm")

@@ -42,6 +42,8 @@ const Words kLora{"lora.rank=2"};
 // All tokens of positive covariance are chosen.
 const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov_ratio=1",
                      "algorithm.clip_cov_lb=0", "algorithm.num_iterations=2"};
+const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov_ratio=1",
+                   "algorithm.num_iterations=2"};
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 
 std::vector<Effect> algorithm_effects() {
@@ -91,6 +93,8 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.clip_cov_ratio", "0.01", recorded, kClipCov},
       {"algorithm.clip_cov_lb", "4.9", recorded, kClipCov},
       {"algorithm.clip_cov_ub", "0.001", recorded, kClipCov},
+      {"algorithm.kl_cov_ratio", "0.01", recorded, kKlCov},
+      {"algorithm.ppo_kl_coef", "2", recorded, kKlCov},
       {"algorithm.dppo_ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},

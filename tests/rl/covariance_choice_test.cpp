@@ -27,7 +27,7 @@ StepColumns table_of_40() {
 AlgorithmConfig config_of(PolicyLossName loss, double ratio) {
   AlgorithmConfig config;
   config.loss = loss;
-  config.clip_cov_ratio = ratio;
+  config.clip_cov_ratio = config.kl_cov_ratio = ratio;
   config.clip_cov_lb = 0.5;
   return config;
 }
@@ -61,6 +61,18 @@ TEST_CASE("clip_cov chooses none where no covariance is between the bounds") {
   config.clip_cov_lb = 1.0;  // not included
   CHECK(count(choose_by_covariance(table_of_40(), {7, 40, 3}, config)) == 0);
   CHECK(choose_by_covariance(table_of_40(), {7, 0, 3}, config).empty());
+}
+
+TEST_CASE("kl_cov takes the largest covariances, of equal ones the first") {
+  StepColumns table = table_of_40();
+  table.advantage[7 + 5] = 9.0;  // old log-prob -3: the smallest covariance
+  table.advantage[7 + 8] = 9.0;  // old log-prob -1: the largest
+  const auto chosen =
+      choose_by_covariance(table, {7, 40, 3}, config_of(PolicyLossName::kKlCov, 0.05));
+  CHECK(count(chosen) == 2);
+  CHECK(chosen[8] == 1.0);
+  CHECK(chosen[5] == 0.0);
+  CHECK(count(choose_by_covariance(table, {7, 40, 3}, config_of(PolicyLossName::kKlCov, 0))) == 1);
 }
 
 TEST_CASE("another loss chooses no tokens, and a part lies in the table") {

@@ -115,9 +115,9 @@ std::vector<Layout> layouts() {
 // One case of each way in which tokens of a step depend on each other.
 bool is_distinct(const std::string& name) {
   static const std::set<std::string> kDistinct{
-      "dapo",           "gspo",         "ppo",       "trl_gspo",      "nemo_rl", "areal",
-      "kl_in_reward",   "seq_mask_tis", "opsm",      "entropy_bonus", "gmpo",    "clip_cov",
-      "mask_truncated", "gae_turns",    "gspo_forks"};
+      "dapo",         "gspo",           "ppo",       "trl_gspo",      "nemo_rl", "areal",
+      "kl_in_reward", "seq_mask_tis",   "opsm",      "entropy_bonus", "gmpo",    "clip_cov",
+      "kl_cov",       "mask_truncated", "gae_turns", "gspo_forks"};
   return kDistinct.contains(name);
 }
 
