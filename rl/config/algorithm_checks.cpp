@@ -200,10 +200,12 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
     }
   }
   if (a.dppo_ratio_bound != 0 && a.loss != PolicyLossName::kDppoTv &&
+      a.loss != PolicyLossName::kDppoKl &&
       !is_of_preset(a, "algorithm.dppo_ratio_bound", a.dppo_ratio_bound)) {
     mistakes.push_back({"algorithm.dppo_ratio_bound",
                         "is " + text_of(a.dppo_ratio_bound) + ", but algorithm.loss " +
-                            word(a.loss) + " does not use it; expected 0, or loss dppo_tv"});
+                            word(a.loss) +
+                            " does not use it; expected 0, or loss dppo_tv or dppo_kl"});
   }
   if (a.dual_clip != 0 && a.dual_clip <= 1) {
     mistakes.push_back(

@@ -36,7 +36,17 @@ enum class KlEstimator {
   kK3Score,
   kK3Unbiased
 };
-enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce, kClipCov, kKlCov };
+enum class PolicyLossName {
+  kPpoClip,
+  kCispo,
+  kSapo,
+  kDppoTv,
+  kGmpo,
+  kReinforce,
+  kClipCov,
+  kKlCov,
+  kDppoKl
+};
 enum class ImportanceLevel { kToken, kSequence };
 enum class CispoBounds { kRelative, kAbsolute };
 enum class KlTo { kReference, kRollout };
@@ -139,8 +149,8 @@ struct EnumNames<KlEstimator> {
 };
 template <>
 struct EnumNames<PolicyLossName> {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce", "clip_cov", "kl_cov"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce", "clip_cov", "kl_cov", "dppo_kl"};
 };
 template <>
 struct EnumNames<ImportanceLevel> {

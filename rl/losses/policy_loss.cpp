@@ -9,7 +9,7 @@ namespace ringside::rl {
 
 const PolicyLoss& policy_loss(PolicyLossName name) {
   for (const PolicyLoss* loss : {&kPpoClipLoss, &kCispoLoss, &kSapoLoss, &kDppoTvLoss, &kGmpoLoss,
-                                 &kReinforceLoss, &kClipCovLoss, &kKlCovLoss}) {
+                                 &kReinforceLoss, &kClipCovLoss, &kKlCovLoss, &kDppoKlLoss}) {
     if (loss->name == name) {
       return *loss;
     }

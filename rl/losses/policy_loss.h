@@ -40,7 +40,7 @@ const PolicyLoss& policy_loss(PolicyLossName name);
 
 // The losses, one file each.
 extern const PolicyLoss kPpoClipLoss, kCispoLoss, kSapoLoss, kDppoTvLoss, kGmpoLoss, kReinforceLoss,
-    kClipCovLoss, kKlCovLoss;
+    kClipCovLoss, kKlCovLoss, kDppoKlLoss;
 
 // Value of `mean_n`, gradient of `token_n`: a sequence's mean in token form.
 at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n);

@@ -42,6 +42,14 @@ def dppo_tv(lp, old, adv, low, high, bound=None):
     return torch.where(masked, 0.0, -adv * (r if bound is None else torch.clamp(r, max=bound)) * lp)
 
 
+def dppo_kl(lp, old, adv, low, high):
+    """Of the two outcomes "this token" and "another one"."""
+    p, q = old.exp(), lp.detach().exp()
+    kl = p * (old - lp.detach()) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
+    masked = torch.where(adv > 0, (kl > high) & (q > p), (kl > low) & (q < p))
+    return torch.where(masked, 0.0, -adv * torch.exp(lp - old).detach() * lp)
+
+
 def covariance(old, adv):
     return (adv - adv.mean()) * (old - old.mean())
 
@@ -137,6 +145,10 @@ LOSSES = {
     "dppo, bounded ratio": (
         {"loss": "dppo_tv", "clip_low": 0.3, "clip_high": 0.3, "dppo_ratio_bound": 1.2},
         lambda lp, old, a: dppo_tv(lp, old, a, 0.3, 0.3, 1.2),
+    ),
+    "dppo_kl": (
+        {"loss": "dppo_kl", "clip_low": 0.01, "clip_high": 0.02},
+        lambda lp, old, a: dppo_kl(lp, old, a, 0.01, 0.02),
     ),
     "reinforce": ({"loss": "reinforce"}, lambda lp, old, a: -a * lp),
 }

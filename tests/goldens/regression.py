@@ -116,6 +116,7 @@ OPTIONS = {
     "cispo_relative": {"loss": "cispo"},
     "clip_cov": HALVES | {"loss": "clip_cov", "clip_cov_ratio": 1.0, "clip_cov_lb": 0.5, "clip_cov_ub": 3.0},
     "kl_cov": HALVES | {"loss": "kl_cov", "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
+    "dppo_kl": {"loss": "dppo_kl", "clip_low": 0.02, "clip_high": 0.02},
     "gmpo": {"loss": "gmpo", "clip_low": 0.4, "clip_high": 0.4} | HALVES,
     "token_sum": {"loss_aggregation": "token_sum"},
     "loss_divisor": {"loss_aggregation": "constant", "loss_divisor": 20.0},

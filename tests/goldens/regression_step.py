@@ -80,6 +80,11 @@ def objective(c, lp, old, r, a, chosen):
         return torch.where(chosen, 0.0, -torch.minimum(r * a, r.clamp(low, high) * a))
     if c["loss"] == "kl_cov":
         return torch.where(chosen, -a * r + c["ppo_kl_coef"] * (lp - old).abs(), -a * r)
+    if c["loss"] == "dppo_kl":
+        p, q = old.exp(), lp.detach().exp()
+        kl = p * (old - lp.detach()) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
+        masked = torch.where(a > 0, (kl > c["clip_high"]) & (q > p), (kl > c["clip_low"]) & (q < p))
+        return torch.where(masked, 0.0, -a * r.detach() * lp)
     if c["loss"] == "ppo_clip":
         free = r.clamp(max=c["delta"]) if c["delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
