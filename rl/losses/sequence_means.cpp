@@ -1,4 +1,4 @@
-#include "rl/algorithm/sequence_means.h"
+#include "rl/losses/sequence_means.h"
 
 #include <ATen/ATen.h>
 

@@ -6,36 +6,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <limits>
-#include <vector>
+
+#include "rl/losses/figures.h"
 
 namespace ringside::rl {
-
-// Sums over loss entries. The figures of the whole step: add those of all micro-batches and ranks.
-struct ValueSums {
-  double loss = 0.0;  // weighted: adds up to the update's loss
-  double tokens = 0.0;
-  double clipped = 0.0;  // tokens whose clipped value has the larger error; they have no gradient
-
-  std::vector<double> list() const { return {loss, tokens, clipped}; }
-  // Reverse of list().
-  // Throws: std::out_of_range for fewer than three numbers.
-  static ValueSums from(const std::vector<double>& list);
-};
-
-struct ValueLoss {
-  at::Tensor loss;  // scalar: this rank's weighted sum, to be summed over ranks; differentiable
-  at::Tensor figures_k;  // fp64, on the device: the fields of ValueSums in their order
-};
 
 // The value loss: per token 0.5 max((v - R)^2, (clamp(v, old - c, old + c) - R)^2) with c =
 // value_clip, or 0.5 (v - R)^2 for c = 0. The loss is the sum times token_weight, which is one over
 // the loss tokens of the mini-batch. The gradient flows through value_n. All three tensors have one
 // floating-point dtype. n may be 0: the loss is then a zero with a gradient path.
+// Returns: a scalar, this rank's weighted sum, to be summed over ranks; differentiable.
+// Figures: loss (adds up to the update's), tokens, and clipped, the mean over tokens of those whose
+// clipped value has the larger error; they have no gradient.
 // Throws: c10::Error on columns of different lengths or a negative value_clip.
 // Source: PPO2's value loss in OpenAI Baselines (Schulman et al. 2017); verl,
 // core_algos.compute_value_loss with token-mean.
-ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
-                     const at::Tensor& return_n, double token_weight, double value_clip);
+at::Tensor value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
+                      const at::Tensor& return_n, double token_weight, double value_clip,
+                      Figures& figures);
 
 // Count, mean and sum of squared deviations from the mean. += merges the moments of parts without
 // subtracting large sums: a mean far from 0 costs no digits of the variance.

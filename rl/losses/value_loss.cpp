@@ -1,4 +1,4 @@
-#include "rl/algorithm/value_loss.h"
+#include "rl/losses/value_loss.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -7,29 +7,25 @@
 
 namespace ringside::rl {
 
-ValueSums ValueSums::from(const std::vector<double>& list) {
-  return {list.at(0), list.at(1), list.at(2)};
-}
-
-ValueLoss value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
-                     const at::Tensor& return_n, double token_weight, double value_clip) {
+at::Tensor value_loss(const at::Tensor& value_n, const at::Tensor& old_value_n,
+                      const at::Tensor& return_n, double token_weight, double value_clip,
+                      Figures& figures) {
   TORCH_CHECK(value_n.sizes() == return_n.sizes() && value_n.sizes() == old_value_n.sizes(),
               "value loss: ", value_n.sizes(), " values, ", old_value_n.sizes(), " old values, ",
               return_n.sizes(), " returns");
   TORCH_CHECK(value_clip >= 0.0, "value loss: value_clip must not be negative, got ", value_clip);
-  const auto figure = value_n.options().dtype(at::kDouble);
-  at::Tensor clipped = at::zeros({}, figure);
   at::Tensor error_n = (value_n - return_n).square();
   if (value_clip > 0.0) {
     const at::Tensor clipped_n =
         at::clamp(value_n, old_value_n - value_clip, old_value_n + value_clip);
     const at::Tensor clipped_error_n = (clipped_n - return_n).square();
-    clipped = (clipped_error_n > error_n).sum(at::kDouble);
+    figures.mean("clipped", clipped_error_n > error_n);
     error_n = at::maximum(error_n, clipped_error_n);
   }
   const at::Tensor loss = 0.5 * token_weight * error_n.sum();
-  const at::Tensor tokens = at::full({}, static_cast<double>(value_n.numel()), figure);
-  return {loss, at::stack({loss.detach().to(at::kDouble), tokens, clipped})};
+  figures.sum("loss", loss);
+  figures.count(value_n);
+  return loss;
 }
 
 Moments Moments::of(const at::Tensor& x_n) {

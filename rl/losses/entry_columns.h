@@ -18,17 +18,18 @@ struct EntryColumns {
   at::Tensor reference_logprob_n;
   at::Tensor advantage_n;
   at::Tensor correction_n;
+  at::Tensor chosen_n;  // undefined: the loss chooses no tokens
 
   // The fields in their order, as a model runner takes them to the device, and back.
   std::vector<at::Tensor> list() const {
-    return {sample_n,    weight_n,    rollout_logprob_n, old_logprob_n, reference_logprob_n,
-            advantage_n, correction_n};
+    return {sample_n,    weight_n,     rollout_logprob_n, old_logprob_n, reference_logprob_n,
+            advantage_n, correction_n, chosen_n};
   }
   // The reverse of list().
-  // Throws: c10::Error unless there are 7 columns.
+  // Throws: c10::Error unless there are 8 columns.
   static EntryColumns from(std::span<const at::Tensor> list) {
-    TORCH_CHECK(list.size() == 7, "entry columns: 7 columns make one, got ", list.size());
-    return {list[0], list[1], list[2], list[3], list[4], list[5], list[6]};
+    TORCH_CHECK(list.size() == 8, "entry columns: 8 columns make one, got ", list.size());
+    return {list[0], list[1], list[2], list[3], list[4], list[5], list[6], list[7]};
   }
 };
 
