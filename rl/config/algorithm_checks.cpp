@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -183,9 +184,29 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+bool reads_separator(const WeightedReward& reward) {
+  return !reward.is_python() && (reward.name == "exact_match" || reward.name == "math_answer" ||
+                                 reward.name == "multiple_choice");
+}
+
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
-    parse_rewards(c.rollout.reward);
+    const auto rewards = parse_rewards(c.rollout.reward);
+    const bool counts = std::any_of(rewards.begin(), rewards.end(),
+                                    [](const auto& reward) { return reward.weight != 0; });
+    if (!rewards.empty() && !counts) {
+      mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +
+                                                ", where every weight is 0: nothing is learned; "
+                                                "expected a weight that is not 0"});
+    }
+    const bool reads = std::any_of(rewards.begin(), rewards.end(), reads_separator);
+    if (!c.rollout.reward_separator.empty() && !reads) {
+      mistakes.push_back({"rollout.reward_separator",
+                          "is \"" + c.rollout.reward_separator + "\", but rollout.reward is " +
+                              c.rollout.reward +
+                              "; exact_match, math_answer and multiple_choice read it: expected "
+                              "one of them, or \"\""});
+    }
   } catch (const std::invalid_argument& error) {
     mistakes.push_back({"rollout.reward", error.what()});
   }

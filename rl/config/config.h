@@ -45,6 +45,9 @@ struct DataConfig {
   std::string messages_key = "messages";
   ChatTemplate chat_template = ChatTemplate::kNone;
   std::string template_options;
+  TextPrompts text_prompts = TextPrompts::kRaw;
+  std::string system_prompt;
+  std::string prompt_suffix;
   OnOverlong on_overlong = OnOverlong::kError;
   bool shuffle = true;
 };
@@ -96,6 +99,7 @@ struct RolloutConfig {
   ServerConfig server_options;
   std::int64_t num_workers = 1;
   std::int64_t worker_threads = 1;
+  std::int64_t max_steps_without_score = 3;
 };
 
 struct AdvantageConfig {

@@ -62,6 +62,7 @@ enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
 enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
+enum class TextPrompts { kRaw, kUser };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
 enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
@@ -212,6 +213,10 @@ struct EnumNames<ServerPause> {
 template <>
 struct EnumNames<ChatTemplate> {
   static constexpr std::array<std::string_view, 4> kNames = {"none", "chatml", "llama3", "model"};
+};
+template <>
+struct EnumNames<TextPrompts> {
+  static constexpr std::array<std::string_view, 2> kNames = {"raw", "user"};
 };
 template <>
 struct EnumNames<OnOverlong> {

@@ -100,6 +100,9 @@ void add_data(FieldList& fields, DataConfig& data) {
   fields.text("data.messages_key", data.messages_key);
   fields.choice("data.chat_template", data.chat_template);
   fields.text("data.template_options", data.template_options);
+  fields.choice("data.text_prompts", data.text_prompts);
+  fields.text("data.system_prompt", data.system_prompt);
+  fields.text("data.prompt_suffix", data.prompt_suffix);
   fields.choice("data.on_overlong", data.on_overlong);
   fields.flag("data.shuffle", data.shuffle);
 }
@@ -146,6 +149,7 @@ void add_rollout(FieldList& fields, RolloutConfig& rollout) {
   fields.real("rollout.server_options.probe_tolerance", server.probe_tolerance, above(0));
   fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024));
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024));
+  fields.integer("rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0));
 }
 
 void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {

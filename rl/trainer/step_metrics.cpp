@@ -27,8 +27,12 @@ double mean_over(const std::vector<UpdateResult>& updates,
 double share_of(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 
 // Means and standard deviations of each reward by its name, as TRL logs them.
-void append_reward_metrics(Metrics& metrics, const SampleRewards& rewards,
-                           const StepAdvantages& advantages, const Config& config) {
+void append_reward_metrics(Metrics& metrics, std::span<const bridge::Rollout> rollouts,
+                           const SampleRewards& rewards, const StepAdvantages& advantages,
+                           const Config& config) {
+  if (std::none_of(rollouts.begin(), rollouts.end(), is_scored)) {
+    return;
+  }
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGiven && rewards.names.empty() &&
       rewards.turns.empty()) {
     return;  // the rollouts carry advantages and no rewards
@@ -207,7 +211,7 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
                         const TrainingState& state, const Config& config) {
   const AlgorithmConfig& algorithm = config.algorithm;
   Metrics metrics = updates.policy.empty() ? Metrics{} : update_metrics(updates.policy);
-  append_reward_metrics(metrics, batch.rewards, advantages, config);
+  append_reward_metrics(metrics, rollouts, batch.rewards, advantages, config);
   append_advantage_metrics(metrics, advantages.advantage);
   if (!updates.policy.empty()) {
     metrics.emplace_back("clip_ratio/low_mean",

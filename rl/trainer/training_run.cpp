@@ -329,6 +329,15 @@ void TrainingRun::check_loaded(const std::function<RankFacts()>& more) const {
   check_ranks_agree(facts, *world);
 }
 
+void TrainingRun::fail(const std::string& reason) {
+  if (is_main_rank()) {
+    report_->finish();
+  }
+  checkpoints_.finish(state_, evaluation_);
+  throw TrainingFailed("step " + std::to_string(state_.step) + ": " + reason +
+                       ". The checkpoint is " + checkpoints_.newest().string());
+}
+
 std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;

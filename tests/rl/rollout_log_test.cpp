@@ -56,7 +56,8 @@ TEST_CASE("text that is not UTF-8 is replaced in the logs and throws nothing") {
   rollout.rollout_id = "\xff\xfe";
   rollout.rewards[0].first = "\xc3";
   write_plain(RolloutLog(folder.path() / "rollouts.jsonl", 1, std::nullopt), 1, {rollout});
-  const LoggedSample sample{&rollout, 0.5, {}, {}, {}};
+  LoggedSample sample;
+  sample.rollout = &rollout;
   SampleLog(folder.path() / "samples.jsonl", 1, std::nullopt).write(1, std::span(&sample, 1));
   const std::string mark = "\xef\xbf\xbd";  // U+FFFD
   const auto line = lines_of(folder.path() / "rollouts.jsonl").at(0);

@@ -127,7 +127,7 @@ TEST_CASE("hazard: RoPE positions count within each document, whatever order its
   });
 }
 
-TEST_CASE("hazard: what a document attends to ends at its own edges",
+TEST_CASE("hazard: attention stays inside a document",
           "[hazard]") {  // TE 3331, axolotl 3608
   // Lengths that 2 x ring does not divide; changing one document must not move another's log-probs
   // by a bit.

@@ -1,4 +1,4 @@
-#include "sp/functional/lengths.h"
+#include "sp/mesh/lengths.h"
 
 #include <ATen/ATen.h>
 

@@ -1,9 +1,9 @@
 // Projections around head-sharded attention that overlap their exchanges with the next matrix
-// product, forward and backward. Results equal at::linear with the functions of head_exchange.h,
+// product, forward and backward. Results equal at::linear with the functions of head_functions.h,
 // and the same rules hold: differentiable once, exact adjoints, any lengths and head counts. Apply
 // norms and rotations of q and k to the results; they work on head-sharded tensors. The gradients
-// of weights and biases are this rank's part: sum them over the group (gradient_sync.h). They are
-// summed and returned in the dtype of their leaf.
+// of weights and biases are this rank's part: sum them over the group
+// (sp/functional/gradient_sync.h). They are summed and returned in the dtype of their leaf.
 //
 // Shapes: s = this rank's tokens, S = all tokens in rank order, E = hidden size, H/h = all/this
 // rank's query heads, K/k the same for KV heads, D = head dim. Weights [out, in], biases as in
@@ -48,7 +48,7 @@ struct ProjectionParameter {
 // kept: for a call that runs again in the backward: the exchanged heads are kept, so that the
 // second call sends nothing when seq_lengths are given.
 // Shapes: hidden_sE, q_weight [H D, E], k_weight and v_weight [K D, E] -> q_ShD, k_SkD, v_SkD,
-// heads by head_share.
+// heads by split_heads.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
     const at::Tensor& hidden_sE, const ProjectionParameter& q_weight,
     const std::optional<ProjectionParameter>& q_bias, const ProjectionParameter& k_weight,

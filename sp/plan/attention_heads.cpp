@@ -1,4 +1,4 @@
-#include "sp/plan/head_split.h"
+#include "sp/plan/attention_heads.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,28 +6,12 @@
 
 namespace ringside::sp {
 
-HeadSplit split_heads(const HeadShape& heads, int64_t ulysses_size) {
-  if (heads.num_query_heads < 1 || heads.num_kv_heads < 1 || heads.head_dim < 1 ||
-      heads.num_query_heads % heads.num_kv_heads != 0) {
-    throw std::invalid_argument(
-        "attention: query heads must be a positive multiple of key/value heads, got " +
-        std::to_string(heads.num_query_heads) + " and " + std::to_string(heads.num_kv_heads) +
-        " of dimension " + std::to_string(heads.head_dim));
-  }
+HeadSplit split_over_ulysses(const HeadShape& heads, int64_t ulysses_size) {
+  HeadSplit split = split_heads(heads, ulysses_size);
   if (heads.num_query_heads < ulysses_size) {
     throw std::invalid_argument("attention: ulysses size " + std::to_string(ulysses_size) +
                                 " exceeds the " + std::to_string(heads.num_query_heads) +
                                 " query heads; use a ring axis for the rest");
-  }
-  const int64_t group = heads.num_query_heads / heads.num_kv_heads;
-  HeadSplit split;
-  for (int64_t u = 0; u < ulysses_size; ++u) {
-    const Range q = even_part(heads.num_query_heads, ulysses_size, u);
-    const Range kv{q.begin / group, (q.end - 1) / group + 1};
-    split.kv_heads_shared =
-        split.kv_heads_shared || (u > 0 && split.kv_heads_of.back().end > kv.begin);
-    split.query_heads_of.push_back(q);
-    split.kv_heads_of.push_back(kv);
   }
   return split;
 }

@@ -1,8 +1,9 @@
-// Exchange of tokens for heads and back, around the attention of any model. Attention gets the
-// whole sequence with this rank's heads; all other layers get this rank's tokens with all heads. No
-// size must divide another: shards may have any lengths, 0 included. Heads are cut by even_lengths,
-// 0 on some ranks when there are fewer heads than ranks. A group of one returns its input.
-// Differentiable once, with the exact adjoint. comm is kept until the graph is freed.
+// Differentiable exchange of tokens for heads and back, around the attention of any model.
+// Attention gets the whole sequence with this rank's heads; all other layers get this rank's tokens
+// with all heads. No size must divide another: shards may have any lengths, 0 included. Heads are
+// cut by even_lengths, 0 on some ranks when there are fewer heads than ranks. A group of one
+// returns its input. Differentiable once, with the exact adjoint. comm is kept until the graph is
+// freed.
 //
 // Shapes: s = this rank's tokens, S = all tokens in rank order, H/h = all/this rank's query heads,
 // K/k the same for KV heads, D = head dim; "..." = any other dims. All dims keep their order.
@@ -20,25 +21,10 @@
 #include <tuple>
 #include <vector>
 
-#include "sp/functional/lengths.h"
-#include "sp/layout/range.h"
 #include "sp/mesh/communicator.h"
+#include "sp/mesh/lengths.h"
 
 namespace ringside::sp {
-
-// Heads of one rank in gather_seq_scatter_heads_qkv, as indices among all heads.
-struct HeadShare {
-  Range query_heads;
-  Range kv_heads;  // those of its query heads; neighbours may share one
-  // [h]: index into this rank's k heads for each of its query heads.
-  std::vector<int64_t> kv_head_of;
-};
-
-// The heads of one rank: even parts of the query heads, and the KV heads that these use.
-// Throws: std::invalid_argument when query heads are not a positive multiple of KV heads, or rank
-// is outside the group.
-// Thread safety: pure.
-HeadShare head_share(int64_t num_query_heads, int64_t num_kv_heads, int64_t ranks, int64_t rank);
 
 // Adjoint of gather_heads_scatter_seq. seq_dim and head_dim may be negative. seq_lengths: tokens of
 // each rank; empty = gathered from the ranks.
@@ -47,11 +33,11 @@ at::Tensor gather_seq_scatter_heads(const at::Tensor& x, int64_t seq_dim, int64_
                                     const std::shared_ptr<Communicator>& comm,
                                     const std::vector<int64_t>& seq_lengths = {});
 
-// Exchanges q, k and v at once; heads by head_share. A KV head that several ranks use is written
-// into each rank's slice. Its partial gradients are summed in rank order, in fp32 for narrower
-// floats. The results are views of one buffer: clone one before writing into it.
+// Exchanges q, k and v at once; heads by split_heads (head_split.h). A KV head that several ranks
+// use is written into each rank's slice. Its partial gradients are summed in rank order, in fp32
+// for narrower floats. The results are views of one buffer: clone one before writing into it.
 // Shapes: q [..s..H..], k and v [..s..K..] -> [..S..h..], [..S..k..], [..S..k..].
-// Throws: also std::invalid_argument, as head_share().
+// Throws: also std::invalid_argument, as split_heads().
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gather_seq_scatter_heads_qkv(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t seq_dim,
     int64_t head_dim, const std::shared_ptr<Communicator>& comm,

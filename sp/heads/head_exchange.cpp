@@ -1,4 +1,4 @@
-#include "sp/mesh/head_packing.h"
+#include "sp/heads/head_exchange.h"
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -187,6 +187,54 @@ std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadEx
     xs_sHR.push_back(join(parts[i], exchange.heads_of[i]));
   }
   return xs_sHR;
+}
+
+at::Tensor to_heads(const at::Tensor& x_sHR, const HeadExchange& exchange, Communicator& comm,
+                    const char* tag) {
+  if (comm.size() == 1) {
+    return x_sHR;
+  }
+  return finish_joined_to_heads(start_to_heads({x_sHR}, exchange, comm, tag), exchange, comm);
+}
+
+at::Tensor to_sequence(const at::Tensor& x_ShR, const HeadExchange& exchange, Communicator& comm,
+                       const char* tag) {
+  if (comm.size() == 1) {
+    return x_ShR;
+  }
+  return finish_to_sequence(start_to_sequence({x_ShR}, exchange, comm, tag), exchange, comm)[0];
+}
+
+AttentionExchange attention_exchange(const HeadSplit& split, const std::vector<int64_t>& rows_of) {
+  return {{rows_of, {split.query_heads_of}}, {rows_of, {split.kv_heads_of, split.kv_heads_of}}};
+}
+
+std::pair<at::Tensor, at::Tensor> qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                                               const at::Tensor& v_sKD,
+                                               const AttentionExchange& exchange,
+                                               Communicator& comm) {
+  if (comm.size() == 1) {
+    return {q_sHD, at::cat({k_sKD, v_sKD}, /*dim=*/1)};
+  }
+  auto query = start_to_heads({q_sHD}, exchange.query, comm, "ulysses_query");
+  auto kv = start_to_heads({k_sKD, v_sKD}, exchange.kv, comm, "ulysses_kv");
+  at::Tensor q_ShD = finish_joined_to_heads(std::move(query), exchange.query, comm);
+  return {std::move(q_ShD), finish_joined_to_heads(std::move(kv), exchange.kv, comm)};
+}
+
+std::array<at::Tensor, 3> qkv_gradients_to_sequence(const at::Tensor& dq_ShD,
+                                                    const at::Tensor& dkv_S2kD,
+                                                    const AttentionExchange& exchange,
+                                                    Communicator& comm) {
+  if (comm.size() == 1) {
+    const int64_t k = dkv_S2kD.size(1) / 2;
+    return {dq_ShD, dkv_S2kD.narrow(1, 0, k), dkv_S2kD.narrow(1, k, k)};
+  }
+  auto query = start_joined_to_sequence(dq_ShD, exchange.query, comm, "ulysses_output");
+  auto kv = start_joined_to_sequence(dkv_S2kD, exchange.kv, comm, "ulysses_kv_grad");
+  auto dq = finish_to_sequence(std::move(query), exchange.query, comm);
+  auto dkv = finish_to_sequence(std::move(kv), exchange.kv, comm);
+  return {std::move(dq[0]), std::move(dkv[0]), std::move(dkv[1])};
 }
 
 }  // namespace ringside::sp

@@ -1,4 +1,4 @@
-#include "sp/functional/vector_math.h"
+#include "sp/mesh/vector_math.h"
 
 #include <ATen/ATen.h>
 

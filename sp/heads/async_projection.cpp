@@ -1,4 +1,4 @@
-#include "sp/functional/async_projection.h"
+#include "sp/heads/async_projection.h"
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
-#include "sp/functional/head_exchange.h"
-#include "sp/functional/saved_context.h"
-#include "sp/mesh/head_packing.h"
+#include "sp/heads/head_exchange.h"
+#include "sp/mesh/lengths.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::sp {
 namespace {
@@ -220,15 +220,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> async_ulysses_qkv_projection(
               v_weight.value.size(0));
   const auto rows_of =
       known_lengths(seq_lengths, hidden_sE.size(0), hidden_sE.device(), *comm, kWhat);
-  std::vector<Range> query_heads_of, kv_heads_of;
-  for (int64_t p = 0; p < comm->size(); ++p) {
-    const auto share = head_share(q_rows / head_dim, kv_rows / head_dim, comm->size(), p);
-    query_heads_of.push_back(share.query_heads);
-    kv_heads_of.push_back(share.kv_heads);
-  }
-  const HeadExchange kv{rows_of, {kv_heads_of}};
+  const HeadSplit split =
+      split_heads({q_rows / head_dim, kv_rows / head_dim, head_dim}, comm->size());
+  const HeadExchange kv{rows_of, {split.kv_heads_of}};
   const QkvCall call{
-      {HeadExchange{rows_of, {query_heads_of}}, kv, kv},
+      {HeadExchange{rows_of, {split.query_heads_of}}, kv, kv},
       {q_weight.leaf.scalar_type(), k_weight.leaf.scalar_type(), v_weight.leaf.scalar_type()},
       {leaf_dtype(q_bias), leaf_dtype(k_bias), leaf_dtype(v_bias)},
       comm};

@@ -1,13 +1,12 @@
-#include "sp/functional/head_exchange.h"
+#include "sp/heads/head_functions.h"
 
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 
-#include <stdexcept>
 #include <utility>
 
-#include "sp/functional/saved_context.h"
-#include "sp/mesh/head_packing.h"
+#include "sp/heads/head_exchange.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::sp {
 namespace {
@@ -26,16 +25,12 @@ class ToHeads : public torch::autograd::Function<ToHeads> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& x_sHR, const Call& call) {
     hold(ctx, call);
-    return finish_to_heads(start_to_heads({x_sHR}, call.exchange, *call.comm, "seq_to_heads"),
-                           call.exchange, *call.comm)[0];
+    return to_heads(x_sHR, call.exchange, *call.comm, "seq_to_heads");
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Call call = held<Call>(ctx);
-    return {finish_to_sequence(
-                start_to_sequence({grads[0]}, call.exchange, *call.comm, "seq_to_heads_grad"),
-                call.exchange, *call.comm)[0],
-            Variable()};
+    return {to_sequence(grads[0], call.exchange, *call.comm, "seq_to_heads_grad"), Variable()};
   }
 };
 
@@ -44,16 +39,12 @@ class ToSequence : public torch::autograd::Function<ToSequence> {
  public:
   static Variable forward(AutogradContext* ctx, const Variable& x_ShR, const Call& call) {
     hold(ctx, call);
-    return finish_to_sequence(start_to_sequence({x_ShR}, call.exchange, *call.comm, "heads_to_seq"),
-                              call.exchange, *call.comm)[0];
+    return to_sequence(x_ShR, call.exchange, *call.comm, "heads_to_seq");
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Call call = held<Call>(ctx);
-    return {
-        finish_to_heads(start_to_heads({grads[0]}, call.exchange, *call.comm, "heads_to_seq_grad"),
-                        call.exchange, *call.comm)[0],
-        Variable()};
+    return {to_heads(grads[0], call.exchange, *call.comm, "heads_to_seq_grad"), Variable()};
   }
 };
 
@@ -99,26 +90,6 @@ at::Tensor put_back(const at::Tensor& x, Dims dims) {
 
 }  // namespace
 
-HeadShare head_share(int64_t num_query_heads, int64_t num_kv_heads, int64_t ranks, int64_t rank) {
-  if (num_query_heads < 1 || num_kv_heads < 1 || num_query_heads % num_kv_heads != 0) {
-    throw std::invalid_argument(
-        "head_share: query heads must be a positive multiple of key/value heads, got " +
-        std::to_string(num_query_heads) + " and " + std::to_string(num_kv_heads));
-  }
-  if (ranks < 1 || rank < 0 || rank >= ranks) {
-    throw std::invalid_argument("head_share: rank " + std::to_string(rank) + " of " +
-                                std::to_string(ranks));
-  }
-  const int64_t group = num_query_heads / num_kv_heads;
-  const Range q = even_part(num_query_heads, ranks, rank);
-  // Ranks without a query head are the last ones; their range is empty and at the end.
-  HeadShare share{q, {q.begin / group, q.empty() ? q.begin / group : (q.end - 1) / group + 1}, {}};
-  for (int64_t head = q.begin; head < q.end; ++head) {
-    share.kv_head_of.push_back(head / group - share.kv_heads.begin);
-  }
-  return share;
-}
-
 at::Tensor gather_seq_scatter_heads(const at::Tensor& x, int64_t seq_dim, int64_t head_dim,
                                     const std::shared_ptr<Communicator>& comm,
                                     const std::vector<int64_t>& seq_lengths) {
@@ -138,14 +109,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> gather_seq_scatter_heads_qkv(
   const Dims dims = checked_dims(q, seq_dim, head_dim, kWhat);
   TORCH_CHECK(k.sizes() == v.sizes() && k.dim() == q.dim(), kWhat, ": q, k, v have shapes ",
               q.sizes(), ", ", k.sizes(), ", ", v.sizes());
-  Call call{{known_lengths(seq_lengths, q.size(dims.seq), q.device(), *comm, kWhat), {{}, {}, {}}},
-            comm};
-  for (int64_t p = 0; p < comm->size(); ++p) {
-    const HeadShare share = head_share(q.size(dims.head), k.size(dims.head), comm->size(), p);
-    call.exchange.heads_of[0].push_back(share.query_heads);
-    call.exchange.heads_of[1].push_back(share.kv_heads);
-    call.exchange.heads_of[2].push_back(share.kv_heads);
-  }
+  const auto rows_of = known_lengths(seq_lengths, q.size(dims.seq), q.device(), *comm, kWhat);
+  const HeadSplit split = split_heads({q.size(dims.head), k.size(dims.head), 1}, comm->size());
+  const Call call{{rows_of, {split.query_heads_of, split.kv_heads_of, split.kv_heads_of}}, comm};
   if (comm->size() == 1) {
     return {q, k, v};
   }

@@ -1,6 +1,6 @@
-// Exchange of tokens for heads without autograd. Start and finish are separate calls, so the caller
-// can compute in between. Several tensors with their own head counts travel as one message. A
-// "joined" tensor holds the heads of all of them one after another. Each pair of functions is the
+// Exchange of tokens for heads without autograd, in one call or as start and finish, so that the
+// caller can compute in between. Several tensors with their own head counts travel as one message.
+// A "joined" tensor holds the heads of all of them one after another. Each pair of functions is the
 // adjoint of the other pair.
 //
 // Shapes: s = this rank's tokens, S = all tokens, H = all heads, h = this rank's heads, R = any
@@ -10,9 +10,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "sp/heads/head_split.h"
 #include "sp/layout/range.h"
 #include "sp/mesh/communicator.h"
 
@@ -62,5 +65,36 @@ StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR,
 // Blocks: until the exchange is done.
 std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadExchange& exchange,
                                            const Communicator& comm);
+
+// Start and finish in one call. In a group of one the tensor itself is returned, unchecked.
+// Collective over: comm.
+// Blocks: until the exchange is done; on CUDA only the current stream waits.
+// Throws: as start_to_heads and start_to_sequence.
+at::Tensor to_heads(const at::Tensor& x_sHR, const HeadExchange& exchange, Communicator& comm,
+                    const char* tag);
+at::Tensor to_sequence(const at::Tensor& x_ShR, const HeadExchange& exchange, Communicator& comm,
+                       const char* tag);
+
+// The two exchanges of an attention layer: query heads, and KV heads twice, for k and v.
+struct AttentionExchange {
+  HeadExchange query;
+  HeadExchange kv;
+};
+AttentionExchange attention_exchange(const HeadSplit& split, const std::vector<int64_t>& rows_of);
+
+// q_sHD, k_sKD, v_sKD -> this rank's heads of all tokens: q_ShD and kv_S2kD, k heads before v
+// heads. k and v share one exchange; both exchanges run at the same time. In a group of one q is
+// not copied.
+// Collective over, blocks, throws: as to_heads().
+std::pair<at::Tensor, at::Tensor> qkv_to_heads(const at::Tensor& q_sHD, const at::Tensor& k_sKD,
+                                               const at::Tensor& v_sKD,
+                                               const AttentionExchange& exchange,
+                                               Communicator& comm);
+// Its adjoint: dq_sHD, dk_sKD, dv_sKD. The results keep the dtypes of dq_ShD and dkv_S2kD, which
+// may differ.
+std::array<at::Tensor, 3> qkv_gradients_to_sequence(const at::Tensor& dq_ShD,
+                                                    const at::Tensor& dkv_S2kD,
+                                                    const AttentionExchange& exchange,
+                                                    Communicator& comm);
 
 }  // namespace ringside::sp
