@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "rl/config/presets.h"
 #include "rl/config/sections.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -75,6 +77,15 @@ void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   }
 }
 
+// The preset's text for the key; "" without one.
+std::string text_of_preset(const AlgorithmConfig& a, std::string_view key) {
+  std::string text;
+  for (const PresetValue& value : preset_values(a.preset)) {
+    text = value.key == key ? std::string(value.value) : text;
+  }
+  return text;
+}
+
 void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const bool term = a.kl_coef > 0;
   if (a.kl_target > 0 && !term) {
@@ -82,6 +93,13 @@ void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
         {"algorithm.kl_target",
          "is " + text_of(a.kl_target) +
              ", but algorithm.kl_coef is 0; expected a positive kl_coef to start from"});
+  }
+  const bool of_preset = text_of_preset(a, "algorithm.kl_average") == word(a.kl_average);
+  if (a.kl_average == KlAverage::kSamples && a.kl_in == KlIn::kLoss &&
+      (a.kl_target > 0 || !of_preset)) {
+    mistakes.push_back({"algorithm.kl_average",
+                        "is samples, but algorithm.kl_in loss sums the KL over tokens; expected "
+                        "kl_in reward or advantage, or kl_average tokens"});
   }
   if (a.reference_update_every > 0 && (!term || a.kl_to != KlTo::kReference)) {
     mistakes.push_back(
@@ -110,6 +128,11 @@ void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) 
                         "is " + word(c.level) +
                             ", but mode seq_mask_tis uses both the token's ratio and its "
                             "sequence's geometric mean; expected token"});
+  }
+  if (c.token_high > 0 && c.mode != CorrectionMode::kSeqMaskTis) {
+    mistakes.push_back({"algorithm.correction.token_high",
+                        "is " + text_of(c.token_high) + ", but algorithm.correction.mode " +
+                            word(c.mode) + " does not use it; expected 0, or mode seq_mask_tis"});
   }
   if (c.low > c.high) {
     mistakes.push_back(
@@ -157,8 +180,13 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
                         "is " + text_of(a.ppo_clip.dual_clip) +
                             ", which would clip every loss; expected above 1, or 0"});
   }
-  const bool per_token = a.loss == PolicyLossName::kDppoTv || a.loss == PolicyLossName::kGmpo ||
-                         a.loss == PolicyLossName::kReinforce;
+  if (a.clip_cov.lb >= a.clip_cov.ub) {
+    mistakes.push_back({"algorithm.clip_cov.lb",
+                        "is " + text_of(a.clip_cov.lb) + ", not below algorithm.clip_cov.ub " +
+                            text_of(a.clip_cov.ub) + "; expected a smaller number"});
+  }
+  const bool per_token = a.loss != PolicyLossName::kPpoClip && a.loss != PolicyLossName::kCispo &&
+                         a.loss != PolicyLossName::kSapo;
   if (a.importance_level == ImportanceLevel::kSequence && per_token) {
     mistakes.push_back({"algorithm.importance_level",
                         "is sequence, but algorithm.loss " + word(a.loss) +
@@ -169,13 +197,13 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
 
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
-    const std::vector<WeightedReward> parts = parse_rewards(c.rollout.reward);
-    const bool all_zero = std::all_of(parts.begin(), parts.end(),
-                                      [](const WeightedReward& part) { return part.weight == 0; });
-    if (!parts.empty() && all_zero) {
+    const auto rewards = parse_rewards(c.rollout.reward);
+    const bool counts = std::any_of(rewards.begin(), rewards.end(),
+                                    [](const auto& reward) { return reward.weight != 0; });
+    if (!rewards.empty() && !counts) {
       mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +
-                                                ", whose weights are all 0: every total would be "
-                                                "0; expected a weight other than 0"});
+                                                ", where every weight is 0: nothing is learned; "
+                                                "expected a weight that is not 0"});
     }
   } catch (const std::invalid_argument& error) {
     mistakes.push_back({"rollout.reward", error.what()});

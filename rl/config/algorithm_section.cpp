@@ -18,10 +18,18 @@ void add_kl(FieldList& fields, AlgorithmConfig& algorithm) {
       "where it is added: loss, reward of each token, advantage (after group statistics)");
   fields.choice("algorithm.kl_to", algorithm.kl_to,
                 "the other policy of the KL term: reference, or rollout = the policy that sampled");
+  fields.real("algorithm.kl_bound", algorithm.kl_bound, at_least(0),
+              "each token's KL estimate is clamped to -kl_bound and kl_bound, without a gradient "
+              "beyond (OpenRLHF, AReaL: 10); 0 = off");
+  fields.real("algorithm.k3_bound", algorithm.k3_bound, at_least(0),
+              "the same for k3 alone, in each of its forms (verl, NeMo-RL: 10); 0 = off");
   fields.real("algorithm.kl_target", algorithm.kl_target, at_least(0),
               "adapt kl_coef so that the KL stays near this value; 0 = a fixed kl_coef");
   fields.integer("algorithm.kl_horizon", algorithm.kl_horizon, at_least(1),
                  "how many samples an adaptive kl_coef takes to change; larger = slower");
+  fields.choice("algorithm.kl_average", algorithm.kl_average,
+                "kl_in reward, advantage: an adaptive kl_coef looks at the mean over tokens, or "
+                "samples = the mean over samples of their mean (verl)");
   fields.integer("algorithm.reference_update_every", algorithm.reference_update_every, at_least(0),
                  "steps between updates of the reference by the policy; 0 = never");
   fields.real("algorithm.reference_mixup", algorithm.reference_mixup, between(0, 1),
@@ -31,7 +39,10 @@ void add_kl(FieldList& fields, AlgorithmConfig& algorithm) {
 void add_entropy_and_loss(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real(
       "algorithm.entropy_coef", algorithm.entropy_coef, at_least(0),
-      "weight of the entropy bonus: the loss falls by this x the mean entropy of the loss tokens");
+      "weight of the entropy bonus: the loss falls by this x the entropy of the loss tokens");
+  fields.choice("algorithm.entropy_aggregation", algorithm.entropy_aggregation,
+                "of the bonus: tokens = mean over the loss tokens, loss = as loss_aggregation "
+                "(verl)");
   fields.real("algorithm.entropy_target", algorithm.entropy_target, at_least(0),
               "adapt entropy_coef: at or below this entropy the bonus acts and grows, above it is "
               "off and shrinks; 0 = fixed");
@@ -43,16 +54,23 @@ void add_entropy_and_loss(FieldList& fields, AlgorithmConfig& algorithm) {
                 "score-function gradient (NeMo-RL); k3_unbiased = k3 exp(log-prob - old) (TRL)");
   fields.choice(
       "algorithm.loss", algorithm.loss,
-      "ppo_clip, cispo, sapo, gmpo, reinforce, dppo_tv (no loss on tokens that moved too far)");
+      "ppo_clip, cispo, sapo, gmpo, reinforce; dppo_tv, dppo_kl = no loss on tokens that moved too "
+      "far; clip_cov, kl_cov = tokens whose advantage and log-prob vary together most have no loss "
+      "(clip_cov) or a KL to the old policy and no clip (kl_cov)");
   fields.choice(
       "algorithm.importance_level", algorithm.importance_level,
       "probability ratio per token, or sequence = the geometric mean over the sequence (GSPO)");
   fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1),
-              "ppo_clip, cispo: the ratio is clipped below 1 - clip_low. dppo_tv: largest fall of "
-              "a probability. gmpo: the log-ratio is clipped below -clip_low");
+              "ppo_clip, clip_cov, cispo: the ratio is clipped below 1 - clip_low. dppo_tv: "
+              "largest fall of a probability, dppo_kl: largest KL where it fell. gmpo: the "
+              "log-ratio is clipped below -clip_low");
   fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0),
-              "the ratio is clipped above 1 + clip_high. dppo_tv: largest rise of a probability. "
+              "the ratio is clipped above 1 + clip_high. dppo_tv, dppo_kl: the same of a rise. "
               "gmpo: the log-ratio is clipped above clip_high");
+}
+
+// Keys of one loss each, in a block of its name.
+void add_loss_blocks(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.section("algorithm.ppo_clip", "loss ppo_clip");
   fields.real("algorithm.ppo_clip.dual_clip", algorithm.ppo_clip.dual_clip, at_least(0),
               "if A < 0, the loss is at most -A x this; 0 = off");
@@ -67,6 +85,25 @@ void add_entropy_and_loss(FieldList& fields, AlgorithmConfig& algorithm) {
               "temperature of the gate if A > 0");
   fields.real("algorithm.sapo.tau_negative", algorithm.sapo.tau_negative, above(0),
               "temperature of the gate otherwise");
+  fields.section("algorithm.dppo", "losses dppo_tv and dppo_kl");
+  fields.real("algorithm.dppo.ratio_bound", algorithm.dppo.ratio_bound, at_least(0),
+              "the ratio that weighs a token is at most this (verl: 3); 0 = off");
+  fields.section("algorithm.clip_cov", "loss clip_cov");
+  fields.real("algorithm.clip_cov.ratio", algorithm.clip_cov.ratio, between(0, 1),
+              "share of a mini-batch's tokens that have no loss, drawn from those whose covariance "
+              "(A - mean A) (old log-prob - its mean) is between lb and ub");
+  fields.real("algorithm.clip_cov.lb", algorithm.clip_cov.lb, {},
+              "lower bound of that covariance, not included");
+  fields.real("algorithm.clip_cov.ub", algorithm.clip_cov.ub, {},
+              "upper bound of that covariance, not included");
+  fields.section("algorithm.kl_cov", "loss kl_cov");
+  fields.real("algorithm.kl_cov.ratio", algorithm.kl_cov.ratio, between(0, 1),
+              "share of a mini-batch's tokens that have a KL term, those of largest covariance");
+  fields.real("algorithm.kl_cov.kl_coef", algorithm.kl_cov.kl_coef, at_least(0),
+              "weight of that term, |log-prob - old log-prob|");
+}
+
+void add_aggregation(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation,
                 "by global counts: token_mean, token_sum, seq_mean_token_mean, seq_mean_token_sum, "
                 "constant; by the counts of each micro-batch: micro_batch_token_mean");
@@ -100,6 +137,8 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
                 "at last: mean 0 and variance 1 over the step's tokens or sequences; none = off");
   fields.real("algorithm.advantage.whiten_eps", advantage.whiten_eps, at_least(0),
               "added to that variance");
+  fields.choice("algorithm.advantage.whiten_eps_in", advantage.whiten_eps_in,
+                "variance, or std: added to its root (AReaL)");
   fields.real("algorithm.advantage.gamma", advantage.gamma, between(0, 1),
               "discount per token, for estimators reinforce and gae and for kl_in: advantage");
   fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1),
@@ -132,14 +171,19 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.correction.mode", algorithm.correction.mode,
                 "for a trainer that differs from the rollout engine; ratio = exp(old - rollout). "
                 "tis = clamp the ratio, icepop = 0 outside the bounds, mask = 1 inside and 0 "
-                "outside, seq_mask_tis = tis, but 0 in sequences whose geometric mean is outside");
+                "outside, seq_mask_tis = the token's ratio, not clamped, and 0 in sequences whose "
+                "geometric mean is outside. Rejected tokens keep their KL and entropy terms");
   fields.choice("algorithm.correction.level", algorithm.correction.level,
                 "token = each token's ratio, sequence = product over the sequence, geometric = "
                 "geometric mean");
   fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0),
-              "lower bound of the ratio");
+              "lower bound of the ratio, which is trainer / sampler. verl's rollout_rs token_k1, "
+              "seq_sum_k1 and seq_mean_k1 bound sampler / trainer: low = 1 / its upper bound");
   fields.real("algorithm.correction.high", algorithm.correction.high, above(0),
-              "upper bound of the ratio");
+              "upper bound of the ratio; of those = 1 / the lower bound");
+  fields.real("algorithm.correction.token_high", algorithm.correction.token_high, at_least(0),
+              "seq_mask_tis: upper bound of the token's ratio (verl's geometric rejection with "
+              "token weights: 2); 0 = off");
   fields.real(
       "algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0),
       "leave out sequences with A < 0 and mean (rollout - current) log-prob above this; 0 = off");
@@ -162,6 +206,8 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
 void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   add_kl(fields, algorithm);
   add_entropy_and_loss(fields, algorithm);
+  add_loss_blocks(fields, algorithm);
+  add_aggregation(fields, algorithm);
   add_advantage(fields, algorithm.reward, algorithm.advantage);
   add_critic(fields, algorithm.critic);
   add_corrections(fields, algorithm);

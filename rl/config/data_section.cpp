@@ -33,6 +33,14 @@ void add_data_section(FieldList& fields, DataConfig& data) {
                 "and Jinja2), chatml (Qwen), llama3; none = messages are an error");
   fields.text("data.template_options", data.template_options,
               "model: more variables of the template, as JSON: {\"enable_thinking\": false}");
+  fields.choice("data.text_prompts", data.text_prompts,
+                "prompts that are text and no list of messages: raw = they go to the model as they "
+                "are, user = each is the message of a user, rendered by chat_template");
+  fields.text("data.system_prompt", data.system_prompt,
+              "system message of every prompt that has none of its own; needs chat_template");
+  fields.text("data.prompt_suffix", data.prompt_suffix,
+              "text after every prompt, or after its last user's message: \"\\nPut the answer in "
+              "\\\\boxed{}.\"");
   fields.choice("data.on_overlong", data.on_overlong,
                 "what to do with prompts above rollout.max_prompt_tokens: error, drop = leave them "
                 "out, truncate = keep the last tokens. For sft: documents above data.max_length; "
@@ -50,6 +58,17 @@ void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
          "is " + c.data.template_options + ", but data.chat_template is " +
              std::string(to_string(c.data.chat_template)) +
              ", which has no variables; expected data.chat_template model, or \"\""});
+  }
+  if (c.data.chat_template != ChatTemplate::kNone) {
+    return;
+  }
+  const std::string expected =
+      ", but data.chat_template is none; expected data.chat_template model, chatml or llama3";
+  if (c.data.text_prompts == TextPrompts::kUser) {
+    mistakes.push_back({"data.text_prompts", "is user" + expected});
+  }
+  if (!c.data.system_prompt.empty()) {
+    mistakes.push_back({"data.system_prompt", "is set" + expected});
   }
 }
 

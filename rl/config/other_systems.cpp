@@ -94,6 +94,12 @@ constexpr std::array kTranslations = {
     Translation{"vllm_importance_sampling_clip_min", "algorithm.correction.low"},
     Translation{"vllm_importance_sampling_mode", "algorithm.correction.mode and .level"},
     Translation{"rollout_is_threshold", "algorithm.correction.high"},
+    Translation{"rollout_rs",
+                "algorithm.correction.mode: mask and .level (token_k1 = token, seq_sum_k1 = "
+                "sequence, seq_mean_k1 = geometric)"},
+    Translation{"rollout_rs_threshold",
+                "algorithm.correction.low = 1 / its upper bound and .high = 1 / its lower bound "
+                "(it bounds sampler / trainer)"},
     Translation{"rollout_is",
                 "algorithm.correction.mode: tis (icepop for a threshold of two bounds) and .level"},
     Translation{"behav_imp_weight_cap", "algorithm.correction.high"},
@@ -215,10 +221,11 @@ constexpr std::array kTranslations = {
     Translation{"kl_ctrl.target_kl", "algorithm.kl_target"},
     Translation{"tau_pos", "algorithm.sapo.tau_positive"},
     Translation{"tau_neg", "algorithm.sapo.tau_negative"},
-    Translation{"rollout_rs", "algorithm.correction.mode: mask"},
-    Translation{"rollout_rs_threshold",
-                "algorithm.correction.low and .high (low = 1 / their upper bound, high = 1 / their "
-                "lower one: theirs bound sampler / trainer)"},
+    Translation{"clip_cov_ratio", "algorithm.clip_cov.ratio"},
+    Translation{"clip_cov_lb", "algorithm.clip_cov.lb"},
+    Translation{"clip_cov_ub", "algorithm.clip_cov.ub"},
+    Translation{"kl_cov_ratio", "algorithm.kl_cov.ratio"},
+    Translation{"ppo_kl_coef", "algorithm.kl_cov.kl_coef"},
     Translation{"bypass_mode", "algorithm.old_logprobs: rollout"},
     Translation{"gdpo_reward_weights", "rollout.reward (\"name * weight, name * weight\")"},
     // Sequence parallelism of transformers, accelerate, axolotl, xorl and slime

@@ -23,6 +23,9 @@ void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   fields.real("optimizer.eps", optimizer.eps, above(0), "added to the root of the second moment");
   fields.real("optimizer.weight_decay", optimizer.weight_decay, at_least(0),
               "decoupled weight decay");
+  fields.choice("optimizer.weight_decay_of", optimizer.weight_decay_of,
+                "what decays: matrices = all but norms and biases (as transformers' Trainer), all "
+                "(verl)");
   fields.real("optimizer.max_grad_norm", optimizer.max_grad_norm, at_least(0),
               "clip the global gradient norm to this; 0 = no clipping");
   fields.choice("optimizer.offload", optimizer.offload,

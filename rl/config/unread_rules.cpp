@@ -27,7 +27,7 @@ bool has_loss(const Config& c) {
   return ((c.algorithm.loss == kLosses) || ...);
 }
 bool clips(const Config& c) {
-  return !has_loss<PolicyLossName::kReinforce, PolicyLossName::kSapo>(c);
+  return !has_loss<PolicyLossName::kReinforce, PolicyLossName::kSapo, PolicyLossName::kKlCov>(c);
 }
 
 // Estimators that divide by a standard deviation.
@@ -110,6 +110,9 @@ constexpr std::array kOfTasks = {
     UnreadRule{"weights.", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.train", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.answer_key", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"model.reference_path", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"lora.publish", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"eval.temperature", "algorithm.task", is_rl, kRlOnly},
@@ -122,6 +125,8 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{"algorithm.kl_in", "algorithm.kl_coef", has_kl, kNoKl},
     UnreadRule{"algorithm.kl_to", "algorithm.kl_coef", has_kl, kNoKl},
     UnreadRule{"algorithm.kl_estimator", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.kl_bound", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.k3_bound", "algorithm.kl_coef", has_kl, kNoKl},
     UnreadRule{"algorithm.kl_horizon", "algorithm.kl_target",
                [](const Config& c) { return c.algorithm.kl_target > 0; },
                "algorithm.kl_target is 0: kl_coef does not adapt; or kl_target above 0"},
@@ -138,15 +143,25 @@ constexpr std::array kOfAlgorithms = {
                "algorithm.entropy_target is 0: entropy_coef does not adapt; or entropy_target "
                "above 0"},
     UnreadRule{"algorithm.clip_low", "algorithm.loss", clips,
-               "algorithm.loss reinforce and sapo clip nothing; or another loss"},
+               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
     UnreadRule{"algorithm.clip_high", "algorithm.loss", clips,
-               "algorithm.loss reinforce and sapo clip nothing; or another loss"},
+               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
     UnreadRule{"algorithm.ppo_clip.", "algorithm.loss", has_loss<PolicyLossName::kPpoClip>,
                "algorithm.loss is another; or loss ppo_clip"},
     UnreadRule{"algorithm.cispo.", "algorithm.loss", has_loss<PolicyLossName::kCispo>,
                "algorithm.loss is another; or loss cispo"},
     UnreadRule{"algorithm.sapo.", "algorithm.loss", has_loss<PolicyLossName::kSapo>,
                "algorithm.loss is another; or loss sapo"},
+    UnreadRule{"algorithm.dppo.", "algorithm.loss",
+               has_loss<PolicyLossName::kDppoTv, PolicyLossName::kDppoKl>,
+               "algorithm.loss is another; or loss dppo_tv or dppo_kl"},
+    UnreadRule{"algorithm.clip_cov.", "algorithm.loss", has_loss<PolicyLossName::kClipCov>,
+               "algorithm.loss is another; or loss clip_cov"},
+    UnreadRule{"algorithm.kl_cov.", "algorithm.loss", has_loss<PolicyLossName::kKlCov>,
+               "algorithm.loss is another; or loss kl_cov"},
+    UnreadRule{"algorithm.entropy_aggregation", "algorithm.entropy_coef",
+               [](const Config& c) { return c.algorithm.entropy_coef > 0; },
+               "there is no entropy bonus: algorithm.entropy_coef is 0; or entropy_coef above 0"},
     UnreadRule{
         "algorithm.loss_divisor", "algorithm.loss_aggregation",
         [](const Config& c) { return c.algorithm.loss_aggregation == LossAggregation::kConstant; },
@@ -164,6 +179,9 @@ constexpr std::array kOfAlgorithms = {
                "advantages are divided by no standard deviation; or algorithm.advantage.std other "
                "than none with estimator group_mean, rloo, pass_at_k or gdpo"},
     UnreadRule{"algorithm.advantage.whiten_eps", "algorithm.advantage.whiten",
+               [](const Config& c) { return c.algorithm.advantage.whiten != Whiten::kNone; },
+               "algorithm.advantage.whiten is none; or whiten tokens or sequences"},
+    UnreadRule{"algorithm.advantage.whiten_eps_in", "algorithm.advantage.whiten",
                [](const Config& c) { return c.algorithm.advantage.whiten != Whiten::kNone; },
                "algorithm.advantage.whiten is none; or whiten tokens or sequences"},
     UnreadRule{
@@ -243,6 +261,9 @@ constexpr std::array kOfTraining = {
     UnreadRule{"optimizer.min_lr_ratio", "optimizer.lr_schedule",
                [](const Config& c) { return c.optimizer.lr_schedule != LrDecay::kConstant; },
                "optimizer.lr_schedule constant does not fall; or lr_schedule linear or cosine"},
+    UnreadRule{"optimizer.weight_decay_of", "optimizer.weight_decay",
+               [](const Config& c) { return c.optimizer.weight_decay > 0; },
+               "optimizer.weight_decay is 0: nothing decays; or weight_decay above 0"},
     UnreadRule{"lora.alpha", "lora.rank", has_adapters, kNoAdapters},
     UnreadRule{"lora.target_modules", "lora.rank", has_adapters, kNoAdapters},
     UnreadRule{"lora.path", "lora.rank", has_adapters, kNoAdapters},

@@ -4,8 +4,10 @@
 #include <thread>
 
 #include "rl/preflight/data_files.h"
+#include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_settings.h"
+#include "rl/preflight/server_reachable.h"
 #include "rl/preflight/unusual_values.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/setup/layout_advice.h"
@@ -46,6 +48,8 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   report.notes = unusual_values(config, cores);
   check_device(config, report);
   check_device_speeds(config, report);
+  check_ports(config, scope, report);
+  note_threads(config, scope, report);
   if (config.algorithm.task == Task::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_files(config, files, report);
@@ -66,12 +70,16 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   if (samples) {
     check_rewards(config, files, report);
   }
+  if (!live.workers_here && !scope.brings_rollouts) {
+    check_train_lengths(config, files, report);
+  }
   check_prompt_files(config, live, files, report);
   if (!scope.brings_rollouts) {
     check_bridge(config, live, report);
   }
   if (live.workers_here) {
     check_server(config, report);
+    note_server(config, report);
   } else if (!scope.brings_rollouts && uses_own_workers(config)) {
     report.notes.push_back(
         std::string("rollout.reward is worker") +

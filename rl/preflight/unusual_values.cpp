@@ -19,11 +19,6 @@ std::vector<std::string> unusual_values(const Config& config, int64_t cores) {
   std::vector<std::string> notes;
   const bool sft = config.algorithm.task == Task::kSft;
   const std::string cores_here = "this machine's " + std::to_string(cores) + " cores";
-  if (config.train.threads > cores) {
-    notes.push_back(warning("train.threads", "is " + std::to_string(config.train.threads) +
-                                                 ", more than " + cores_here +
-                                                 ": threads that wait for a core slow each other"));
-  }
   const int64_t workers = sft ? 0 : config.rollout.num_workers;
   if (workers * config.rollout.worker_threads > cores) {
     notes.push_back(

@@ -32,6 +32,7 @@ struct BridgeCounters {
   uint64_t duplicate = 0;
   uint64_t requeued = 0;    // samples aborted or failed, granted again
   uint64_t reassigned = 0;  // samples taken from a worker that did not answer in time
+  uint64_t taken_over = 0;  // late samples given to an idle worker
   uint64_t busy = 0;
   uint64_t lost_workers = 0;
   uint64_t left_workers = 0;  // sent BYE

@@ -151,7 +151,7 @@ TEST_CASE("names of sequence parallelism and of verl's corrections lead to what 
       {"policy_loss.tau_pos", "algorithm.sapo.tau_positive"},
       {"policy_loss.tau_neg", "algorithm.sapo.tau_negative"},
       {"rollout_correction.rollout_rs", "algorithm.correction.mode: mask"},
-      {"rollout_correction.rollout_rs_threshold", "low = 1 / their upper bound"},
+      {"rollout_correction.rollout_rs_threshold", "low = 1 / its upper bound"},
       {"rollout_correction.bypass_mode", "algorithm.old_logprobs: rollout"},
       {"algorithm.gdpo_reward_weights", "rollout.reward"},
       {"algorithm.filter_groups.metric", "algorithm.dynamic_sampling"},

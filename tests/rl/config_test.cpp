@@ -330,6 +330,24 @@ TEST_CASE("every preset is a set of known keys with valid values, and each chang
   CHECK(preset_names().size() == 26);
 }
 
+TEST_CASE("a preset's settings of its own loss do not refuse another loss") {
+  const auto of_verl = load_config({}, {"algorithm.preset=verl", "algorithm.loss=sapo"});
+  CHECK(joined(of_verl.errors) == "");
+  CHECK(
+      load_config({}, {"algorithm.preset=verl", "algorithm.kl_in=reward", "algorithm.kl_coef=0.1"})
+          .ok());
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(
+      error({"algorithm.preset=verl", "algorithm.loss=sapo", "algorithm.ppo_clip.dual_clip=4"}),
+      Contains("algorithm.ppo_clip.dual_clip: is 4.0"));
+  CHECK_THAT(error({"algorithm.dppo.ratio_bound=3"}), Contains("expected 0.0, or loss dppo_tv"));
+  CHECK_THAT(error({"algorithm.correction.token_high=2"}),
+             Contains("expected 0, or mode seq_mask_tis"));
+  CHECK_THAT(error({"algorithm.kl_average=samples"}), Contains("kl_in loss sums the KL"));
+}
+
 TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
@@ -526,7 +544,7 @@ TEST_CASE("values that nobody means are outside of their range") {
   CHECK(fails("optimizer.learning_rate=1000"));
   CHECK_FALSE(fails("optimizer.learning_rate=1"));
   CHECK_THAT(joined(load_config({}, {"rollout.reward=math_answer*0"}).errors),
-             Contains("rollout.reward: is math_answer*0") && Contains("weights are all 0"));
+             Contains("rollout.reward: is math_answer*0") && Contains("every weight is 0"));
   CHECK_FALSE(fails("rollout.reward=math_answer * 0, length"));
 }
 
