@@ -27,15 +27,8 @@ std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
   return specs;
 }
 
-enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
+}  // namespace
 
-struct UnitSpecs {
-  UnitRole role;
-  std::string name;
-  std::vector<ParamSpec> specs;
-};
-
-// The units of Decoder::units(), in order.
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   const int64_t v = config.vocab_size, e = config.hidden_size;
   const std::string prefix = trunk_prefix(config);
@@ -57,6 +50,8 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   }
   return units;
 }
+
+namespace {
 
 // A unit of a layer's experts: all of them, or this rank's part of them.
 std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& config,
@@ -80,13 +75,24 @@ std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& confi
 }
 
 std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
-                                     const ComputeContext& context) {
-  if (unit.role == UnitRole::kExperts) {
-    return experts_unit(std::move(unit), config, context);
+                                     ComputeContext context, const WeightStorage& storage) {
+  const bool is_packed = storage.projections && unit.role == UnitRole::kLayer;
+  const bool is_frozen = storage.is_frozen() && !is_packed;
+  if (is_frozen && !unit.specs.empty()) {  // no master copy, not even for a moment
+    context.master = widened_dtype(unit.specs.front(), context.compute);
   }
-  return std::make_shared<ParamUnit>(
-      unit.name, std::move(unit.specs),
-      unit.role == UnitRole::kCorrections ? whole_context(context) : context);
+  std::shared_ptr<ParamUnit> made;
+  if (unit.role == UnitRole::kExperts) {
+    made = experts_unit(std::move(unit), config, context);
+  } else {
+    const bool is_whole = is_packed || unit.role == UnitRole::kCorrections;
+    made = std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                       is_whole ? whole_context(context) : context);
+  }
+  if (is_frozen) {
+    made->freeze(context.compute);
+  }
+  return made;
 }
 
 }  // namespace
@@ -106,7 +112,8 @@ ComputeContext whole_context(ComputeContext context) {
   return context;
 }
 
-DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
+DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context,
+                           const WeightStorage& storage, const OnUnit& on_unit)
     : config_(config), context_(context), tied_(config.tie_word_embeddings) {
   for (UnitSpecs& unit : unit_specs(config)) {
     if (unit.role == UnitRole::kLayer) {
@@ -117,7 +124,8 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& cont
     } else if (unit.role == UnitRole::kFinalNorm) {
       final_norm_ = all_.size();
     }
-    all_.push_back(make_unit(std::move(unit), config, context));
+    all_.push_back(make_unit(std::move(unit), config, context, storage));
+    on_unit(*all_.back(), layer_of(all_.size() - 1));
   }
 }
 
