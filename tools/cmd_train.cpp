@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -41,6 +43,16 @@ struct TrainOptions {
   bool dry_run = false;
 };
 
+// Of processes that torchrun started, those here; of other launchers' at least this one. 0: this
+// process starts all ranks.
+int64_t ranks_on_this_machine() {
+  if (!rank_environment()) {
+    return 0;
+  }
+  const char* local = std::getenv("LOCAL_WORLD_SIZE");
+  return local != nullptr ? std::max<int64_t>(1, std::atoll(local)) : 1;
+}
+
 // Checks the options and everything that the run opens; prints the mistakes. Of processes that a
 // launcher started, only rank 0 checks. Workers may run on other machines, so they check data.train
 // and the rewards themselves.
@@ -62,7 +74,8 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   const bool good = pass_preflight(loaded,
                                    {.workers_here = false,
                                     .brings_rollouts = recorded || !options.prime_rl.empty(),
-                                    .rollouts = options.rollouts},
+                                    .rollouts = options.rollouts,
+                                    .ranks_here = ranks_on_this_machine()},
                                    notes);
   for (const std::string& note : notes) {
     rl::log::info(note);
