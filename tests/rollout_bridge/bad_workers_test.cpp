@@ -123,6 +123,32 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
   CHECK(trainer.take_credits("w") == Samples{{0, 0}});
 }
 
+// Found by the simulator: no checkpoint came, because no rollout was accepted.
+TEST_CASE("rollouts of lost weights make room in a journal with a limit", "[bad-workers]") {
+  const TempDir dir;
+  TrainerOptions options = trainer_options(dir);
+  options.journal_max_bytes = 12000;
+  const auto fill = [&](int64_t term) {
+    DirectTrainer trainer(options);
+    trainer.publish(0);
+    trainer.bring_in("w", 0, 64);
+    trainer.state().grant(groups(0, 16, 4, 0));
+    for (const auto& [group, sample] : trainer.take_credits("w")) {
+      Rollout r = rollout_under(0, group, sample, 4);
+      r.rollout_id.append("-").append(std::to_string(term));
+      r.trainer_term = term;
+      trainer.say("w", encode_rollout(r));
+    }
+    return trainer.state().counters().accepted;
+  };
+  const uint64_t first = fill(1);
+  REQUIRE(first > 4);
+  REQUIRE(first < 64);  // the journal is full
+  options.trainer_term = 2;
+  options.newest_of_term = {{1, -1}};  // from the weights before version 0
+  CHECK(fill(2) + 2 >= first);
+}
+
 TEST_CASE("a rollout_id that another sample has is rejected and the sample is asked for again",
           "[bad-workers]") {
   StartedTrainer trainer({{"w", 8}});
