@@ -59,14 +59,14 @@ void RolloutIntake::log_where_refill_gave_up(int64_t step) {
   if (slots == 0) {
     return;
   }
-  say("refill gave up on " + std::to_string(slots) + " of " +
-      std::to_string(rules_.prompts_per_step) + " prompts of step " + std::to_string(step) +
-      ": the rewards of all " + std::to_string(rules_.refill_rounds) +
-      " prompts tried are equal within their groups, and the last one teaches nothing; raise "
-      "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
+  log_event("refill gave up on " + std::to_string(slots) + " of " +
+            std::to_string(rules_.prompts_per_step) + " prompts of step " + std::to_string(step) +
+            ": the rewards of all " + std::to_string(rules_.refill_rounds) +
+            " prompts tried are equal within their groups, and the last one teaches nothing; raise "
+            "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }
 
-void RolloutIntake::say(std::string message) {
+void RolloutIntake::log_event(std::string message) {
   const std::lock_guard lock(messages_mutex_);
   if (messages_.size() < kMaxMessages) {
     messages_.push_back({std::move(message)});

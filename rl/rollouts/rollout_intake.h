@@ -74,7 +74,7 @@ class RolloutIntake {
 
  private:
   void log_where_refill_gave_up(int64_t step);
-  void say(std::string message);
+  void log_event(std::string message);
 
   StepRules rules_;
   int64_t last_step_;
