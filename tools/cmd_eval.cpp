@@ -94,6 +94,9 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
   if (output.is_open() && !output.flush()) {
     throw std::runtime_error("cannot write " + options.output.string());
   }
+  if (found.unscored == static_cast<int64_t>(prompts.size()) * config.eval.samples) {
+    throw std::runtime_error("no completion could be scored: " + found.failure);
+  }
   if (found.unscored > 0) {
     rl::log::warn(std::to_string(found.unscored) +
                   " completions have no reward and are left out: " + found.failure);

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "rl/rewards/edit_distance.h"
-#include "sp/functional/vector_math.h"
+#include "sp/mesh/vector_math.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_eval.h"

@@ -118,6 +118,12 @@ std::unique_ptr<RecordFile> open_record_file(const std::filesystem::path& path) 
   if (file && first == '[' && path.extension() != ".jsonl") {
     return std::make_unique<ArrayFile>(path);
   }
+  if (file && first != '{' && (path.extension() == ".csv" || path.extension() == ".tsv")) {
+    throw std::runtime_error(
+        path.string() +
+        " is a table of text; expected JSON Lines, a JSON array of objects or Parquet (pandas: "
+        "read_csv(FILE).to_json(OUTPUT, orient=\"records\", lines=True))");
+  }
   return std::make_unique<LinesFile>(path);
 }
 

@@ -1,10 +1,14 @@
-"""Calls a reward function of a user's file for batches of completions."""
+"""Calls a reward function of a user's file for batches of completions.
+
+A batch for which the function raises is tried again one completion at a time, so that one row costs one row.
+"""
 
 import importlib.util
 import inspect
 import math
 import os
 import sys
+import time
 import traceback
 
 state = {}
@@ -36,6 +40,8 @@ def refuse(text):
 def setup(value):
     file, name = value["file"], value["function"]
     state["file"] = file
+    state["bound"] = value["bound"]
+    state["seconds_alone"] = value["seconds_alone"]
     sys.path[:1] = [os.path.dirname(file)]  # its neighbours can be imported
     spec = importlib.util.spec_from_file_location("ringside_rewards", file)
     module = importlib.util.module_from_spec(spec)
@@ -67,10 +73,10 @@ def arguments(value):
     return {name: list_ for name, list_ in given.items() if state["any"] or name in state["takes"]}
 
 
-def answer(value):
-    count = len(value["arguments"]["completions"])
+def scores_of(given, count):
+    """For each completion a number, or the reason why it has none: "" when the function returned None."""
     where = f"{state['file']}: {state['name']} "
-    scores = state["function"](**arguments(value))
+    scores = state["function"](**given)
     try:
         scores = list(scores)
     except TypeError:
@@ -79,12 +85,43 @@ def answer(value):
         refuse(where + f"returned {len(scores)} scores for {count} completions")
     results = []
     for i, score in enumerate(scores):
+        if score is None:
+            results.append("")
+            continue
         try:
             number = float(score)
         except (TypeError, ValueError):
             number = math.nan
-        if math.isfinite(number):
+        if math.isfinite(number) and abs(number) <= state["bound"]:
             results.append(number)
         else:
-            results.append(where + f"returned {repr(score)[:80]} for completion {i + 1} of {count}, expected a finite number")
+            results.append(where + f"returned {repr(score)[:80]} for completion {i + 1} of {count}, expected a finite number, "
+                           f"{-state['bound']:g} to {state['bound']:g}")
     return results
+
+
+def one_by_one(given, count, error):
+    """After an exception: a call for each completion. Those that are not reached in time keep the first exception."""
+    results = [describe(error)] * count
+    until = time.monotonic() + state["seconds_alone"]
+    for i in range(count):
+        if time.monotonic() > until:
+            break
+        try:
+            results[i] = scores_of({name: values[i : i + 1] for name, values in given.items()}, 1)[0]
+        except BaseException as alone:
+            results[i] = describe(alone)
+    return results
+
+
+def answer(value):
+    count = len(value["arguments"]["completions"])
+    given = arguments(value)
+    try:
+        return scores_of({name: list(values) for name, values in given.items()}, count)
+    except Refusal:
+        raise
+    except BaseException as error:  # SystemExit too
+        if count == 1:
+            raise
+        return one_by_one(given, count, error)

@@ -29,16 +29,59 @@ struct Runner {
   bool python = false;
 
   SandboxResult run(std::string_view program, std::string_view input) const {
+    return run_with({kProgramName}, program, input, nullptr);
+  }
+
+  // The program is in a file of that name; `arguments` are the interpreter's.
+  SandboxResult run_with(const std::vector<std::string>& arguments, std::string_view program,
+                         std::string_view input, const SandboxExchange* exchange) const {
     try {
       const SandboxDirectory directory(kProgramName, program);
       std::vector<std::string> argv = command;
-      argv.emplace_back(kProgramName);
-      return run_sandboxed(argv, directory, input, limits);
+      argv.insert(argv.end(), arguments.begin(), arguments.end());
+      return run_sandboxed(argv, directory, input, limits, exchange);
     } catch (const std::runtime_error& error) {
       throw RewardUnavailable(error.what());
     }
   }
 };
+
+// Prints what is wrong with each text of a list.
+constexpr const char* kSyntaxCheck = R"(
+import json, sys
+def problem(text):
+    try:
+        compile(text, "tests", "exec")
+    except (SyntaxError, ValueError) as error:
+        return f"line {getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)}"
+    return ""
+print(json.dumps([problem(text) for text in json.load(sys.stdin)]))
+)";
+
+// Runs the program as the main module, then asks for the tests and runs them in the same module. It
+// arrives on descriptor 3, and the words that ask and that report the end are its own: neither they
+// nor the tests are in a file or an argument that the program could read.
+constexpr const char* kHarnessStart = "import os\nexec(os.read(3, 65536))";
+constexpr const char* kHarness = R"(
+def _run(ask, done):
+    import os, sys
+    module = type(sys)("__main__")
+    module.__dict__.update(__file__="program", __builtins__=__builtins__)
+    sys.argv, sys.path[0] = ["program"], os.getcwd()
+    sys.modules["__main__"] = module
+    with open("program", "rb") as file:
+        program = file.read()
+    exec(compile(program, "program", "exec"), module.__dict__)
+    os.write(3, ask)
+    size = int.from_bytes(os.read(3, 8), "little")
+    tests = b""
+    while len(tests) < size:
+        tests += os.read(3, size - len(tests))
+    exec(compile(tests, "tests", "exec"), module.__dict__)
+    sys.stdout.flush()
+    os.write(3, done)
+
+)";
 
 bool passed(const SandboxResult& result) {
   return result.end == SandboxResult::End::kExited && result.code == 0;
@@ -169,22 +212,38 @@ double share_of_cases(const Runner& runner, std::string_view program,
 std::string fresh_word() {
   std::random_device random;
   std::ostringstream word;
-  word << "end-of-tests-" << std::hex << random() << random() << random() << random();
+  word << std::hex << random() << random() << random() << random();
   return word.str();
 }
 
+// The length in 8 bytes, little-endian, and the text.
+std::string with_length(std::string_view text) {
+  std::string bytes;
+  for (int shift = 0; shift < 64; shift += 8) {
+    bytes.push_back(static_cast<char>((uint64_t{text.size()} >> shift) & 0xFF));
+  }
+  return bytes.append(text);
+}
+
+// Whether a Python program passes all tests. The end of the tests must be reported: a program that
+// exits early does not do that.
+bool passes_python_tests(const Runner& runner, std::string_view program, std::string_view tests) {
+  const std::string ask = fresh_word(), done = fresh_word();
+  SandboxExchange exchange;
+  exchange.first = std::string(kHarness).append("_run(b'" + ask + "', b'" + done + "')\n");
+  exchange.request = ask;
+  exchange.reply = with_length(tests);
+  const SandboxResult result = runner.run_with({"-c", kHarnessStart}, program, "", &exchange);
+  return passed(result) && result.received == ask + done;
+}
+
 double run_with_tests(const Runner& runner, std::string_view program, std::string_view tests) {
+  if (runner.python) {
+    return passes_python_tests(runner, program, tests) ? 1.0 : 0.0;
+  }
   std::string text(program);
   text.append("\n\n").append(tests).append("\n");
-  if (!runner.python) {
-    return passed(runner.run(text, "")) ? 1.0 : 0.0;
-  }
-  const std::string word = fresh_word();
-  text.append("\nimport sys as _sys, os as _os\n_sys.stdout.flush()\n_os.write(1, b'")
-      .append(word)
-      .append("')\n");
-  const SandboxResult result = runner.run(text, "");
-  return passed(result) && result.output_end.find(word) != std::string::npos ? 1.0 : 0.0;
+  return passed(runner.run(text, "")) ? 1.0 : 0.0;
 }
 
 Runner make_runner(const RewardOptions& options) {
@@ -230,6 +289,27 @@ Runner make_runner(const RewardOptions& options) {
 
 std::string code_tests_answer_problem(std::string_view answer, const RewardOptions& /*options*/) {
   return read_tests(answer).problem;
+}
+
+std::vector<std::string> code_tests_syntax(std::span<const std::string_view> answers,
+                                           const RewardOptions& options) {
+  std::vector<std::string> problems(answers.size());
+  const Runner runner = make_runner(options);
+  auto tests = nlohmann::json::array();
+  for (const std::string_view answer : answers) {
+    const Tests read = read_tests(answer);
+    tests.push_back(read.cases.empty() && read.problem.empty() ? std::string(answer) : "");
+  }
+  if (!runner.python) {
+    return problems;
+  }
+  const std::string input = tests.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const SandboxResult result = runner.run(kSyntaxCheck, input);
+  const auto found = nlohmann::json::parse(result.output, nullptr, /*allow_exceptions=*/false);
+  if (passed(result) && found.is_array() && found.size() == problems.size()) {
+    problems = found.get<std::vector<std::string>>();
+  }
+  return problems;
 }
 
 Reward code_tests_reward(const RewardOptions& options) {

@@ -118,17 +118,33 @@ bool same_set(const Collection& a, const Collection& b, double tolerance) {
   });
 }
 
-// The data set's answer, which may be boxed or follow the separator.
+// The data set's answer, which may be boxed, follow the separator, or end as GSM8K's do.
 std::string_view right_answer(std::string_view answer, std::string_view separator) {
   const Box box = last_box(answer);
   if (box.state == BoxState::kClosed) {
     return box.content;
   }
-  const std::string_view whole = strip(answer);
-  return separator.empty() ? whole : final_answer(answer, separator, "").value_or(whole);
+  if (!separator.empty()) {
+    if (const auto found = final_answer(answer, separator, "")) {
+      return *found;
+    }
+  }
+  return gsm8k_answer(answer).value_or(strip(answer));
 }
 
 }  // namespace
+
+std::optional<std::string_view> gsm8k_answer(std::string_view answer) {
+  constexpr std::string_view kMark = "#### ";
+  const std::string_view text = strip(answer);
+  const std::size_t line_end = text.rfind('\n');
+  const std::string_view last =
+      line_end == std::string_view::npos ? text : text.substr(line_end + 1);
+  if (!last.starts_with(kMark)) {
+    return std::nullopt;
+  }
+  return strip(last.substr(kMark.size()));
+}
 
 std::string_view math_answer_of(std::string_view completion, std::string_view separator,
                                 std::string_view stop) {

@@ -1,6 +1,7 @@
 // Reward for mathematical answers that are equivalent to the reference answer.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,7 +21,12 @@ std::string_view math_answer_of(std::string_view completion, std::string_view se
 // nothing.
 bool same_math(std::string_view a, std::string_view b, double tolerance);
 
-// 1.0 or 0.0. The data set's answer may itself be boxed or follow the separator.
+// The answer of a solution of the form of GSM8K, whose last line is "#### 72"; nullopt for another
+// form.
+std::optional<std::string_view> gsm8k_answer(std::string_view answer);
+
+// 1.0 or 0.0. The data set's answer may itself be boxed, follow the separator, or be a solution in
+// the form of GSM8K.
 // Throws: std::invalid_argument on a negative tolerance.
 Reward math_answer_reward(const RewardOptions& options);
 

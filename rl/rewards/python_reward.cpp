@@ -12,6 +12,9 @@ namespace {
 
 using Value = nlohmann::ordered_json;
 
+// Of a call's time, what calls for single completions may take after an exception.
+constexpr double kShareAlone = 0.5;
+
 // The values of one keyword argument.
 template <class Member>
 Value column_of(std::span<const RewardInput> inputs, const Member& member) {
@@ -81,7 +84,10 @@ PythonReward::PythonReward(const WeightedReward& reward, const RewardOptions& op
   PythonProgram program;
   program.command = options.python_command;
   program.script = reward_function_script();
-  program.setup = {{"file", reward.file}, {"function", reward.name}};
+  program.setup = {{"file", reward.file},
+                   {"function", reward.name},
+                   {"bound", kMaxReward},
+                   {"seconds_alone", options.python_timeout_s * kShareAlone}};
   program.timeout_s = options.python_timeout_s;
   for (int64_t i = 0; i < std::max<int64_t>(1, options.python_processes); ++i) {
     processes_.push_back(std::make_unique<PythonProcess>(program));
@@ -109,8 +115,13 @@ std::vector<PythonReward::Score> PythonReward::score_part(std::span<const Reward
     }
     std::vector<Score> scores;
     for (const nlohmann::json& result : results) {
-      scores.push_back(result.is_number() ? Score{result.get<double>(), ""}
-                                          : Score{0.0, name_ + ": " + result.get<std::string>()});
+      if (result.is_number()) {
+        scores.push_back({result.get<double>(), ""});
+      } else if (result.get<std::string>().empty()) {
+        scores.push_back({0.0, name_ + ": returned None: no score", /*is_declined=*/true});
+      } else {
+        scores.push_back({0.0, name_ + ": " + result.get<std::string>()});
+      }
     }
     return scores;
   } catch (const std::runtime_error& error) {

@@ -4,8 +4,10 @@
 //
 // The function is called with lists by keyword: prompts, completions, answers (texts),
 // completion_tokens (numbers), truncated (booleans), and every other field of the data by its name.
-// It gets only those that it has parameters for, or all with **. It returns one finite number a
-// completion.
+// It gets only those that it has parameters for, or all with **. It returns one number a
+// completion, of magnitude kMaxReward at most, or None for a completion that has no score. When it
+// raises for a batch, it is called again for each completion alone, within half the time of a call:
+// an exception costs only the completions that raise it.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +31,8 @@ class PythonReward {
 
   struct Score {
     double value = 0.0;
-    std::string failure;  // why there is no score; "" when there is one
+    std::string failure;       // why there is no score; "" when there is one
+    bool is_declined = false;  // the function returned None
   };
 
   // Imports the file in one process and looks the function up.

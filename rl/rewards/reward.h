@@ -11,6 +11,10 @@
 
 namespace ringside::rl {
 
+// Largest magnitude of a reward, a turn's reward or an advantage. Far above any use; sums of
+// squares do not overflow.
+inline constexpr double kMaxReward = 1e6;
+
 // Input of a reward. The views must live until the call returns.
 struct RewardInput {
   std::string_view prompt;

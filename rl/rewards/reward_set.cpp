@@ -2,12 +2,26 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <mutex>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
 namespace ringside::rl {
+namespace {
+
+void require_bounded(const std::string& name, double value) {
+  if (!(std::abs(value) <= kMaxReward)) {  // true for NaN
+    std::ostringstream text;
+    text << "the reward " << name << " is " << value << ", expected " << -kMaxReward << " to "
+         << kMaxReward;
+    throw RewardUnavailable(text.str());
+  }
+}
+
+}  // namespace
 
 RewardSet::RewardSet(std::string_view spec, const RewardOptions& options)
     : recipe_(parse_rewards(spec)) {
@@ -55,7 +69,9 @@ void RewardSet::score_each(std::span<const RewardInput> inputs, int64_t threads,
   const auto score_one = [&](std::size_t i) {
     try {
       for (std::size_t r = 0; r < rewards_.size(); ++r) {
-        scores[i].raw[r].second = rewards_[r] ? rewards_[r](inputs[i]) : 0.0;
+        const double value = rewards_[r] ? rewards_[r](inputs[i]) : 0.0;
+        require_bounded(recipe_[r].name, value);
+        scores[i].raw[r].second = value;
       }
     } catch (const RewardUnavailable& error) {
       scores[i].failure = error.what();

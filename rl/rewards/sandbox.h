@@ -7,9 +7,15 @@
 // the program gets a user id that nothing else has; otherwise a user and process namespace of its
 // own. If neither is possible, the program is not run. Where the kernel permits, root's programs
 // get a process namespace too, so that none of their processes can outlive them, and all programs
-// get an empty network namespace. A program can read what its user can read, and can fill its
-// directory's disk while it runs. The sandbox protects against accidents and simple tricks, not
-// against an attacker with a kernel exploit.
+// get an empty network namespace.
+//
+// Files (SandboxFiles): in a mount namespace the program sees a root of its own (sandbox_view.h):
+// its directory, system folders and the interpreter's, both read-only, and empty /tmp, /var/tmp and
+// /dev/shm, which end with it. Where mount namespaces are not permitted, Landlock limits it to the
+// same folders, without temporary ones. Without either, root's programs have all files that a user
+// without rights has, and programs of another user are not run. A program can fill its directory's
+// disk while it runs. The sandbox protects against accidents and simple tricks, not against an
+// attacker with a kernel exploit.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +33,20 @@ struct SandboxLimits {
   int64_t processes = 32;            // threads count too
   // Bytes of standard output that are kept; the rest is read and discarded.
   std::size_t output_bytes = 1 << 20;
+  // Whether the program may get a root of its own; if not, Landlock limits its files. Tests of that
+  // switch it off.
+  bool private_files = true;
+};
+
+// How a program's files were limited.
+enum class SandboxFiles : int32_t { kOpen, kLandlock, kPrivate };
+
+// Messages with a running program on its descriptor 3, a stream socket. `first` is sent at once,
+// and `reply` when what the program has sent begins with `request`.
+struct SandboxExchange {
+  std::string first;
+  std::string request;
+  std::string reply;
 };
 
 inline constexpr int kSandboxCannotStart = 127;
@@ -38,6 +58,8 @@ struct SandboxResult {
   std::string output;       // the first output_bytes of standard output
   std::string output_end;   // its last 4096 bytes
   bool output_cut = false;  // there was more than output_bytes
+  std::string received;     // the first 4096 bytes that it sent on descriptor 3
+  SandboxFiles files = SandboxFiles::kOpen;
 };
 
 // A new directory for one run, with one file `name` of the given content. The destructor removes it
@@ -51,10 +73,14 @@ class SandboxDirectory {
   SandboxDirectory& operator=(const SandboxDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  // An empty directory beside it, for the private root of a program.
+  const std::filesystem::path& root() const { return root_; }
   uint32_t user() const { return user_; }  // its owner, and the user of the program
 
  private:
+  std::filesystem::path base_;  // holds both
   std::filesystem::path path_;
+  std::filesystem::path root_;
   uint32_t user_;
 };
 
@@ -63,13 +89,13 @@ class SandboxDirectory {
 // some of them.
 std::vector<std::string> find_executables(const std::string& command);
 
-// Runs argv (argv[0] absolute) in `directory` with `input` on standard input. Standard error is
-// discarded. The environment is PATH, HOME and TMPDIR (the directory), LANG, and one thread for
-// OpenMP and OpenBLAS.
-// Blocks: up to limits.seconds plus about two seconds, in which what is left is killed.
-// Throws: std::runtime_error when no process can be started with these restrictions.
-// Thread safety: safe to call concurrently.
+// Runs argv (argv[0] absolute) in `directory` with `input` on standard input and, unless it is
+// nullptr, with `exchange`. Standard error is discarded. The environment is PATH, HOME and TMPDIR
+// (the directory), LANG, and one thread for OpenMP and OpenBLAS. Blocks: up to limits.seconds plus
+// about two seconds, in which what is left is killed. Throws: std::runtime_error when no process
+// can be started with these restrictions. Thread safety: safe to call concurrently.
 SandboxResult run_sandboxed(const std::vector<std::string>& argv, const SandboxDirectory& directory,
-                            std::string_view input, const SandboxLimits& limits);
+                            std::string_view input, const SandboxLimits& limits,
+                            const SandboxExchange* exchange = nullptr);
 
 }  // namespace ringside::rl

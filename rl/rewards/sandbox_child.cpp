@@ -49,11 +49,22 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-[[noreturn]] void run_program(const ChildPlan& plan) {
-  ::setsid();
-  const bool wired =
+// Makes the plan's descriptors 0 to 2, or to 3, and closes the others.
+bool wire(const ChildPlan& plan) {
+  bool wired =
       ::dup2(plan.input, 0) >= 0 && ::dup2(plan.output, 1) >= 0 && ::dup2(plan.null, 2) >= 0;
-  ::syscall(SYS_close_range, 3U, ~0U, 0U);
+  unsigned first_closed = 3;
+  if (plan.exchange >= 0) {
+    wired = wired && ::dup2(plan.exchange, 3) >= 0 && ::fcntl(3, F_SETFD, 0) == 0;
+    first_closed = 4;
+  }
+  ::syscall(SYS_close_range, first_closed, ~0U, 0U);
+  return wired;
+}
+
+[[noreturn]] void run_program(const ChildPlan& plan, SandboxFiles files) {
+  ::setsid();
+  const bool wired = wire(plan);
   if (!wired || ::chdir(plan.directory) != 0) {
     ::_exit(kSandboxCannotStart);
   }
@@ -68,6 +79,9 @@ void reset_signals() {
     ::_exit(kSandboxCannotStart);
   }
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (files == SandboxFiles::kLandlock && !plan.view->restrict_files()) {
+    ::_exit(kSandboxCannotStart);
+  }
   ::execve(plan.argv[0], plan.argv, plan.environment);
   ::_exit(kSandboxCannotStart);
 }
@@ -125,20 +139,38 @@ void kill_descendants(const ChildPlan& plan) {
   }
 }
 
-[[noreturn]] void keep(const ChildPlan& plan, bool own_processes) {
+// How the program's files are limited. Enters the view where that is possible.
+SandboxFiles limit_files(const ChildPlan& plan, uint64_t apart) {
+  if ((apart & CLONE_NEWNS) != 0 && plan.view->enter((apart & CLONE_NEWUSER) != 0)) {
+    return SandboxFiles::kPrivate;
+  }
+  return has_landlock() ? SandboxFiles::kLandlock : SandboxFiles::kOpen;
+}
+
+[[noreturn]] void end_with(const ChildPlan& plan, const ChildReport& report) {
+  [[maybe_unused]] const ssize_t written = ::write(plan.report, &report, sizeof report);
+  ::_exit(0);
+}
+
+[[noreturn]] void keep(const ChildPlan& plan, uint64_t apart) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   ::setsid();
   reset_signals();
+  ChildReport report;
+  report.files = limit_files(plan, apart);
+  if (report.files == SandboxFiles::kOpen && !plan.change_user) {
+    report.status = kSandboxCannotStart << 8;  // as of a process that exits with it
+    end_with(plan, report);
+  }
   const int64_t until = now_ms() + plan.milliseconds;
   const pid_t program = raw_clone(0);
   if (program == 0) {
-    run_program(plan);
+    run_program(plan, report.files);
   }
   if (program < 0) {
     ::_exit(kSandboxCannotStart);
   }
-  ChildReport report;
   const struct timespec pause = {0, 1000000};
   for (;;) {
     const pid_t ended = ::waitpid(-1, &report.status, WNOHANG | __WALL);
@@ -155,27 +187,31 @@ void kill_descendants(const ChildPlan& plan) {
     }
     ::nanosleep(&pause, nullptr);
   }
-  if (!own_processes) {
+  if ((apart & CLONE_NEWPID) == 0) {
     kill_descendants(plan);
   }
-  [[maybe_unused]] const ssize_t written = ::write(plan.report, &report, sizeof report);
-  ::_exit(0);
+  end_with(plan, report);
 }
 
 }  // namespace
 
 pid_t start_keeper(const ChildPlan& plan) {
   const uint64_t user = plan.change_user ? 0 : CLONE_NEWUSER;
-  const std::array<uint64_t, 3> tries = {CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET, CLONE_NEWPID,
-                                         0};
+  constexpr uint64_t kNetwork = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET;
+  const std::array<uint64_t, 5> tries = {kNetwork | CLONE_NEWNS, CLONE_NEWPID | CLONE_NEWNS,
+                                         kNetwork, CLONE_NEWPID, 0};
   pid_t keeper = -1;
   for (const uint64_t apart : tries) {
     if (apart == 0 && !plan.change_user) {
       break;
     }
-    keeper = raw_clone(apart == 0 ? 0 : apart | user);
+    if ((apart & CLONE_NEWNS) != 0 && !plan.permit_view) {
+      continue;
+    }
+    const uint64_t flags = apart == 0 ? 0 : apart | user;
+    keeper = raw_clone(flags);
     if (keeper == 0) {
-      keep(plan, apart != 0);
+      keep(plan, flags);
     }
     if (keeper > 0) {
       break;

@@ -8,6 +8,7 @@
 
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/rollout_rewards.h"
+#include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rollout_bridge/protocol/branches.h"
 

@@ -31,10 +31,6 @@ struct ModelBounds {
 // Of the model that is trained.
 ModelBounds model_bounds(const engine::ModelConfig& model);
 
-// Largest magnitude of a reward, a turn's reward or an advantage. Far above any use; sums of
-// squares do not overflow.
-inline constexpr double kMaxReward = 1e6;
-
 // Rules for rollouts of every source. The rollout must have passed bridge::validate(). Reasons:
 //   vocabulary  a token id is not below vocab_size
 //   too_long    prompt and completion (of each branch) exceed max_positions

@@ -260,8 +260,8 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
     UpdateResult result =
         update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
     result.learning_rate = size.learning_rate;
-    if (!std::isfinite(result.sums.loss)) {
-      throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
+    if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
+      throw engine::Diverged("the loss is " + std::to_string(of_all));
     }
     ++state_.optimizer_step;
     return result;
@@ -278,6 +278,15 @@ void TrainingRun::diverged(const engine::Diverged& error) {
                                        : "; the newest checkpoint is " + newest.string()) +
                        ". Training has diverged: expected a lower optimizer.learning_rate or "
                        "optimizer.max_grad_norm");
+}
+
+void TrainingRun::fail(const std::string& reason) {
+  if (is_main_rank()) {
+    report_->finish();
+  }
+  checkpoints_.finish(state_, evaluation_);
+  throw TrainingFailed("step " + std::to_string(state_.step) + ": " + reason +
+                       ". The checkpoint is " + checkpoints_.newest().string());
 }
 
 std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,

@@ -118,6 +118,12 @@ class TrainingRun {
   // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
   [[noreturn]] void diverged(const engine::Diverged& error);
 
+  // Ends the run between two steps: saves a checkpoint of the last step if there is none.
+  // Collective over: the world.
+  // Blocks: until the disk has it.
+  // Throws: TrainingFailed with the step, `reason` and the checkpoint; as BackgroundSave.
+  [[noreturn]] void fail(const std::string& reason);
+
   // The report of finished steps. Rank 0 only.
   StepReport& report() { return *report_; }
 

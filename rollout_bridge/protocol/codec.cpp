@@ -171,7 +171,8 @@ Payload encode_rollout(const Rollout& r) {
                    r.top_k,
                    r.trainer_term,
                    finish_reason_name(r.finish_reason),
-                   r.rewards};
+                   r.rewards,
+                   r.failure};
   Payload payload = make_payload(MessageType::kRollout, body);
   const auto add = [&](const char* name, const char* dtype, auto values) {
     const auto count = static_cast<int64_t>(values.size());
@@ -226,6 +227,7 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   r.top_k = body.top_k;
   r.trainer_term = body.trainer_term;
   r.finish_reason = *finish;
+  r.failure = std::move(body.failure);
   r.rewards = std::move(body.rewards);
   if (Status s = read_frames(message, limits, r); !s) return s.error();
   if (Status s = validate(r, limits); !s) return s.error();

@@ -89,8 +89,9 @@ struct RolloutBody {
   int64_t trainer_term = -1;
   std::string finish_reason;
   std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
+  std::string failure;
   MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
-                     temperature, top_p, top_k, trainer_term, finish_reason, rewards);
+                     temperature, top_p, top_k, trainer_term, finish_reason, rewards, failure);
 };
 
 struct AckBody {

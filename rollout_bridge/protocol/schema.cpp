@@ -46,6 +46,7 @@ Status check_ids(const Rollout& r, const Limits& limits) {
   };
   if (Status s = check_text("rollout_id", r.rollout_id); !s) return s;
   if (Status s = check_text("prompt_id", r.prompt_id); !s) return s;
+  if (Status s = check_text("failure", r.failure); !s) return s;
   if (r.attempt < 0) return invalid(r, "attempt " + str(r.attempt) + " is below 0");
   if (r.group_id < 0 || r.group_id > kMaxGroupId) {
     return invalid(r, "group_id " + str(r.group_id) + " is outside [0, 2^62]");
@@ -168,10 +169,11 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
 Status check_header(const Rollout& r, const Limits& limits) {
   constexpr size_t kOfOneReward = 16;  // its value, and the length of its name
   const size_t limit = limits.max_header_bytes / 4 * 3;
-  size_t bytes = r.rollout_id.size() + r.prompt_id.size();
+  size_t bytes = r.rollout_id.size() + r.prompt_id.size() + r.failure.size();
   for (const auto& [name, value] : r.rewards) bytes += name.size() + kOfOneReward;
   if (bytes <= limit) return Success{};
-  return invalid(r, "names of rewards and ids take " + str(bytes) + " bytes, limit " + str(limit));
+  return invalid(r, "names of rewards, ids and the failure take " + str(bytes) + " bytes, limit " +
+                        str(limit));
 }
 
 Status check_message(const Rollout& r, const Limits& limits) {

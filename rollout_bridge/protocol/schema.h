@@ -77,6 +77,7 @@ struct Rollout {
   std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
   int64_t trainer_term = -1;            // term of the versions
   FinishReason finish_reason = FinishReason::kStop;
+  std::string failure;  // why a sample has failed, for people; may be empty
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
   std::vector<double> turn_rewards;   // one per turn, finite; may be empty

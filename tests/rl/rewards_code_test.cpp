@@ -1,9 +1,12 @@
 // Programs that a model wrote are run: a right one must earn its point, and no other may take more
 // than its time and memory, leave a process or a file behind, reach the network, or earn a point
 // without passing.
+#include <grp.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +15,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "rl/rewards/code_tests.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/sandbox.h"
 #include "tests/support/temporary_directory.h"
@@ -97,6 +102,50 @@ TEST_CASE("a program that leaves before its tests earns nothing") {
   CHECK(run_tests("import os\nos._exit(0)", "assert False") == 0.0);
   CHECK(run_tests("exit()", "assert False") == 0.0);
   CHECK(run_tests("import os\nos.execv('/bin/true', ['true'])", "assert False") == 0.0);
+}
+
+TEST_CASE("tests that Python cannot parse are found without a program") {
+  const std::vector<std::string_view> answers{
+      "assert f(1) == 2", "x = 1\nassert f(1 ==", R"([{"input": "1", "output": "2"}])"};
+  const auto problems = code_tests_syntax(answers, quick());
+  REQUIRE(problems.size() == 3);
+  CHECK(problems[0] == "");
+  CHECK_THAT(problems[1], Catch::StartsWith("line 2: "));
+  CHECK(problems[2] == "");
+  RewardOptions shell = quick();
+  shell.code_command = "sh -e";
+  CHECK(code_tests_syntax(answers, shell)[1] == "");
+}
+
+TEST_CASE("a Python program cannot read its tests, and cannot report their end") {
+  const char* tests = "assert solve() == 4711";
+  // It looks for the result in all files that it can name and in its arguments.
+  CHECK(run_tests("import os, re, sys\n"
+                  "found = open('/proc/self/cmdline').read() + str(sys.argv)\n"
+                  "for folder, _, files in os.walk(os.environ['HOME'] + '/..'):\n"
+                  "    for file in files: found += open(os.path.join(folder, file)).read()\n"
+                  "result = re.search(r'solve\\(\\) == (\\d+)', found)\n"
+                  "if result:\n"
+                  "    def solve(): return int(result.group(1))\n",
+                  tests) == 0.0);
+  CHECK(run_tests("import os, re\n"
+                  "text = open('program').read() + open('/proc/self/cmdline').read()\n"
+                  "for word in re.findall(r\"b?'([-\\w]{16,})'\", text):\n"
+                  "    os.write(1, word.encode())\n"
+                  "os._exit(0)\n",
+                  tests) == 0.0);
+  // What it sends before its tests are asked for is no report.
+  CHECK(run_tests("import os\nos.write(3, b'x')", "assert True") == 0.0);
+  CHECK(run_tests("import os\nos.write(3, b'x' * 100000)\nos._exit(0)", "assert True") == 0.0);
+}
+
+TEST_CASE("a Python program is the main module, and tests of any size follow it") {
+  CHECK(run_tests("import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int = 1\n",
+                  "assert P().x == 1") == 1.0);
+  CHECK(run_tests("import sys\nran = __name__ == '__main__' and sys.argv == ['program']",
+                  "assert ran and sys.modules['__main__'].ran") == 1.0);
+  CHECK(run_tests("from __future__ import annotations\ndef f(x: Nothing): return x",
+                  "assert f(1) == 1\n#" + std::string(3 << 20, 'x')) == 1.0);
 }
 
 TEST_CASE("code_tests compares standard output of cases") {
@@ -228,8 +277,9 @@ TEST_CASE("a program finds no secrets, no network, no descriptors") {
   ::unsetenv("RINGSIDE_SECRET");
   CHECK(run_tests("import os",
                   "assert os.getcwd() == os.environ['HOME'] and os.access('.', os.W_OK)") == 1.0);
-  CHECK(run_tests("import os", "assert set(os.listdir('/proc/self/fd')) <= {'0', '1', '2', '3'}") ==
-        1.0);
+  // 3: the socket that brings the tests; 4: of listdir.
+  CHECK(run_tests("import os",
+                  "assert set(os.listdir('/proc/self/fd')) <= {'0', '1', '2', '3', '4'}") == 1.0);
   CHECK(run_tests("import sys", "assert sys.stdin.read() == ''") == 1.0);
   CHECK(run_tests("", "pass") == 0.0);
   if (::geteuid() == 0) {
@@ -289,6 +339,94 @@ TEST_CASE("programs run beside one another from many threads") {
   }
   for (auto& thread : threads) thread.join();
   CHECK(right == 8);
+}
+
+// Runs `check` in a process of another user if this one is root. Whether it returned true.
+bool true_without_root(const std::function<bool()>& check) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool dropped = ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 &&
+                                              ::setgid(65534) == 0 && ::setuid(65534) == 0);
+    ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // as a program that such a user starts is
+    try {
+      ::_exit(dropped && check() ? 0 : 1);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      ::_exit(2);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// A folder that everybody may use.
+class OpenFolder {
+ public:
+  OpenFolder() { fs::permissions(own_.path(), fs::perms(0777)); }
+  std::string path(const std::string& name) const { return (own_.path() / name).string(); }
+
+ private:
+  test::TemporaryDirectory own_;
+};
+
+// Whether a program under these limits can do what `script` does.
+bool can(const std::string& script, bool private_files) {
+  SandboxLimits limits;
+  limits.private_files = private_files;
+  const SandboxDirectory directory("script", script);
+  const SandboxResult result =
+      run_sandboxed({find_executables("sh").at(0), "script"}, directory, "", limits);
+  return result.files == (private_files ? SandboxFiles::kPrivate : SandboxFiles::kLandlock) &&
+         result.end == SandboxResult::End::kExited && result.code == 0;
+}
+
+TEST_CASE("a program sees no file of its user, with a root of its own and by Landlock") {
+  const OpenFolder folder;
+  const std::string key = folder.path("key");
+  CHECK(true_without_root([&] {
+    std::ofstream(key) << "secret";
+    fs::permissions(key, fs::perms(0600));
+    for (const bool private_files : {true, false}) {
+      if (!can("true", private_files) || can("cat " + key, private_files) ||
+          can("echo x >> " + key, private_files) || can("echo x > " + key + "2", private_files)) {
+        return false;
+      }
+    }
+    return std::ifstream(key).get() == 's' && fs::file_size(key) == 6;
+  }));
+}
+
+TEST_CASE("nothing that a program writes outside of its folder stays") {
+  const auto leaves_nothing = [] {
+    for (const char* folder : {"/tmp", "/var/tmp", "/dev/shm"}) {
+      const std::string file = std::string(folder) + "/ringside-left-" + std::to_string(::getpid());
+      // Its own folders for temporary files work; those of the machine are out of reach.
+      if (!can("echo x > " + file + " && test -s " + file, true) ||
+          can("echo x > " + file, false) || fs::exists(file)) {
+        return false;
+      }
+    }
+    return can("echo x > here && test -s here", true) && can("echo x > here", false);
+  };
+  CHECK(leaves_nothing());
+  CHECK(true_without_root(leaves_nothing));
+}
+
+TEST_CASE("a program of a user without rights earns its point, in a user namespace of its own") {
+  CHECK(true_without_root([] {
+    return run_tests("def f(a):\n    return a + 1", "assert f(1) == 2") == 1.0 &&
+           run_tests("import os, tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x')",
+                     "import multiprocessing\nmultiprocessing.Lock()") == 1.0;
+  }));
+}
+
+TEST_CASE("the space for temporary files of a program is limited") {
+  CHECK(can("dd if=/dev/zero of=/tmp/a bs=1M count=8", true));
+  CHECK_FALSE(
+      can("for i in 1 2 3 4 5 6 7 8 9; do dd if=/dev/zero of=/tmp/$i bs=1M count=8 || exit "
+          "1; done",
+          true));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "rl/rewards/answer_check.h"
 #include "rl/rewards/math_answer.h"
 #include "rl/rewards/math_number.h"
 
@@ -159,7 +160,45 @@ TEST_CASE("the reward reads both sides") {
   CHECK_THROWS_AS(make_reward("math_answer", options), std::invalid_argument);
 }
 
-TEST_CASE("hostile answers are wrong, soon") {
+TEST_CASE("an answer in the form of GSM8K is what follows #### on its last line") {
+  const Reward reward = make_reward("math_answer", {});
+  const char* solution = "Natalia sold 48/2 = 24 clips in May.\nTogether 48+24 = 72.\n#### 72";
+  CHECK(reward({"", "so it is \\boxed{72}", solution}) == 1.0);
+  CHECK(reward({"", "48 and 24 are 72", solution}) == 1.0);
+  CHECK(reward({"", "\\boxed{24}", solution}) == 0.0);
+  CHECK(reward({"", "1200", "#### 1,200"}) == 1.0);
+  CHECK(gsm8k_answer("#### 5\n") == "5");
+  CHECK_FALSE(gsm8k_answer("#### Step 1\nthen 5"));  // a heading
+  CHECK_FALSE(gsm8k_answer("a #### 5"));
+}
+
+TEST_CASE("an answer that no completion can match is found before training") {
+  const auto problem = [](const std::string& name, const std::string& answer,
+                          const std::string& kind = "", const std::string& separator = "") {
+    RewardOptions options;
+    options.separator = separator;
+    return unmatched_answer(name, answer, kind, options);
+  };
+  for (const char* good :
+       {"72", "x^2 + 1", "\\frac{1}{2}", "(1, 2)", "a cat", "3 apples", "48 + 24 = 72\n#### 72",
+        "we see that\nit is \\boxed{4}", "\\left(-\\infty, -2\\right) \\cup (2, \\infty)"}) {
+    INFO(good);
+    CHECK(problem("math_answer", good) == "");
+  }
+  CHECK_THAT(problem("math_answer", "Together they are 24 and so they have 72 in all"),
+             Catch::Contains("no completion can score") && Catch::Contains("#### "));
+  CHECK_THAT(problem("math_answer", "First 24.\nThen 72."), Catch::Contains("no completion"));
+  CHECK(problem("math_answer", "First 24.\nThen ### 72", "", "###") == "");
+  CHECK_THAT(problem("math_answer", "[\"17\",\"x\"]", "an array"),
+             Catch::Contains("is an array, which math_answer cannot compare"));
+  CHECK_THAT(problem("exact_match", "true", "a boolean"), Catch::Contains("is a boolean"));
+  CHECK(problem("exact_match", "the whole text, which is long enough to be prose") == "");
+  CHECK_THAT(problem("exact_match", "so\n#### 72"), Catch::Contains("compares the whole of it"));
+  CHECK_THAT(problem("exact_match", "24 = 24", "", "="), Catch::Contains("no completion"));
+  CHECK(problem("code_tests", "[]", "an array") == "");
+}
+
+TEST_CASE("adversarial answers are rejected in bounded time") {
   const Reward reward = make_reward("math_answer", {});
   const std::string braces = "\\boxed{" + std::string(1000000, '{');
   CHECK(reward({"", braces, "1"}) == 0.0);

@@ -105,6 +105,44 @@ TEST_CASE("results that are not one finite number a completion have no score") {
   CHECK_THAT(scores[4].failure, Contains("returned inf"));
 }
 
+TEST_CASE("a completion that makes the function raise costs only itself") {
+  Function function(
+      "def score(completions):\n"
+      "    for c in completions:\n"
+      "        if c == 'bad': raise ValueError('this row')\n"
+      "    return [float(len(c)) for c in completions]\n");
+  const Scores scores = function.score({"a", "bad", "ccc"});
+  REQUIRE(scores.size() == 3);
+  CHECK(scores[0].failure.empty());
+  CHECK(scores[0].value == 1.0);
+  CHECK_THAT(scores[1].failure, Contains("rewards.py:3: in score: ValueError: this row"));
+  CHECK(scores[2].failure.empty());
+  CHECK(scores[2].value == 3.0);
+}
+
+TEST_CASE("calls for single completions stop in time to keep the scores that there are") {
+  Function function(
+      "import time\n"
+      "def score(completions):\n"
+      "    if len(completions) > 1: raise ValueError('batch')\n"
+      "    time.sleep(0.4)\n"
+      "    return [1.0]\n",
+      2.0);
+  const Scores scores = function.score({"a", "b", "c", "d", "e", "f", "g", "h"});
+  CHECK(scores.front().failure.empty());
+  CHECK_THAT(scores.back().failure, Contains("ValueError: batch"));
+}
+
+TEST_CASE("None is no score for its row, and a score beyond the trainer's bound is none") {
+  Function function("def score(completions):\n    return [None, 2.0, 1e300]\n");
+  const Scores scores = function.score({"a", "b", "c"});
+  CHECK_THAT(scores[0].failure, Contains("returned None: no score"));
+  CHECK(scores[0].is_declined);
+  CHECK(scores[1].value == 2.0);
+  CHECK_THAT(scores[2].failure, Contains("returned 1e+300") && Contains("-1e+06 to 1e+06"));
+  CHECK_FALSE(scores[2].is_declined);
+}
+
 TEST_CASE(
     "a function that hangs is killed with what it started, and its process is started again") {
   Function function(

@@ -102,7 +102,7 @@ TEST_CASE("a first start takes no rollout of an earlier one", "[terms]") {
   CHECK(trainer.state().counters().journal_bytes == before);
 }
 
-TEST_CASE("after a restart, only groups granted by an earlier trainer are accepted", "[terms]") {
+TEST_CASE("after a restart, only groups granted by the previous trainer are accepted", "[terms]") {
   const TempDir dir;
   {
     DirectTrainer first(options_of_start(dir, 1));

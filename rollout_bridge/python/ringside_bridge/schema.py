@@ -79,6 +79,7 @@ class Rollout:
     top_p: float = 1.0
     top_k: int = 0
     finish_reason: str = "stop"  # stop, length, aborted, error
+    failure: str = ""  # why a sample has failed, for people
     rewards: dict[str, float] = field(default_factory=dict)
     loss_mask: list[int] | None = None  # None: all ones
     turn_offsets: list[int] | None = None  # starts of turns, strictly rising
@@ -164,7 +165,7 @@ class Rollout:
             "group_size": self.group_size, "sample_index": self.sample_index,
             "prompt_id": self.prompt_id, "temperature": float(self.temperature),
             "top_p": float(self.top_p), "top_k": self.top_k, "trainer_term": self.trainer_term,
-            "finish_reason": self.finish_reason,
+            "finish_reason": self.finish_reason, "failure": self.failure,
             "rewards": [[name, float(value)] for name, value in self.rewards.items()],
         }
 
