@@ -19,18 +19,19 @@ void be_patient(TrainerOptions& options) { options.worker_timeout = milliseconds
 // The ROLLOUT of a valid rollout with its body changed, as a worker may send it.
 template <class Change>
 Payload spoiled(const Rollout& rollout, Change change) {
-  RolloutBody body{rollout.rollout_id,
-                   rollout.attempt,
-                   rollout.group_id,
-                   rollout.group_size,
-                   rollout.sample_index,
-                   rollout.prompt_id,
-                   rollout.temperature,
-                   rollout.top_p,
-                   rollout.top_k,
-                   rollout.trainer_term,
-                   "stop",
-                   rollout.rewards};
+  RolloutBody body;
+  body.rollout_id = rollout.rollout_id;
+  body.attempt = rollout.attempt;
+  body.group_id = rollout.group_id;
+  body.group_size = rollout.group_size;
+  body.sample_index = rollout.sample_index;
+  body.prompt_id = rollout.prompt_id;
+  body.temperature = rollout.temperature;
+  body.top_p = rollout.top_p;
+  body.top_k = rollout.top_k;
+  body.trainer_term = rollout.trainer_term;
+  body.finish_reason = "stop";
+  body.rewards = rollout.rewards;
   change(body);
   Payload payload = encode_rollout(rollout);
   payload.body = make_payload(MessageType::kRollout, body).body;
