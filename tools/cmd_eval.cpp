@@ -66,8 +66,9 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
   const rl::Config& config = loaded.config;
   const auto decoder = rl::load_starting_model(
       config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
-  rl::PromptSampler sampler(config, decoder->config());
-  rl::PromptSet set = rl::load_prompt_set(options.data, config, sampler.tokenizer());
+  auto sampler = as_usage([&] { return rl::PromptSampler(config, decoder->config()); });
+  rl::PromptSet set =
+      as_usage([&] { return rl::load_prompt_set(options.data, config, sampler.tokenizer()); });
   if (set.overlong > 0) {
     rl::log::warn(options.data.string() + ": " +
                   rl::describe_overlong(set, rl::prompt_limit(config)));

@@ -183,6 +183,15 @@ std::string RecordSet::id(int64_t i) const {
 
 std::size_t RecordSet::part(int64_t i) const { return member(i).part; }
 
+std::vector<std::filesystem::path> data_files(const std::string& files) {
+  std::vector<std::filesystem::path> paths;
+  for (const DataFileEntry& entry : data_file_entries(files)) {
+    const auto found = matches(entry.path);
+    paths.insert(paths.end(), found.begin(), found.end());
+  }
+  return paths;
+}
+
 bool data_files_exist(const std::string& files) {
   const auto entries = data_file_entries(files);
   return !entries.empty() &&

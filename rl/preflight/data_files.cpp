@@ -289,6 +289,19 @@ void check_documents(const std::string& key, const std::string& path, const Conf
 
 }  // namespace
 
+void check_train_lengths(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  const std::string& path = config.data.train;
+  if (!files.model || !files.tokenizer || !data_files_exist(path)) {
+    return;
+  }
+  try {
+    const PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
+    check_positions("data.train", set.longest, config, files, report);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"data.train", error.what()});
+  }
+}
+
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report) {
   if (scope.workers_here) {

@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kCloseDeadline{5000};
 constexpr milliseconds kAlone{3000};       // time without a worker before it is logged
+constexpr milliseconds kAgain{30'000};     // what lasts is logged again
 constexpr std::size_t kMaxMessages = 256;  // between two drains; further messages are dropped
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRules& rules) {
@@ -26,7 +27,12 @@ bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRule
 
 RolloutIntake::RolloutIntake(bridge::TrainerOptions options, const StepRules& rules,
                              int64_t last_step)
-    : rules_(rules), last_step_(last_step), endpoint_(with_rules(std::move(options), rules)) {
+    : rules_(rules),
+      journal_(options.journal_directory),
+      last_step_(last_step),
+      alone_(kAlone, kAgain),
+      no_room_(kAgain),
+      endpoint_(with_rules(std::move(options), rules)) {
   if (last_step > kRoundStride / rules.prompts_per_step) {
     throw std::invalid_argument(std::to_string(last_step) + " steps of " +
                                 std::to_string(rules.prompts_per_step) + " prompts, limit " +
@@ -73,9 +79,11 @@ void RolloutIntake::log_event(std::string message) {
   }
 }
 
-std::vector<IntakeMessage> RolloutIntake::drain_messages() {
+std::vector<IntakeMessage> RolloutIntake::drain_messages(
+    std::chrono::steady_clock::time_point now) {
   const auto events = endpoint_.drain_events();
   const bool nobody = endpoint_.workers().empty();
+  const uint64_t refused = endpoint_.counters().journal_refused;
   const std::lock_guard lock(messages_mutex_);
   std::vector<IntakeMessage> messages = std::exchange(messages_, {});
   for (const bridge::BridgeEvent& event : events) {
@@ -83,18 +91,24 @@ std::vector<IntakeMessage> RolloutIntake::drain_messages() {
       messages.push_back({event.text, event.kind == bridge::EventKind::kTrouble});
     }
   }
-  const auto now = std::chrono::steady_clock::now();
-  if (finished_ || !nobody) {
-    alone_since_.reset();
-    alone_logged_ = false;
-  } else if (!alone_since_) {
-    alone_since_ = now;
-  } else if (!alone_logged_ && now - *alone_since_ >= kAlone) {
+  add_waits(nobody && !finished_, refused, now, messages);
+  return messages;
+}
+
+void RolloutIntake::add_waits(bool nobody, uint64_t refused,
+                              std::chrono::steady_clock::time_point now,
+                              std::vector<IntakeMessage>& messages) {
+  if (!nobody) {
+    alone_.reset();
+  } else if (alone_.is_due(now)) {
     messages.push_back(
         {"no rollout worker is connected; waiting at " + endpoint_.rollout_address()});
-    alone_logged_ = true;
   }
-  return messages;
+  if (no_room_.is_due(refused, now)) {
+    messages.push_back({"rollouts still wait for room in " + journal_.string() +
+                            "; expected free space on its disk (`df`). Workers send them again",
+                        /*is_trouble=*/true});
+  }
 }
 
 void RolloutIntake::finish() {

@@ -28,6 +28,17 @@ Learner::Learner(TrainingRun& run)
   }
 }
 
+RankFacts Learner::loaded_facts() const {
+  RankFacts facts;
+  if (reference_) {
+    facts.push_back(weights_fact(kReferencePart, reference_->runner()));
+  }
+  if (critic_) {
+    facts.push_back(weights_fact(kCriticPart, critic_->runner()));
+  }
+  return facts;
+}
+
 std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
   std::vector<LocalBatch> mini_batches;
   for (const MiniBatch& mini_batch : batch.mini_batches) {

@@ -32,6 +32,11 @@ class Learner {
   // Throws: std::runtime_error when one cannot be loaded.
   explicit Learner(TrainingRun& run);
 
+  // Weights of the reference and of the critic, where there is one, which the ranks must agree on.
+  // Not collective.
+  // Blocks: as weights_fact().
+  RankFacts loaded_facts() const;
+
   // This rank's micro-batches of every mini-batch.
   // Throws: as TrainingRun::collate and routes_of_rows().
   std::vector<LocalBatch> collate(StepBatch& batch) const;

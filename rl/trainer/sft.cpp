@@ -168,6 +168,7 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 }  // namespace
 
 void train_sft(TrainingRun& run) {
+  run.check_loaded({});
   const Config& config = run.config();
   Data data(run);
   StageTimes times;  // what follows finish_step() counts in the next step

@@ -140,6 +140,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
   Parts parts(run, source);
   Learner& learner = *parts.learner;
+  run.check_loaded([&] { return learner.loaded_facts(); });
   const Evaluation& evaluation = *parts.evaluation;
   StageTimes times;  // what follows finish_step() counts in the next step
   times.time("publish",

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "rl/report/log.h"
-#include "rl/setup/endpoint_file.h"
 #include "rl/worker/trainer_address.h"
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -102,7 +101,7 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
   options.rollout_address = wait_for_trainer(settings).rollout_address;
   // A restarted trainer may listen on another port. WELCOME names its weights address.
   options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
-    const auto now = read_endpoint_file(file);
+    const auto now = current_trainer(file);
     return now ? std::optional(now->rollout_address) : std::nullopt;
   };
   return options;

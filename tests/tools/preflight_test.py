@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -427,6 +428,28 @@ class Preflight(unittest.TestCase):
         self.refused("rollout.server=vllm", "rollout.server_options.api_key_file=/nope",
                      expect=("rollout.server_options.api_key_file", "/nope"))
 
+    def test_a_server_that_does_not_answer_is_named(self):
+        server = ("rollout.server=python", "rollout.server_options.url=http://127.0.0.1:9")
+        self.assertRegex(self.accepted(*server), "WARNING: the python server at http://127.0.0.1:9 does not answer")
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            self.assertIn(f"the vllm server at {url} does not answer",
+                          self.accepted("rollout.server=vllm", f"rollout.server_options.url={url}"))
+        # The worker starts it.
+        self.assertNotIn("does not answer", self.accepted("rollout.server=llama_cpp", server[1], "rollout.server_options.weights=restart",
+                                                          "rollout.server_options.start_command=serve {model} {port}"))
+
+    def test_threads_above_the_cores_are_told(self):
+        for key in ("train.threads", "rollout.worker_threads"):
+            self.assertRegex(self.accepted(f"{key}=1000"), f"WARNING: {key} is 1000, but this machine has [0-9]+ core")
+
+    def test_the_trainer_alone_refuses_lengths_that_check_refuses(self):
+        words = (f"rollout.max_completion_tokens={POSITIONS}",)
+        for command in ("check", "train"):
+            self.refused(*words, command=command, expect=("rollout.max_completion_tokens", "more than the model's positions"))
+
     def test_run_and_train_refuse_before_they_start_anything(self):
         self.lines("train.jsonl", [*PROMPTS, "{"])
         text = self.refused(command="run", expect=("train.jsonl:5", "nothing was started"))
@@ -516,7 +539,7 @@ class Preflight(unittest.TestCase):
     def test_input_of_other_commands_is_named(self):
         self.lines("ids.jsonl", [{"ids": "abc"}])
         code, text = self.ringside("logprobs", "--model", self.model, "--input", self.folder / "ids.jsonl", "--output", self.folder / "o")
-        self.assertEqual(code, 1, text)
+        self.assertEqual(code, 2, text)
         self.assertIn("ids.jsonl:1", text)
         self.assertIn('"ids"', text)
         self.lines("rollouts.jsonl", [{"prompt": "1"}])
